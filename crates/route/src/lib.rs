@@ -1,0 +1,21 @@
+//! Where the next connection goes, and which connections have just become wrong.
+//!
+//! The points of a railway: one lever, many trains. A [`Route`] holds the current [`Target`] behind one atomic pointer, so
+//! that any number of workers read it without a lock while exactly one writer, [`Points`], moves it. Every target carries
+//! its own [`Fence`]: a session that loaded a target holds on to that target's fence, so when the points move there is no
+//! registry of sessions to walk and no wake-up to lose. The gate of the route is the other half of safety: while it is shut
+//! nobody starts towards the target and nobody forwards a byte to it, although the target itself has not changed yet.
+//!
+//! The order of a commit is the whole point of this crate: **store the new target, then fence the old one, then open the
+//! gate**. A reader that finds its fence fallen can therefore load the route again and is certain to find something newer.
+//!
+//! Deliberately absent: any idea of Redis, of Sentinel, of sockets and of time. This crate cannot decide that a target is
+//! good; it can only make the decision take effect everywhere at once.
+
+mod fence;
+mod points;
+mod target;
+
+pub use fence::Fence;
+pub use points::{Points, Route};
+pub use target::{Destination, Generation, Target};

@@ -1,0 +1,191 @@
+//! The lever and what it moves: [`Points`] is the one writer, [`Route`] is what everyone else reads.
+//!
+//! A pure swap of a pointer would be enough to send new connections elsewhere. The rest of this file is about the
+//! connections that exist: the gate that stops them before the swap, the fence that ends them after it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::Notify;
+
+use crate::{Destination, Generation, Target};
+
+/// The reader's side: shared by every worker and every session of a service.
+#[derive(Debug)]
+pub struct Route {
+    current: ArcSwapOption<Target>,
+    shut: AtomicBool,
+    bell: Notify,
+}
+
+impl Route {
+    /// The committed target, whether or not the gate is open. `None` before the first commit and while no master exists.
+    #[must_use]
+    pub fn current(&self) -> Option<Arc<Target>> {
+        self.current.load_full()
+    }
+
+    /// Whether the gate is shut: nobody may dial, read from a client on behalf of, or write to the target. Replies still
+    /// flow. One atomic load, made to be asked on the hot path.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
+    }
+
+    /// The target, if one may be used right now.
+    #[must_use]
+    pub fn open_target(&self) -> Option<Arc<Target>> {
+        if self.is_shut() { None } else { self.current().filter(|target| !target.fence().has_fallen()) }
+    }
+
+    /// Waits at the gate until a target may be used. Unbounded: the caller brings the deadline. Safe to drop.
+    pub async fn wait_open(&self) -> Arc<Target> {
+        loop {
+            // Created before the look, so that an opening between the look and the wait is not lost.
+            let bell = self.bell.notified();
+            if let Some(target) = self.open_target() {
+                return target;
+            }
+            bell.await;
+        }
+    }
+
+    /// Returns at the next move of the points: a commit, a shut or opened gate, a cleared target. Create the future, look,
+    /// then await it, and no move is lost.
+    pub fn moved(&self) -> impl Future<Output = ()> + '_ {
+        self.bell.notified()
+    }
+}
+
+/// The writer's side. Not `Clone`: whoever owns it is the one who decides.
+#[derive(Debug)]
+pub struct Points {
+    route: Arc<Route>,
+    commits: u64,
+}
+
+impl Points {
+    /// A route that leads nowhere yet, with its gate open (there is nothing to guard).
+    #[must_use]
+    pub fn new() -> (Self, Arc<Route>) {
+        let route =
+            Arc::new(Route { current: ArcSwapOption::empty(), shut: AtomicBool::new(false), bell: Notify::new() });
+        (Self { route: Arc::clone(&route), commits: 0 }, route)
+    }
+
+    /// The reader's side of these points.
+    #[must_use]
+    pub fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
+    /// Publishes `destination` as the next generation: stores it, fences every session of the one before, opens the gate.
+    pub fn commit(&mut self, destination: Destination) -> Arc<Target> {
+        self.commits += 1;
+        let target = Arc::new(Target::new(Generation::new(self.commits), destination));
+        let old = self.route.current.swap(Some(Arc::clone(&target)));
+        if let Some(old) = old {
+            old.fence().fall();
+        }
+        self.set_gate(false);
+        target
+    }
+
+    /// Shuts the gate: from here on no byte goes to the present target, although it stays the target.
+    pub fn hold(&mut self) {
+        self.set_gate(true);
+    }
+
+    /// Opens the gate again towards the present target.
+    pub fn release(&mut self) {
+        self.set_gate(false);
+    }
+
+    /// There is no master: takes the target away and fences its sessions. New connections wait.
+    pub fn clear(&mut self) {
+        if let Some(old) = self.route.current.swap(None) {
+            old.fence().fall();
+        }
+        self.set_gate(false);
+    }
+
+    fn set_gate(&mut self, shut: bool) {
+        self.route.shut.store(shut, Ordering::Release);
+        self.route.bell.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(port: u16) -> Destination {
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        Destination { addr, name: addr.to_string().into(), epoch: u64::from(port), run_id: None }
+    }
+
+    #[tokio::test]
+    async fn a_commit_fences_the_generation_before_and_nothing_else() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        let second = points.commit(to(2));
+        assert!(first.fence().has_fallen());
+        assert!(!second.fence().has_fallen());
+        assert!(second.generation() > first.generation());
+        assert_eq!(route.open_target().expect("open").addr(), second.addr());
+        first.fence().fallen().await;
+    }
+
+    #[tokio::test]
+    async fn a_reader_woken_by_its_fence_finds_a_newer_target() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        let reader = {
+            let (route, first) = (Arc::clone(&route), Arc::clone(&first));
+            tokio::spawn(async move {
+                first.fence().fallen().await;
+                route.current().map(|target| target.generation())
+            })
+        };
+        tokio::task::yield_now().await;
+        let second = points.commit(to(2));
+        assert_eq!(reader.await.expect("reader"), Some(second.generation()));
+    }
+
+    #[tokio::test]
+    async fn the_gate_keeps_newcomers_out_until_it_opens() {
+        let (mut points, route) = Points::new();
+        points.commit(to(1));
+        points.hold();
+        assert!(route.open_target().is_none());
+        assert!(route.current().is_some());
+        let waiter = {
+            let route = Arc::clone(&route);
+            tokio::spawn(async move { route.wait_open().await.addr().port() })
+        };
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        points.commit(to(2));
+        assert_eq!(waiter.await.expect("waiter"), 2);
+    }
+
+    #[tokio::test]
+    async fn a_cleared_route_leads_nowhere_and_cuts_its_sessions() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        points.clear();
+        assert!(first.fence().has_fallen());
+        assert!(route.current().is_none() && route.open_target().is_none());
+    }
+
+    #[tokio::test]
+    async fn release_after_a_hold_leads_to_the_same_generation() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        points.hold();
+        points.release();
+        assert_eq!(route.open_target().expect("open").generation(), first.generation());
+        assert!(!first.fence().has_fallen());
+    }
+}
