@@ -1,0 +1,144 @@
+//! Drives one plan with real timers: the only part of this crate that waits.
+//!
+//! It sleeps until the plan's next deadline or until there is news, tells the plan what it sees, and does what the plan
+//! demands, which is never more than to store a word and to ring a bell. Arrivals do not wake it: a deadline that
+//! they have moved is noticed when it is due.
+//!
+//! Deliberately absent: signals (whoever receives them calls [`Drain::order`]), and any decision.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::plan::{Action, Event, Phase, Plan, Settings};
+use crate::ticket::{Drain, Shared, Tally, now};
+
+/// A handle for everybody and the controller that is to be run once. Nothing happens until it is.
+#[must_use]
+pub fn new(settings: Settings) -> (Drain, Controller) {
+    let now = now();
+    let plan = Plan::new(settings, now);
+    let shared = Arc::new(Shared::new(now, plan.settings().drain_spread));
+    (Drain::new(Arc::clone(&shared)), Controller { shared, plan })
+}
+
+/// Carries out one shutdown. Made by [`new`].
+#[derive(Debug)]
+pub struct Controller {
+    shared: Arc<Shared>,
+    plan: Plan,
+}
+
+/// How a shutdown went, from its first order to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// From the first order to the end.
+    pub total: Duration,
+    /// Time spent unready but accepting; zero if skipped.
+    pub leaving: Duration,
+    /// Time from closing the listeners until everybody had left or was cut; zero if skipped.
+    pub draining: Duration,
+    /// Time given to sessions that were cut; zero if nobody was.
+    pub cutting: Duration,
+    /// Sessions since the start of the process. Those still open have not closed their ticket within
+    /// [`CUT_GRACE`](crate::CUT_GRACE).
+    pub tally: Tally,
+    /// The same, of those sessions only that ended after the first order: what the last line of a process should say.
+    pub since_order: Tally,
+}
+
+impl Summary {
+    /// Whether everybody left, by themselves or at a boundary.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.since_order.cut == 0 && self.since_order.open == 0
+    }
+}
+
+/// When each phase began and what the tally was at the first order.
+#[derive(Debug, Default)]
+struct Log {
+    entered: Vec<(Phase, Instant)>,
+    at_order: Option<Tally>,
+}
+
+impl Controller {
+    /// Waits for orders, carries the shutdown out, and returns when it is over. Needs a runtime with timers; one thread is
+    /// enough. To be run to its end: if it is dropped, the phase stays what it was.
+    pub async fn run(mut self) -> Summary {
+        let mut log = Log::default();
+        loop {
+            // A permit is kept if the bell rings before the wait, so looking first and waiting then leaves no gap.
+            self.look(&mut log);
+            if self.plan.phase() == Phase::Stopped {
+                return self.summary(&log);
+            }
+            match self.plan.deadline() {
+                None => self.shared.news.notified().await,
+                Some(deadline) => {
+                    let due = tokio::time::sleep_until(deadline.into());
+                    tokio::select! {
+                        () = self.shared.news.notified() => {}
+                        () = due => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the plan everything there is to be told at this moment.
+    fn look(&mut self, log: &mut Log) {
+        // First what must not be missing when the time moves on: a count that is too old would take a full house for an
+        // empty one, and an arrival told too late would no longer move the deadline that is due now.
+        self.step(self.plan.entered(), Event::Open(self.shared.open()), log);
+        if let Some(at) = self.shared.arrived() {
+            self.step(at, Event::Arrived(at), log);
+        }
+        for (at, order) in self.shared.take_orders() {
+            log.at_order.get_or_insert_with(|| self.shared.tally());
+            self.step(at, Event::Ordered(order), log);
+        }
+        self.step(now(), Event::Tick, log);
+    }
+
+    fn step(&mut self, at: Instant, event: Event, log: &mut Log) {
+        let before = self.plan.phase();
+        for action in self.plan.step(at, event) {
+            match action {
+                Action::BecomeUnready => self.shared.publish(Phase::Leaving),
+                Action::CloseListeners => self.shared.publish(Phase::Draining),
+                Action::AskSessions => self.shared.ask(self.plan.entered()),
+                Action::CutSessions => {
+                    self.shared.publish(Phase::Cutting);
+                    self.shared.cut();
+                }
+                Action::Finish => {
+                    self.shared.publish(Phase::Stopped);
+                    self.shared.cut();
+                }
+            }
+        }
+        if self.plan.phase() != before {
+            log.entered.push((self.plan.phase(), self.plan.entered()));
+        }
+    }
+
+    fn summary(&self, log: &Log) -> Summary {
+        let tally = self.shared.tally();
+        let ended = self.plan.entered();
+        // A phase lasts until the next one that was entered.
+        let lasted = |phase: Phase| {
+            let mut from = log.entered.iter().skip_while(|(entered, _)| *entered != phase);
+            let began = from.next().map_or(ended, |(_, at)| *at);
+            let next = from.next().map_or(ended, |(_, at)| *at);
+            next.saturating_duration_since(began)
+        };
+        Summary {
+            total: self.plan.ordered().map_or(Duration::ZERO, |at| ended.saturating_duration_since(at)),
+            leaving: lasted(Phase::Leaving),
+            draining: lasted(Phase::Draining),
+            cutting: lasted(Phase::Cutting),
+            tally,
+            since_order: tally.since(&log.at_order.unwrap_or_default()),
+        }
+    }
+}
