@@ -1,0 +1,220 @@
+//! A host and a port, as sentinels are named.
+//!
+//! The host stays text: names are resolved when they are dialled, again and again, because what stands behind them moves.
+//! IPv6 is where parsers of `host:port` go wrong, so the rule is written down: in brackets a port may follow; without
+//! brackets, two or more colons make the whole text an address and the port is the default one.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::value::Problem;
+
+/// The port of Redis Sentinel where none is named.
+pub const SENTINEL_PORT: u16 = 26379;
+/// The port of Redis where none is named.
+pub const REDIS_PORT: u16 = 6379;
+
+/// A host, either a DNS name or an IP address without brackets, and a port from 1 to 65535.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// DNS name as written, or an IP address; IPv6 without brackets.
+    pub host: String,
+    /// TCP port, never 0.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address; the port is `default_port` where none is given.
+    ///
+    /// # Errors
+    ///
+    /// A [`Problem`] that says what is wrong and how to write it.
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, Problem> {
+        let example = format!("write for example \"redis-1:{default_port}\" or \"[fd00::1]:{default_port}\"");
+        let wrong = |what: String| Problem::new(what, example.clone());
+        if text.contains("://") {
+            return Err(wrong(format!("{text:?} is a URL, not host:port")));
+        }
+        if let Some(rest) = text.strip_prefix('[') {
+            let (host, tail) =
+                rest.split_once(']').ok_or_else(|| wrong(format!("{text:?} lacks the closing bracket")))?;
+            let host: Ipv6Addr = host.parse().map_err(|_| wrong(format!("{host:?} is not an IPv6 address")))?;
+            let port = match tail.strip_prefix(':') {
+                Some(port) => parse_port(port).ok_or_else(|| wrong(format!("{port:?} is not a port")))?,
+                None if tail.is_empty() => default_port,
+                None => return Err(wrong(format!("{tail:?} follows the bracket in {text:?}"))),
+            };
+            return Ok(Self { host: host.to_string(), port });
+        }
+        if let Ok(host) = text.parse::<Ipv6Addr>() {
+            return Ok(Self { host: host.to_string(), port: default_port });
+        }
+        let (host, port) = match text.split_once(':') {
+            None => (text, default_port),
+            Some((host, port)) => (
+                host,
+                parse_port(port).ok_or_else(|| wrong(format!("{port:?} is not a port (1 to 65535) in {text:?}")))?,
+            ),
+        };
+        check_host(host).map_err(wrong)?;
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// The address, where the host is an IP address and not a name.
+    #[must_use]
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, self.port))
+    }
+}
+
+fn parse_port(text: &str) -> Option<u16> {
+    // `u16::from_str` takes a leading plus sign; nobody means one.
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten().filter(|port| *port != 0)
+}
+
+/// RFC 1123 names, with the underscore that Docker and Windows put into them, and with the trailing dot of an absolute name.
+fn check_host(host: &str) -> Result<(), String> {
+    if host.is_empty() {
+        return Err("the host is empty".to_owned());
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let numeric = name.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    if numeric && host.parse::<Ipv4Addr>().is_err() {
+        return Err(format!("{host:?} is not an IPv4 address"));
+    }
+    let label_is_good = |label: &str| {
+        !label.is_empty()
+            && label.len() <= 63
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    if name.len() > 253 || !name.split('.').all(label_is_good) {
+        return Err(format!("{host:?} is not a host name"));
+    }
+    Ok(())
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Reads a listen address: an IP address and a port, IPv6 in brackets. Names are refused, because a name may stand for
+/// several addresses or for another one tomorrow. Port 0 lets the kernel choose.
+///
+/// # Errors
+///
+/// A [`Problem`] that says what is wrong and how to write it.
+pub fn parse_listen(text: &str) -> Result<SocketAddr, Problem> {
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return Ok(addr);
+    }
+    let digits = |port: &str| !port.is_empty() && port.parse::<u16>().is_ok();
+    let remedy = if text.strip_prefix(':').is_some_and(digits) || digits(text) {
+        let port = text.trim_start_matches(':');
+        format!("write \"0.0.0.0:{port}\" for every IPv4 address or \"[::]:{port}\" for IPv6")
+    } else if text.parse::<IpAddr>().is_ok() || text.starts_with('[') && text.ends_with(']') {
+        "add the port, IPv6 in brackets: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
+    } else if let Some(port) = text.strip_prefix("localhost:").filter(|port| digits(port)) {
+        format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\"")
+    } else {
+        "give an IP address and a port, not a name: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
+    };
+    Err(Problem::new(format!("{text:?} is not an address to listen on"), remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn endpoint(host: &str, port: u16) -> Endpoint {
+        Endpoint { host: host.to_owned(), port }
+    }
+
+    #[test]
+    fn reads_every_spelling() {
+        for (text, host, port) in [
+            ("redis-sentinel", "redis-sentinel", 26379),
+            ("redis-sentinel:26380", "redis-sentinel", 26380),
+            ("a.b.svc.cluster.local.:1", "a.b.svc.cluster.local.", 1),
+            ("my_host", "my_host", 26379),
+            ("10.0.0.1", "10.0.0.1", 26379),
+            ("10.0.0.1:5000", "10.0.0.1", 5000),
+            ("::1", "::1", 26379),
+            ("fd00::1:26379", "fd00::1:2:6379", 0),
+            ("[fd00::1]", "fd00::1", 26379),
+            ("[FD00:0::1]:7", "fd00::1", 7),
+        ] {
+            let got = Endpoint::parse(text, SENTINEL_PORT);
+            // Five digits do not fit one group of an address, so that spelling must be refused, not cut in two.
+            if port == 0 {
+                assert!(got.is_err(), "{text} gave {got:?}");
+            } else {
+                assert_eq!(got.unwrap(), endpoint(host, port), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_none() {
+        let bad = [
+            "",
+            ":1",
+            "a:",
+            "a:0",
+            "a:70000",
+            "a:+5",
+            "a b",
+            "10.0.0.256",
+            "1.2.3",
+            "[::1",
+            "[::1]x",
+            "[a]:1",
+            "-a",
+            "a..b",
+        ];
+        for text in bad.into_iter().chain(["redis://a:1", "a:1:2", "ä", "[::1]:0"]) {
+            assert!(Endpoint::parse(text, 1).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn listening_wants_an_address() {
+        assert_eq!(parse_listen("[::]:0").unwrap().port(), 0);
+        for (text, part) in [
+            ("6379", "0.0.0.0:6379"),
+            (":6379", "0.0.0.0:6379"),
+            ("localhost:6379", "127.0.0.1:6379"),
+            ("redis.example:6379", "not a name"),
+            ("::1", "add the port"),
+            ("", "not a name"),
+        ] {
+            let problem = parse_listen(text).unwrap_err();
+            assert!(problem.remedy.contains(part), "{text}: {}", problem.remedy);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_is_read_back(host in "[a-z][a-z0-9]{0,9}(\\.[a-z]{1,5}){0,3}", port in 1_u16.., v6: u128) {
+            for host in [host, Ipv6Addr::from(v6).to_string()] {
+                let shown = endpoint(&host, port);
+                prop_assert_eq!(Endpoint::parse(&shown.to_string(), 1).unwrap(), shown);
+            }
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[\\[\\]:a-f0-9.]{0,24}|.{0,20}") {
+            let _ = Endpoint::parse(&text, 1);
+            let _ = parse_listen(&text);
+        }
+    }
+}

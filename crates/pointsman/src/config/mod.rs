@@ -1,0 +1,39 @@
+//! The configuration: read from flags, environment, file and defaults, checked as a whole, and handed on as plain structs.
+//!
+//! The intuition is a form that is read to its end before it is handed back: a person who made three mistakes is shown
+//! three, each with its place and what to do, and not one after another. So nothing here stops at the first fault; a value
+//! at fault is put aside and the reading goes on. `sections` defines each option once, and everything else follows from it.
+//!
+//! Deliberately absent: default files in magic places, includes, and any way to give a password by flag.
+
+mod credentials;
+mod duration;
+mod endpoint;
+mod nearest;
+mod secret;
+mod section;
+mod sections;
+mod value;
+mod values;
+
+pub use credentials::Credentials;
+pub use endpoint::Endpoint;
+pub use secret::Secret;
+pub use sections::{Admin, Log, LogFormat, LogLevel, Minority, Process, Service, Shutdown, Timers, Verify};
+
+/// A configuration without a fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// At least one; names and listen addresses differ.
+    pub services: Vec<Service>,
+    /// The server for probes, metrics and status.
+    pub admin: Admin,
+    /// What happens on SIGTERM.
+    pub shutdown: Shutdown,
+    /// What is logged, and how.
+    pub log: Log,
+    /// The resources of the process.
+    pub process: Process,
+    /// What is not wrong but odd, each a line for the log: unknown variables of the environment, sentinels named twice.
+    pub warnings: Vec<String>,
+}

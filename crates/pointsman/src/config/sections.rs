@@ -1,0 +1,271 @@
+//! Every option there is, each in its section, defined once.
+//!
+//! The comments on the fields are what people read in `pointsman config`, in the help and in the documents, so they are
+//! written for an operator: what it does, what happens at its ends, and when to change it. Every bound on memory, time and
+//! connections is here; none is hidden in the code. The order is the order of printing, the common keys first.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::credentials::Credentials;
+use super::endpoint::Endpoint;
+use super::secret::Secret;
+use super::section::{choice, section};
+use super::value::Kind;
+
+choice! {
+    /// What a candidate has to prove before traffic goes to it.
+    Verify {
+        /// `ROLE` says master and `PING` gets `PONG`.
+        Role = "role",
+        /// `PING` gets `PONG`; for servers whose user may not run `ROLE`.
+        Ping = "ping",
+        /// A TCP connection opens; trusts the sentinels alone.
+        Tcp = "tcp",
+    }
+}
+
+choice! {
+    /// What to do while the reachable sentinels cannot reach a majority of theirs.
+    Minority {
+        /// Traffic goes on to the master already verified.
+        Keep = "keep",
+        /// New requests wait at the gate, up to `hold_timeout`.
+        Hold = "hold",
+        /// Sessions are closed and new ones wait.
+        Cut = "cut",
+    }
+}
+
+choice! {
+    /// How much is logged.
+    LogLevel {
+        /// What needs a person.
+        Error = "error",
+        /// What may soon need a person.
+        Warn = "warn",
+        /// What an operator wants to read afterwards: failovers, starts, stops.
+        Info = "info",
+        /// Decisions and their reasons.
+        Debug = "debug",
+        /// Every event and reply.
+        Trace = "trace",
+    }
+}
+
+choice! {
+    /// How a log line looks.
+    LogFormat {
+        /// For people on a terminal, JSON otherwise.
+        Auto = "auto",
+        /// Lines for people.
+        Human = "human",
+        /// One JSON object a line.
+        Json = "json",
+    }
+}
+
+section! {
+    /// One master, the sentinels that watch it, and the addresses where its clients arrive.
+    Service {
+        /// Sentinel's name for the master, as in its "sentinel monitor" line.
+        ///
+        /// Letters, digits, '.', '_' and '-'. Each service has its own name.
+        name: String = Kind::MasterName, Some("mymaster"), Restart;
+        /// Addresses where clients of this master arrive.
+        ///
+        /// IP addresses with a port; IPv6 in brackets. No two services, nor the admin server, may share one. Port 0 lets the
+        /// kernel choose, which is of use in tests.
+        listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:6379"), Restart;
+        /// Sentinels to ask, as host:port; required.
+        ///
+        /// DNS names are resolved again and again and may give several addresses; IPv6 addresses stand in brackets if a port
+        /// follows. The port is 26379 where none is named. One that answers is enough to find the others, several are safer.
+        sentinels: Vec<Endpoint> = Kind::Endpoints, None, Restart;
+        /// Whether to follow the further sentinels that the named ones report.
+        ///
+        /// Turn it off where the reported addresses cannot be reached from here and no address_map is given.
+        learn_sentinels: bool = Kind::Bool, Some("true"), Restart;
+        /// How long a connection to the master may take to open.
+        connect_timeout: Duration = Kind::Duration, Some("1s"), Live;
+        /// How long a client waits at the gate while there is no master.
+        ///
+        /// Covers an ordinary failover, so that clients see a pause and not an error. Keep it below the timeout of your
+        /// clients. Readiness turns false when there is no master for longer than this.
+        hold_timeout: Duration = Kind::Duration, Some("10s"), Live;
+        /// Closes a client that has sent nothing for this long; "0s" for never.
+        ///
+        /// Redis clients keep idle connections in pools, and blocked or subscribed ones are silent by nature, so this is off.
+        client_idle_timeout: Duration = Kind::DurationOrOff, Some("0s"), Live;
+        /// How long the second direction may stay open after one side has ended; below 60s.
+        ///
+        /// Linux forgets half-closed connections after 60 s in its connection tracking, and a FIN sent later never arrives.
+        half_close_timeout: Duration = Kind::Duration, Some("30s"), Live;
+        /// Idle time before TCP asks whether the peer is still there; "0s" turns the asking off.
+        tcp_keepalive: Duration = Kind::DurationOrOff, Some("60s"), Live;
+        /// How long sent bytes may stay unacknowledged before the connection is given up; "0s" for the kernel's rule.
+        ///
+        /// Finds a peer that lost its power or its network in seconds and not in the quarter of an hour that TCP would take.
+        tcp_user_timeout: Duration = Kind::DurationOrOff, Some("30s"), Live;
+        /// The most client connections of this service at a time; 0 for an equal share of the process's bound.
+        ///
+        /// A client beyond it gets "-ERR max number of clients reached" and is closed. The share is taken of what the
+        /// services with a number of their own leave over.
+        max_connections: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Live;
+        /// What a candidate has to prove before traffic goes to it: role, ping or tcp.
+        ///
+        /// "role" wants ROLE to say master and PING to be answered; "ping" only the latter, for a user that may not run ROLE;
+        /// "tcp" only that a connection opens, and so trusts the sentinels alone.
+        verify: Verify = Kind::Choice(Verify::NAMES), Some("role"), Restart;
+        /// What to do while the reachable sentinels are a minority: keep, hold or cut.
+        ///
+        /// "keep" goes on with the verified master, "hold" lets requests wait at the gate, "cut" closes the sessions too: safest
+        /// against writes to a master that is being replaced elsewhere, at the price of an outage.
+        minority: Minority = Kind::Choice(Minority::NAMES), Some("keep"), Restart;
+        /// Announced addresses and what to dial instead, for NAT and port mapping.
+        ///
+        /// A table of "host:port" = "host:port"; the left one is compared with what a sentinel announces, for masters, replicas
+        /// and learnt sentinels alike. The port is 6379 where none is named.
+        address_map: BTreeMap<Endpoint, Endpoint> = Kind::AddressMap, Some(""), Restart;
+    }
+    with {
+        /// How to authenticate at the masters and replicas for this proxy's own checks. Clients authenticate for themselves.
+        auth: Credentials;
+        /// How to authenticate at the sentinels.
+        sentinel_auth: Credentials;
+        /// The pace of discovery.
+        timers: Timers;
+    }
+}
+
+section! {
+    /// The keys by which a user and a password are given. At most one of the three password keys may stand.
+    CredentialKeys {
+        /// ACL user name; without it the default user.
+        ///
+        /// Needs one of the three password keys.
+        username: Option<String> = Kind::Text, None, Live;
+        /// The password itself; better one of the next two keys.
+        ///
+        /// Never shown again. There is no flag for it, since the list of processes is public.
+        password: Option<Secret> = Kind::Secret, None, Live;
+        /// A file that holds the password; a line break at its end is not part of it.
+        ///
+        /// At most 64 KiB. A relative path begins at the working directory.
+        password_file: Option<String> = Kind::Path, None, Live;
+        /// Name of the environment variable that holds the password.
+        password_env: Option<String> = Kind::EnvName, None, Restart;
+    }
+}
+
+section! {
+    /// The pace of discovery. The defaults follow from measurements of Sentinel's own timing; few people need to touch them.
+    Timers {
+        /// How often each sentinel is asked when all is well.
+        ///
+        /// Events arrive at once; this is the backstop for those that get lost.
+        poll: Duration = Kind::Duration, Some("1s"), Restart;
+        /// How often each sentinel is asked while the master is suspect.
+        poll_suspect: Duration = Kind::Duration, Some("100ms"), Restart;
+        /// How long a connection to a sentinel may take to open.
+        sentinel_connect_timeout: Duration = Kind::Duration, Some("300ms"), Restart;
+        /// How long a sentinel or a redis may take to answer one command.
+        command_timeout: Duration = Kind::Duration, Some("500ms"), Restart;
+        /// The shortest wait before a lost sentinel is dialled again.
+        reconnect_min: Duration = Kind::Duration, Some("50ms"), Restart;
+        /// The longest wait before a lost sentinel is dialled again; the waits double and are jittered.
+        reconnect_max: Duration = Kind::Duration, Some("1s"), Restart;
+        /// How often the master is probed when all is well.
+        probe_master: Duration = Kind::Duration, Some("500ms"), Restart;
+        /// How often each replica is probed when all is well.
+        probe_replicas: Duration = Kind::Duration, Some("1s"), Restart;
+        /// How often master and replicas are probed while the master is suspect.
+        probe_suspect: Duration = Kind::Duration, Some("20ms"), Restart;
+        /// How long one attempt to verify a candidate may take.
+        verify_timeout: Duration = Kind::Duration, Some("250ms"), Restart;
+        /// How long the attempts to verify one candidate go on.
+        verify_deadline: Duration = Kind::Duration, Some("10s"), Restart;
+        /// How long a sentinel's answer counts as its vote.
+        view_expiry: Duration = Kind::Duration, Some("5s"), Restart;
+        /// The longest hold of traffic on the sign of a promotion; without a commit by then, traffic goes on.
+        hold_max: Duration = Kind::Duration, Some("3s"), Restart;
+        /// How long a single sentinel's new view waits for contradiction before it is enough.
+        solo_grace: Duration = Kind::Duration, Some("250ms"), Restart;
+        /// How long a majority has to agree on a lower epoch before it is believed.
+        ///
+        /// Sentinel's epoch falls to 0 after SENTINEL REMOVE and MONITOR; a stale sentinel looks the same for a while.
+        regress_grace: Duration = Kind::Duration, Some("10s"), Restart;
+        /// How long a start waits for a majority before the best verified view of fewer is enough.
+        bootstrap_grace: Duration = Kind::Duration, Some("3s"), Restart;
+        /// How long the master has to be out of reach, with no candidate, before the service has none.
+        unreachable_after: Duration = Kind::Duration, Some("1s"), Restart;
+        /// How long sent bytes to a sentinel may stay unacknowledged before its connection is given up.
+        sentinel_user_timeout: Duration = Kind::Duration, Some("3s"), Restart;
+    }
+}
+
+section! {
+    /// The server for probes, metrics and status.
+    Admin {
+        /// Addresses of probes, metrics and status.
+        ///
+        /// Kubernetes probes come from the node, so the default is reachable from outside; bind it to a private address or guard
+        /// it by a network policy where that matters. It shows addresses and counters, never passwords or data.
+        listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:8888"), Restart;
+        /// The most connections to the admin server at a time.
+        max_connections: usize = Kind::Count(1, 4096), Some("64"), Restart;
+    }
+}
+
+section! {
+    /// What happens on SIGTERM, phase by phase.
+    Shutdown {
+        /// Keeps accepting at least this long after SIGTERM.
+        ///
+        /// Load balancers learn late that this instance is leaving. "0s" suits a sidecar.
+        accept_min: Duration = Kind::DurationOrOff, Some("5s"), Live;
+        /// Then keeps accepting until no client has come for this long.
+        accept_quiet: Duration = Kind::DurationOrOff, Some("3s"), Live;
+        /// Stops accepting this long after SIGTERM, whoever still comes.
+        accept_max: Duration = Kind::DurationOrOff, Some("15s"), Live;
+        /// Idle sessions are closed spread over this time, so that their clients do not all come back at once.
+        drain_spread: Duration = Kind::DurationOrOff, Some("5s"), Live;
+        /// After accepting has stopped, sessions may go on this long; then what is left is cut.
+        ///
+        /// accept_max + drain_timeout and a second must fit into Kubernetes's terminationGracePeriodSeconds.
+        drain_timeout: Duration = Kind::DurationOrOff, Some("20s"), Live;
+        /// Whether /ready stays 200 while still accepting after SIGTERM.
+        ///
+        /// Kubernetes sends fallback traffic to a terminating pod only while it is ready. By default /ready says 503.
+        ready_while_leaving: bool = Kind::Bool, Some("false"), Live;
+    }
+}
+
+section! {
+    /// What is logged, and how. Lines go to the standard output.
+    Log {
+        /// How much is logged: error, warn, info, debug or trace.
+        level: LogLevel = Kind::Choice(LogLevel::NAMES), Some("info"), Live;
+        /// How a line looks: auto, human or json.
+        ///
+        /// "auto" writes for people on a terminal and JSON otherwise.
+        format: LogFormat = Kind::Choice(LogFormat::NAMES), Some("auto"), Restart;
+    }
+}
+
+section! {
+    /// The resources of the process.
+    Process {
+        /// Worker threads; 0 for one a core, by CPU affinity and the cgroup's quota.
+        workers: usize = Kind::Count(0, 256), Some("0"), Restart;
+        /// The most client connections of all services together; 0 for 10000, or what the services ask for if that is more.
+        ///
+        /// Memory and file descriptors are sized by this and never by the limit on open files, which container runtimes set to
+        /// a billion. Count two file descriptors a connection.
+        max_connections: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Restart;
+    }
+}
+
+/// The highest bound on connections that may be configured.
+pub const MOST_CONNECTIONS: usize = 1_000_000;

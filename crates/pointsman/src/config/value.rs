@@ -1,0 +1,288 @@
+//! What a value may be: its kind, its reading from text, and its spelling in a file.
+//!
+//! Text is the one form that everything passes through (an environment variable, a flag, a string in the file, a default), so
+//! each kind has exactly one reader. Files have types of their own beside; `toml_value` handles those and comes back
+//! here for every string.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT, parse_listen};
+use super::secret::Secret;
+use super::{duration, nearest};
+
+/// The most elements a list or a map in the configuration may have.
+pub const MOST_ELEMENTS: usize = 1024;
+
+/// What is wrong with a value, and what to do. Never holds a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What is wrong.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Problem {
+    pub(super) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: remedy.into() }
+    }
+}
+
+/// What a value may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A span of time above zero.
+    Duration,
+    /// A span of time, or `0s` or `off` for none.
+    DurationOrOff,
+    /// `true` or `false`.
+    Bool,
+    /// A whole number between the two bounds, both included.
+    Count(usize, usize),
+    /// Sentinel's name for a master.
+    MasterName,
+    /// Text that is not empty.
+    Text,
+    /// A path of a file.
+    Path,
+    /// The name of an environment variable.
+    EnvName,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Addresses to listen on.
+    Listen,
+    /// Hosts with ports.
+    Endpoints,
+    /// Announced endpoints and what to dial instead.
+    AddressMap,
+    /// A password.
+    Secret,
+}
+
+/// A value that keeps the rule of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Of [`Kind::Duration`] and [`Kind::DurationOrOff`].
+    Duration(Duration),
+    /// Of [`Kind::Bool`].
+    Bool(bool),
+    /// Of [`Kind::Count`].
+    Count(usize),
+    /// Of every kind of text, [`Kind::Choice`] included.
+    Text(String),
+    /// Of [`Kind::Listen`].
+    Listen(Vec<SocketAddr>),
+    /// Of [`Kind::Endpoints`].
+    Endpoints(Vec<Endpoint>),
+    /// Of [`Kind::AddressMap`].
+    AddressMap(BTreeMap<Endpoint, Endpoint>),
+    /// Of [`Kind::Secret`].
+    Secret(Secret),
+}
+
+impl Kind {
+    /// Reads a value from text: a flag, an environment variable, a default or a string in the file. Elements of lists are
+    /// separated by commas; a map is written `announced=dialled,…`.
+    ///
+    /// # Errors
+    ///
+    /// The first thing wrong with it.
+    pub fn parse(self, text: &str) -> Result<Value, Problem> {
+        match self {
+            Self::Duration => match duration::parse(text)? {
+                Duration::ZERO => Err(Problem::new("zero makes no sense here", "give more than \"0s\"")),
+                duration => Ok(Value::Duration(duration)),
+            },
+            Self::DurationOrOff => duration::parse(text).map(Value::Duration),
+            Self::Bool => match text {
+                "true" => Ok(Value::Bool(true)),
+                "false" => Ok(Value::Bool(false)),
+                _ => Err(Problem::new(format!("{text:?} is neither true nor false"), "write true or false")),
+            },
+            Self::Count(least, most) => parse_count(text, least, most),
+            Self::MasterName => parse_master_name(text),
+            Self::Text | Self::Path if text.is_empty() => {
+                Err(Problem::new("it is empty", "give a value or leave it out"))
+            }
+            Self::Text | Self::Path => Ok(Value::Text(text.to_owned())),
+            Self::EnvName => parse_env_name(text),
+            Self::Choice(names) => parse_choice(text, names),
+            Self::Listen => elements(text).map(parse_listen).collect::<Result<_, _>>().map(Value::Listen),
+            Self::Endpoints => elements(text)
+                .map(|one| Endpoint::parse(one, SENTINEL_PORT))
+                .collect::<Result<_, _>>()
+                .map(Value::Endpoints),
+            Self::AddressMap => elements(text).map(parse_pair).collect::<Result<_, _>>().map(Value::AddressMap),
+            Self::Secret if text.is_empty() => Err(Problem::new("it is empty", "give a password or leave it out")),
+            Self::Secret => Ok(Value::Secret(Secret::new(text.to_owned()))),
+        }
+    }
+
+    /// What the file has to hold, for "expected …".
+    #[must_use]
+    pub fn expected(self) -> &'static str {
+        match self {
+            Self::Duration | Self::DurationOrOff => "a duration such as \"5s\"",
+            Self::Bool => "true or false",
+            Self::Count(..) => "a whole number",
+            Self::MasterName | Self::Text | Self::Path | Self::EnvName | Self::Choice(_) => "a string",
+            Self::Secret => "a string (a password is quoted even if it is a number)",
+            Self::Listen => "a list of addresses such as [\"0.0.0.0:6379\"]",
+            Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
+            Self::AddressMap => "a table such as { \"10.0.0.1:6379\" = \"203.0.113.1:6379\" }",
+        }
+    }
+}
+
+fn elements(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|one| !one.is_empty())
+}
+
+/// One entry of an address map, as a flag or a variable spells it.
+fn parse_pair(text: &str) -> Result<(Endpoint, Endpoint), Problem> {
+    let (from, to) = text.split_once('=').ok_or_else(|| {
+        Problem::new(
+            format!("{text:?} maps nothing"),
+            "write announced=dialled, for example \"10.0.0.1:6379=203.0.113.1:6379\"",
+        )
+    })?;
+    Ok((Endpoint::parse(from.trim(), REDIS_PORT)?, Endpoint::parse(to.trim(), REDIS_PORT)?))
+}
+
+fn parse_count(text: &str, least: usize, most: usize) -> Result<Value, Problem> {
+    match text.parse::<usize>() {
+        Ok(count) if (least..=most).contains(&count) => Ok(Value::Count(count)),
+        _ => Err(Problem::new(
+            format!("{text:?} is out of range"),
+            format!("give a whole number from {least} to {most}"),
+        )),
+    }
+}
+
+/// The alphabet is the one that `redis:sentinel.conf` gives for the name of a monitored master.
+fn parse_master_name(text: &str) -> Result<Value, Problem> {
+    let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if text.is_empty() || text.len() > 255 || !text.bytes().all(good) {
+        let what = format!("{text:?} cannot be the name of a master");
+        return Err(Problem::new(
+            what,
+            "use letters, digits, '.', '_' and '-', as in the sentinel's \"sentinel monitor\" line",
+        ));
+    }
+    Ok(Value::Text(text.to_owned()))
+}
+
+/// The text is not repeated in the message: somebody may have put the password itself here.
+fn parse_env_name(text: &str) -> Result<Value, Problem> {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) || !text.bytes().all(good) {
+        let what = "it is not the name of an environment variable";
+        return Err(Problem::new(what, "give the name, for example \"REDIS_PASSWORD\", not the password"));
+    }
+    Ok(Value::Text(text.to_owned()))
+}
+
+fn parse_choice(text: &str, names: &'static [&'static str]) -> Result<Value, Problem> {
+    if names.contains(&text) {
+        return Ok(Value::Text(text.to_owned()));
+    }
+    let all = names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let remedy = match nearest::nearest(text, names.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`? It is one of {all}"),
+        None => format!("give one of {all}"),
+    };
+    Err(Problem::new(format!("{text:?} is unknown"), remedy))
+}
+
+impl Value {
+    /// The value as a file spells it. A secret gives a placeholder.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        match self {
+            Self::Duration(duration) => quote(&duration::format(*duration)),
+            Self::Bool(yes) => yes.to_string(),
+            Self::Count(count) => count.to_string(),
+            Self::Text(text) => quote(text),
+            Self::Listen(addrs) => list(addrs),
+            Self::Endpoints(endpoints) => list(endpoints),
+            Self::AddressMap(map) if map.is_empty() => "{}".to_owned(),
+            Self::AddressMap(map) => {
+                let pairs =
+                    map.iter().map(|(from, to)| format!("{} = {}", quote(&from.to_string()), quote(&to.to_string())));
+                format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+            }
+            Self::Secret(secret) => quote(&secret.to_string()),
+        }
+    }
+}
+
+fn list<T: ToString>(items: &[T]) -> String {
+    format!("[{}]", items.iter().map(|item| quote(&item.to_string())).collect::<Vec<_>>().join(", "))
+}
+
+/// A basic string; TOML itself decides what has to be escaped and how.
+fn quote(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// A Rust type that a field of a section may have.
+pub(super) trait Typed {
+    fn from_value(value: Option<&Value>) -> Self;
+}
+
+/// An enumeration that a [`Kind::Choice`] stands for.
+pub(super) trait Choice: Copy + Sized + 'static {
+    fn all() -> &'static [Self];
+    fn spelling(self) -> &'static str;
+    fn fallback() -> Self;
+}
+
+impl<T: Choice> Typed for T {
+    fn from_value(value: Option<&Value>) -> Self {
+        let Some(Value::Text(text)) = value else { return T::fallback() };
+        T::all().iter().copied().find(|one| one.spelling() == text).unwrap_or_else(T::fallback)
+    }
+}
+
+macro_rules! typed {
+    ($($ty:ty, $variant:ident;)*) => { $(
+        impl Typed for $ty {
+            fn from_value(value: Option<&Value>) -> Self {
+                match value {
+                    Some(Value::$variant(inner)) => inner.clone(),
+                    _ => Self::default(),
+                }
+            }
+        }
+    )* };
+}
+
+typed! {
+    Duration, Duration;
+    bool, Bool;
+    usize, Count;
+    String, Text;
+    Vec<SocketAddr>, Listen;
+    Vec<Endpoint>, Endpoints;
+    BTreeMap<Endpoint, Endpoint>, AddressMap;
+}
+
+impl Typed for Option<String> {
+    fn from_value(value: Option<&Value>) -> Self {
+        match value {
+            Some(Value::Text(text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Typed for Option<Secret> {
+    fn from_value(value: Option<&Value>) -> Self {
+        match value {
+            Some(Value::Secret(secret)) => Some(secret.clone()),
+            _ => None,
+        }
+    }
+}
