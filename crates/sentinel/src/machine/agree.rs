@@ -1,0 +1,134 @@
+//! What the votes come to.
+//!
+//! The highest config-epoch wins, because Sentinel itself only ever moves to a higher one; among votes at the same epoch
+//! the majority of distinct sentinels does. Reachability, arrival order and the number of connections play no part.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use super::voters::Vote;
+use crate::{Epoch, NodeAddr};
+
+/// An address that some voters name at the highest epoch that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// The address.
+    pub addr: NodeAddr,
+    /// The epoch it is named at.
+    pub epoch: Epoch,
+    /// How many distinct voters name it at that epoch.
+    pub votes: usize,
+    /// Whether that is more than half of the electorate.
+    pub majority: bool,
+    /// When a voter last named another address; `None` if none does.
+    pub contradicted_at: Option<Instant>,
+}
+
+/// The outcome of a count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// No vote that counts.
+    Silence,
+    /// The committed address at the committed epoch.
+    Confirmed {
+        /// Voters for it.
+        votes: usize,
+        /// More than half of the electorate.
+        majority: bool,
+        /// Some voter names another address at the same epoch.
+        split: bool,
+    },
+    /// Something else than what is committed, at a higher epoch; or at the same epoch, by a majority.
+    Claimed(Claim),
+    /// Every vote is below the committed epoch: either all are stale, or the sentinels were configured anew.
+    Regressed(Claim),
+}
+
+/// Counts. `committed` is what was last published, if anything.
+pub(super) fn count(votes: &[Vote], majority: usize, committed: Option<(&NodeAddr, Epoch)>) -> Finding {
+    let floor = committed.map_or(0, |(_, epoch)| epoch);
+    let counting: Vec<&Vote> = votes.iter().filter(|vote| vote.epoch >= floor).collect();
+    if counting.is_empty() {
+        let all: Vec<&Vote> = votes.iter().collect();
+        return leading(&all, majority, None).map_or(Finding::Silence, |(claim, _)| Finding::Regressed(claim));
+    }
+    let favourite = committed.map(|(addr, _)| addr);
+    let Some((claim, split)) = leading(&counting, majority, favourite) else { return Finding::Silence };
+    match committed {
+        Some((addr, epoch)) if claim.epoch == epoch && (claim.addr == *addr || !claim.majority) => {
+            // The same epoch and no majority for anything else: keep what stands.
+            let votes = counting.iter().filter(|vote| vote.epoch == epoch && vote.addr == *addr).count();
+            Finding::Confirmed { votes, majority: votes >= majority, split }
+        }
+        _ => Finding::Claimed(claim),
+    }
+}
+
+/// The address with most votes at the highest epoch, and whether others are named at that epoch too. Ties go to `favourite`,
+/// then to the smaller address, so that every proxy of a fleet breaks them alike.
+fn leading(votes: &[&Vote], majority: usize, favourite: Option<&NodeAddr>) -> Option<(Claim, bool)> {
+    let epoch = votes.iter().map(|vote| vote.epoch).max()?;
+    let mut tally: BTreeMap<&NodeAddr, usize> = BTreeMap::new();
+    for vote in votes.iter().filter(|vote| vote.epoch == epoch) {
+        *tally.entry(&vote.addr).or_default() += 1;
+    }
+    let (addr, count) = tally
+        .iter()
+        .max_by(|(one, votes_one), (two, votes_two)| {
+            let liked = |addr: &NodeAddr| favourite == Some(addr);
+            votes_one.cmp(votes_two).then_with(|| liked(one).cmp(&liked(two))).then_with(|| two.cmp(one))
+        })
+        .map(|(addr, count)| ((*addr).clone(), *count))?;
+    let contradicted_at = votes.iter().filter(|vote| vote.addr != addr).map(|vote| vote.heard_at).max();
+    Some((Claim { addr, epoch, votes: count, majority: count >= majority, contradicted_at }, tally.len() > 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MyId;
+
+    fn node(port: u16) -> NodeAddr {
+        NodeAddr { host: "10.0.0.1".into(), port }
+    }
+
+    fn vote(at: Instant, voter: u8, port: u16, epoch: Epoch) -> Vote {
+        let voter = MyId::parse(&format!("{voter:040x}")).expect("forty digits");
+        Vote { voter, addr: node(port), epoch, heard_at: at }
+    }
+
+    #[test]
+    fn the_highest_epoch_wins_over_the_larger_number() {
+        let at = Instant::now();
+        let votes = [vote(at, 1, 1, 5), vote(at, 2, 1, 5), vote(at, 3, 2, 6)];
+        let Finding::Claimed(claim) = count(&votes, 2, Some((&node(1), 5))) else { panic!("a claim") };
+        assert_eq!((claim.addr, claim.epoch, claim.votes, claim.majority), (node(2), 6, 1, false));
+        assert_eq!(claim.contradicted_at, Some(at));
+    }
+
+    #[test]
+    fn votes_below_the_committed_epoch_do_not_count() {
+        let at = Instant::now();
+        let votes = [vote(at, 1, 1, 4), vote(at, 2, 1, 4), vote(at, 3, 2, 5)];
+        assert_eq!(
+            count(&votes, 2, Some((&node(2), 5))),
+            Finding::Confirmed { votes: 1, majority: false, split: false }
+        );
+        assert!(matches!(count(&votes[..2], 2, Some((&node(2), 5))), Finding::Regressed(claim) if claim.majority));
+    }
+
+    #[test]
+    fn at_the_same_epoch_only_a_majority_moves_the_points() {
+        let at = Instant::now();
+        let one = [vote(at, 1, 1, 5), vote(at, 2, 2, 5)];
+        assert_eq!(count(&one, 2, Some((&node(1), 5))), Finding::Confirmed { votes: 1, majority: false, split: true });
+        let two = [vote(at, 1, 1, 5), vote(at, 2, 2, 5), vote(at, 3, 2, 5)];
+        assert!(matches!(count(&two, 2, Some((&node(1), 5))), Finding::Claimed(claim) if claim.addr == node(2)));
+    }
+
+    #[test]
+    fn no_vote_is_silence() {
+        assert_eq!(count(&[], 1, None), Finding::Silence);
+        assert_eq!(count(&[], 1, Some((&node(1), 3))), Finding::Silence);
+    }
+}

@@ -1,0 +1,360 @@
+//! The discovery machine of one master: decides when the points move, and nothing else.
+//!
+//! It has no socket, no clock and no task. Everything that happens is an [`Event`] with a time; everything it wants is an
+//! [`Action`]; [`Machine::next_deadline`] says when it wants to be called although nothing happened. It is level-triggered:
+//! an event only updates what is known, and then one pass over all that is known decides. A lost, doubled or late event can
+//! therefore delay a decision, but cannot change it.
+//!
+//! **Fence early, commit late.** A failover is visible long before it is final: the leader announces its candidate about
+//! 60 ms before the promotion and the first switch comes a second after it. Committing early is unsafe, since the leader may
+//! die and the promotion be undone; but *holding* early is safe and is what keeps acknowledged writes from being lost. So the
+//! gate shuts at the first sign, and the points move when a majority of distinct sentinels names the new master at a higher
+//! config-epoch and the node, asked after that, says that it is the master.
+//!
+//! Safety, checked by [`Machine::broken_invariant`] and by tests on the stream of actions:
+//!
+//! - S1: at most one target is published at a time.
+//! - S2: after a commit no client byte goes to an older generation (`route` does that; here: every commit is one action).
+//! - S3: the published epoch never falls, except by a majority that insists (`Basis::Regress`).
+//! - S4: every published target was verified by a question asked after its evidence was complete.
+//! - S5: silence of the sentinels never takes a target away.
+//! - S6: at most one vote per MYID.
+//!
+//! Deliberately absent: who the sentinels are and how they are reached (`link`), names and addresses (`resolve`), metrics.
+
+mod agree;
+mod decide;
+mod nodes;
+mod pursue;
+mod state;
+mod story;
+mod voters;
+
+#[cfg(test)]
+mod property_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+pub use agree::{Claim, Finding};
+use nodes::Nodes;
+pub use state::{Basis, Cause, Lack, State};
+pub use story::Story;
+use voters::Voters;
+
+use crate::{Epoch, Lineage, MyId, NodeAddr, Notice, Probe, Rules, View};
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A sentinel answered a whole round of questions consistently.
+    View {
+        /// Whose view.
+        from: MyId,
+        /// What it holds to be true.
+        view: View,
+    },
+    /// A sentinel published something about this master, or about itself.
+    Notice {
+        /// Who published it; `None` while its identity is not known yet.
+        from: Option<MyId>,
+        /// What.
+        notice: Notice,
+    },
+    /// A redis node was asked, and answered or did not.
+    Probed {
+        /// The node.
+        node: NodeAddr,
+        /// The answer.
+        probe: Probe,
+    },
+    /// An idle connection to a node ended by itself. Promotion kills clients, and so does re-pointing: ask the node.
+    CanaryLost {
+        /// The node.
+        node: NodeAddr,
+    },
+    /// The data plane saw a failed dial, an upstream end or a `-READONLY`: look again.
+    Hint,
+    /// A deadline passed.
+    Tick,
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Ask every sentinel for its view now.
+    Ask,
+    /// Ask this node for its role now.
+    Probe(NodeAddr),
+    /// Shut the gate.
+    Hold,
+    /// Open the gate again to the same target.
+    Release,
+    /// Move the points.
+    Commit(Commit),
+    /// Take the target away and cut its sessions.
+    Clear(Lack),
+    /// Worth telling: an alarm, not a decision.
+    Note(Note),
+}
+
+/// A verified move of the points.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Commit {
+    /// The node as announced.
+    pub addr: NodeAddr,
+    /// The address that was verified and has to be dialled.
+    pub dialled: SocketAddr,
+    /// The config-epoch.
+    pub epoch: Epoch,
+    /// The node's `run_id`, where known.
+    pub run_id: Option<Box<str>>,
+    /// Why.
+    pub basis: Basis,
+    /// Bytes of the replication stream that the old master wrote and the new one never received; `None` where the lineage
+    /// is not known or does not match. An estimate: the old offset is as of the last probe.
+    pub lost_bytes: Option<u64>,
+}
+
+/// Things an operator wants to hear of, each at its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note {
+    /// A sentinel names an older epoch than the committed one; it is ignored.
+    StaleView,
+    /// Sentinels name different masters at one epoch.
+    Split,
+    /// The new master does not continue the old one's history.
+    LineageBroken,
+    /// A hold ended without a commit.
+    HoldExpired,
+    /// Holds keep ending without a commit; the next sign of a failover will not hold.
+    HoldsExhausted,
+    /// The sentinels that can be heard are a provable minority.
+    Minority,
+    /// The process was stopped for a while.
+    Stalled,
+    /// The master runs as another process on the same address.
+    Rebooted,
+}
+
+/// What was last published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The node as announced.
+    pub addr: NodeAddr,
+    /// The epoch.
+    pub epoch: Epoch,
+    /// History and identity as of the last good answer.
+    pub lineage: Option<Lineage>,
+    /// When it was published.
+    pub since: Instant,
+    /// The target is published now: not cleared since.
+    pub published: bool,
+}
+
+/// A claim that waits for its grace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pending {
+    addr: NodeAddr,
+    epoch: Epoch,
+    since: Instant,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Machine {
+    rules: Rules,
+    state: State,
+    voters: Voters,
+    nodes: Nodes,
+    committed: Option<Committed>,
+    /// Addresses that were masters and are no longer, with the epoch that superseded them: the zombie guard.
+    superseded: BTreeMap<NodeAddr, Epoch>,
+    /// Superseded masters that have not yet been seen as replicas: their `role:master` means nothing.
+    zombies: BTreeSet<NodeAddr>,
+    /// The addresses that members listed as replicas of the committed master: a candidate comes from here.
+    family: BTreeSet<NodeAddr>,
+    /// Sentinels that announced whose hello they are about to follow.
+    updating_from: BTreeMap<MyId, MyId>,
+    pending: Option<Pending>,
+    expected_voters: usize,
+    minority: bool,
+    held: bool,
+    failed_holds: VecDeque<Instant>,
+    hint_after: Instant,
+    hint_pause: std::time::Duration,
+    last_step: Instant,
+    next_ask: Instant,
+    finding: Finding,
+    story: Story,
+    actions: Vec<Action>,
+}
+
+impl Machine {
+    /// A machine that knows nothing yet. `expected_voters` is how many sentinels the configuration names: until the first
+    /// commit, a majority means a majority of at least these.
+    #[must_use]
+    pub fn new(now: Instant, rules: Rules, expected_voters: usize) -> Self {
+        Self {
+            rules,
+            state: State::Bootstrap { heard_at: None },
+            voters: Voters::new(now),
+            nodes: Nodes::default(),
+            committed: None,
+            superseded: BTreeMap::new(),
+            zombies: BTreeSet::new(),
+            family: BTreeSet::new(),
+            updating_from: BTreeMap::new(),
+            pending: None,
+            expected_voters,
+            minority: false,
+            held: false,
+            failed_holds: VecDeque::new(),
+            hint_after: now,
+            hint_pause: decide::HINT_PAUSE_MIN,
+            last_step: now,
+            next_ask: now,
+            finding: Finding::Silence,
+            story: Story::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes one event in and gives what is to be done, in order. `now` must not go back.
+    pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
+        if now.saturating_duration_since(self.last_step) > self.rules.stall {
+            self.wake_from_stall(now);
+        }
+        self.last_step = now;
+        self.apply(now, event);
+        self.decide(now);
+        self.set_gate(now);
+        self.schedule(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Event::Tick`] is due. Never more than one poll interval away.
+    #[must_use]
+    pub fn next_deadline(&self) -> Instant {
+        let state = match &self.state {
+            State::Armed { until, .. } | State::Committing { until, .. } => Some(*until),
+            State::Suspect { fed_at, .. } => Some(*fed_at + self.rules.calm),
+            State::Bootstrap { heard_at } => heard_at.map(|at| at + self.rules.bootstrap_grace),
+            State::Stable | State::NoMaster { .. } => None,
+        };
+        let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending.epoch));
+        // A deadline that has passed already was acted upon as far as it could be; what it waits for is an event.
+        let later = |at: &Instant| *at > self.last_step;
+        [state.filter(later), graces.filter(later), self.nodes.next_due(), Some(self.next_ask)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.next_ask)
+    }
+
+    /// The present state.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What was last published, and whether it still is.
+    #[must_use]
+    pub fn committed(&self) -> Option<&Committed> {
+        self.committed.as_ref()
+    }
+
+    /// Whether the gate is shut by this machine.
+    #[must_use]
+    pub fn is_holding(&self) -> bool {
+        self.held
+    }
+
+    /// The last count of votes.
+    #[must_use]
+    pub fn finding(&self) -> &Finding {
+        &self.finding
+    }
+
+    /// The phases of the failover under way, or of the last one.
+    #[must_use]
+    pub fn story(&self) -> &Story {
+        &self.story
+    }
+
+    /// Electorate and majority, for people.
+    #[must_use]
+    pub fn quorum(&self) -> (usize, usize) {
+        (self.voters.electorate(), self.voters.majority())
+    }
+
+    /// Every fresh view: whose, whether it votes, what it says, when it was heard.
+    pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
+        self.voters.all_views()
+    }
+
+    /// Every node under observation with its last answer.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeAddr, Option<&Probe>)> {
+        self.nodes.iter().map(|(addr, node)| (addr, node.last.as_ref()))
+    }
+
+    /// The first broken safety rule, if any: for tests, and for a debug build's assertion in the driver.
+    #[must_use]
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        let votes = self.voters.votes();
+        let distinct: BTreeSet<&MyId> = votes.iter().map(|vote| &vote.voter).collect();
+        if distinct.len() != votes.len() {
+            return Some("S6: a sentinel votes twice");
+        }
+        let committed = self.committed.as_ref()?;
+        let superseded = self.superseded.get(&committed.addr).copied();
+        if superseded.is_some_and(|epoch| epoch >= committed.epoch) && committed.published {
+            return Some("zombie guard: a superseded address is published");
+        }
+        None
+    }
+
+    fn set_gate(&mut self, now: Instant) {
+        let published = self.committed.as_ref().is_some_and(|committed| committed.published);
+        let by_policy = self.minority && self.rules.minority == crate::Minority::Hold;
+        let want = published && (self.state.holds() || by_policy);
+        if want != self.held {
+            self.held = want;
+            if want {
+                self.story.held(now);
+            }
+            self.actions.push(if want { Action::Hold } else { Action::Release });
+        }
+    }
+
+    fn schedule(&mut self, now: Instant) {
+        let (committed, named) = (self.committed.as_ref().map(|it| &it.addr), self.named());
+        let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter()).collect();
+        let replicas: BTreeSet<NodeAddr> = self
+            .voters
+            .member_views()
+            .flat_map(|(_, view)| view.replicas.iter().map(|replica| replica.addr.clone()))
+            .collect();
+        self.nodes.want(now, &first, &replicas);
+        let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
+        let (rules, master) = (&self.rules, committed.cloned());
+        let due = self.nodes.take_due(now, |addr| nodes::pace(rules, master.as_ref() == Some(addr), alert_for));
+        self.actions.extend(due.into_iter().map(Action::Probe));
+        if self.next_ask <= now {
+            self.next_ask = now + if alert_for.is_some() { self.rules.poll_suspect } else { self.rules.poll };
+            self.actions.push(Action::Ask);
+        }
+    }
+
+    /// The node that is named or about to be named, besides the committed one.
+    fn named(&self) -> Option<NodeAddr> {
+        match &self.state {
+            State::Armed { candidate, .. } => candidate.clone(),
+            State::Committing { addr, .. } => Some(addr.clone()),
+            _ => self.pending.as_ref().map(|pending| pending.addr.clone()),
+        }
+    }
+}

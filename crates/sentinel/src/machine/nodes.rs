@@ -1,0 +1,153 @@
+//! What is known of each redis node, and when to ask it again.
+//!
+//! The nodes worth asking are the committed master, whoever is named or about to be named, and the replicas that the
+//! electorate lists. Each is asked on its own schedule; an answer that does not come is given up after a while, so that a
+//! lost answer delays the next question but never prevents it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::{NodeAddr, Probe, ProbeFailure, Report, Role, Rules, Verify};
+
+/// The most nodes one master's group may have; a bound for sentinels that lie.
+pub(super) const MAX_NODES: usize = 64;
+
+/// A question is taken for lost after this long.
+const LOST_AFTER: Duration = Duration::from_millis(1500);
+
+/// Fast probing of a group that stays alert is slowed to this after [`FAST_FOR`].
+const SLOW_ALERT: Duration = Duration::from_millis(200);
+const FAST_FOR: Duration = Duration::from_secs(15);
+
+/// One node.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) due: Instant,
+    in_flight_since: Option<Instant>,
+    /// The last answer, whatever it was.
+    pub(super) last: Option<Probe>,
+    unreachable_since: Option<Instant>,
+    unreachable_times: u32,
+}
+
+impl Node {
+    fn new(now: Instant) -> Self {
+        Self { due: now, in_flight_since: None, last: None, unreachable_since: None, unreachable_times: 0 }
+    }
+
+    /// The last report, if the last answer was one.
+    pub(super) fn report(&self) -> Option<&Report> {
+        self.last.as_ref().and_then(|probe| probe.outcome.as_ref().ok())
+    }
+
+    /// Nobody was there, three times at least and for `long` at least.
+    pub(super) fn is_gone(&self, now: Instant, long: Duration) -> bool {
+        self.unreachable_times >= 3
+            && self.unreachable_since.is_some_and(|since| now.saturating_duration_since(since) >= long)
+    }
+
+    fn heard(&mut self, probe: Probe) {
+        self.in_flight_since = None;
+        if matches!(probe.outcome, Err(ProbeFailure::Unreachable)) {
+            self.unreachable_since.get_or_insert(probe.asked_at);
+            self.unreachable_times = self.unreachable_times.saturating_add(1);
+        } else {
+            self.unreachable_since = None;
+            self.unreachable_times = 0;
+        }
+        self.last = Some(probe);
+    }
+}
+
+/// All nodes of a group.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    by_addr: BTreeMap<NodeAddr, Node>,
+}
+
+impl Nodes {
+    pub(super) fn get(&self, addr: &NodeAddr) -> Option<&Node> {
+        self.by_addr.get(addr)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeAddr, &Node)> {
+        self.by_addr.iter()
+    }
+
+    /// Keeps exactly the wanted ones, within the bound; `first` are never left out.
+    pub(super) fn want(&mut self, now: Instant, first: &[&NodeAddr], others: &BTreeSet<NodeAddr>) {
+        self.by_addr.retain(|addr, _| first.contains(&addr) || others.contains(addr));
+        for addr in first.iter().copied().chain(others) {
+            if self.by_addr.len() < MAX_NODES || first.contains(&addr) {
+                self.by_addr.entry(addr.clone()).or_insert_with(|| Node::new(now));
+            }
+        }
+    }
+
+    /// Takes note of an answer. Answers of nodes that are no longer wanted are dropped.
+    pub(super) fn heard(&mut self, addr: &NodeAddr, probe: Probe) -> bool {
+        self.by_addr.get_mut(addr).map(|node| node.heard(probe)).is_some()
+    }
+
+    /// Asks `addr` at `at`, or earlier if that was planned; even if an older question is still open, because an answer to
+    /// that one would not cover what has been learnt since.
+    pub(super) fn ask_at(&mut self, at: Instant, addr: &NodeAddr) {
+        if let Some(node) = self.by_addr.get_mut(addr) {
+            node.due = node.due.min(at);
+            node.in_flight_since = None;
+        }
+    }
+
+    /// Asks everybody as soon as their open question is answered.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        for node in self.by_addr.values_mut() {
+            node.due = node.due.min(now);
+        }
+    }
+
+    /// Forgets every answer.
+    pub(super) fn forget(&mut self, now: Instant) {
+        for node in self.by_addr.values_mut() {
+            *node = Node::new(now);
+        }
+    }
+
+    /// The nodes to ask now; plans their next turn.
+    pub(super) fn take_due(&mut self, now: Instant, pace: impl Fn(&NodeAddr) -> Duration) -> Vec<NodeAddr> {
+        let mut due = Vec::new();
+        for (addr, node) in &mut self.by_addr {
+            let waiting = node.in_flight_since.is_some_and(|since| now.saturating_duration_since(since) < LOST_AFTER);
+            if node.due <= now && !waiting {
+                node.due = now + pace(addr);
+                node.in_flight_since = Some(now);
+                due.push(addr.clone());
+            }
+        }
+        due
+    }
+
+    /// When [`Self::take_due`] has something to do next.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let turn = |node: &Node| node.in_flight_since.map_or(node.due, |since| node.due.max(since + LOST_AFTER));
+        self.by_addr.values().map(turn).min()
+    }
+}
+
+/// How long to wait between two questions to a node.
+pub(super) fn pace(rules: &Rules, is_master: bool, alert_for: Option<Duration>) -> Duration {
+    match alert_for {
+        Some(long) if long < FAST_FOR => rules.probe_suspect,
+        Some(_) => SLOW_ALERT.max(rules.probe_suspect),
+        None if is_master => rules.probe_master,
+        None => rules.probe_replica,
+    }
+}
+
+/// Whether a report verifies a master, by the rule in force.
+pub(super) fn verifies(report: &Report, verify: Verify) -> bool {
+    match verify {
+        Verify::Role => report.role == Role::Master && report.pong,
+        Verify::Ping => report.pong && !matches!(report.role, Role::Replica { .. }),
+        Verify::Tcp => !matches!(report.role, Role::Replica { .. }),
+    }
+}

@@ -1,0 +1,121 @@
+//! Where the machine stands, and what that means for the gate.
+
+use std::time::Instant;
+
+use crate::{Epoch, NodeAddr};
+
+/// Why traffic is held although nothing is committed yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// A sentinel announced which replica it is about to promote.
+    Selected,
+    /// A replica of ours was seen promoted.
+    Promoted,
+    /// This process itself was stopped for a while, so anything may have happened.
+    Stalled,
+}
+
+/// Why a commit is pursued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Basis {
+    /// The best view at the start, without a majority, after the grace.
+    BootstrapMinority,
+    /// One newer view that nobody contradicted, its lineage checked.
+    Solo,
+    /// A majority insisted on an older epoch: the sentinels were configured anew.
+    Regress,
+    /// The same master came back, or came back as another process.
+    Again,
+    /// More than half of the electorate.
+    Majority,
+}
+
+/// Why there is no master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lack {
+    /// The committed node says that it is a replica.
+    Demoted,
+    /// The committed node cannot be reached, and nothing else is named.
+    Unreachable,
+    /// A newer master is named but does not verify.
+    Unverified,
+    /// The sentinels are a provable minority, and the policy is to cut.
+    Minority,
+}
+
+/// The states of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Nothing was ever committed.
+    Bootstrap {
+        /// When the first usable view arrived; the grace runs from here.
+        heard_at: Option<Instant>,
+    },
+    /// All is well.
+    Stable,
+    /// Something may be wrong: look harder, change nothing.
+    Suspect {
+        /// When suspicion began.
+        since: Instant,
+        /// When it was last fed.
+        fed_at: Instant,
+    },
+    /// A switch is about to happen: hold.
+    Armed {
+        /// Why.
+        cause: Cause,
+        /// Who will probably be next.
+        candidate: Option<NodeAddr>,
+        /// When the hold began.
+        since: Instant,
+        /// When it ends without a commit.
+        until: Instant,
+    },
+    /// The evidence is complete; the verification is under way. Hold.
+    Committing {
+        /// What is going to be committed.
+        addr: NodeAddr,
+        /// At which epoch.
+        epoch: Epoch,
+        /// Why.
+        basis: Basis,
+        /// When the evidence was complete. Only an answer to a later question verifies.
+        evidence_at: Instant,
+        /// Verifications that failed so far.
+        attempts: u32,
+        /// When the old master's sessions are cut even if nothing verifies.
+        until: Instant,
+    },
+    /// There is positive evidence that no master exists.
+    NoMaster {
+        /// Which.
+        lack: Lack,
+        /// Since when.
+        since: Instant,
+    },
+}
+
+impl State {
+    /// A stable label for metrics and status.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Bootstrap { .. } => "bootstrap",
+            Self::Stable => "stable",
+            Self::Suspect { .. } => "suspect",
+            Self::Armed { .. } => "armed",
+            Self::Committing { .. } => "committing",
+            Self::NoMaster { .. } => "no_master",
+        }
+    }
+
+    /// Whether this state by itself keeps the gate shut.
+    pub(super) fn holds(&self) -> bool {
+        matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
+    }
+
+    /// Whether everything is looked at more often than usual.
+    pub(super) fn is_alert(&self) -> bool {
+        !matches!(self, Self::Stable)
+    }
+}
