@@ -1,0 +1,144 @@
+//! What a request means for the session it is sent in, from its first one to three words.
+//!
+//! A proxy need not know what a command does to the data, only what it does to the connection: whether its effect can be
+//! played again on another connection, pins the session to this one, blocks, subscribes, or leaves the protocol. The
+//! classes follow what `RESET` has to clear (`redis:src/networking.c`, `clearClientConnectionState`).
+
+/// The class of one request. Everything that is not listed by name is [`Class::Ordinary`]: one request, one reply, no
+/// trace left in the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Class {
+    /// One reply and no effect on the connection.
+    Ordinary,
+    /// `HELLO`: protocol version, and optionally credentials and name.
+    Hello,
+    /// `AUTH`: the connection's user.
+    Auth,
+    /// `SELECT`: the connection's database.
+    Select,
+    /// `CLIENT SETNAME`.
+    SetName,
+    /// `CLIENT SETINFO`: name and version of the client library.
+    SetInfo,
+    /// `CLIENT NO-EVICT`.
+    NoEvict,
+    /// `CLIENT NO-TOUCH`.
+    NoTouch,
+    /// `READONLY`: reads from a cluster's replica are accepted.
+    ReadOnly,
+    /// `READWRITE`: takes `READONLY` back.
+    ReadWrite,
+    /// `MULTI`: opens a transaction once it is answered with success.
+    Multi,
+    /// `EXEC` without arguments: ends the transaction and forgets the watched keys.
+    Exec,
+    /// `DISCARD`: the same, without executing.
+    Discard,
+    /// `WATCH`.
+    Watch,
+    /// `UNWATCH`.
+    Unwatch,
+    /// `ASKING`: holds for the next command.
+    Asking,
+    /// `CLIENT REPLY ON`, answered with `+OK`.
+    ReplyOn,
+    /// `CLIENT REPLY OFF`: not answered, nor is anything after it.
+    ReplyOff,
+    /// `CLIENT REPLY SKIP`: not answered, nor is the next request.
+    ReplySkip,
+    /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMPOP`, `BRPOPLPUSH`, `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD`
+    /// and `XREADGROUP` whether or not they say `BLOCK`.
+    Blocking,
+    /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
+    Wait,
+    /// `SUBSCRIBE`.
+    Subscribe,
+    /// `UNSUBSCRIBE`.
+    Unsubscribe,
+    /// `PSUBSCRIBE`.
+    PSubscribe,
+    /// `PUNSUBSCRIBE`.
+    PUnsubscribe,
+    /// `SSUBSCRIBE`.
+    SSubscribe,
+    /// `SUNSUBSCRIBE`.
+    SUnsubscribe,
+    /// `MONITOR`: an endless stream of lines once it is answered with success.
+    Monitor,
+    /// `CLIENT TRACKING` with anything but `OFF`.
+    TrackingOn,
+    /// `CLIENT TRACKING OFF`.
+    TrackingOff,
+    /// `PSYNC`, `SYNC`, `REPLCONF`: the client is a replica, the stream is no longer RESP.
+    Replication,
+    /// `SCRIPT DEBUG` with anything but `NO`: the next script talks to a debugger.
+    Debugger,
+    /// `QUIT`: answered with `+OK`, then the server closes.
+    Quit,
+    /// `RESET` without arguments: clears the connection's state.
+    Reset,
+    /// `SHUTDOWN`: on success the server closes without a reply.
+    Shutdown,
+}
+
+/// What a [`Class`] means for moving the session to another upstream connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Leaves no trace in the connection.
+    Ordinary,
+    /// Its effect can be had again by sending the same request on a new connection.
+    Replayable,
+    /// Pins the session to its connection until something clears it.
+    Pinning,
+    /// May stay without a reply for long.
+    Blocking,
+    /// Changes the subscriptions.
+    Subscribing,
+    /// From here on the session can never be moved.
+    NeverMoved,
+    /// Ends the connection or the server.
+    Ending,
+    /// Returns the connection to its first state.
+    Reset,
+}
+
+impl Class {
+    /// Which group the class belongs to.
+    #[must_use]
+    pub const fn group(self) -> Group {
+        match self {
+            Self::Ordinary => Group::Ordinary,
+            Self::Hello
+            | Self::Auth
+            | Self::Select
+            | Self::SetName
+            | Self::SetInfo
+            | Self::NoEvict
+            | Self::NoTouch
+            | Self::ReadOnly
+            | Self::ReadWrite => Group::Replayable,
+            Self::Multi
+            | Self::Exec
+            | Self::Discard
+            | Self::Watch
+            | Self::Unwatch
+            | Self::Asking
+            | Self::ReplyOn
+            | Self::ReplyOff
+            | Self::ReplySkip => Group::Pinning,
+            Self::Blocking | Self::Wait => Group::Blocking,
+            Self::Subscribe
+            | Self::Unsubscribe
+            | Self::PSubscribe
+            | Self::PUnsubscribe
+            | Self::SSubscribe
+            | Self::SUnsubscribe => Group::Subscribing,
+            Self::Monitor | Self::TrackingOn | Self::TrackingOff | Self::Replication | Self::Debugger => {
+                Group::NeverMoved
+            }
+            Self::Quit | Self::Shutdown => Group::Ending,
+            Self::Reset => Group::Reset,
+        }
+    }
+}

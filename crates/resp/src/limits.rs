@@ -1,0 +1,29 @@
+//! How much the scanner is willing to follow.
+//!
+//! A limit never refuses anything to a client: what goes beyond it turns the session opaque, so the bytes are forwarded all
+//! the same and the server, which has limits of its own, gives the answer.
+
+/// The bounds of one session's bookkeeping. What exceeds one of them turns the session opaque; nothing is ever rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest inline command, in bytes up to and with its line feed. Redis's own bound is 64 KiB
+    /// (`redis:src/server.h`, `PROTO_INLINE_MAX_SIZE`).
+    pub inline_bytes: u32,
+    /// Longest bulk string in either direction, in bytes. Redis's default is 512 MiB (`proto-max-bulk-len`).
+    pub bulk_bytes: u64,
+    /// Most elements one aggregate may announce, arguments of a request included; a map of `n` pairs has `2 n`. Nothing is
+    /// stored for an element, so this only keeps nonsense out. Values above 2^31 - 2 mean 2^31 - 2.
+    pub elements: u32,
+    /// Deepest nesting of aggregates in a reply. Four levels cost nothing; beyond them four bytes a level are allocated,
+    /// once, and freed when the frame ends.
+    pub depth: u16,
+    /// Most requests in flight that need an eye on their reply (MULTI, SUBSCRIBE, HELLO, ...), eight bytes each. Ordinary
+    /// requests are only counted, in any number.
+    pub marks: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { inline_bytes: 64 * 1024, bulk_bytes: 512 * 1024 * 1024, elements: 1 << 30, depth: 128, marks: 1024 }
+    }
+}
