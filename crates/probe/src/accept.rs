@@ -1,0 +1,149 @@
+//! Takes connections from one listener, whatever state the system is in.
+//!
+//! A probe has to be answered above all when something is wrong. Out of file descriptors, the accepting loop therefore gives
+//! up one it has kept in reserve and takes the connection with it, and if there is none left it closes the connection that
+//! has kept us waiting longest. Only then does it back off; it never spins and never logs more than a line a second.
+//!
+//! Deliberately absent: a limit on the rate. Work for one connection is small, and the bound on their number holds.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::connection::{self, Shared};
+use crate::life::Life;
+use crate::registry::count;
+
+/// The first and the longest pause after a failure to accept.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// How often a failure may be logged.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// File descriptors kept in reserve by each listener: enough for a liveness and a readiness probe, a scraper and a person.
+const RESERVE: usize = 4;
+
+/// Descriptors that are held only to be given up.
+struct Reserve(Vec<File>);
+
+impl Reserve {
+    /// Tries to hold as many as there should be. Without success it stays smaller; it is tried again.
+    fn refill(&mut self) {
+        while self.0.len() < RESERVE {
+            let Ok(file) = File::open("/dev/null") else { return };
+            self.0.push(file);
+        }
+    }
+
+    fn give_up_one(&mut self) -> bool {
+        self.0.pop().is_some()
+    }
+}
+
+/// What a listener remembers of its failures.
+struct Trouble {
+    pause: Duration,
+    logged: Option<Instant>,
+    unlogged: u64,
+}
+
+impl Trouble {
+    fn log(&mut self, error: &io::Error) {
+        let now = Instant::now();
+        if self.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_EVERY) {
+            self.unlogged += 1;
+            return;
+        }
+        tracing::warn!(%error, repeated = self.unlogged, "the admin listener cannot accept a connection");
+        self.logged = Some(now);
+        self.unlogged = 0;
+    }
+}
+
+/// Accepts until told to stop.
+pub(crate) async fn run(shared: Arc<Shared>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+    let stopped = stop.clone();
+    let mut reserve = Reserve(Vec::new());
+    let mut trouble = Trouble { pause: PAUSE.0, logged: None, unlogged: 0 };
+    loop {
+        reserve.refill();
+        let freed = shared.registry.freed.notified();
+        let accepted = tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            accepted = listener.accept() => accepted,
+            // A connection has gone, so perhaps there is a descriptor for the reserve.
+            () = freed => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                trouble.pause = PAUSE.0;
+                admit(&shared, stream, reserve.0.len() < RESERVE, &stopped).await;
+            }
+            Err(error) if is_the_clients(&error) => {}
+            Err(error) => {
+                count(&shared.registry.stats.counters.accept_errors);
+                trouble.log(&error);
+                rescue(&shared, &listener, &mut reserve, &mut trouble, &stopped).await;
+            }
+        }
+    }
+}
+
+/// Whether this one connection failed before we took it, which says nothing about the next one.
+fn is_the_clients(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+/// After a failure: makes room for one connection and takes it, or pauses.
+async fn rescue(
+    shared: &Arc<Shared>,
+    listener: &TcpListener,
+    reserve: &mut Reserve,
+    trouble: &mut Trouble,
+    stop: &watch::Receiver<bool>,
+) {
+    let made_room = reserve.give_up_one() || shared.registry.evict();
+    if made_room {
+        // Lets an evicted connection's task run, which closes its socket.
+        tokio::task::yield_now().await;
+        // Without a pause before, because the descriptor just freed is anybody's; with a bound, because the connection
+        // that could not be taken may be gone by now.
+        if let Ok(Ok((stream, _))) = tokio::time::timeout(trouble.pause, listener.accept()).await {
+            admit(shared, stream, true, stop).await;
+            return;
+        }
+    }
+    let mut stop = stop.clone();
+    tokio::select! {
+        _ = stop.wait_for(|stop| *stop) => {}
+        () = tokio::time::sleep(trouble.pause) => {}
+    }
+    trouble.pause = (trouble.pause * 2).min(PAUSE.1);
+}
+
+/// Finds a place for a connection and starts it, or drops it.
+async fn admit(shared: &Arc<Shared>, stream: TcpStream, once: bool, stop: &watch::Receiver<bool>) {
+    let registry = &shared.registry;
+    count(&registry.stats.counters.accepted);
+    if registry.is_full() && registry.evict() {
+        // So that sockets of the evicted do not pile up while newcomers rush in.
+        tokio::task::yield_now().await;
+    }
+    let life = Arc::new(Mutex::new(Life::new(Instant::now())));
+    let Some(place) = registry.admit(Arc::clone(&life)) else {
+        count(&registry.stats.counters.refused);
+        return;
+    };
+    // Small answers, each written at once: waiting for more would only delay them. It may fail on a dead connection.
+    let _ = stream.set_nodelay(true);
+    let number = place.number();
+    let task = tokio::spawn(connection::serve(Arc::clone(shared), stream, life, place, once, stop.clone()));
+    registry.started(number, task.abort_handle());
+}

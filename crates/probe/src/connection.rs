@@ -1,0 +1,294 @@
+//! One connection: hyper on a socket whose every read and write is noted, and a clock beside it.
+//!
+//! The clock is looked at in the same poll as the connection, after it, so it always sees what has just happened and needs
+//! no wake-up of its own. Deliberately absent: any decision about patience ([`Life`](crate::life::Life)) or about content
+//! ([`Routes`](crate::routes::Routes)).
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::header::{self, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Sleep, sleep_until};
+
+use crate::registry::{Place, Registry, SharedLife, count, lock};
+use crate::report::Reporter;
+use crate::routes::{Body, Reply, Routes};
+use crate::server::Settings;
+
+/// The smallest buffer that hyper accepts.
+const SMALLEST_BUFFER: usize = 8192;
+
+/// More header lines than any probe, scraper or browser sends.
+const MAX_HEADERS: usize = 64;
+
+/// What every connection needs and none changes.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) routes: Routes,
+    pub(crate) reporter: Arc<dyn Reporter>,
+    pub(crate) registry: Registry,
+    /// Keys for nonces, drawn from the system once.
+    pub(crate) keys: [RandomState; 2],
+}
+
+/// Serves one connection until it ends, its time is up, or the server stops.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    life: SharedLife,
+    place: Place,
+    once: bool,
+    mut stop: watch::Receiver<bool>,
+) {
+    let io = Noted { io: TokioIo::new(stream), life: Arc::clone(&life) };
+    let service = service_fn(|request| {
+        let (shared, life) = (Arc::clone(&shared), Arc::clone(&life));
+        async move { Ok::<_, Infallible>(respond(&shared, request, &life, once).await) }
+    });
+    let connection = http1::Builder::new()
+        .half_close(true)
+        .header_read_timeout(None)
+        .max_buf_size(shared.settings.max_header_bytes.max(SMALLEST_BUFFER))
+        .max_header_size(shared.settings.max_header_bytes)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(io, service);
+    let mut connection = pin!(connection);
+    let patience = pin!(Patience { life: &life, settings: &shared.settings, sleep: None });
+    let mut patience = patience;
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            biased;
+            // The result says how the client went, which is of no consequence here.
+            _ = connection.as_mut() => break,
+            () = patience.as_mut() => {
+                count(&shared.registry.stats.counters.timed_out);
+                break;
+            }
+            _ = stop.wait_for(|stop| *stop), if !stopping => {
+                stopping = true;
+                if lock(&life).is_streaming() {
+                    break;
+                }
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+    drop(place);
+}
+
+/// Reads the body away, asks for the answer and dresses it.
+async fn respond(
+    shared: &Shared,
+    request: hyper::Request<Incoming>,
+    life: &SharedLife,
+    once: bool,
+) -> Response<Outgoing> {
+    lock(life).requested(Instant::now());
+    let (parts, body) = request.into_parts();
+    let reply = match read_away(body, shared.settings.max_body_bytes).await {
+        true => decide(shared, &parts),
+        false => Reply::text(413, "the request's body is too large; none is needed\n"),
+    };
+    count(&shared.registry.stats.counters.requests);
+    let last = once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
+    dress(reply, life, last)
+}
+
+fn decide(shared: &Shared, parts: &Parts) -> Reply {
+    let reply = shared.routes.answer(parts, shared.reporter.as_ref(), || nonce(&shared.keys));
+    if matches!(reply.body, Body::Stream(_)) && !shared.registry.may_stream() {
+        return Reply::text(503, "too many live streams are open; close one or try again later\n");
+    }
+    reply
+}
+
+/// Whether the body ended within the limit. What it says is of no interest to anybody.
+async fn read_away(body: Incoming, limit: usize) -> bool {
+    if body.size_hint().lower() > limit as u64 {
+        return false;
+    }
+    let mut body = Limited::new(body, limit);
+    while let Some(frame) = body.frame().await {
+        if frame.is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Puts the headers on that every answer has.
+fn dress(reply: Reply, life: &SharedLife, last: bool) -> Response<Outgoing> {
+    if matches!(reply.body, Body::Stream(_)) {
+        lock(life).streams(Instant::now());
+    }
+    let mut response = Response::new(Outgoing { body: Some(reply.body), life: Arc::clone(life) });
+    *response.status_mut() = StatusCode::from_u16(reply.status)
+        .ok()
+        .filter(|status| !status.is_informational())
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    let content_type = HeaderValue::from_str(&reply.content_type);
+    headers.insert(header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static("application/octet-stream")));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    let closed = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
+    let policy = reply.policy.and_then(|policy| HeaderValue::from_str(&policy).ok());
+    headers.insert(header::CONTENT_SECURITY_POLICY, policy.unwrap_or(closed));
+    if let Some(allow) = reply.allow {
+        headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+    }
+    if last {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// A value that nobody can foresee: keyed hashes of the time, under keys that never leave the process.
+fn nonce(keys: &[RandomState; 2]) -> String {
+    let now = Instant::now();
+    let [first, second] = keys;
+    format!("{:016x}{:016x}", first.hash_one(now), second.hash_one(now))
+}
+
+/// Ends when the client has kept us waiting too long.
+struct Patience<'a> {
+    life: &'a SharedLife,
+    settings: &'a Settings,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Future for Patience<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(deadline) = lock(self.life).deadline(self.settings) else {
+            self.sleep = None;
+            return Poll::Pending;
+        };
+        let deadline = deadline.into();
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if sleep.deadline() != deadline {
+            sleep.as_mut().reset(deadline);
+        }
+        sleep.as_mut().poll(cx)
+    }
+}
+
+/// A body that tells the connection's life when it has been handed over.
+pub(crate) struct Outgoing {
+    body: Option<Body>,
+    life: SharedLife,
+}
+
+impl hyper::body::Body for Outgoing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let content = match self.body.as_mut() {
+            Some(Body::Stream(stream)) => ready!(stream.poll_recv(cx)),
+            Some(Body::Whole(_)) | None => match self.body.take() {
+                Some(Body::Whole(content)) => Some(content),
+                _ => None,
+            },
+        };
+        Poll::Ready(content.map(|content| Ok(Frame::data(content))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            Some(Body::Whole(content)) => content.is_empty(),
+            Some(Body::Stream(_)) => false,
+            None => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Some(Body::Whole(content)) => SizeHint::with_exact(content.len() as u64),
+            Some(Body::Stream(_)) => SizeHint::default(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        lock(&self.life).answered(Instant::now());
+    }
+}
+
+/// A socket that tells the connection's life what goes through it.
+struct Noted {
+    io: TokioIo<TcpStream>,
+    life: SharedLife,
+}
+
+impl Noted {
+    fn note_write(&self, result: &Poll<io::Result<usize>>) {
+        match result {
+            Poll::Ready(Ok(_)) => lock(&self.life).wrote(true, Instant::now()),
+            Poll::Pending => lock(&self.life).wrote(false, Instant::now()),
+            Poll::Ready(Err(_)) => {}
+        }
+    }
+}
+
+impl Read for Noted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.io).poll_read(cx, buf);
+        if result.is_ready() {
+            lock(&self.life).read(Instant::now());
+        }
+        result
+    }
+}
+
+impl Write for Noted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.note_write(&result);
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.note_write(&result);
+        result
+    }
+}
