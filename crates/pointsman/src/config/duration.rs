@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::value::Problem;
 
 /// The longest span accepted anywhere: seven days. Far beyond any sense, and far below what overflows a clock.
-pub const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(super) const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Units in the order in which they have to appear, with their length in microseconds.
 const UNITS: [(&str, u64); 6] =
@@ -21,7 +21,7 @@ const UNITS: [(&str, u64); 6] =
 /// # Errors
 ///
 /// A [`Problem`] that says what is wrong and how to write it.
-pub fn parse(text: &str) -> Result<Duration, Problem> {
+pub(super) fn parse(text: &str) -> Result<Duration, Problem> {
     let text = text.trim();
     if text == "0" || text == "off" {
         return Ok(Duration::ZERO);
@@ -63,7 +63,7 @@ fn total_micros(text: &str) -> Option<u64> {
 
 /// Writes a span so that [`parse`] reads back the same one, to the microsecond.
 #[must_use]
-pub fn format(duration: Duration) -> String {
+pub(super) fn format(duration: Duration) -> String {
     let mut micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     if micros == 0 {
         return "0s".to_owned();

@@ -111,7 +111,7 @@ impl fmt::Display for Endpoint {
 /// # Errors
 ///
 /// A [`Problem`] that says what is wrong and how to write it.
-pub fn parse_listen(text: &str) -> Result<SocketAddr, Problem> {
+pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, Problem> {
     if let Ok(addr) = text.parse::<SocketAddr>() {
         return Ok(addr);
     }

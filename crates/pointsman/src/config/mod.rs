@@ -6,20 +6,47 @@
 //!
 //! Deliberately absent: default files in magic places, includes, and any way to give a password by flag.
 
+mod check;
 mod credentials;
 mod duration;
 mod endpoint;
+mod environment;
+mod file;
+mod finding;
+mod flags;
+mod hash;
+mod layer;
+mod limits;
+mod load;
 mod nearest;
+mod passwords;
+mod print;
+pub mod schema;
 mod secret;
 mod section;
 mod sections;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod toml_value;
 mod value;
 mod values;
 
 pub use credentials::Credentials;
-pub use endpoint::Endpoint;
-pub use secret::Secret;
-pub use sections::{Admin, Log, LogFormat, LogLevel, Minority, Process, Service, Shutdown, Timers, Verify};
+pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
+pub use environment::CONFIG as CONFIG_VARIABLE;
+pub use finding::{Faults, Finding};
+pub use flags::Flags;
+pub use limits::DEFAULT_TOTAL;
+pub use load::{Loaded, load};
+pub use secret::{HIDDEN, Secret};
+pub use section::{OptionSpec, Reload};
+pub use sections::{
+    Admin, CredentialKeys, Log, LogFormat, LogLevel, Minority, Process, Service, Shutdown, Timers, Verify,
+};
+pub use settings::Settings;
+pub use value::{Kind, Problem, Value};
+pub use values::{Origin, Setting, Values};
 
 /// A configuration without a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +61,8 @@ pub struct Config {
     pub log: Log,
     /// The resources of the process.
     pub process: Process,
+    /// 16 hexadecimal digits that differ where any value differs; of passwords only whether there is one.
+    pub hash: String,
     /// What is not wrong but odd, each a line for the log: unknown variables of the environment, sentinels named twice.
     pub warnings: Vec<String>,
 }

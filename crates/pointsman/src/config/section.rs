@@ -84,6 +84,8 @@ macro_rules! section {
         }
 
         impl $name {
+            /// What the section is about.
+            pub const ABOUT: &'static str = concat!($($about, "\n"),*);
             /// Every key that stands directly in this section.
             pub const OPTIONS: &'static [$crate::config::section::OptionSpec] = &[ $(
                 $crate::config::section::OptionSpec {

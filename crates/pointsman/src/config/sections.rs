@@ -268,4 +268,4 @@ section! {
 }
 
 /// The highest bound on connections that may be configured.
-pub const MOST_CONNECTIONS: usize = 1_000_000;
+pub(super) const MOST_CONNECTIONS: usize = 1_000_000;

@@ -13,7 +13,7 @@ use super::secret::Secret;
 use super::{duration, nearest};
 
 /// The most elements a list or a map in the configuration may have.
-pub const MOST_ELEMENTS: usize = 1024;
+pub(super) const MOST_ELEMENTS: usize = 1024;
 
 /// What is wrong with a value, and what to do. Never holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,116 @@
+//! The environment: `POINTSMAN_…` variables to values.
+//!
+//! An empty variable counts as absent, since that is how compose files and charts spell "not set". An unknown
+//! `POINTSMAN_…` draws a warning and not a fault: an environment is shared, and something else may have put it there.
+//! Kubernetes does exactly that: for every Service it sets variables named after it in every pod of the namespace, and a
+//! Service in front of this program is likely to be called pointsman. Those forms are recognised and passed over in
+//! silence; no variable of this program has such a form, which a test holds.
+
+use std::ffi::OsString;
+
+use super::finding::Finding;
+use super::layer::Layer;
+use super::nearest::nearest;
+use super::schema;
+use super::value::Problem;
+use super::values::Origin;
+
+/// The variable that names the configuration file.
+pub const CONFIG: &str = "POINTSMAN_CONFIG";
+const PREFIX: &str = "POINTSMAN_";
+
+/// Reads the variables; `exempt` names further ones that the configuration itself refers to.
+pub(super) fn read(vars: &[(OsString, OsString)], exempt: &[String]) -> (Layer, Vec<Finding>) {
+    let (mut layer, mut warnings) = (Layer::default(), Vec::new());
+    for (name, value) in vars {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX) && *name != CONFIG) else { continue };
+        if value.is_empty() || is_service_link(name) || exempt.iter().any(|known| known == name) {
+            continue;
+        }
+        let origin = Origin::Env(name.to_owned());
+        let Some((section, option)) = schema::options().find(|(section, option)| section.variable(option.key) == name)
+        else {
+            warnings.push(Finding::new(origin, "environment", "unknown variable, ignored", remedy(name)));
+            continue;
+        };
+        let path = section.path_of(option.key);
+        match value.to_str() {
+            Some(text) => layer.set(path, option.kind.parse(text), origin),
+            None => layer.set(path, Err(Problem::new("it is not UTF-8", "give plain text")), origin),
+        }
+    }
+    (layer, warnings)
+}
+
+fn remedy(name: &str) -> String {
+    let known: Vec<String> = schema::options().map(|(section, option)| section.variable(option.key)).collect();
+    match nearest(name, known.iter().map(String::as_str).chain([CONFIG])) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`pointsman config` lists the keys".to_owned(),
+    }
+}
+
+/// Whether a variable has the form of a Kubernetes or Docker service link: `X_SERVICE_HOST`, `X_SERVICE_PORT[_NAME]`, `X_PORT`,
+/// `X_PORT_6379_TCP[_PROTO|_PORT|_ADDR]`, for X = POINTSMAN or something longer.
+pub(super) fn is_service_link(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("POINTSMAN") else { return false };
+    rest.ends_with("_SERVICE_HOST")
+        || rest.ends_with("_SERVICE_PORT")
+        || rest.contains("_SERVICE_PORT_")
+        || rest.ends_with("_PORT")
+        || rest.rmatch_indices("_PORT_").any(|(at, found)| rest.get(at + found.len()..).is_some_and(is_port_detail))
+}
+
+fn is_port_detail(detail: &str) -> bool {
+    let mut parts = detail.split('_');
+    let port = parts.next().is_some_and(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
+    let protocol = matches!(parts.next(), Some("TCP" | "UDP" | "SCTP"));
+    port && protocol && matches!(parts.next(), None | Some("PROTO" | "PORT" | "ADDR")) && parts.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::value::Value;
+
+    fn vars(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn what_kubernetes_injects_is_passed_over() {
+        let injected = vars(&[
+            ("POINTSMAN_SERVICE_HOST", "10.96.0.7"),
+            ("POINTSMAN_SERVICE_PORT", "6379"),
+            ("POINTSMAN_SERVICE_PORT_REDIS", "6379"),
+            ("POINTSMAN_PORT", "tcp://10.96.0.7:6379"),
+            ("POINTSMAN_PORT_6379_TCP", "tcp://10.96.0.7:6379"),
+            ("POINTSMAN_PORT_6379_TCP_PROTO", "tcp"),
+            ("POINTSMAN_PORT_6379_TCP_PORT", "6379"),
+            ("POINTSMAN_PORT_6379_TCP_ADDR", "10.96.0.7"),
+            ("POINTSMAN_ADMIN_SERVICE_HOST", "10.96.0.8"),
+            ("POINTSMAN_ADMIN_PORT_8888_TCP_ADDR", "10.96.0.8"),
+        ]);
+        let (layer, warnings) = read(&injected, &[]);
+        assert!(layer.is_empty() && warnings.is_empty(), "{layer:?} {warnings:?}");
+    }
+
+    #[test]
+    fn known_ones_are_read_and_unknown_ones_named() {
+        let given = vars(&[
+            ("POINTSMAN_LISTEN", "127.0.0.1:1, [::1]:2"),
+            ("POINTSMAN_SHUTDOWN_ACCEPT_MIN", ""),
+            ("POINTSMAN_SENTINELS", "a"),
+            ("POINTSMAN_PORT_NUMBER", "1"),
+            ("POINTSMAN_MINE", "x"),
+            ("OTHER", "x"),
+        ]);
+        let (layer, warnings) = read(&given, &["POINTSMAN_MINE".to_owned()]);
+        let listen = layer.values.get("service.listen").unwrap();
+        assert_eq!(listen.value, Value::Listen(vec!["127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()]));
+        assert_eq!(layer.values.len(), 1);
+        let shown: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), 2, "{shown:?}");
+        assert!(shown[0].contains("did you mean `POINTSMAN_SENTINEL`?"), "{shown:?}");
+    }
+}

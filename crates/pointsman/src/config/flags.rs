@@ -1,0 +1,104 @@
+//! The flags that configure: to values, by the rules of the same table.
+
+use std::path::PathBuf;
+
+use super::finding::Finding;
+use super::layer::Layer;
+use super::nearest::nearest;
+use super::schema;
+use super::value::{Kind, Problem, Value};
+use super::values::Origin;
+
+/// What was given on the command line, as text.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    /// The file; `-` is the standard input.
+    pub config: Option<PathBuf>,
+    /// The name of the service that the other flags and the environment are about.
+    pub service: Option<String>,
+    /// Sentinels, replacing those of environment and file.
+    pub sentinels: Vec<String>,
+    /// Listen addresses, replacing those of environment and file.
+    pub listen: Vec<String>,
+    /// Addresses of the admin server, replacing those of environment and file.
+    pub admin: Vec<String>,
+    /// Any other key, as `section.key=value`.
+    pub set: Vec<String>,
+}
+
+pub(super) fn read(flags: &Flags) -> Layer {
+    let mut layer = Layer::default();
+    if let Some(name) = &flags.service {
+        set(&mut layer, "service.name", name, "--service");
+    }
+    let lists = [
+        ("service.sentinels", &flags.sentinels, "--sentinel"),
+        ("service.listen", &flags.listen, "--listen"),
+        ("admin.listen", &flags.admin, "--admin"),
+    ];
+    for (path, given, flag) in lists {
+        if !given.is_empty() {
+            set_list(&mut layer, path, given, flag);
+        }
+    }
+    for pair in &flags.set {
+        set_any(&mut layer, pair);
+    }
+    layer
+}
+
+fn set(layer: &mut Layer, path: &str, text: &str, flag: &str) {
+    if let Some(option) = schema::option(path) {
+        layer.set(path.to_owned(), option.kind.parse(text), Origin::Flag(flag.to_owned()));
+    }
+}
+
+/// A flag given several times: each is read by itself, so that each fault is named.
+fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
+    let Some(option) = schema::option(path) else { return };
+    let (mut listen, mut endpoints, mut bad) = (Vec::new(), Vec::new(), false);
+    for text in given {
+        let origin = Origin::Flag(flag.to_owned());
+        match option.kind.parse(text) {
+            Ok(Value::Listen(some)) => listen.extend(some),
+            Ok(Value::Endpoints(some)) => endpoints.extend(some),
+            Ok(_) => {}
+            Err(problem) => {
+                bad = true;
+                layer.findings.push(Finding::of(origin, path, problem));
+            }
+        }
+    }
+    if bad {
+        layer.broken.insert(path.to_owned());
+        return;
+    }
+    let value = if option.kind == Kind::Listen { Value::Listen(listen) } else { Value::Endpoints(endpoints) };
+    layer.set(path.to_owned(), Ok(value), Origin::Flag(flag.to_owned()));
+}
+
+fn set_any(layer: &mut Layer, pair: &str) {
+    let origin = Origin::Flag("--set".to_owned());
+    let Some((path, text)) = pair.split_once('=') else {
+        // The text is not repeated: it may be a password whose key was forgotten.
+        let problem = Problem::new("there is no value", "write --set KEY=VALUE, for example --set log.level=debug");
+        layer.findings.push(Finding::of(origin, "--set", problem));
+        return;
+    };
+    let path = path.trim();
+    match schema::option(path) {
+        Some(option) if option.kind == Kind::Secret => {
+            let remedy = "the list of processes is public; use password_file, password_env or the environment";
+            layer.set(path.to_owned(), Err(Problem::new("a password cannot be given by a flag", remedy)), origin);
+        }
+        Some(option) => layer.set(path.to_owned(), option.kind.parse(text.trim()), origin),
+        None => {
+            let paths: Vec<String> = schema::options().map(|(section, option)| section.path_of(option.key)).collect();
+            let remedy = match nearest(path, paths.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => "`pointsman config` lists the keys; write section.key".to_owned(),
+            };
+            layer.findings.push(Finding::new(origin, path, "unknown key", remedy));
+        }
+    }
+}

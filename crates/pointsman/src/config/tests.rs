@@ -1,0 +1,367 @@
+//! The configuration as a whole: faults, precedence, printing, secrets.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::load::assemble;
+use super::*;
+
+const GOOD: &str = "[[service]]\nsentinels = [\"s1\"]\n";
+
+fn files(path: &Path) -> io::Result<Secret> {
+    match path.to_str() {
+        Some("/good") => Ok(Secret::new("hunter2\r\n".to_owned())),
+        Some("/empty") => Ok(Secret::new("\n".to_owned())),
+        Some("/long") => Ok(Secret::new("a\nb\n".to_owned())),
+        _ => Err(io::Error::from(io::ErrorKind::NotFound)),
+    }
+}
+
+fn with(text: &str, env: &[(&str, &str)], flags: &Flags) -> Loaded {
+    let vars: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    assemble((!text.is_empty()).then_some(("f", text)), Vec::new(), &vars, flags, &files)
+}
+
+fn faults(text: &str) -> Vec<String> {
+    match with(text, &[], &Flags::default()).config() {
+        Ok(_) => Vec::new(),
+        Err(faults) => faults.to_string().lines().map(str::to_owned).collect(),
+    }
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+#[test]
+fn one_service_by_flags_needs_no_file() {
+    let flags = Flags { sentinels: strings(&["a", "[::1]:5"]), ..Flags::default() };
+    let config = with("", &[], &flags).config().unwrap();
+    let [service] = config.services.as_slice() else { panic!("{config:?}") };
+    assert_eq!(service.name, "mymaster");
+    assert_eq!(service.listen, ["0.0.0.0:6379".parse::<SocketAddr>().unwrap()]);
+    assert_eq!(service.sentinels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a:26379", "[::1]:5"]);
+    assert_eq!(service.timers.poll, Duration::from_secs(1));
+    assert_eq!(service.verify, Verify::Role);
+    assert!(service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty());
+    assert_eq!(config.admin.listen, ["0.0.0.0:8888".parse::<SocketAddr>().unwrap()]);
+    assert_eq!(config.connection_limits(), [DEFAULT_TOTAL]);
+}
+
+#[test]
+fn every_fault_has_its_place() {
+    let text = "[[service]]\nname = \"my master\"\nlisten = [\"localhost:1\", \"0.0.0.0:2\"]\nconnect_timeout = 5\n\
+                sentinel = [\"a\"]\n[shutdown]\naccept_min = \"20s\"\n[log]\nformat = \"jsno\"\nlisten = 3\n";
+    let got = faults(text);
+    let expected = [
+        ("f:1:1: service.sentinels: ", "--sentinel"),
+        ("f:2:8: service.name: ", "cannot be the name"),
+        ("f:3:11: service.listen: ", "127.0.0.1:1"),
+        ("f:4:19: service.connect_timeout: ", "write \"5s\" or \"5ms\""),
+        ("f:5:1: service.sentinel: ", "did you mean `sentinels`?"),
+        ("f:7:1: shutdown.accept_min: ", "keep shutdown.accept_min <= shutdown.accept_max"),
+        ("f:9:10: log.format: ", "did you mean `json`?"),
+        ("f:10:1: log.listen: ", "it belongs in [[service]]"),
+    ];
+    assert_eq!(got.len(), expected.len(), "{got:#?}");
+    for (line, (start, part)) in got.iter().zip(expected) {
+        assert!(line.starts_with(start) && line.contains(part), "{line}");
+    }
+}
+
+#[test]
+fn faults_between_values_are_found() {
+    for (text, place, part) in [
+        ("[[service]]\nsentinels = []\n", "f:2:1: service.sentinels", "empty"),
+        ("[[service]]\nsentinels=[\"a\"]\nlisten=[]\n", "f:3:1: service.listen", "empty"),
+        ("[[service]]\nsentinels=[\"a\"]\nhalf_close_timeout=\"60s\"\n", "f:3:1: service.half_close", "less than"),
+        ("[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n", "f:3:1: admin.listen", "service.listen"),
+        ("[[service]]\nsentinels=[\"a\"]\nlisten=[\"[::]:1\",\"[::1]:1\"]\n", "f:3:1: service.listen", "taken"),
+        ("[[service]]\nsentinels=[\"a\"]\n[service.auth]\nusername=\"u\"\n", "f:4:1: service.auth.username", "without"),
+        (
+            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/none\"\n",
+            "f:4:1: service.auth.pass",
+            "cannot",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/empty\"\n",
+            "f:4:1: service.auth.pass",
+            "empty",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/long\"\n",
+            "f:4:1: service.auth.pass",
+            "one line",
+        ),
+        ("[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n", "f:4:1: service.auth.pass", "NONE"),
+        ("[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n", "f:3:17: service.connect", "zero"),
+        ("[[service]]\nsentinels=[\"a\"]\n[shutdown]\naccept_max=\"4s\"\n", "f:4:1: shutdown.accept_max", "below"),
+        ("[[service]]\nsentinels=[\"a\"]\n[shutdown]\ndrain_spread=\"1m\"\n", "f:4:1: shutdown.drain_spread", "above"),
+        (
+            "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\n[process]\nmax_connections=8\n",
+            "f:5:1: process.max",
+            "raise",
+        ),
+        ("[service]\nsentinels=[\"a\"]\n", "f:1:2: service", "[[service]]"),
+        ("service = 3\n", "f:1:11: service", "[[service]]"),
+        ("admin = 3\n[[service]]\nsentinels=[\"a\"]\n", "f:1:9: admin", "[admin]"),
+        ("[amdin]\n[[service]]\nsentinels=[\"a\"]\n", "f:1:2: amdin", "`admin`"),
+    ] {
+        let got = faults(text);
+        assert!(got.iter().any(|line| line.starts_with(place) && line.contains(part)), "{text}{got:#?}");
+    }
+    let twice = faults(
+        "[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\"]\n[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\"]\n",
+    );
+    assert_eq!(twice.len(), 2, "{twice:#?}");
+    assert!(twice[0].starts_with("f:4:1: service.name") && twice[1].starts_with("f:6:1: service.listen"), "{twice:#?}");
+    let both = faults("[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword=\"x\"\npassword_file=\"/good\"\n");
+    assert!(both.len() == 1 && both[0].starts_with("f:5:1: service.auth.password_file"), "{both:#?}");
+    assert!(faults("").len() == 1, "no service at all is a fault");
+}
+
+#[test]
+fn both_families_on_one_port_and_ports_of_the_kernel_are_no_conflict() {
+    assert_eq!(
+        faults("[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\",\"[::]:1\",\"1.1.1.1:0\",\"1.1.1.1:0\"]\n"),
+        [""; 0]
+    );
+}
+
+#[test]
+fn faults_of_syntax_do_not_hide_the_others() {
+    let got = faults("[[service]]\nname = mymaster\nsentinels = [\"a\"]\nname = \"b\"\nlisten = [\"x\"]\n");
+    let starts = ["f:2:8: service.name: ", "f:4:1: service.name: ", "f:5:11: service.listen: "];
+    assert_eq!(got.len(), 3, "{got:#?}");
+    assert!(got.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{got:#?}");
+    // After a bracket that never closes nothing is certain, so one message and what stood before it.
+    let got = faults(
+        "[log]\nlevel = \"x\"\n[[service]]\nsentinels = [\"a\"\nlisten = [\"y\"]\n[admin]\nmax_connections = 0\n",
+    );
+    assert_eq!(got.len(), 2, "{got:#?}");
+    assert!(got[0].starts_with("f:2:9: log.level") && got[1].starts_with("f:5:1: "), "{got:#?}");
+}
+
+#[test]
+fn flags_beat_environment_beats_file_beats_default() {
+    let text = "[[service]]\nsentinels = [\"file\"]\nconnect_timeout = \"2s\"\nhold_timeout = \"2s\"\n[shutdown]\naccept_min = \"2s\"\n";
+    let env = [
+        ("POINTSMAN_SENTINEL", "env1,env2:1"),
+        ("POINTSMAN_CONNECT_TIMEOUT", "3s"),
+        ("POINTSMAN_SHUTDOWN_ACCEPT_MIN", "3s"),
+        ("POINTSMAN_LOG_LEVEL", "debug"),
+        ("POINTSMAN_PROCESS_WORKERS", ""),
+    ];
+    let flags = Flags { set: strings(&["service.connect_timeout=4s"]), ..Flags::default() };
+    let loaded = with(text, &env, &flags);
+    let config = loaded.config().unwrap();
+    let service = &config.services[0];
+    assert_eq!(service.connect_timeout, Duration::from_secs(4));
+    assert_eq!(service.hold_timeout, Duration::from_secs(2));
+    assert_eq!(config.shutdown.accept_min, Duration::from_secs(3));
+    assert_eq!((service.sentinels.len(), config.log.level), (2, LogLevel::Debug));
+    let origin = |path: &str| loaded.settings().services[0].setting(path).unwrap().origin.to_string();
+    assert_eq!(origin("service.connect_timeout"), "flag --set");
+    assert_eq!(origin("service.sentinels"), "environment POINTSMAN_SENTINEL");
+    assert_eq!(origin("service.hold_timeout"), "f:4");
+    assert_eq!(origin("service.minority"), "default");
+}
+
+#[test]
+fn with_several_services_the_meant_one_is_named() {
+    let text = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:1\"]\n[[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:2\"]\n";
+    let given = |service: Option<&str>, listen: &[&str]| {
+        with(text, &[], &Flags { service: service.map(str::to_owned), listen: strings(listen), ..Flags::default() })
+    };
+    let config = given(Some("b"), &["0.0.0.0:3"]).config().unwrap();
+    assert_eq!(config.services.iter().map(|service| service.listen[0].port()).collect::<Vec<_>>(), [1, 3]);
+    let nobody = given(Some("c"), &[]).config().unwrap_err().to_string();
+    assert!(nobody.contains("no service is called \"c\"; the file has \"a\", \"b\""), "{nobody}");
+    let unclear = given(None, &["0.0.0.0:3"]).config().unwrap_err().to_string();
+    assert!(unclear.contains("say which one by --service: \"a\", \"b\""), "{unclear}");
+    assert!(given(None, &[]).config().is_ok());
+    // A sole service that is called something else is not renamed behind its back.
+    let one = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\n";
+    assert!(with(one, &[("POINTSMAN_SERVICE", "z")], &Flags::default()).config().is_err());
+    assert!(with(one, &[("POINTSMAN_SERVICE", "a")], &Flags::default()).config().is_ok());
+}
+
+#[test]
+fn faults_of_environment_and_flags_name_them() {
+    let flags = Flags {
+        sentinels: strings(&["a:0", "b:x"]),
+        set: strings(&["log.levle=debug", "service.auth.password=hunter2", "hunter2", "log.level=loud"]),
+        ..Flags::default()
+    };
+    let loaded = with(GOOD, &[("POINTSMAN_HOLD_TIMEOUT", "5")], &flags);
+    let shown = loaded.config().unwrap_err().to_string();
+    for part in [
+        "POINTSMAN_HOLD_TIMEOUT: service.hold_timeout: \"5\" has no unit; write \"5s\"",
+        "--sentinel: service.sentinels: \"0\" is not a port",
+        "--sentinel: service.sentinels: \"x\" is not a port",
+        "--set: log.levle: unknown key; did you mean `log.level`?",
+        "--set: service.auth.password: a password cannot be given by a flag",
+        "--set: log.level: \"loud\" is unknown",
+        "--set: --set: there is no value",
+    ] {
+        assert!(shown.contains(part), "{part}\n{shown}");
+    }
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert_eq!(shown.lines().count(), 7, "{shown}");
+}
+
+#[test]
+fn a_password_comes_by_any_of_three_ways_and_a_higher_layer_replaces_it() {
+    let text = "[[service]]\nsentinels=[\"s\"]\n[service.auth]\nusername=\"u\"\npassword_file=\"/good\"\n\
+                [service.sentinel_auth]\npassword_env=\"POINTSMAN_PW\"\n";
+    let loaded = with(text, &[("POINTSMAN_PW", "other-secret")], &Flags::default());
+    let service = loaded.config().unwrap().services.remove(0);
+    assert_eq!(service.auth.password.unwrap().reveal(), "hunter2");
+    assert_eq!(service.sentinel_auth.password.unwrap().reveal(), "other-secret");
+    assert!(loaded.warnings().is_empty(), "the variable it refers to is not unknown: {:?}", loaded.warnings());
+    let env = [("POINTSMAN_PW", "x"), ("POINTSMAN_AUTH_PASSWORD", "from-env")];
+    let service = with(text, &env, &Flags::default()).config().unwrap().services.remove(0);
+    assert_eq!(service.auth.password.unwrap().reveal(), "from-env");
+}
+
+#[test]
+fn no_secret_leaves_by_any_door() {
+    let text = "[[service]]\nsentinels=[\"s\"]\npasword=\"hunter2\"\nauth=\"hunter2\"\n[service.sentinel_auth]\npassword=\"hunter2\"\npassword_env=\"hunter2 !\"\n";
+    for text in [text, "[[service]]\nsentinels=[\"s\"]\n[service.auth]\npassword=\"hunter2\"\n", "password = hunter2\n"]
+    {
+        let loaded = with(text, &[("POINTSMAN_AUTH_PASSWORD", "hunter2")], &Flags::default());
+        let shown = format!("{loaded:?} {} {:?}", loaded.print(), loaded.config());
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
+
+#[test]
+fn the_fingerprint_tells_values_and_neither_origins_nor_passwords() {
+    let hash = |text: &str, env: &[(&str, &str)]| with(text, env, &Flags::default()).config().unwrap().hash;
+    let auth = |password: &str| format!("{GOOD}[service.auth]\npassword=\"{password}\"\n");
+    assert_eq!(hash(GOOD, &[]), hash("[[service]]\nsentinels=[\"x\"]\n", &[("POINTSMAN_SENTINEL", "s1:26379")]));
+    assert_ne!(hash(GOOD, &[]), hash(GOOD, &[("POINTSMAN_LOG_LEVEL", "debug")]));
+    assert_eq!(hash(&auth("a"), &[]), hash(&auth("b"), &[]));
+    assert_ne!(hash(&auth("a"), &[]), hash(GOOD, &[]));
+    // Instances of different releases are compared by it, so this number may change only with the defaults.
+    assert_eq!(hash(GOOD, &[]).len(), 16);
+}
+
+#[test]
+fn the_bound_on_connections_is_shared_out() {
+    let limits = |numbers: &[usize], total: usize| {
+        let services: Vec<String> = (0..)
+            .zip(numbers)
+            .map(|(at, most)| {
+                format!(
+                    "[[service]]\nname=\"m{at}\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:{}\"]\nmax_connections={most}\n",
+                    at + 1
+                )
+            })
+            .collect();
+        let text = format!("{}[process]\nmax_connections={total}\n", services.concat());
+        with(&text, &[], &Flags::default()).config().unwrap().connection_limits()
+    };
+    assert_eq!(limits(&[0, 0], 0), [DEFAULT_TOTAL / 2; 2]);
+    assert_eq!(limits(&[100, 0, 0], 300), [100, 100, 100]);
+    assert_eq!(limits(&[20_000, 0], 0), [20_000, 1]);
+}
+
+#[test]
+fn oddities_warn() {
+    let text = "[[service]]\nsentinels=[\"s\",\"s:26379\"]\n[service.auth]\npassword=\"<hidden>\"\n";
+    let warnings = with(text, &[], &Flags::default()).config().unwrap().warnings;
+    assert!(
+        warnings.len() == 2 && warnings[0].contains("named twice") && warnings[1].contains("placeholder"),
+        "{warnings:?}"
+    );
+}
+
+/// Faults that do not touch each other: each a section's line, and the key it has to be reported under.
+const FAULTS: [(&str, &str, &str); 14] = [
+    ("service", "connect_timeout = 5", "service.connect_timeout"),
+    ("service", "hold_timeout = \"soon\"", "service.hold_timeout"),
+    ("service", "listen = [\"nowhere\"]", "service.listen"),
+    ("service", "verify = \"rolle\"", "service.verify"),
+    ("service", "colour = 1", "service.colour"),
+    ("service", "half_close_timeout = \"2m\"", "service.half_close_timeout"),
+    ("service.auth", "username = \"u\"", "service.auth.username"),
+    ("service.timers", "poll = \"0s\"", "service.timers.poll"),
+    ("admin", "max_connections = 0", "admin.max_connections"),
+    ("shutdown", "accept_min = \"16s\"", "shutdown.accept_min"),
+    ("shutdown", "ready_while_leaving = \"no\"", "shutdown.ready_while_leaving"),
+    ("log", "level = \"loud\"", "log.level"),
+    ("process", "workers = -1", "process.workers"),
+    ("process", "max_connections = many", "process.max_connections"),
+];
+
+proptest! {
+    #[test]
+    fn any_subset_of_faults_is_reported_completely(chosen in proptest::collection::btree_set(0..FAULTS.len(), 0..FAULTS.len())) {
+        let (mut text, mut expected) = (String::new(), BTreeSet::new());
+        for section in ["service", "service.auth", "service.timers", "admin", "shutdown", "log", "process"] {
+            text += &if section == "service" { "[[service]]\nsentinels = [\"s\"]\n".to_owned() } else { format!("[{section}]\n") };
+            for (_, line, key) in chosen.iter().map(|at| FAULTS[*at]).filter(|(inside, ..)| *inside == section) {
+                text += &format!("{line}\n");
+                expected.insert(format!("{}: {key}", text.lines().count()));
+            }
+        }
+        let got: Vec<String> = faults(&text).iter().map(|line| {
+            let mut parts = line.splitn(4, ':').skip(1);
+            let (at, _, rest) = (parts.next().unwrap(), parts.next(), parts.next().unwrap());
+            format!("{at}: {}", rest.trim().split(':').next().unwrap())
+        }).collect();
+        prop_assert_eq!(got.len(), expected.len(), "{:#?}\n{}", got, text);
+        prop_assert_eq!(got.into_iter().collect::<BTreeSet<_>>(), expected);
+    }
+
+    #[test]
+    fn what_is_printed_is_the_same_configuration(chosen in proptest::collection::vec(any::<(proptest::sample::Index, u16, bool)>(), 0..12)) {
+        let flags = Flags { sentinels: strings(&["s1", "[::1]"]), set: random_sets(&chosen), ..Flags::default() };
+        let first = with("", &[("POINTSMAN_AUTH_PASSWORD", "hunter2")], &flags);
+        // Random values may contradict each other; what is at fault is not printed as effective.
+        if let Ok(config) = first.config() {
+            let printed = first.print();
+            let second = with(&printed, &[], &Flags::default());
+            let again = second.config().map_err(|faults| TestCaseError::fail(format!("{faults}\n{printed}")))?;
+            prop_assert_eq!(&again.hash, &config.hash);
+            prop_assert!(!printed.contains("hunter2"));
+            prop_assert_eq!(again.warnings.len(), 1, "only the placeholder: {:?}", again.warnings);
+        }
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "(\\[\\[service\\]\\]\n)?([a-z_.]{0,8} ?= ?[\"\\[\\]{}0-9a-z,]{0,12}\n|\\[[a-z.]{0,9}\\]\n|.{0,9}\n){0,9}") {
+        let _ = faults(&text);
+    }
+}
+
+/// A value for each chosen option, right by its kind.
+fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
+    let options: Vec<_> = schema::options().collect();
+    let value = |kind: Kind, number: u16, yes: bool| match kind {
+        Kind::Duration | Kind::DurationOrOff => Some(format!("{}ms", u32::from(number) + 1)),
+        Kind::Bool => Some(yes.to_string()),
+        Kind::Count(least, most) => Some(usize::from(number).clamp(least, most).to_string()),
+        Kind::MasterName => Some(format!("m-{number}")),
+        Kind::Text => Some(format!("ü\"{number}\\'#")),
+        Kind::Choice(names) => Some(names[usize::from(number) % names.len()].to_owned()),
+        Kind::Listen => Some(format!("127.0.0.1:{number},[::1]:{number}")),
+        Kind::Endpoints => Some(format!("h{number},10.0.0.1:{}", number.max(1))),
+        Kind::AddressMap => Some(format!("h{number}=[::1]:{},a=b", number.max(1))),
+        Kind::Path | Kind::EnvName | Kind::Secret => None,
+    };
+    let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {
+        let (section, option) = options[index.index(options.len())];
+        let value = value(option.kind, *number, *yes)?;
+        // A name of the sole service is given by --service or in the file alike; a user at the sentinels wants a password.
+        (section.path != "service.sentinel_auth").then(|| format!("{}={value}", section.path_of(option.key)))
+    };
+    chosen.iter().filter_map(pick).collect()
+}
