@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::plan::{Action, Event, Phase, Plan, Settings};
-use crate::ticket::{Drain, Shared, Tally, now};
+use crate::shared::{Shared, Tally, now};
+use crate::ticket::Drain;
 
 /// A handle for everybody and the controller that is to be run once. Nothing happens until it is.
 #[must_use]
@@ -68,9 +69,14 @@ impl Controller {
         let mut log = Log::default();
         loop {
             // A permit is kept if the bell rings before the wait, so looking first and waiting then leaves no gap.
+            let before = self.plan.phase();
             self.look(&mut log);
             if self.plan.phase() == Phase::Stopped {
                 return self.summary(&log);
+            }
+            if self.plan.phase() != before {
+                // Who closed between the count and the new phase did not know that it is awaited: count again.
+                continue;
             }
             match self.plan.deadline() {
                 None => self.shared.news.notified().await,
@@ -88,8 +94,12 @@ impl Controller {
     /// Tells the plan everything there is to be told at this moment.
     fn look(&mut self, log: &mut Log) {
         // First what must not be missing when the time moves on: a count that is too old would take a full house for an
-        // empty one, and an arrival told too late would no longer move the deadline that is due now.
-        self.step(self.plan.entered(), Event::Open(self.shared.open()), log);
+        // empty one, and an arrival told too late would no longer move the deadline that is due now. An empty house is
+        // told last, with the present time, because that is when it ends a phase.
+        let open = self.shared.open();
+        if open > 0 {
+            self.step(self.plan.entered(), Event::Open(open), log);
+        }
         if let Some(at) = self.shared.arrived() {
             self.step(at, Event::Arrived(at), log);
         }
@@ -97,7 +107,7 @@ impl Controller {
             log.at_order.get_or_insert_with(|| self.shared.tally());
             self.step(at, Event::Ordered(order), log);
         }
-        self.step(now(), Event::Tick, log);
+        self.step(now(), Event::Open(open), log);
     }
 
     fn step(&mut self, at: Instant, event: Event, log: &mut Log) {

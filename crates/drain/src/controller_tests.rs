@@ -1,1 +1,171 @@
+//! The controller against a stopped clock: that it does what the plan says, when it says it.
 
+use std::time::Duration;
+
+use crate::plan::{CUT_GRACE, Order, Phase, Settings};
+use crate::ticket::Exit;
+use crate::{Tally, new};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn phases_are_published_in_order_and_the_summary_has_their_durations() {
+    let (drain, controller) = new(Settings::default());
+    let running = tokio::spawn(controller.run());
+    let before = drain.ticket();
+    before.close(Exit::Left);
+    let stubborn = drain.ticket();
+    let begin = tokio::time::Instant::now();
+    assert_eq!(drain.phase(), Phase::Serving);
+    drain.order(Order::Drain);
+    let mut at = Vec::new();
+    for phase in [Phase::Leaving, Phase::Draining, Phase::Cutting] {
+        drain.reached(phase).await;
+        assert_eq!(drain.phase(), phase);
+        at.push(begin.elapsed().as_secs());
+    }
+    assert_eq!(at, [0, 5, 25]);
+    assert!(stubborn.is_cut());
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    stubborn.close(Exit::Cut);
+    let summary = running.await.unwrap();
+    assert_eq!(drain.phase(), Phase::Stopped);
+    drain.reached(Phase::Serving).await;
+    drain.reached(Phase::Stopped).await;
+    assert_eq!((summary.leaving, summary.draining), (5 * SECOND, 20 * SECOND));
+    // The timer's resolution is a millisecond.
+    assert!((199..=202).contains(&summary.cutting.as_millis()), "{:?}", summary.cutting);
+    assert_eq!(summary.total, summary.leaving + summary.draining + summary.cutting);
+    assert_eq!(summary.tally, Tally { open: 0, left: 1, asked: 0, cut: 1 });
+    assert_eq!(summary.since_order, Tally { open: 0, left: 0, asked: 0, cut: 1 });
+    assert!(!summary.is_clean());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_sessions_it_is_over_after_the_accepting_phase() {
+    let (drain, controller) = new(Settings::default());
+    drain.order(Order::Drain);
+    let summary = controller.run().await;
+    assert_eq!((summary.total, summary.leaving, summary.draining), (5 * SECOND, 5 * SECOND, Duration::ZERO));
+    assert!(summary.is_clean());
+}
+
+#[tokio::test(start_paused = true)]
+async fn arrivals_prolong_leaving_and_health_checks_do_not() {
+    let (drain, controller) = new(Settings::default());
+    let running = tokio::spawn(controller.run());
+    let begin = tokio::time::Instant::now();
+    // Before the order nobody cares.
+    drain.arrival();
+    drain.order(Order::Drain);
+    drain.reached(Phase::Leaving).await;
+    tokio::time::sleep(4 * SECOND).await;
+    drain.arrival();
+    // What connects and closes takes a ticket and never arrives.
+    tokio::time::sleep(SECOND * 2).await;
+    drop(drain.ticket());
+    drain.reached(Phase::Draining).await;
+    assert_eq!(begin.elapsed().as_secs(), 7);
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_arrivals_is_cut_off_at_accept_max() {
+    let (drain, controller) = new(Settings::default());
+    let running = tokio::spawn(controller.run());
+    let begin = tokio::time::Instant::now();
+    drain.order(Order::Drain);
+    let clients = async {
+        loop {
+            drain.arrival();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    tokio::select! {
+        () = clients => {}
+        () = drain.reached(Phase::Draining) => {}
+    }
+    assert_eq!(begin.elapsed().as_secs(), 15);
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_door_keeps_the_drain_from_ending_but_not_beyond_its_bound() {
+    let (drain, controller) = new(Settings::default());
+    let (kept, shut) = (drain.door(), drain.door());
+    let begin = tokio::time::Instant::now();
+    drain.order(Order::DrainAtOnce);
+    let running = tokio::spawn(controller.run());
+    drain.reached(Phase::Draining).await;
+    // The last client in the queue gets a ticket before the door closes, so there is no moment without either.
+    tokio::time::sleep(SECOND).await;
+    let last = drain.ticket();
+    drop(shut);
+    last.asked().await;
+    last.close(Exit::Asked);
+    assert_eq!(drain.tally().open, 0);
+    assert_eq!(drain.phase(), Phase::Draining);
+    let summary = running.await.unwrap();
+    assert_eq!(begin.elapsed().as_secs(), 21);
+    assert_eq!(summary.cutting, CUT_GRACE);
+    drop(kept);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_the_last_door_ends_the_drain() {
+    let (drain, controller) = new(Settings::default());
+    let door = drain.door();
+    drain.order(Order::DrainAtOnce);
+    let running = tokio::spawn(controller.run());
+    drain.reached(Phase::Draining).await;
+    drop(door);
+    assert_eq!(running.await.unwrap().total, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_echo_changes_nothing_and_a_second_order_cuts() {
+    let (drain, controller) = new(Settings::default());
+    let ticket = drain.ticket();
+    let begin = tokio::time::Instant::now();
+    drain.order(Order::Drain);
+    drain.order(Order::Drain);
+    let running = tokio::spawn(controller.run());
+    drain.reached(Phase::Leaving).await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    drain.order(Order::Drain);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(drain.phase(), Phase::Leaving);
+    drain.order(Order::Drain);
+    ticket.cut().await;
+    assert!((1500..=1505).contains(&begin.elapsed().as_millis()));
+    ticket.close(Exit::Cut);
+    let summary = running.await.unwrap();
+    assert_eq!(summary.draining, Duration::ZERO);
+    assert!(summary.total < 2 * SECOND, "{:?}", summary.total);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_orders_stays_bounded_and_a_cut_in_it_is_not_lost() {
+    let (drain, controller) = new(Settings::default());
+    let _ticket = drain.ticket();
+    for _ in 0..1000 {
+        drain.order(Order::Drain);
+    }
+    drain.order(Order::Cut);
+    let summary = controller.run().await;
+    assert_eq!(summary.total, CUT_GRACE);
+    assert_eq!(summary.tally.open, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn orders_given_while_nobody_looked_count_from_when_they_were_given() {
+    let (drain, controller) = new(Settings::default());
+    let ticket = drain.ticket();
+    drain.order(Order::Drain);
+    tokio::time::sleep(3 * SECOND).await;
+    let running = tokio::spawn(controller.run());
+    drain.reached(Phase::Draining).await;
+    drop(ticket);
+    let summary = running.await.unwrap();
+    assert_eq!((summary.leaving, summary.total), (5 * SECOND, 5 * SECOND));
+}

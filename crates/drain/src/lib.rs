@@ -27,6 +27,7 @@
 
 mod controller;
 mod plan;
+mod shared;
 mod ticket;
 
 #[cfg(test)]
@@ -38,4 +39,5 @@ mod ticket_tests;
 
 pub use controller::{Controller, Summary, new};
 pub use plan::{Action, CUT_GRACE, Event, Order, Phase, Plan, REPEAT_WINDOW, Settings};
-pub use ticket::{Door, Drain, Exit, Tally, Ticket};
+pub use shared::Tally;
+pub use ticket::{Door, Drain, Exit, Ticket};
