@@ -1,87 +1,198 @@
 //! The session's bookkeeping: what has been asked, what has been answered, and whether now is a quiet moment.
+//!
+//! Two scanners find where frames end, the book says what they mean; the ledger holds the three together and lets all of them
+//! go at once when one is lost. It is fed with exactly the bytes that are forwarded, in their order, each side for itself,
+//! in pieces of any size; a request must be shown before the reply to it. It never alters, delays or refuses a byte.
+//!
+//! Deliberately absent: buffers. Nothing of the stream is kept but a dozen bytes of a word under way.
 
+use crate::book::{Book, Lost};
 use crate::class::Class;
 use crate::limits::Limits;
+use crate::reply::{Heard, Replies};
+use crate::request::{Asked, Requests};
 use crate::standing::{Answer, Counts, Direction, Hint, Standing};
 
-/// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded.
+/// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See the crate's
+/// documentation for what it follows.
 #[derive(Debug)]
-pub struct Ledger {}
+pub struct Ledger {
+    requests: Requests,
+    replies: Replies,
+    book: Book,
+    limits: Limits,
+    opaque: bool,
+    last_request: Option<Class>,
+}
 
 impl Ledger {
     /// The ledger of a fresh connection: RESP2, nothing owed, between frames.
     #[must_use]
-    pub fn new(_limits: &Limits) -> Self {
-        Self {}
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            requests: Requests::new(),
+            replies: Replies::new(),
+            book: Book::new(),
+            limits: *limits,
+            opaque: false,
+            last_request: None,
+        }
     }
 
     /// Takes `bytes` that go from the client to the server, in order.
-    pub fn request(&mut self, _bytes: &[u8]) {}
+    pub fn request(&mut self, bytes: &[u8]) {
+        let mut input = bytes;
+        while !input.is_empty() {
+            self.take_request(&mut input);
+        }
+    }
 
     /// Like [`request`](Self::request), but stops right behind the first request that ends within `bytes`, and returns how
-    /// many bytes it took: all of them if none ended. [`last_request`](Self::last_request) then tells its class.
+    /// many bytes it took: all of them if none ended, or if the session is opaque. [`last_request`](Self::last_request)
+    /// then tells its class.
     pub fn request_one(&mut self, bytes: &[u8]) -> usize {
-        bytes.len()
+        let mut input = bytes;
+        self.take_request(&mut input);
+        bytes.len() - input.len()
+    }
+
+    fn take_request(&mut self, input: &mut &[u8]) {
+        if self.opaque {
+            *input = &[];
+            return;
+        }
+        let booked = match self.requests.scan(input, &self.limits) {
+            Asked::More => return,
+            Asked::Request(class, args) => {
+                self.last_request = Some(class);
+                self.book.request(class, args, self.limits.marks)
+            }
+            Asked::Empty => {
+                self.last_request = None;
+                self.book.empty_request()
+            }
+            Asked::Lost => Err(Lost),
+        };
+        if booked == Err(Lost) {
+            *input = &[];
+            self.turn_opaque();
+        }
     }
 
     /// Takes `bytes` that go from the server to the client, in order.
-    pub fn reply(&mut self, _bytes: &[u8]) {}
+    pub fn reply(&mut self, bytes: &[u8]) {
+        let mut input = bytes;
+        while !input.is_empty() {
+            self.take_reply(&mut input);
+        }
+    }
 
     /// Like [`reply`](Self::reply), but stops right behind the first frame (reply or push) that ends within `bytes`, and
-    /// returns how many bytes it took: all of them if none ended.
+    /// returns how many bytes it took: all of them if none ended, or if the session is opaque.
     pub fn reply_one(&mut self, bytes: &[u8]) -> usize {
-        bytes.len()
+        let mut input = bytes;
+        self.take_reply(&mut input);
+        bytes.len() - input.len()
+    }
+
+    fn take_reply(&mut self, input: &mut &[u8]) {
+        if self.opaque {
+            *input = &[];
+            return;
+        }
+        let booked = match self.replies.scan(input, &self.limits, self.book.is_curious()) {
+            Heard::More => return,
+            Heard::Frame => self.book.frame(&self.replies),
+            Heard::Lost => Err(Lost),
+        };
+        if booked == Err(Lost) {
+            *input = &[];
+            self.turn_opaque();
+        }
+    }
+
+    #[cold]
+    fn turn_opaque(&mut self) {
+        self.opaque = true;
+        self.replies.clear();
+        self.book.clear();
     }
 
     /// Whether the bytes seen so far end between two frames of that direction. Never true of an opaque session.
     #[must_use]
-    pub fn at_boundary(&self, _direction: Direction) -> bool {
-        false
+    pub fn at_boundary(&self, direction: Direction) -> bool {
+        !self.opaque
+            && match direction {
+                Direction::Request => self.requests.at_boundary(),
+                Direction::Reply => self.replies.at_boundary(),
+            }
     }
 
     /// How many requests have been sent whose last reply has not come yet. For an opaque session: how many there were when
     /// it turned.
     #[must_use]
     pub fn owed(&self) -> u64 {
-        0
+        u64::from(self.book.owed())
     }
 
     /// Where the session stands.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        Standing::Opaque
+        if self.opaque {
+            return Standing::Opaque;
+        }
+        self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
     }
 
     /// How many bytes of the bulk string under way are still to come that nobody needs to look at, without its final
     /// `\r\n`: they may be moved unseen if [`skip_body`](Self::skip_body) is told. Zero if there is none, and if the session
     /// is opaque.
     #[must_use]
-    pub fn body_left(&self, _direction: Direction) -> u64 {
-        0
+    pub fn body_left(&self, direction: Direction) -> u64 {
+        match direction {
+            _ if self.opaque => 0,
+            Direction::Request => self.requests.body_left(),
+            Direction::Reply => self.replies.body_left(),
+        }
     }
 
-    /// Notes that `n` bytes, at most [`body_left`](Self::body_left), have been moved without being shown.
-    pub fn skip_body(&mut self, _direction: Direction, _n: u64) {}
+    /// Notes that `n` bytes have been moved without being shown. More than [`body_left`](Self::body_left) is a mistake, after
+    /// which the boundaries are not known any more: the session turns opaque.
+    pub fn skip_body(&mut self, direction: Direction, n: u64) {
+        if self.opaque {
+            return;
+        }
+        if n > self.body_left(direction) {
+            self.turn_opaque();
+            return;
+        }
+        match direction {
+            Direction::Request => self.requests.skip_body(n),
+            Direction::Reply => self.replies.skip_body(n),
+        }
+    }
 
     /// One of the hints seen since they were last taken, the gravest first; `None` once all have been taken.
     pub fn take_hint(&mut self) -> Option<Hint> {
-        None
+        self.book.take_hint()
     }
 
-    /// The frames counted since this was last called.
+    /// The frames counted since this was last called. Nothing is counted of an opaque session.
     pub fn take_counts(&mut self) -> Counts {
-        Counts::default()
+        self.book.take_counts()
     }
 
-    /// The class of the request that ended last; `None` if it was an empty one, or none has ended yet.
+    /// The class of the request that ended last; `None` if it was an empty one, or none has ended yet. With
+    /// [`request_one`](Self::request_one), the place for an observer that records what can be played again.
     #[must_use]
     pub fn last_request(&self) -> Option<Class> {
-        None
+        self.last_request
     }
 
-    /// The class and answer of the last request answered that was not ordinary; `None` if the last one was.
+    /// The class and answer of the last request answered, unless it was ordinary. With [`reply_one`](Self::reply_one), the
+    /// other half of what an observer needs.
     #[must_use]
     pub fn last_answer(&self) -> Option<(Class, Answer)> {
-        None
+        self.book.last_answer()
     }
 }

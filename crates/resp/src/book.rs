@@ -1,0 +1,417 @@
+//! Which reply belongs to which request, and what the two together did to the session.
+//!
+//! First in, first out, one reply a request; this file holds the exceptions. Nothing takes effect because it was asked for, only
+//! because it was answered with success: a `MULTI` that is refused opens nothing. What cannot be known (commands that change
+//! the session while replies are off, a transaction that subscribes) makes the ledger let go, which the caller turns into an
+//! opaque session, instead of guess. The rules are those of `redis:src/networking.c` and `redis:src/pubsub.c`.
+//!
+//! Deliberately absent: bytes. Both scanners hand over whole frames.
+
+use crate::class::{Class, Group};
+use crate::marks::{MOST_EXPECTED, Mark, Marks};
+use crate::reply::Replies;
+use crate::said::{self, Said};
+use crate::standing::{Answer, Counts, Hint, Standing};
+
+/// The session left what can be followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+/// More requests in flight than this are not followed, so that positions can be compared modulo 2^32.
+const MOST_OWED: u32 = 1 << 31;
+
+/// Whether the server has been told not to answer; as of the last request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    None,
+    /// For the next request.
+    Once,
+    /// Until it is told otherwise.
+    Lasting,
+}
+
+/// What the server keeps for this connection; as of the last reply.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kept {
+    /// Distinct channels subscribed to, as the server counts them.
+    channels: u32,
+    patterns: u32,
+    shards: u32,
+    resp3: bool,
+    transaction: bool,
+    watching: bool,
+    asking: bool,
+    tracking: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Book {
+    owed: u32,
+    /// Position of the oldest request without a reply, modulo 2^32.
+    answered: u32,
+    marks: Marks,
+    kept: Kept,
+    counts: Counts,
+    /// If `unseen`: the position from which on a reply tells that the silent requests have been executed.
+    unseen_until: u32,
+    /// A request was sent to which no reply comes, and nothing has been heard since.
+    unseen: bool,
+    silence: Silence,
+    /// A transaction may be open by the time the server reads the next request.
+    may_queue: bool,
+    ended: bool,
+    /// One bit for each [`Hint`].
+    hints: u8,
+    last_answer: Option<(Class, Answer)>,
+}
+
+impl Book {
+    pub(crate) fn new() -> Self {
+        Self {
+            owed: 0,
+            answered: 0,
+            marks: Marks::new(),
+            kept: Kept::default(),
+            counts: Counts::default(),
+            unseen_until: 0,
+            unseen: false,
+            silence: Silence::None,
+            may_queue: false,
+            ended: false,
+            hints: 0,
+            last_answer: None,
+        }
+    }
+
+    pub(crate) fn owed(&self) -> u32 {
+        self.owed
+    }
+
+    /// Whether arrays have to be looked into: one of them may be a message or a confirmation.
+    #[inline]
+    pub(crate) fn is_curious(&self) -> bool {
+        !self.marks.is_empty() || self.is_subscribed()
+    }
+
+    /// A request ended: `class`, and its number of words.
+    #[inline]
+    pub(crate) fn request(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
+        self.counts.requests = self.counts.requests.saturating_add(1);
+        if class == Class::Ordinary && self.silence == Silence::None {
+            return self.owe();
+        }
+        self.special_request(class, args, most_marks)
+    }
+
+    /// A request that gets no reply ended. Whether it uses up `CLIENT REPLY SKIP` differs between servers.
+    pub(crate) fn empty_request(&mut self) -> Result<(), Lost> {
+        if self.silence == Silence::Once { Err(Lost) } else { Ok(()) }
+    }
+
+    fn owe(&mut self) -> Result<(), Lost> {
+        if self.owed >= MOST_OWED {
+            return Err(Lost);
+        }
+        self.owed += 1;
+        Ok(())
+    }
+
+    fn special_request(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
+        // With a wrong number of words these are mere errors, but for EXEC, whose error may or may not end a transaction.
+        let class = match class {
+            Class::Exec if args != 1 => return Err(Lost),
+            Class::Reset if args != 1 => Class::Ordinary,
+            Class::ReplyOn | Class::ReplyOff | Class::ReplySkip if args != 3 => Class::Ordinary,
+            Class::Replication | Class::Debugger => return Err(Lost),
+            class => class,
+        };
+        if !self.speak(class)? {
+            return Ok(());
+        }
+        match class {
+            Class::Multi => self.may_queue = true,
+            Class::Exec | Class::Discard | Class::Reset => self.may_queue = false,
+            _ => {}
+        }
+        if !matches!(class, Class::Ordinary | Class::Shutdown) {
+            self.mark(class, args, most_marks)?;
+        }
+        self.owe()
+    }
+
+    fn mark(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
+        let expected = if class.group() == Group::Subscribing { args - 1 } else { 0 };
+        if expected > MOST_EXPECTED {
+            return Err(Lost);
+        }
+        let mark = Mark::new(self.answered.wrapping_add(self.owed), class, expected);
+        // A blocking request is marked only to be told from others; it can do without.
+        if self.marks.push(mark, most_marks) || class.group() == Group::Blocking { Ok(()) } else { Err(Lost) }
+    }
+
+    /// Follows `CLIENT REPLY`; whether the request gets a reply.
+    fn speak(&mut self, class: Class) -> Result<bool, Lost> {
+        match class {
+            // In a transaction these are queued, with a reply.
+            Class::ReplyOff | Class::ReplySkip if self.may_queue => return Err(Lost),
+            Class::ReplyOff => self.silence = Silence::Lasting,
+            Class::ReplySkip if self.silence != Silence::Lasting => self.silence = Silence::Once,
+            Class::ReplySkip => {}
+            Class::ReplyOn => {
+                self.silence = Silence::None;
+                return Ok(true);
+            }
+            Class::Reset if self.silence == Silence::Lasting => {
+                self.silence = Silence::None;
+                return Ok(true);
+            }
+            _ if self.silence == Silence::None => return Ok(true),
+            Class::Ordinary | Class::Blocking | Class::Wait | Class::Shutdown => {
+                if self.silence == Silence::Once {
+                    self.silence = Silence::None;
+                }
+            }
+            // Whether it succeeded cannot be seen.
+            _ => return Err(Lost),
+        }
+        self.unseen = true;
+        self.unseen_until = self.answered.wrapping_add(self.owed);
+        Ok(false)
+    }
+
+    /// A frame from the server ended; `frame` still knows it.
+    #[inline]
+    pub(crate) fn frame(&mut self, frame: &Replies) -> Result<(), Lost> {
+        let top = frame.top();
+        match top {
+            b'>' => return self.push(frame),
+            b'*' if !self.kept.resp3 && frame.said().0 != Said::Other && self.message(frame)? => return Ok(()),
+            b'-' => self.hints |= said::hint(frame.line()).map_or(0, bit),
+            _ => {}
+        }
+        if self.owed == 0 {
+            return Err(Lost);
+        }
+        if !self.marks.is_empty() || self.kept.asking || self.unseen {
+            return self.special_reply(frame);
+        }
+        self.answered();
+        Ok(())
+    }
+
+    #[inline]
+    fn answered(&mut self) {
+        self.last_answer = None;
+        self.owed -= 1;
+        self.answered = self.answered.wrapping_add(1);
+        self.counts.replies = self.counts.replies.saturating_add(1);
+    }
+
+    fn uncounted(&mut self) {
+        self.counts.pushes = self.counts.pushes.saturating_add(1);
+    }
+
+    /// The class of the request that the next reply answers, if it is marked.
+    fn head(&self) -> Option<Class> {
+        self.marks.first().filter(|mark| mark.at == self.answered).map(|mark| mark.class)
+    }
+
+    /// A push (RESP3).
+    fn push(&mut self, frame: &Replies) -> Result<(), Lost> {
+        match frame.said() {
+            (Said::Confirmed(class), count) => self.confirmed(class, count),
+            (Said::Message | Said::Other, _) => {
+                self.uncounted();
+                Ok(())
+            }
+        }
+    }
+
+    /// An array (RESP2) that begins like a message or confirmation; whether it is one.
+    fn message(&mut self, frame: &Replies) -> Result<bool, Lost> {
+        match frame.said() {
+            (Said::Message, _) if self.is_subscribed() => {
+                self.uncounted();
+                Ok(true)
+            }
+            (Said::Confirmed(class), count)
+                if self.head() == Some(class) || (class == Class::SUnsubscribe && self.kept.shards > 0) =>
+            {
+                self.confirmed(class, count)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// One channel is subscribed to, or no longer; `count` is how many the server says there are now.
+    fn confirmed(&mut self, class: Class, count: Option<u32>) -> Result<(), Lost> {
+        let count = count.ok_or(Lost)?;
+        let before = self.kept;
+        let kept = &mut self.kept;
+        // The server counts channels and patterns together, shard channels apart.
+        let now = match class {
+            Class::Subscribe | Class::Unsubscribe => {
+                kept.channels = count.saturating_sub(kept.patterns);
+                before.channels
+            }
+            Class::PSubscribe | Class::PUnsubscribe => {
+                kept.patterns = count.saturating_sub(kept.channels);
+                before.patterns
+            }
+            _ => {
+                kept.shards = count;
+                before.shards
+            }
+        };
+        let asked = self.head() == Some(class);
+        let Some(mark) = self.marks.first_mut().filter(|_| asked) else {
+            // A cluster takes shard channels away when their slot moves. Nothing else comes unasked.
+            self.uncounted();
+            return if class == Class::SUnsubscribe { Ok(()) } else { Err(Lost) };
+        };
+        // Without channels, the request is about all there are, and is answered once if there are none.
+        let expected = if mark.expected() == 0 { now.max(1) } else { mark.expected() };
+        mark.expect(expected - 1);
+        if expected > 1 {
+            self.uncounted();
+            return Ok(());
+        }
+        self.marks.pop();
+        self.heard();
+        self.answered();
+        self.last_answer = Some((class, Answer::Done));
+        Ok(())
+    }
+
+    /// Notes that the server has come to the request that is answered now.
+    fn heard(&mut self) {
+        self.kept.asking = false;
+        if self.answered.wrapping_sub(self.unseen_until) < MOST_OWED {
+            self.unseen = false;
+        }
+    }
+
+    fn special_reply(&mut self, frame: &Replies) -> Result<(), Lost> {
+        self.heard();
+        let Some(class) = self.head() else {
+            self.answered();
+            return Ok(());
+        };
+        let answer = match frame.top() {
+            b'-' | b'!' => Answer::Error,
+            b'+' if frame.line().starts_with(b"QUEUED\r") => Answer::Queued,
+            _ => Answer::Done,
+        };
+        self.marks.pop();
+        self.answered();
+        self.last_answer = Some((class, answer));
+        match answer {
+            Answer::Done => self.took_effect(class, frame.top()),
+            Answer::Queued if takes_effect_unseen(class) => Err(Lost),
+            Answer::Queued => Ok(()),
+            Answer::Error => {
+                // `-EXECABORT`, and every other refusal within a transaction, ends it.
+                if class == Class::Exec && self.kept.transaction {
+                    self.end_transaction();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn end_transaction(&mut self) {
+        self.kept.transaction = false;
+        self.kept.watching = false;
+    }
+
+    /// A marked request was answered with success.
+    fn took_effect(&mut self, class: Class, top: u8) -> Result<(), Lost> {
+        match class {
+            Class::Multi => self.kept.transaction = true,
+            Class::Exec | Class::Discard => self.end_transaction(),
+            Class::Watch => self.kept.watching = true,
+            Class::Unwatch => self.kept.watching = false,
+            Class::Asking => self.kept.asking = true,
+            Class::TrackingOn => self.kept.tracking = true,
+            Class::TrackingOff => self.kept.tracking = false,
+            // The answer is a map in RESP3 only.
+            Class::Hello => self.kept.resp3 = top == b'%',
+            Class::Reset => self.kept = Kept::default(),
+            Class::Quit => self.ended = true,
+            // The stream that follows is no sequence of replies. And a subscription is answered by confirmations only.
+            Class::Monitor => return Err(Lost),
+            _ if class.group() == Group::Subscribing => return Err(Lost),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_subscribed(&self) -> bool {
+        let Kept { channels, patterns, shards, .. } = self.kept;
+        channels | patterns | shards != 0
+    }
+
+    /// The standing of a session that is between frames in both directions, or not.
+    pub(crate) fn standing(&self, between_frames: bool) -> Standing {
+        let Kept { transaction, watching, asking, tracking, .. } = self.kept;
+        if transaction {
+            return Standing::Transaction;
+        }
+        if self.owed > 0 || !between_frames {
+            let blocked = between_frames && self.head().is_some_and(|class| class.group() == Group::Blocking);
+            return if blocked { Standing::Blocked } else { Standing::Busy };
+        }
+        if self.ended {
+            Standing::Ended
+        } else if self.is_subscribed() {
+            Standing::Subscribed
+        } else if watching || asking || tracking || self.unseen || self.silence != Silence::None {
+            Standing::Pinned
+        } else {
+            Standing::Quiet
+        }
+    }
+
+    pub(crate) fn take_hint(&mut self) -> Option<Hint> {
+        let hint = HINTS.into_iter().find(|hint| self.hints & bit(*hint) != 0)?;
+        self.hints &= !bit(hint);
+        Some(hint)
+    }
+
+    pub(crate) fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    pub(crate) fn last_answer(&self) -> Option<(Class, Answer)> {
+        self.last_answer
+    }
+
+    /// Frees what was allocated.
+    pub(crate) fn clear(&mut self) {
+        self.marks.clear();
+    }
+}
+
+/// The gravest first.
+const HINTS: [Hint; 7] = [
+    Hint::ReadOnly,
+    Hint::Unblocked,
+    Hint::MasterDown,
+    Hint::Loading,
+    Hint::ClusterDown,
+    Hint::NoReplicas,
+    Hint::TryAgain,
+];
+
+fn bit(hint: Hint) -> u8 {
+    1 << hint as u8
+}
+
+/// Whether a request that is queued would change, within the answer to `EXEC`, how the answers after it have to be read.
+fn takes_effect_unseen(class: Class) -> bool {
+    matches!(
+        class,
+        Class::Hello | Class::Monitor | Class::TrackingOn | Class::TrackingOff | Class::ReplyOn | Class::Reset
+    ) || class.group() == Group::Subscribing
+}

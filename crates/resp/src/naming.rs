@@ -1,0 +1,218 @@
+//! From words to classes, without regard to case and without a copy.
+//!
+//! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and three of their subcommands a
+//! third. Most names are dismissed by their length and first letter.
+
+use crate::class::Class;
+
+/// How far the class of a request is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// Another word is needed; the words so far.
+    After(Prefix),
+    /// Known, whatever follows.
+    Known(Class),
+}
+
+/// The words that say nothing without the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prefix {
+    Nothing,
+    Client,
+    ClientReply,
+    ClientTracking,
+    Script,
+    ScriptDebug,
+}
+
+impl Naming {
+    pub(crate) const START: Self = Self::After(Prefix::Nothing);
+
+    /// The same with one more word; an empty word stands for one that is too long to be known.
+    #[inline]
+    pub(crate) fn with(self, word: &[u8]) -> Self {
+        match self {
+            Self::Known(_) => self,
+            Self::After(Prefix::Nothing) => first(word),
+            Self::After(prefix) => further(prefix, word),
+        }
+    }
+
+    /// The class if no word follows. `CLIENT TRACKING` and its like are errors then, answered like any other command.
+    pub(crate) fn class(self) -> Class {
+        match self {
+            Self::Known(class) => class,
+            Self::After(_) => Class::Ordinary,
+        }
+    }
+}
+
+fn is(word: &[u8], name: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(name)
+}
+
+/// The first of `names` that `word` is, in any case.
+fn one_of(word: &[u8], names: &[(&[u8], Class)]) -> Naming {
+    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(Class::Ordinary, |(_, class)| *class))
+}
+
+#[inline]
+fn first(word: &[u8]) -> Naming {
+    // Everyday commands leave here: GET, SET, DEL, TTL, INCR, HGET, HSET, LPUSH, ZADD, EXPIRE, PUBLISH ... The length and
+    // the initial decide; what passes is compared in full.
+    let Some(initial) = word.first().map(|byte| byte | 0x20) else { return Naming::Known(Class::Ordinary) };
+    match (word.len(), initial) {
+        (4, b'a' | b'e' | b'q' | b's' | b'w')
+        | (5, b'b' | b'h' | b'm' | b'p' | b'r' | b'w' | b'x')
+        | (6, b'a' | b'b' | b'c' | b's')
+        | (7, b'd' | b'm' | b'u' | b'w')
+        | (8, b'b' | b'r' | b's')
+        | (9, b'r' | b's')
+        | (10, b'b' | b'p' | b's' | b'x')
+        | (11, b'u')
+        | (12, b'p' | b's') => first_known(word),
+        _ => Naming::Known(Class::Ordinary),
+    }
+}
+
+fn first_known(word: &[u8]) -> Naming {
+    if is(word, b"CLIENT") {
+        return Naming::After(Prefix::Client);
+    }
+    if is(word, b"SCRIPT") {
+        return Naming::After(Prefix::Script);
+    }
+    one_of(word, FIRST)
+}
+
+const FIRST: &[(&[u8], Class)] = &[
+    (b"EXEC", Class::Exec),
+    (b"MULTI", Class::Multi),
+    (b"WATCH", Class::Watch),
+    (b"UNWATCH", Class::Unwatch),
+    (b"DISCARD", Class::Discard),
+    (b"BLPOP", Class::Blocking),
+    (b"BRPOP", Class::Blocking),
+    (b"XREADGROUP", Class::Blocking),
+    (b"XREAD", Class::Blocking),
+    (b"BLMOVE", Class::Blocking),
+    (b"BLMPOP", Class::Blocking),
+    (b"BZPOPMIN", Class::Blocking),
+    (b"BZPOPMAX", Class::Blocking),
+    (b"BZMPOP", Class::Blocking),
+    (b"BRPOPLPUSH", Class::Blocking),
+    (b"WAIT", Class::Wait),
+    (b"WAITAOF", Class::Wait),
+    (b"HELLO", Class::Hello),
+    (b"AUTH", Class::Auth),
+    (b"SELECT", Class::Select),
+    (b"SUBSCRIBE", Class::Subscribe),
+    (b"PSUBSCRIBE", Class::PSubscribe),
+    (b"SSUBSCRIBE", Class::SSubscribe),
+    (b"UNSUBSCRIBE", Class::Unsubscribe),
+    (b"PUNSUBSCRIBE", Class::PUnsubscribe),
+    (b"SUNSUBSCRIBE", Class::SUnsubscribe),
+    (b"READONLY", Class::ReadOnly),
+    (b"READWRITE", Class::ReadWrite),
+    (b"ASKING", Class::Asking),
+    (b"QUIT", Class::Quit),
+    (b"RESET", Class::Reset),
+    (b"SHUTDOWN", Class::Shutdown),
+    (b"MONITOR", Class::Monitor),
+    (b"PSYNC", Class::Replication),
+    (b"SYNC", Class::Replication),
+    (b"REPLCONF", Class::Replication),
+];
+
+const CLIENT: &[(&[u8], Class)] = &[
+    (b"SETINFO", Class::SetInfo),
+    (b"SETNAME", Class::SetName),
+    (b"NO-EVICT", Class::NoEvict),
+    (b"NO-TOUCH", Class::NoTouch),
+];
+
+const REPLY: &[(&[u8], Class)] = &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
+
+#[cold]
+fn further(prefix: Prefix, word: &[u8]) -> Naming {
+    match prefix {
+        Prefix::Nothing => first(word),
+        Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
+        Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
+        Prefix::Client => one_of(word, CLIENT),
+        Prefix::ClientReply => one_of(word, REPLY),
+        Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
+        Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
+        Prefix::Script if is(word, b"DEBUG") => Naming::After(Prefix::ScriptDebug),
+        Prefix::Script => Naming::Known(Class::Ordinary),
+        Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
+        Prefix::ScriptDebug => Naming::Known(Class::Debugger),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CLIENT, FIRST, Naming, REPLY};
+    use crate::class::Class;
+
+    fn class(words: &[&[u8]]) -> Class {
+        words.iter().fold(Naming::START, |naming, word| naming.with(word)).class()
+    }
+
+    #[test]
+    fn every_listed_name_is_found_in_any_case() {
+        for (name, expected) in FIRST {
+            assert_eq!(class(&[name]), *expected, "{name:?}");
+            assert_eq!(class(&[&name.to_ascii_lowercase(), b"x"]), *expected, "{name:?}");
+        }
+        for (name, expected) in CLIENT {
+            assert_eq!(class(&[b"Client", &name.to_ascii_lowercase()]), *expected, "{name:?}");
+        }
+        for (name, expected) in REPLY {
+            assert_eq!(class(&[b"client", b"reply", &name.to_ascii_lowercase()]), *expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn third_words_decide() {
+        assert_eq!(class(&[b"CLIENT", b"TRACKING", b"ON"]), Class::TrackingOn);
+        assert_eq!(class(&[b"CLIENT", b"TRACKING", b""]), Class::TrackingOn);
+        assert_eq!(class(&[b"CLIENT", b"TRACKING", b"off"]), Class::TrackingOff);
+        assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"SYNC"]), Class::Debugger);
+        assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"no"]), Class::Ordinary);
+        assert_eq!(class(&[b"SCRIPT", b"LOAD", b"YES"]), Class::Ordinary);
+        assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
+    }
+
+    #[test]
+    fn everything_else_is_ordinary() {
+        let names: &[&[u8]] = &[
+            b"",
+            b"GET",
+            b"SET",
+            b"EXECX",
+            b"EXEX",
+            b"SELECTS",
+            b"CLIENTS",
+            b"PING",
+            b"\xff\xfe",
+            b"SUBSCRIBF",
+            b"EVAL",
+            b"CLIENT",
+            b"SCRIPT",
+            b"HGETALL",
+            b"XADD",
+            b"PUBSUB",
+            b"PUBLISH",
+            b"SPUBLISH",
+        ];
+        for name in names {
+            assert_eq!(class(&[name]), Class::Ordinary, "{name:?}");
+        }
+        for words in [&[&b"CLIENT"[..], b"REPLY"][..], &[b"CLIENT", b"TRACKING"], &[b"SCRIPT", b"DEBUG"]] {
+            assert_eq!(class(words), Class::Ordinary, "{words:?}");
+        }
+        assert_eq!(class(&[b"CLIENT", b"ID"]), Class::Ordinary);
+        assert_eq!(class(&[b"GET", b"MULTI"]), Class::Ordinary);
+    }
+}

@@ -1,0 +1,69 @@
+//! A short word kept while it arrives in pieces: a command's name, the first element of a push, the start of an error.
+//!
+//! The only place where bytes of the stream are copied. Whatever is too long to be one of the known words is remembered only
+//! as too long.
+
+/// As many bytes as are ever compared: `PUNSUBSCRIBE`, and `CLUSTERDOWN` with the blank behind it.
+pub(crate) const LONGEST: usize = 12;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Word {
+    bytes: [u8; LONGEST],
+    /// How many bytes there are; `LONGEST + 1` stands for "too many".
+    len: u8,
+}
+
+impl Word {
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends as much of `more` as there is room for.
+    pub(crate) fn push(&mut self, more: &[u8]) {
+        let start = usize::from(self.len);
+        let room = self.bytes.get_mut(start..).unwrap_or_default();
+        for (to, from) in room.iter_mut().zip(more) {
+            *to = *from;
+        }
+        let end = (start + more.len()).min(LONGEST + 1);
+        self.len = u8::try_from(end).unwrap_or(u8::MAX);
+    }
+
+    /// The whole word; empty if it was too long to be a known one.
+    pub(crate) fn whole(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// The beginning, however long the whole was.
+    pub(crate) fn beginning(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len).min(LONGEST)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Word;
+
+    #[test]
+    fn keeps_short_words_and_only_the_beginning_of_long_ones() {
+        let mut word = Word::default();
+        word.push(b"PUNSUB");
+        word.push(b"SCRIBE");
+        assert_eq!(word.whole(), b"PUNSUBSCRIBE");
+        word.push(b"");
+        assert_eq!(word.whole(), b"PUNSUBSCRIBE");
+        word.push(b"D");
+        assert_eq!(word.whole(), b"");
+        assert_eq!(word.beginning(), b"PUNSUBSCRIBE");
+        word.push(b"xyz");
+        assert_eq!(word.beginning(), b"PUNSUBSCRIBE");
+        word.clear();
+        assert_eq!(word.beginning(), b"");
+        word.push(&[b'x'; 300]);
+        assert_eq!(word.whole(), b"");
+    }
+}
