@@ -98,7 +98,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// 5 s, 3 s, 15 s, 5 s, 20 s: 41 s at the very most with [`CUT_GRACE`], inside a grace period of 60 s.
+    /// 5 s, 3 s, 15 s, 5 s, 20 s: 36 s at the very most with [`CUT_GRACE`], inside a grace period of 60 s.
     fn default() -> Self {
         Self {
             accept_min: Duration::from_secs(5),

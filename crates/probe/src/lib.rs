@@ -36,9 +36,13 @@ mod routes;
 mod server;
 
 #[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
 mod life_tests;
 #[cfg(test)]
 mod server_tests;
+#[cfg(test)]
+mod testing;
 
 pub use registry::{Counted, Stats};
 pub use report::{Format, Reporter, Verdict};
