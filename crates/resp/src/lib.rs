@@ -15,6 +15,7 @@
 
 mod book;
 mod class;
+mod frames;
 mod inline;
 mod ledger;
 mod limits;
@@ -29,6 +30,7 @@ mod standing;
 mod word;
 
 pub use class::{Class, Group};
+pub use frames::{Frames, NotResp};
 pub use ledger::Ledger;
 pub use limits::Limits;
 pub use standing::{Answer, Counts, Direction, Hint, Standing};

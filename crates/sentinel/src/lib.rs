@@ -1,11 +1,33 @@
 //! Turns what sentinels and redis nodes say into one verified move of the points.
+//!
+//! Two halves. The [`Machine`] decides and is pure: views, notices, probes and time go in; holds, commits and questions come
+//! out. Around it a thin driver, [`Discovery`], keeps one connection to each sentinel (`link`) and an idle one to each redis
+//! node (`canary`), and carries out what the machine wants on the [`route::Points`].
+//!
+//! Deliberately absent: clients. This crate never sees one and never knows how many there are; `route` is all that passes
+//! between discovery and the data plane.
 
+mod auth;
+mod backoff;
+mod canary;
+mod conn;
+mod discovery;
+mod group;
+mod link;
+mod links;
 mod machine;
 mod notice;
+mod questions;
+mod reply;
+mod resolve;
+mod seen;
 mod timers;
 mod types;
 
+pub use auth::{Credentials, Denied};
+pub use discovery::{Discovery, Handle, Heartbeat, Timeouts, Watch};
 pub use machine::{Action, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, State, Story};
-pub use notice::{CHANNELS, Notice};
+pub use notice::Notice;
+pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenSentinel};
 pub use timers::{Minority, Rules, Verify};
 pub use types::{Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View};

@@ -39,7 +39,7 @@ pub enum Notice {
 }
 
 /// Every channel a link subscribes to. Named one by one, so that an ACL can allow exactly these.
-pub const CHANNELS: &[&str] = &[
+pub(crate) const CHANNELS: &[&str] = &[
     "+switch-master",
     "+config-update-from",
     "+selected-slave",
@@ -82,7 +82,7 @@ const LONGEST: usize = 2048;
 /// Reads one message. Gives the master's name (`None` where the event is about the sentinel itself, such as `+tilt`) and the
 /// notice; nothing for what is unknown or malformed, which the next poll makes up for.
 #[must_use]
-pub fn parse<'a>(channel: &str, payload: &'a str) -> Option<(Option<&'a str>, Notice)> {
+pub(crate) fn parse<'a>(channel: &str, payload: &'a str) -> Option<(Option<&'a str>, Notice)> {
     if payload.len() > LONGEST {
         return None;
     }

@@ -91,7 +91,7 @@ impl Default for Rules {
 /// Pauses between attempts to verify a claimed master: short at first, because a promotion takes about 2 ms, then up to
 /// 200 ms.
 #[must_use]
-pub fn verify_pause(attempt: u32) -> Duration {
+pub(crate) fn verify_pause(attempt: u32) -> Duration {
     const STEPS: [u64; 7] = [2, 5, 10, 20, 50, 100, 200];
     let step = usize::try_from(attempt).unwrap_or(usize::MAX).min(STEPS.len() - 1);
     Duration::from_millis(STEPS.get(step).copied().unwrap_or(200))

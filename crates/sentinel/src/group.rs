@@ -1,0 +1,250 @@
+//! One service: its machine, the points it moves, and the canaries it sends out.
+//!
+//! The machine decides; this carries out. Nothing here has an opinion.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use route::{Destination, Points};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use crate::auth::Denied;
+use crate::canary::{self, Keeper};
+use crate::discovery::Incoming;
+use crate::links::Links;
+use crate::seen::{Counts, Failover, REMEMBERED, Seen, SeenMaster, SeenNode, SeenSentinel};
+use crate::{Action, Commit, Event, Machine, MyId, NodeAddr, Note, Probe, Rules};
+
+/// The most sentinels that one service learns of.
+const MAX_LEARNT: usize = 64;
+
+struct Canary {
+    ask: Arc<Notify>,
+    problem: Option<Denied>,
+    _task: AbortOnDropHandle<()>,
+}
+
+pub(crate) struct Group {
+    pub(crate) number: usize,
+    pub(crate) name: Arc<str>,
+    machine: Machine,
+    points: Points,
+    keeper: Arc<Keeper>,
+    canaries: BTreeMap<NodeAddr, Canary>,
+    /// Who told of which other sentinels, and where they are said to be.
+    told: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
+    master: Option<SeenMaster>,
+    failovers: Vec<Failover>,
+    counts: Counts,
+    seen: Arc<ArcSwap<Seen>>,
+    out: mpsc::Sender<Incoming>,
+}
+
+impl Group {
+    pub(crate) fn new(
+        number: usize,
+        name: &Arc<str>,
+        points: Points,
+        (rules, seeds): (Rules, usize),
+        keeper: Keeper,
+        out: mpsc::Sender<Incoming>,
+    ) -> Self {
+        let now = Instant::now();
+        let machine = Machine::new(now, rules, seeds);
+        let (name, keeper) = (Arc::clone(name), Arc::new(keeper));
+        let first = Seen {
+            name: Arc::clone(&name),
+            at: now,
+            state: machine.state().label(),
+            holding: false,
+            master: None,
+            quorum: machine.quorum(),
+            sentinels: Vec::new(),
+            nodes: Vec::new(),
+            failovers: Vec::new(),
+            counts: Counts::default(),
+        };
+        Self {
+            number,
+            name,
+            machine,
+            points,
+            keeper,
+            canaries: BTreeMap::new(),
+            told: BTreeMap::new(),
+            master: None,
+            failovers: Vec::new(),
+            counts: Counts::default(),
+            seen: Arc::new(ArcSwap::from_pointee(first)),
+            out,
+        }
+    }
+
+    pub(crate) fn seen(&self) -> Arc<ArcSwap<Seen>> {
+        Arc::clone(&self.seen)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Instant {
+        self.machine.next_deadline()
+    }
+
+    /// One event in, everything that follows from it done.
+    pub(crate) fn step(&mut self, event: Event, links: &Links) {
+        let before = self.machine.state().label();
+        for action in self.machine.step(Instant::now(), event) {
+            self.perform(action, links);
+        }
+        debug_assert_eq!(self.machine.broken_invariant(), None);
+        let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
+        self.canaries.retain(|addr, _| wanted.contains(addr));
+        let after = self.machine.state().label();
+        if before != after {
+            info!(service = %self.name, from = before, to = after, "discovery state");
+            self.publish(links);
+        }
+    }
+
+    /// A canary's answer, with what it was refused.
+    pub(crate) fn probed(&mut self, node: NodeAddr, probe: Probe, denied: Option<Denied>, links: &Links) {
+        if let Some(canary) = self.canaries.get_mut(&node) {
+            if let Some(denied) = denied.as_ref().filter(|_| canary.problem != denied) {
+                warn!(service = %self.name, %node, "cannot verify a redis node: {denied}");
+            }
+            canary.problem = denied;
+        }
+        self.step(Event::Probed { node, probe }, links);
+    }
+
+    /// Takes note of the peers that `teller` lists now. Whether that changes anything.
+    pub(crate) fn learn(&mut self, teller: MyId, peers: BTreeMap<MyId, NodeAddr>, links: &Links) -> bool {
+        if self.told.get(&teller) == Some(&peers) {
+            return false;
+        }
+        // What a sentinel told that cannot be reached any more is forgotten once somebody else tells something new.
+        self.told.retain(|id, _| links.reaches(self.number, id));
+        self.told.insert(teller, peers);
+        true
+    }
+
+    /// Every sentinel that somebody told of.
+    pub(crate) fn learnt(&self) -> BTreeMap<MyId, NodeAddr> {
+        self.told.values().flatten().map(|(id, addr)| (id.clone(), addr.clone())).take(MAX_LEARNT).collect()
+    }
+
+    pub(crate) fn count(&mut self, what: impl FnOnce(&mut Counts)) {
+        what(&mut self.counts);
+    }
+
+    fn perform(&mut self, action: Action, links: &Links) {
+        match action {
+            Action::Ask => links.ask(self.number),
+            Action::Probe(node) => self.canary(node).notify_one(),
+            Action::Hold => {
+                self.points.hold();
+                self.counts.holds += 1;
+                info!(service = %self.name, state = self.machine.state().label(), "gate shut: traffic is held");
+            }
+            Action::Release => {
+                self.points.release();
+                info!(service = %self.name, "gate open again: the same master goes on");
+            }
+            Action::Commit(commit) => self.commit(commit, links),
+            Action::Clear(lack) => {
+                self.points.clear();
+                self.master = None;
+                self.counts.clears += 1;
+                warn!(service = %self.name, reason = ?lack, "no master: its sessions are cut, new ones wait");
+            }
+            Action::Note(note) => self.note(note),
+        }
+    }
+
+    fn canary(&mut self, node: NodeAddr) -> Arc<Notify> {
+        let canary = self.canaries.entry(node).or_insert_with_key(|node| {
+            let ask = Arc::new(Notify::new());
+            let run =
+                canary::run(self.number, node.clone(), Arc::clone(&self.keeper), Arc::clone(&ask), self.out.clone());
+            Canary { ask, problem: None, _task: AbortOnDropHandle::new(tokio::spawn(run)) }
+        });
+        Arc::clone(&canary.ask)
+    }
+
+    fn commit(&mut self, commit: Commit, links: &Links) {
+        let Commit { addr, dialled, epoch, run_id, basis, lost_bytes } = commit;
+        let name = addr.to_string().into();
+        let target = self.points.commit(Destination { addr: dialled, name, epoch, run_id: run_id.clone() });
+        let generation = target.generation().get();
+        let story = self.machine.story().clone();
+        let from = self.master.take().map(|master| master.addr);
+        self.counts.commits += 1;
+        self.counts.held += story.hold().unwrap_or_default();
+        info!(
+            service = %self.name, master = %addr, epoch, generation, basis = ?basis,
+            from = from.as_ref().map(ToString::to_string), held_ms = story.hold().map(|it| it.as_millis()),
+            verified_us = story.verification().map(|it| it.as_micros()), lost_bytes, "the points lead to a new master"
+        );
+        self.master =
+            Some(SeenMaster { addr: addr.clone(), dialled, generation, epoch, run_id, since: Instant::now() });
+        if self.failovers.len() >= REMEMBERED {
+            self.failovers.remove(0);
+        }
+        self.failovers.push(Failover { from, to: addr, epoch, basis, lost_bytes, story });
+        self.publish(links);
+    }
+
+    fn note(&mut self, note: Note) {
+        let counts = &mut self.counts;
+        match note {
+            Note::StaleView => counts.stale_views += 1,
+            Note::Split => counts.splits += 1,
+            Note::LineageBroken => counts.lineage_broken += 1,
+            Note::HoldExpired => counts.holds_expired += 1,
+            Note::Stalled => counts.stalls += 1,
+            Note::HoldsExhausted | Note::Minority | Note::Rebooted => {}
+        }
+        // A stale view comes with every poll of a stale sentinel; all others come once for what they tell of.
+        if note != Note::StaleView {
+            warn!(service = %self.name, note = ?note, "discovery");
+        }
+    }
+
+    /// Puts together what is seen now.
+    pub(crate) fn publish(&self, links: &Links) {
+        let sentinels = links.of(self.number).map(|link| {
+            let id = link.up.as_ref().map(|(id, _)| id.clone());
+            let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
+            SeenSentinel {
+                addr: link.addr.clone(),
+                up: link.up.is_some(),
+                events: link.events,
+                member: view.as_ref().is_some_and(|(_, member, ..)| *member),
+                view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
+                problem: link.problem.clone(),
+                id,
+            }
+        });
+        let problem =
+            |addr| self.canaries.get(addr).and_then(|canary| canary.problem.as_ref()).map(ToString::to_string);
+        let nodes = self.machine.nodes().map(|(addr, probe)| SeenNode {
+            addr: addr.clone(),
+            probe: probe.cloned(),
+            problem: problem(addr),
+        });
+        self.seen.store(Arc::new(Seen {
+            name: Arc::clone(&self.name),
+            at: Instant::now(),
+            state: self.machine.state().label(),
+            holding: self.machine.is_holding(),
+            master: self.master.clone(),
+            quorum: self.machine.quorum(),
+            sentinels: sentinels.collect(),
+            nodes: nodes.collect(),
+            failovers: self.failovers.clone(),
+            counts: self.counts,
+        }));
+    }
+}

@@ -1,0 +1,317 @@
+//! One sentinel, for all services that use it: asked in rounds, listened to in between.
+//!
+//! A RESP3 connection carries both the subscription and the questions, which orders every event before any later answer. A
+//! server without HELLO gets two RESP2 connections instead. The round is also the heartbeat: a subscription that died
+//! silently is noticed because the next round on the same connection is not answered.
+//!
+//! The link decides nothing. It tells what it heard, coalesces requests to ask again, and reconnects with jitter.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+
+use crate::auth::{Credentials, Denied};
+use crate::backoff::Backoff;
+use crate::conn::{Conn, ConnError, Protocol};
+use crate::discovery::Incoming;
+use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, put_command};
+use crate::reply::Reply;
+use crate::resolve::{Lookup, ResolveError, is_usable};
+use crate::{MyId, NodeAddr, Notice, notice};
+
+/// Tells links apart; never reused within a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LinkId(pub(crate) u64);
+
+/// What a link needs to know.
+#[derive(Debug)]
+pub(crate) struct Spec {
+    pub(crate) id: LinkId,
+    pub(crate) sentinel: NodeAddr,
+    pub(crate) credentials: Option<Credentials>,
+    /// Set for a sentinel that was learnt from another: it counts only if it turns out to be that one.
+    pub(crate) expect: Option<MyId>,
+    /// The masters to ask about.
+    pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
+    /// Rung to ask now.
+    pub(crate) ask: Arc<Notify>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+}
+
+/// Something a link has to tell.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// Connected and greeted.
+    Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
+    /// A round about one master was answered.
+    Round { master: Arc<str>, round: Round },
+    /// An event was published; `master` is `None` for one about the sentinel itself.
+    Notice { master: Option<Box<str>>, notice: Notice },
+    /// The connection ended, or could not be made.
+    Down(LinkError),
+}
+
+/// Why a link is down.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    /// Its name has no address.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The connection failed.
+    #[error(transparent)]
+    Conn(#[from] ConnError),
+    /// It refused us.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// It did not answer a round in time.
+    #[error("it does not answer within {} ms", .0.as_millis())]
+    Silent(Duration),
+    /// It is another sentinel than the one that was announced at this address.
+    #[error("another sentinel answers at this address than the one that was announced")]
+    WrongIdentity,
+    /// It has no MYID.
+    #[error("it does not know SENTINEL MYID: Sentinel 6.2 or newer is needed")]
+    NoIdentity,
+}
+
+/// Runs until its owner drops it.
+pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
+    let mut lookup = Lookup::new(&spec.sentinel.host, spec.sentinel.port);
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    loop {
+        let began = Instant::now();
+        let error = match session(&mut spec, &mut lookup, &out).await {
+            Ok(()) => return,
+            Err(error) => error,
+        };
+        if began.elapsed() > Duration::from_secs(5) {
+            backoff.reset();
+        }
+        if out.send(Incoming::Link(spec.id, What::Down(error))).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(backoff.pause()).await;
+    }
+}
+
+/// One connection's life. `Ok` only when nobody listens to this link any more.
+async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incoming>) -> Result<(), LinkError> {
+    let addr = *lookup.addresses(spec.command_timeout).await?.first().ok_or(ResolveError::NotFound)?;
+    let patience = spec.command_timeout * 2;
+    let greeting = tokio::time::timeout(spec.connect_timeout + patience, greet(addr, spec));
+    let mut session = greeting.await.map_err(|_| LinkError::Silent(patience))??;
+    let id = session.id.clone();
+    if spec.expect.as_ref().is_some_and(|expected| *expected != id) {
+        return Err(LinkError::WrongIdentity);
+    }
+    let up = What::Up { id, addr, protocol: session.queries.protocol, events: session.subscribed };
+    if out.send(Incoming::Link(spec.id, up)).await.is_err() {
+        return Ok(());
+    }
+    loop {
+        let deadline = session.deadline;
+        let heard = tokio::select! {
+            heard = session.listen() => heard?,
+            () = spec.ask.notified() => {
+                session.again = Some(spec.masters.borrow().clone());
+                Vec::new()
+            }
+            () = expiry(deadline) => return Err(LinkError::Silent(patience)),
+        };
+        for what in heard {
+            if out.send(Incoming::Link(spec.id, what)).await.is_err() {
+                return Ok(());
+            }
+        }
+        session.begin_wanted_round(patience).await?;
+    }
+}
+
+async fn expiry(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Session {
+    id: MyId,
+    addr: SocketAddr,
+    queries: Conn,
+    /// The second connection of RESP2.
+    events: Option<Conn>,
+    subscribed: bool,
+    /// The masters of the round under way.
+    asking: Vec<Arc<str>>,
+    answers: Vec<Reply>,
+    /// Somebody wants another round after this one.
+    again: Option<Vec<Arc<str>>>,
+    deadline: Option<Instant>,
+}
+
+impl Session {
+    fn is_asking(&self) -> bool {
+        !self.asking.is_empty()
+    }
+
+    /// Starts the round that is wanted, if none is under way.
+    async fn begin_wanted_round(&mut self, patience: Duration) -> Result<(), LinkError> {
+        if self.is_asking() {
+            return Ok(());
+        }
+        let Some(masters) = self.again.take() else { return Ok(()) };
+        let mut commands = BytesMut::new();
+        put_command(&mut commands, &["INFO", "sentinel"]);
+        for master in &masters {
+            questions::put_round(&mut commands, master);
+        }
+        self.asking = masters;
+        self.deadline = Some(Instant::now() + patience);
+        let sent = tokio::time::timeout(patience, self.queries.send(&commands));
+        Ok(sent.await.map_err(|_| LinkError::Silent(patience))??)
+    }
+
+    /// Waits for something to tell.
+    async fn listen(&mut self) -> Result<Vec<What>, ConnError> {
+        let reply = match &mut self.events {
+            None => self.queries.next().await?,
+            Some(events) => tokio::select! {
+                reply = self.queries.next() => reply?,
+                event = events.next() => match event? {
+                    Reply::List(items) => Reply::Push(items),
+                    other => other,
+                },
+            },
+        };
+        match reply {
+            Reply::Push(items) => Ok(read_event(&items).into_iter().collect()),
+            answer if self.is_asking() => {
+                self.answers.push(answer);
+                Ok(self.finish_round())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn finish_round(&mut self) -> Vec<What> {
+        if self.answers.len() < 1 + QUESTIONS * self.asking.len() {
+            return Vec::new();
+        }
+        let answers = std::mem::take(&mut self.answers);
+        let masters = std::mem::take(&mut self.asking);
+        self.deadline = None;
+        let tilt = answers.first().is_some_and(questions::read_tilt);
+        let rounds = answers.get(1..).unwrap_or_default().chunks(QUESTIONS);
+        let read = |answers: &[Reply]| usable(questions::read_round(answers, tilt), self.addr);
+        masters.into_iter().zip(rounds).map(|(master, answers)| What::Round { master, round: read(answers) }).collect()
+    }
+}
+
+/// Leaves out what cannot be meant for us, such as the loopback address of another machine.
+fn usable(round: Round, said_by: SocketAddr) -> Round {
+    let fits = |addr: &NodeAddr| addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()));
+    match round {
+        Round::View { view, .. } if !fits(&view.addr) => {
+            Round::Malformed("it announces an address that only it can reach")
+        }
+        Round::View { mut view, mut peers } => {
+            view.replicas.retain(|replica| fits(&replica.addr));
+            peers.retain(|peer| fits(&peer.addr));
+            Round::View { view, peers }
+        }
+        other => other,
+    }
+}
+
+fn read_event(items: &[Reply]) -> Option<What> {
+    match items {
+        [kind, channel, payload] if kind.text() == Some("message") => {
+            let (master, notice) = notice::parse(channel.text()?, payload.text()?)?;
+            Some(What::Notice { master: master.map(Box::from), notice })
+        }
+        _ => None,
+    }
+}
+
+/// Authenticates, learns the identity, subscribes.
+async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
+    let mut queries = Conn::connect(addr, spec.connect_timeout).await?;
+    hello(&mut queries, spec.credentials.as_ref()).await?;
+    let mut commands = BytesMut::new();
+    put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
+    put_command(&mut commands, &["SENTINEL", "MYID"]);
+    queries.send(&commands).await?;
+    queries.next().await?;
+    let answer = queries.next().await?;
+    if let Some(line) = answer.error() {
+        let denied = Denied::read(line, "SENTINEL MYID", "+sentinel|myid", SENTINEL_AUTH);
+        return Err(denied.map_or(LinkError::NoIdentity, LinkError::Denied));
+    }
+    let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
+    let mut events = None;
+    if queries.protocol == Protocol::Resp2 {
+        let mut second = Conn::connect(addr, spec.connect_timeout).await?;
+        authenticate(&mut second, spec.credentials.as_ref()).await?;
+        events = Some(second);
+    }
+    let subscribed = subscribe(events.as_mut().unwrap_or(&mut queries)).await?;
+    let again = Some(spec.masters.borrow().clone());
+    let (asking, answers) = (Vec::new(), Vec::new());
+    let mut session = Session { id, addr, queries, events, subscribed, asking, answers, again, deadline: None };
+    session.begin_wanted_round(spec.command_timeout * 2).await?;
+    Ok(session)
+}
+
+/// Switches to RESP3, or stays with RESP2 where the server does not know better or does not allow it.
+async fn hello(conn: &mut Conn, credentials: Option<&Credentials>) -> Result<(), LinkError> {
+    let mut commands = BytesMut::new();
+    put_command(&mut commands, &credentials.map_or_else(|| vec!["HELLO", "3"], Credentials::hello));
+    conn.send(&commands).await?;
+    // The reply to a successful HELLO 3 is RESP3 already; an error line reads alike in both.
+    conn.protocol = Protocol::Resp3;
+    let reply = conn.next().await?;
+    let Some(line) = reply.error() else { return Ok(()) };
+    match Denied::read(line, "HELLO", "+hello", SENTINEL_AUTH) {
+        Some(denied @ (Denied::PasswordMissing { .. } | Denied::WrongPassword { .. })) => Err(denied.into()),
+        _ => {
+            conn.protocol = Protocol::Resp2;
+            authenticate(conn, credentials).await
+        }
+    }
+}
+
+async fn authenticate(conn: &mut Conn, credentials: Option<&Credentials>) -> Result<(), LinkError> {
+    let Some(credentials) = credentials else { return Ok(()) };
+    let mut commands = BytesMut::new();
+    put_command(&mut commands, &credentials.auth());
+    conn.send(&commands).await?;
+    let reply = conn.next().await?;
+    let denied = reply.error().and_then(|line| Denied::read(line, "AUTH", "+auth", SENTINEL_AUTH));
+    denied.map_or(Ok(()), |denied| Err(denied.into()))
+}
+
+/// Subscribes to every channel of interest. `false` if the ACL does not allow it: then only polling finds a switch.
+async fn subscribe(conn: &mut Conn) -> Result<bool, LinkError> {
+    let mut commands = BytesMut::new();
+    let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
+    put_command(&mut commands, &words);
+    // Confirmations come as pushes or arrays, one for each channel; the PONG behind them marks their end.
+    put_command(&mut commands, &["PING"]);
+    conn.send(&commands).await?;
+    let mut allowed = true;
+    loop {
+        let reply = conn.next().await?;
+        match &reply {
+            Reply::Error(_) => allowed = false,
+            Reply::Text(word) if word.eq_ignore_ascii_case(b"PONG") => return Ok(allowed),
+            // RESP2 answers a PING on a subscribed connection with an array.
+            Reply::List(items) if items.first().and_then(Reply::text) == Some("pong") => return Ok(allowed),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What a sentinel is asked in one round, and how its answers become a [`View`].
+//!
+//! The order matters: the address, then everything else, then the address again. If the two differ, a switch went through
+//! the middle of the round and the answers between belong to no single moment.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::auth::Denied;
+use crate::reply::Reply;
+use crate::{MyId, NodeAddr, ReplicaView, View};
+
+/// Answers to one round about one master, in this order.
+pub(crate) const QUESTIONS: usize = 5;
+
+const SUBCOMMANDS: [(&str, &str, &str); QUESTIONS] = [
+    ("get-master-addr-by-name", "SENTINEL GET-MASTER-ADDR-BY-NAME", "+sentinel|get-master-addr-by-name"),
+    ("master", "SENTINEL MASTER", "+sentinel|master"),
+    ("sentinels", "SENTINEL SENTINELS", "+sentinel|sentinels"),
+    ("replicas", "SENTINEL REPLICAS", "+sentinel|replicas"),
+    ("get-master-addr-by-name", "SENTINEL GET-MASTER-ADDR-BY-NAME", "+sentinel|get-master-addr-by-name"),
+];
+
+/// The configuration section that sentinels' refusals point to.
+pub(crate) const SENTINEL_AUTH: &str = "service.sentinel_auth";
+
+/// The most replicas and the most peers that are read from one answer.
+const MAX_LISTED: usize = 64;
+
+/// A sentinel as its peer lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) id: MyId,
+    pub(crate) addr: NodeAddr,
+}
+
+/// What a round about one master came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// A consistent view, and where the peers are.
+    View { view: View, peers: Vec<Peer> },
+    /// This sentinel does not know the name: it abstains.
+    UnknownName,
+    /// The address changed during the round: ask again.
+    Torn,
+    /// It refused.
+    Denied(Denied),
+    /// It answered something that is no answer.
+    Malformed(&'static str),
+}
+
+/// Appends a command as a RESP array of bulk strings.
+pub(crate) fn put_command(out: &mut BytesMut, words: &[&str]) {
+    out.put_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.put_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.put_slice(word.as_bytes());
+        out.put_slice(b"\r\n");
+    }
+}
+
+/// Appends the questions about `master`.
+pub(crate) fn put_round(out: &mut BytesMut, master: &str) {
+    for (subcommand, ..) in SUBCOMMANDS {
+        put_command(out, &["SENTINEL", subcommand, master]);
+    }
+}
+
+/// Reads the answers to [`put_round`].
+pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
+    let [before, master, sentinels, replicas, after] = replies else { return Round::Malformed("too few answers") };
+    for (reply, (_, command, rule)) in replies.iter().zip(SUBCOMMANDS) {
+        if let Some(denied) = reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH)) {
+            return Round::Denied(denied);
+        }
+    }
+    let unknown = |reply: &Reply| matches!(reply, Reply::Null) || reply.error().is_some_and(is_unknown_name);
+    if unknown(before) || unknown(after) || unknown(master) {
+        return Round::UnknownName;
+    }
+    let (Some(addr), Some(again)) = (address(before), address(after)) else {
+        return Round::Malformed("GET-MASTER-ADDR-BY-NAME gave no usable address");
+    };
+    if addr != again {
+        return Round::Torn;
+    }
+    let Some(epoch) = master.field("config-epoch").and_then(|text| text.parse().ok()) else {
+        return Round::Malformed("MASTER gave no config-epoch");
+    };
+    let (Some(sentinels), Some(replicas)) = (sentinels.list(), replicas.list()) else {
+        return Round::Malformed("SENTINELS or REPLICAS gave no list");
+    };
+    let flag = |name: &str| has_flag(master, name);
+    let listed: Vec<(Peer, bool)> = sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
+    let view = View {
+        addr,
+        epoch,
+        run_id: master.field("runid").unwrap_or_default().into(),
+        down: flag("s_down") || flag("o_down"),
+        failing_over: flag("failover_in_progress"),
+        tilt,
+        peers: listed.iter().map(|(peer, up)| (peer.id.clone(), *up)).collect(),
+        replicas: replicas.iter().take(MAX_LISTED).filter_map(replica).collect(),
+    };
+    Round::View { view, peers: listed.into_iter().map(|(peer, _)| peer).collect() }
+}
+
+/// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel that does not allow INFO is taken not to be in TILT.
+pub(crate) fn read_tilt(info: &Reply) -> bool {
+    info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
+}
+
+fn is_unknown_name(line: &str) -> bool {
+    line.contains("No such master with that name")
+}
+
+fn address(reply: &Reply) -> Option<NodeAddr> {
+    match reply.list()? {
+        [host, port] => NodeAddr::parse(host.text()?, port.text()?),
+        _ => None,
+    }
+}
+
+fn has_flag(reply: &Reply, flag: &str) -> bool {
+    reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
+}
+
+fn peer(reply: &Reply) -> Option<(Peer, bool)> {
+    let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
+    let up = !has_flag(reply, "s_down") && !has_flag(reply, "disconnected");
+    Some((Peer { id: MyId::parse(reply.field("runid")?)?, addr }, up))
+}
+
+fn replica(reply: &Reply) -> Option<ReplicaView> {
+    let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
+    let bad = ["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(reply, flag));
+    let linked = reply.field("master-link-status") == Some("ok");
+    let role = reply.field("role-reported").is_none_or(|role| role == "slave");
+    Some(ReplicaView { addr, healthy: !bad && linked && role })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(word: &str) -> Reply {
+        Reply::Text(bytes::Bytes::copy_from_slice(word.as_bytes()))
+    }
+
+    fn list(words: &[&str]) -> Reply {
+        Reply::List(words.iter().map(|word| text(word)).collect())
+    }
+
+    fn round(before: &[&str], after: &[&str]) -> [Reply; QUESTIONS] {
+        let id = "b".repeat(40);
+        [
+            list(before),
+            list(&[
+                "name",
+                "m",
+                "ip",
+                "10.9.9.9",
+                "port",
+                "1",
+                "config-epoch",
+                "7",
+                "flags",
+                "master,s_down",
+                "runid",
+                "r",
+            ]),
+            Reply::List(vec![list(&[
+                "ip",
+                "10.0.0.8",
+                "port",
+                "26379",
+                "runid",
+                &id,
+                "flags",
+                "sentinel,disconnected",
+            ])]),
+            Reply::List(vec![list(&[
+                "ip",
+                "10.0.0.2",
+                "port",
+                "6379",
+                "flags",
+                "slave",
+                "master-link-status",
+                "ok",
+                "some-new-key",
+                "x",
+            ])]),
+            list(after),
+        ]
+    }
+
+    #[test]
+    fn the_address_comes_from_get_master_addr_and_the_epoch_from_master() {
+        let Round::View { view, peers } = read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]), true) else {
+            panic!("a view")
+        };
+        assert_eq!((view.addr.to_string().as_str(), view.epoch), ("10.0.0.1:6379", 7));
+        assert!(view.down && view.tilt && !view.failing_over);
+        assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [false]);
+        assert!(view.replicas.iter().all(|replica| replica.healthy));
+        assert_eq!(peers.len(), 1);
+    }
+
+    #[test]
+    fn a_switch_in_the_middle_tears_the_round() {
+        assert_eq!(read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.2", "6379"]), false), Round::Torn);
+    }
+
+    #[test]
+    fn an_unknown_name_abstains_and_nonsense_is_no_view() {
+        let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
+        answers[0] = Reply::Null;
+        assert_eq!(read_round(&answers, false), Round::UnknownName);
+        for address in [&["10.0.0.1", "0"][..], &["10.0.0.1"], &["", "1"], &["10.0.0.1", "70000"]] {
+            assert!(matches!(read_round(&round(address, address), false), Round::Malformed(_)), "{address:?}");
+        }
+        assert!(matches!(read_round(&answers[..2], false), Round::Malformed(_)));
+    }
+
+    #[test]
+    fn a_refusal_names_what_to_allow() {
+        let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
+        answers[3] = Reply::Error("NOPERM this user has no permissions".into());
+        let Round::Denied(denied) = read_round(&answers, false) else { panic!("a refusal") };
+        assert!(denied.to_string().contains("+sentinel|replicas"), "{denied}");
+    }
+
+    #[test]
+    fn commands_are_arrays_of_bulk_strings() {
+        let mut out = BytesMut::new();
+        put_command(&mut out, &["PING", "é"]);
+        assert_eq!(&out[..], "*2\r\n$4\r\nPING\r\n$2\r\né\r\n".as_bytes());
+    }
+}

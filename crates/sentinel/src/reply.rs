@@ -1,0 +1,105 @@
+//! One reply, whatever the protocol version: the few shapes that Sentinel and `ROLE` answer with.
+//!
+//! `redis-protocol` decodes; this only folds its RESP2 and RESP3 frames into one small type, so that everything above reads
+//! `SENTINEL MASTER` alike whether it came as a flat array or as a map.
+
+use bytes::Bytes;
+use redis_protocol::resp2::types::BytesFrame as Frame2;
+use redis_protocol::resp3::types::BytesFrame as Frame3;
+
+/// A decoded reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Simple, bulk and verbatim strings, and the scalars that nobody here reads.
+    Text(Bytes),
+    /// An error line, without the leading `-`.
+    Error(Box<str>),
+    /// An integer.
+    Number(i64),
+    /// An array, a set, or a map as alternating keys and values.
+    List(Vec<Reply>),
+    /// A RESP3 push, or a RESP2 array on a subscribed connection (the reader knows which).
+    Push(Vec<Reply>),
+    /// Any null.
+    Null,
+}
+
+impl Reply {
+    /// The text, if it is valid UTF-8.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// The elements of a list.
+    pub(crate) fn list(&self) -> Option<&[Self]> {
+        match self {
+            Self::List(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// A number, also one given as text.
+    pub(crate) fn number(&self) -> Option<i64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            _ => self.text()?.parse().ok(),
+        }
+    }
+
+    /// The value behind `key` in a flat list of keys and values.
+    pub(crate) fn field(&self, key: &str) -> Option<&str> {
+        let pairs = self.list()?.chunks_exact(2);
+        pairs
+            .filter_map(|pair| Some((pair.first()?, pair.get(1)?)))
+            .find(|(name, _)| name.text() == Some(key))?
+            .1
+            .text()
+    }
+
+    /// The error line, if this is one.
+    pub(crate) fn error(&self) -> Option<&str> {
+        match self {
+            Self::Error(line) => Some(line),
+            _ => None,
+        }
+    }
+}
+
+impl From<Frame2> for Reply {
+    fn from(frame: Frame2) -> Self {
+        match frame {
+            Frame2::SimpleString(data) | Frame2::BulkString(data) => Self::Text(data),
+            Frame2::Error(line) => Self::Error(Box::from(&*line)),
+            Frame2::Integer(number) => Self::Number(number),
+            Frame2::Array(items) => Self::List(items.into_iter().map(Self::from).collect()),
+            Frame2::Null => Self::Null,
+        }
+    }
+}
+
+impl From<Frame3> for Reply {
+    fn from(frame: Frame3) -> Self {
+        match frame {
+            Frame3::BlobString { data, .. }
+            | Frame3::SimpleString { data, .. }
+            | Frame3::VerbatimString { data, .. }
+            | Frame3::BigNumber { data, .. } => Self::Text(data),
+            Frame3::ChunkedString(data) => Self::Text(data),
+            Frame3::SimpleError { data, .. } => Self::Error(Box::from(&*data)),
+            Frame3::BlobError { data, .. } => Self::Error(String::from_utf8_lossy(&data).into()),
+            Frame3::Number { data, .. } => Self::Number(data),
+            Frame3::Boolean { data, .. } => Self::Number(i64::from(data)),
+            Frame3::Double { data, .. } => Self::Text(Bytes::from(data.to_string())),
+            Frame3::Array { data, .. } => Self::List(data.into_iter().map(Self::from).collect()),
+            Frame3::Set { data, .. } => Self::List(data.into_iter().map(Self::from).collect()),
+            Frame3::Push { data, .. } => Self::Push(data.into_iter().map(Self::from).collect()),
+            Frame3::Map { data, .. } => {
+                Self::List(data.into_iter().flat_map(|(key, value)| [Self::from(key), Self::from(value)]).collect())
+            }
+            Frame3::Null | Frame3::Hello { .. } => Self::Null,
+        }
+    }
+}

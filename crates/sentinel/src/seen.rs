@@ -1,0 +1,126 @@
+//! What discovery sees, as a value: for status, metrics and whoever has to be told. Published whole, never locked.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::{Basis, Epoch, MyId, NodeAddr, Probe, Story};
+
+/// How many failovers are remembered.
+pub(crate) const REMEMBERED: usize = 16;
+
+/// One service, as seen at one moment.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Sentinel's name of the master.
+    pub name: Arc<str>,
+    /// When this was put together.
+    pub at: Instant,
+    /// The machine's state, a stable label.
+    pub state: &'static str,
+    /// The gate is shut.
+    pub holding: bool,
+    /// What is published.
+    pub master: Option<SeenMaster>,
+    /// Members of the electorate, and how many of them are a majority.
+    pub quorum: (usize, usize),
+    /// Every sentinel there is a connection to, or wanted.
+    pub sentinels: Vec<SeenSentinel>,
+    /// Every redis node under observation.
+    pub nodes: Vec<SeenNode>,
+    /// The last commits, oldest first.
+    pub failovers: Vec<Failover>,
+    /// Events counted since the start.
+    pub counts: Counts,
+}
+
+/// The published master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenMaster {
+    /// As announced.
+    pub addr: NodeAddr,
+    /// As dialled.
+    pub dialled: SocketAddr,
+    /// The commit's number.
+    pub generation: u64,
+    /// The config-epoch.
+    pub epoch: Epoch,
+    /// The process behind it, where known.
+    pub run_id: Option<Box<str>>,
+    /// Published since.
+    pub since: Instant,
+}
+
+/// One sentinel.
+#[derive(Debug, Clone)]
+pub struct SeenSentinel {
+    /// Where it is.
+    pub addr: NodeAddr,
+    /// Who it is, once it has said so.
+    pub id: Option<MyId>,
+    /// The connection stands.
+    pub up: bool,
+    /// It pushes events; without them a switch is found by polling only.
+    pub events: bool,
+    /// It belongs to the electorate.
+    pub member: bool,
+    /// What it names, at which epoch, heard when.
+    pub view: Option<(NodeAddr, Epoch, Instant)>,
+    /// Why it is of no use now, for people. Never contains a secret.
+    pub problem: Option<String>,
+}
+
+/// One redis node.
+#[derive(Debug, Clone)]
+pub struct SeenNode {
+    /// As announced.
+    pub addr: NodeAddr,
+    /// The last answer.
+    pub probe: Option<Probe>,
+    /// Why it refuses our questions, for people.
+    pub problem: Option<String>,
+}
+
+/// One move of the points.
+#[derive(Debug, Clone)]
+pub struct Failover {
+    /// Where they led before.
+    pub from: Option<NodeAddr>,
+    /// Where they lead since.
+    pub to: NodeAddr,
+    /// At which epoch.
+    pub epoch: Epoch,
+    /// Why.
+    pub basis: Basis,
+    /// Bytes of the old master's history that the new one does not have, where known.
+    pub lost_bytes: Option<u64>,
+    /// The phases.
+    pub story: Story,
+}
+
+/// Counters since the start of the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Moves of the points.
+    pub commits: u64,
+    /// Times the gate was shut.
+    pub holds: u64,
+    /// Holds that ended without a commit.
+    pub holds_expired: u64,
+    /// Times the target was taken away.
+    pub clears: u64,
+    /// Views at an older epoch than the committed one.
+    pub stale_views: u64,
+    /// Rounds torn by a switch, or not understood.
+    pub bad_rounds: u64,
+    /// Rounds in which the master's name was not known.
+    pub unknown_names: u64,
+    /// Sentinels at odds at one epoch.
+    pub splits: u64,
+    /// Commits whose new master does not continue the old one's history.
+    pub lineage_broken: u64,
+    /// Times the process found that it had been stopped.
+    pub stalls: u64,
+    /// The time traffic was held in commits, added up.
+    pub held: Duration,
+}
