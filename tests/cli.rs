@@ -1,1 +1,255 @@
-//! Stub.
+//! The command line as scripts and people meet it: the real binary, its two streams and its exit code.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output, Stdio};
+
+const PASSWORD: &str = "correct-horse-battery";
+
+/// The binary in an environment that holds nothing but what is given.
+fn pointsman(args: &[&str], env: &[(&str, &str)]) -> Output {
+    command(args, env).output().unwrap()
+}
+
+fn command(args: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
+    command.args(args).env_clear().envs(env.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A file that is there as long as the test runs.
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), text).unwrap();
+    file
+}
+
+fn path(file: &tempfile::NamedTempFile) -> &str {
+    file.path().to_str().unwrap()
+}
+
+#[test]
+fn three_faults_are_three_messages_with_line_and_key() {
+    let config = file(
+        "[[service]]\nname = \"my master\"\nsentinels = [\"a\"]\nconnect_timeout = 5\n[shutdown]\naccept_mim = \"5s\"\n",
+    );
+    for command in ["check", "run", "config"] {
+        let output = pointsman(&[command, "--config", path(&config)], &[]);
+        assert_eq!(output.status.code(), Some(78), "{command}");
+        let shown = stderr(&output);
+        let lines: Vec<&str> = shown.lines().collect();
+        let expected = [
+            (":2:8: service.name: ", "cannot be the name of a master"),
+            (":4:19: service.connect_timeout: ", "write \"5s\" or \"5ms\""),
+            (":6:1: shutdown.accept_mim: ", "did you mean `accept_min`?"),
+        ];
+        assert_eq!(lines.len(), expected.len() + 1, "{shown}");
+        for (line, (place, part)) in lines.iter().zip(expected) {
+            assert!(line.starts_with(&format!("{}{place}", path(&config))) && line.contains(part), "{line}");
+        }
+        assert_eq!(lines[3], "pointsman: 3 faults in the configuration");
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn a_good_configuration_is_called_fine() {
+    let config = file("[[service]]\nsentinels = [\"a\"]\n");
+    let output = pointsman(&["check", "--config", path(&config)], &[]);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert!(stdout(&output).starts_with("fine: 1 service (mymaster), configuration "), "{}", stdout(&output));
+    let by_variable = pointsman(&["check"], &[("POINTSMAN_CONFIG", path(&config))]);
+    assert_eq!(stdout(&by_variable), stdout(&output));
+}
+
+#[test]
+fn a_missing_file_is_a_fault_of_the_configuration() {
+    let output = pointsman(&["check", "--config", "/nowhere/pointsman.toml"], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(
+        stderr(&output).starts_with("--config: config: /nowhere/pointsman.toml cannot be read: "),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(stderr(&output).lines().count(), 2, "one fault, and no talk of missing keys: {}", stderr(&output));
+}
+
+#[test]
+fn a_wrong_command_line_is_64() {
+    for args in [&["run", "--nonsense"][..], &["dance"], &[], &["completions"], &["run", "--password", "x"]] {
+        let output = pointsman(args, &[]);
+        assert_eq!(output.status.code(), Some(64), "{args:?}");
+        assert!(stderr(&output).contains("Usage"), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn help_and_version_go_to_the_standard_output() {
+    let help = pointsman(&["--help"], &[]);
+    assert_eq!((help.status.code(), stderr(&help).as_str()), (Some(0), ""));
+    for part in ["Examples:", "Exit codes:", "run", "check", "config", "status", "completions", "man"] {
+        assert!(stdout(&help).contains(part), "{part}");
+    }
+    let version = pointsman(&["--version"], &[]);
+    assert_eq!(
+        (version.status.code(), stdout(&version)),
+        (Some(0), format!("pointsman {}\n", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn the_printed_configuration_is_accepted_and_the_same() {
+    let config = file(
+        "[[service]]\nname = \"a\"\nsentinels = [\"s1\", \"[::1]\"]\naddress_map = { \"10.0.0.1:6379\" = \"h:1\" }\n\
+         [service.timers]\npoll = \"2s\"\n[[service]]\nname = \"b\"\nsentinels = [\"s1\"]\nlisten = [\"127.0.0.1:6380\"]\n",
+    );
+    let first = pointsman(&["config", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"], &[]);
+    assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
+    let again = file(&stdout(&first));
+    let checked = pointsman(&["check", "--config", path(&again)], &[]);
+    assert_eq!(checked.status.code(), Some(0), "{}", stderr(&checked));
+    let original = pointsman(&["check", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"], &[]);
+    assert_eq!(stdout(&checked), stdout(&original));
+
+    let mut child =
+        command(&["check", "--config", "-"], &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&first.stdout).unwrap();
+    assert_eq!(stdout(&child.wait_with_output().unwrap()), stdout(&original));
+}
+
+#[test]
+fn every_key_is_printed_with_its_default_and_its_origin() {
+    let config = file("[[service]]\nsentinels = [\"a\"]\nhold_timeout = \"7s\"\n");
+    let env = [("POINTSMAN_LOG_LEVEL", "debug"), ("POINTSMAN_HOLD_TIMEOUT", "8s")];
+    let args = ["config", "--config", path(&config), "--set", "service.hold_timeout=9s"];
+    let shown = stdout(&pointsman(&args, &env)).replace("\n# ", " ");
+    for part in [
+        "[default \"10s\"; set by flag --set; POINTSMAN_HOLD_TIMEOUT; changed by a reload]\nhold_timeout = \"9s\"",
+        "[default \"info\"; set by environment POINTSMAN_LOG_LEVEL; POINTSMAN_LOG_LEVEL; changed by a reload]\nlevel = \"debug\"",
+        &format!(
+            "[no default; set by {}:2; POINTSMAN_SENTINEL; needs a restart]\nsentinels = [\"a:26379\"]",
+            path(&config)
+        ),
+        "[default \"5s\"; not changed; POINTSMAN_SHUTDOWN_ACCEPT_MIN; changed by a reload]\naccept_min = \"5s\"",
+    ] {
+        assert!(shown.contains(part), "{part}\n{shown}");
+    }
+    let by_env = stdout(&pointsman(&["config", "--config", path(&config)], &env));
+    assert!(by_env.contains("\nhold_timeout = \"8s\"\n"), "the environment comes before the file");
+}
+
+#[test]
+fn what_kubernetes_injects_is_ignored_and_a_slip_is_named() {
+    let injected = [
+        ("POINTSMAN_SENTINEL", "a"),
+        ("POINTSMAN_SERVICE_HOST", "10.96.0.7"),
+        ("POINTSMAN_SERVICE_PORT", "6379"),
+        ("POINTSMAN_SERVICE_PORT_REDIS", "6379"),
+        ("POINTSMAN_PORT", "tcp://10.96.0.7:6379"),
+        ("POINTSMAN_PORT_6379_TCP", "tcp://10.96.0.7:6379"),
+        ("POINTSMAN_PORT_6379_TCP_PORT", "6379"),
+    ];
+    let output = pointsman(&["check"], &injected);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let output = pointsman(&["check"], &[("POINTSMAN_SENTINEL", "a"), ("POINTSMAN_LISTENN", "x")]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("warning: POINTSMAN_LISTENN") && stderr(&output).contains("`POINTSMAN_LISTEN`"));
+}
+
+#[test]
+fn no_password_appears_in_any_output() {
+    let secret = file(&format!("{PASSWORD}\n"));
+    let good = file(&format!(
+        "[[service]]\nsentinels = [\"127.0.0.1:1\"]\n[service.auth]\nusername = \"u\"\npassword = \"{PASSWORD}\"\n\
+         [service.sentinel_auth]\npassword_file = \"{}\"\n",
+        path(&secret)
+    ));
+    let faulty = file(&format!(
+        "[[service]]\npasword = \"{PASSWORD}\"\n[service.auth]\npassword = {PASSWORD}\npassword_env = \"{PASSWORD}\"\n"
+    ));
+    let unclosed = file(&format!("[[service]]\n[service.auth]\npassword = \"{PASSWORD}\nusername = \"u\"\n"));
+    for config in [&good, &faulty, &unclosed] {
+        for command in ["check", "config"] {
+            let output = pointsman(&[command, "--config", path(config)], &[("POINTSMAN_AUTH_PASSWORD", PASSWORD)]);
+            let shown = stdout(&output) + &stderr(&output);
+            assert!(!shown.contains(PASSWORD), "{command}: {shown}");
+            assert!(!shown.is_empty());
+        }
+    }
+    let shown = stdout(&pointsman(&["config", "--config", path(&good)], &[]));
+    assert!(shown.contains("password = \"<hidden>\"") && shown.contains(path(&secret)), "{shown}");
+    let refused = pointsman(&["check", "--set", &format!("service.auth.password={PASSWORD}")], &[]);
+    assert_eq!(refused.status.code(), Some(78));
+    assert!(!stderr(&refused).contains(PASSWORD));
+}
+
+#[test]
+fn status_says_when_nothing_listens() {
+    // The near end of a connection: the port is taken for as long as it lives, and nobody listens on it.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let holder = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let addr = holder.local_addr().unwrap().to_string();
+    let output = pointsman(&["status", "--admin", &addr], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let shown = stderr(&output);
+    assert!(shown.starts_with(&format!("pointsman: no status from {addr}: is pointsman running there?")), "{shown}");
+    assert_eq!(shown.lines().count(), 1, "{shown}");
+}
+
+#[test]
+fn status_shows_the_document_or_hands_it_on() {
+    const BODY: &str = r#"{"phase":"serving","services":[{"name":"mymaster","target":{"addr":"10.0.0.2:6379"}}]}"#;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let server = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
+            }
+            assert!(request.starts_with(b"GET /status HTTP/1.1\r\n"));
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len()).unwrap();
+        }
+    });
+    let json = pointsman(&["status", "--json"], &[("POINTSMAN_ADMIN", addr.as_str())]);
+    assert_eq!((json.status.code(), stdout(&json)), (Some(0), format!("{BODY}\n")));
+    let shown = stdout(&pointsman(&["status", "--admin", &addr], &[]));
+    assert_eq!(shown, format!("pointsman at {addr}\nphase  serving\n\nmymaster\n  target  addr 10.0.0.2:6379\n"));
+    server.join().unwrap();
+}
+
+#[test]
+fn completions_and_manual_page_are_generated() {
+    for (shell, part) in [("bash", "--sentinel"), ("zsh", "--sentinel"), ("fish", "-l sentinel")] {
+        let output = pointsman(&["completions", shell], &[]);
+        assert!(output.status.success() && stdout(&output).contains(part), "{shell}");
+    }
+    let page = stdout(&pointsman(&["man"], &[]));
+    for part in [".TH pointsman 1", "drain_timeout", "POINTSMAN_SHUTDOWN_DRAIN_TIMEOUT", "[[service]]", "Exit codes"] {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = command(&["man"], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Closed before the program has written: its write then meets a pipe without a reader.
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}

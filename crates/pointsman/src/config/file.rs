@@ -130,7 +130,7 @@ impl<'a> Walk<'a> {
         let name: &str = key.get_ref();
         match (name, value.get_ref()) {
             ("service", DeValue::Array(items)) if items.iter().all(|item| item.get_ref().is_table()) => {
-                for item in items.iter() {
+                for item in items {
                     if let DeValue::Table(table) = item.get_ref() {
                         reading.services.push(self.service(&item.span(), table));
                     }

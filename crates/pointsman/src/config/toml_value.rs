@@ -76,7 +76,7 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
         return None;
     }
     let (mut listen, mut endpoints) = (Vec::new(), Vec::new());
-    for item in items.iter() {
+    for item in items {
         let Some(text) = item.get_ref().as_str() else {
             let what = format!("expected a string in the list, found a {}", item.get_ref().type_str());
             problems.push((item.span(), Problem::new(what, "put it in double quotes")));

@@ -1,0 +1,184 @@
+//! The shape of the command line. Help on what configures comes from the table of options.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+
+use crate::config::{Flags, schema};
+
+const EXAMPLES: &str = "\
+Examples:
+  One master, no file:
+    pointsman run --service mymaster --sentinel redis-sentinel:26379 --listen 0.0.0.0:6379
+
+  With a file, first checked:
+    pointsman check --config /etc/pointsman.toml
+    pointsman run --config /etc/pointsman.toml
+
+  A file to begin with, every key explained:
+    pointsman config --sentinel redis-sentinel:26379 > pointsman.toml
+
+  How is it doing?
+    pointsman status --admin 127.0.0.1:8888
+
+Configuration:
+  Flags come first, then the environment (POINTSMAN_…), then the file, then the defaults.
+  `pointsman config` shows each key with its variable, its default and where its value came from.
+
+Exit codes:
+  0 fine, 64 wrong command line, 78 wrong configuration, 1 anything else.";
+
+/// One address in front of Redis Sentinel that always leads to the one verified master.
+#[derive(Debug, Parser)]
+#[command(name = "pointsman", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Follow the masters and serve their clients, until told to stop.
+    Run(SourceArgs),
+    /// Check the configuration: every fault at once, with file, line and key.
+    ///
+    /// Reads everything that `run` would read, files of passwords included, and starts nothing. Prints every fault as
+    /// FILE:LINE:COLUMN: key: what is wrong; what to do. Exits with 78 if there is one, with 0 if there is none.
+    Check(SourceArgs),
+    /// Show the effective configuration, every key explained, passwords hidden.
+    ///
+    /// What is printed is itself a configuration file. Each key carries its documentation, its default, where its value came
+    /// from, its environment variable, and whether a reload changes it.
+    Config(SourceArgs),
+    /// Show how a running pointsman is doing.
+    Status(StatusArgs),
+    /// Print a completion script for a shell.
+    ///
+    /// For example: pointsman completions bash > /etc/bash_completion.d/pointsman
+    Completions {
+        /// The shell to complete in
+        shell: Shell,
+    },
+    /// Print the manual page.
+    ///
+    /// For example: pointsman man > /usr/share/man/man1/pointsman.1
+    Man,
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Args)]
+pub(super) struct SourceArgs {
+    /// Configuration file; - for the standard input [env: POINTSMAN_CONFIG]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    #[arg(long, value_name = "NAME", help_heading = "Service", help = service_help(), long_help = service_long_help())]
+    service: Option<String>,
+
+    #[arg(long = "sentinel", value_name = "ADDR", help_heading = "Service", help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
+    sentinels: Vec<String>,
+
+    #[arg(long, value_name = "ADDR", help_heading = "Service", help = help("service.listen"), long_help = long_help("service.listen"))]
+    listen: Vec<String>,
+
+    #[arg(long, value_name = "ADDR", help_heading = "Admin", help = help("admin.listen"), long_help = long_help("admin.listen"))]
+    admin: Vec<String>,
+
+    /// Any other key, as section.key=value; may be given several times
+    ///
+    /// For example --set shutdown.drain_timeout=30s --set service.minority=hold. Passwords cannot be given this way, since
+    /// the list of processes is public.
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Everything else")]
+    set: Vec<String>,
+}
+
+impl SourceArgs {
+    pub(super) fn flags(&self) -> Flags {
+        Flags {
+            config: self.config.clone(),
+            service: self.service.clone(),
+            sentinels: self.sentinels.clone(),
+            listen: self.listen.clone(),
+            admin: self.admin.clone(),
+            set: self.set.clone(),
+        }
+    }
+}
+
+/// Whom to ask.
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// Address of its admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else 127.0.0.1:8888]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) admin: Option<String>,
+
+    /// Configuration file to learn the address from [env: POINTSMAN_CONFIG]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) config: Option<PathBuf>,
+
+    /// Print the JSON as it comes
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// The summary of an option with its variable and its default.
+fn help(path: &str) -> String {
+    let summary = schema::option(path).map(crate::config::OptionSpec::summary).unwrap_or_default();
+    format!("{}{}", summary.trim_end_matches('.'), brackets(path))
+}
+
+fn long_help(path: &str) -> String {
+    let paragraphs = schema::option(path).map(crate::config::OptionSpec::paragraphs).unwrap_or_default();
+    format!(
+        "{}\n\nMay be given several times; replaces what environment and file say.{}",
+        paragraphs.join("\n\n"),
+        brackets(path)
+    )
+}
+
+fn service_help() -> String {
+    format!(
+        "Sentinel's name for the master; with several services, the one that flags are about{}",
+        brackets("service.name")
+    )
+}
+
+fn service_long_help() -> String {
+    let rule = "Names the service that the other flags and the environment are about. It is needed when the file has several \
+                services and flags or variables are given for one; all of them are served all the same. Without a service in \
+                a file it is the name of the one that the flags describe.";
+    format!("Sentinel's name for the master.\n\n{rule}{}", brackets("service.name"))
+}
+
+fn brackets(path: &str) -> String {
+    let Some((section_path, key)) = path.rsplit_once('.') else { return String::new() };
+    let variable = schema::section(section_path).map(|section| section.variable(key)).unwrap_or_default();
+    match schema::option(path).and_then(|option| option.default) {
+        Some(default) => format!(" [env: {variable}] [default: {default}]"),
+        None => format!(" [env: {variable}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_comes_from_the_table() {
+        let mut command = Cli::command();
+        let run = command.find_subcommand_mut("run").unwrap();
+        let unwrapped = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (short, long) = (unwrapped(run.render_help().to_string()), unwrapped(run.render_long_help().to_string()));
+        assert!(short.contains("[env: POINTSMAN_LISTEN] [default: 0.0.0.0:6379]"), "{short}");
+        assert!(long.contains("Kubernetes probes come from the node"), "{long}");
+        assert!(!long.contains("--password"), "{long}");
+    }
+}
