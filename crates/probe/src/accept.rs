@@ -7,8 +7,10 @@
 //! Deliberately absent: a limit on the rate. Work for one connection is small, and the bound on their number holds.
 
 use std::fs::File;
+use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
@@ -113,11 +115,15 @@ async fn rescue(
     if made_room {
         // Lets an evicted connection's task run, which closes its socket.
         tokio::task::yield_now().await;
-        // Without a pause before, because the descriptor just freed is anybody's; with a bound, because the connection
-        // that could not be taken may be gone by now.
-        if let Ok(Ok((stream, _))) = tokio::time::timeout(trouble.pause, listener.accept()).await {
-            admit(shared, stream, true, stop).await;
-            return;
+        // One try without a pause, because the descriptor just freed is anybody's. If no connection is there, none is
+        // kept waiting: the system says that it has no descriptor before it looks into the queue.
+        match poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
+            Poll::Ready(Ok((stream, _))) => {
+                trouble.pause = PAUSE.0;
+                return admit(shared, stream, true, stop).await;
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => return,
         }
     }
     let mut stop = stop.clone();
