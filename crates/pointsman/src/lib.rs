@@ -5,4 +5,9 @@
 
 pub mod cli;
 pub mod config;
+pub mod health;
+pub mod metrics;
 pub mod run;
+pub mod status;
+pub mod telemetry;
+pub mod watch;

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::auth::{Credentials, Denied};
-use crate::conn::{Conn, ConnError};
+use crate::conn::{Conn, ConnError, USER_TIMEOUT};
 use crate::discovery::Incoming;
 use crate::questions::put_command;
 use crate::reply::Reply;
@@ -159,7 +159,7 @@ impl Canary {
         if leads_back(dialled, &self.keeper.own) {
             return Err(Trouble::Failed(ProbeFailure::Rejected));
         }
-        let mut conn = Conn::connect(dialled, self.keeper.patience).await?;
+        let mut conn = Conn::connect(dialled, self.keeper.patience, USER_TIMEOUT).await?;
         if self.keeper.verify != Verify::Tcp {
             let greeting =
                 tokio::time::timeout(self.keeper.patience, greet(&mut conn, self.keeper.credentials.as_ref()));

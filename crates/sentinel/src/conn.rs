@@ -24,8 +24,8 @@ const LONGEST_REPLY: usize = 1024 * 1024;
 const LIMITS: Limits =
     Limits { inline_bytes: 64 * 1024, bulk_bytes: LONGEST_REPLY as u64, elements: 64 * 1024, depth: 16, marks: 0 };
 
-/// An unanswered write or keepalive probe ends the connection after this long.
-const USER_TIMEOUT: Duration = Duration::from_secs(3);
+/// For connections to redis nodes: an unanswered write or keepalive probe ends the connection after this long.
+pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Which protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,19 +66,23 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Connects within `patience`. Dead peers are noticed by the kernel after [`USER_TIMEOUT`].
-    pub(crate) async fn connect(addr: SocketAddr, patience: Duration) -> Result<Self, ConnError> {
+    /// Connects within `patience`. Dead peers are noticed by the kernel after `user_timeout`.
+    pub(crate) async fn connect(
+        addr: SocketAddr,
+        patience: Duration,
+        user_timeout: Duration,
+    ) -> Result<Self, ConnError> {
         let stream = tokio::time::timeout(patience, TcpStream::connect(addr))
             .await
             .map_err(|_| ConnError::ConnectTimeout(patience))?
             .map_err(ConnError::Connect)?;
         let socket = SockRef::from(&stream);
         let keepalive =
-            TcpKeepalive::new().with_time(USER_TIMEOUT).with_interval(Duration::from_secs(1)).with_retries(3);
+            TcpKeepalive::new().with_time(user_timeout).with_interval(Duration::from_secs(1)).with_retries(3);
         socket
             .set_tcp_nodelay(true)
             .and_then(|()| socket.set_tcp_keepalive(&keepalive))
-            .and_then(|()| socket.set_tcp_user_timeout(Some(USER_TIMEOUT)))
+            .and_then(|()| socket.set_tcp_user_timeout(Some(user_timeout)))
             .map_err(ConnError::Connect)?;
         Ok(Self {
             stream,

@@ -64,6 +64,12 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Of a command.
     pub command: Duration,
+    /// The shortest pause before a lost sentinel is dialled again.
+    pub reconnect_min: Duration,
+    /// The longest one; pauses double in between, with jitter.
+    pub reconnect_max: Duration,
+    /// How long sent bytes may stay unacknowledged.
+    pub user: Duration,
 }
 
 /// What the rest of the process holds of one service's discovery.
@@ -149,7 +155,7 @@ impl Discovery {
     pub fn new(watches: Vec<Watch>, timeouts: Timeouts, own: &[SocketAddr]) -> (Self, Vec<Handle>) {
         let (out, incoming) = mpsc::channel(BACKLOG);
         let names = watches.iter().map(|watch| Arc::clone(&watch.name)).collect();
-        let mut links = Links::new(names, (timeouts.connect, timeouts.command), out.clone());
+        let mut links = Links::new(names, timeouts, out.clone());
         let (mut groups, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
         for (number, watch) in watches.into_iter().enumerate() {
             let key_auth = links.number(watch.sentinel_auth.as_ref());

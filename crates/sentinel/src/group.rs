@@ -38,6 +38,7 @@ pub(crate) struct Group {
     /// Who told of which other sentinels, and where they are said to be.
     told: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
     master: Option<SeenMaster>,
+    stopped_since: Option<Instant>,
     failovers: Vec<Failover>,
     counts: Counts,
     seen: Arc<ArcSwap<Seen>>,
@@ -62,6 +63,7 @@ impl Group {
             state: machine.state().label(),
             holding: false,
             master: None,
+            stopped_since: Some(now),
             quorum: machine.quorum(),
             sentinels: Vec::new(),
             nodes: Vec::new(),
@@ -77,6 +79,7 @@ impl Group {
             canaries: BTreeMap::new(),
             told: BTreeMap::new(),
             master: None,
+            stopped_since: Some(now),
             failovers: Vec::new(),
             counts: Counts::default(),
             seen: Arc::new(ArcSwap::from_pointee(first)),
@@ -145,16 +148,19 @@ impl Group {
             Action::Probe(node) => self.canary(node).notify_one(),
             Action::Hold => {
                 self.points.hold();
+                self.stopped_since.get_or_insert_with(Instant::now);
                 self.counts.holds += 1;
                 info!(service = %self.name, state = self.machine.state().label(), "gate shut: traffic is held");
             }
             Action::Release => {
                 self.points.release();
+                self.stopped_since = None;
                 info!(service = %self.name, "gate open again: the same master goes on");
             }
             Action::Commit(commit) => self.commit(commit, links),
             Action::Clear(lack) => {
                 self.points.clear();
+                self.stopped_since.get_or_insert_with(Instant::now);
                 self.master = None;
                 self.counts.clears += 1;
                 warn!(service = %self.name, reason = ?lack, "no master: its sessions are cut, new ones wait");
@@ -176,6 +182,7 @@ impl Group {
     fn commit(&mut self, commit: Commit, links: &Links) {
         let Commit { addr, dialled, epoch, run_id, basis, lost_bytes } = commit;
         let name = addr.to_string().into();
+        self.stopped_since = None;
         let target = self.points.commit(Destination { addr: dialled, name, epoch, run_id: run_id.clone() });
         let generation = target.generation().get();
         let story = self.machine.story().clone();
@@ -240,6 +247,7 @@ impl Group {
             state: self.machine.state().label(),
             holding: self.machine.is_holding(),
             master: self.master.clone(),
+            stopped_since: self.stopped_since,
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),

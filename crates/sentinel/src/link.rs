@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::auth::{Credentials, Denied};
 use crate::backoff::Backoff;
 use crate::conn::{Conn, ConnError, Protocol};
-use crate::discovery::Incoming;
+use crate::discovery::{Incoming, Timeouts};
 use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, put_command};
 use crate::reply::Reply;
 use crate::resolve::{Lookup, ResolveError, is_usable};
@@ -39,8 +39,7 @@ pub(crate) struct Spec {
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
     /// Rung to ask now.
     pub(crate) ask: Arc<Notify>,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) command_timeout: Duration,
+    pub(crate) timeouts: Timeouts,
 }
 
 /// Something a link has to tell.
@@ -82,7 +81,7 @@ pub(crate) enum LinkError {
 /// Runs until its owner drops it.
 pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
     let mut lookup = Lookup::new(&spec.sentinel.host, spec.sentinel.port);
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut backoff = Backoff::new(spec.timeouts.reconnect_min, spec.timeouts.reconnect_max);
     loop {
         let began = Instant::now();
         let error = match session(&mut spec, &mut lookup, &out).await {
@@ -101,9 +100,9 @@ pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
 
 /// One connection's life. `Ok` only when nobody listens to this link any more.
 async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incoming>) -> Result<(), LinkError> {
-    let addr = *lookup.addresses(spec.command_timeout).await?.first().ok_or(ResolveError::NotFound)?;
-    let patience = spec.command_timeout * 2;
-    let greeting = tokio::time::timeout(spec.connect_timeout + patience, greet(addr, spec));
+    let addr = *lookup.addresses(spec.timeouts.command).await?.first().ok_or(ResolveError::NotFound)?;
+    let patience = spec.timeouts.command * 2;
+    let greeting = tokio::time::timeout(spec.timeouts.connect + patience, greet(addr, spec));
     let mut session = greeting.await.map_err(|_| LinkError::Silent(patience))??;
     let id = session.id.clone();
     if spec.expect.as_ref().is_some_and(|expected| *expected != id) {
@@ -240,7 +239,7 @@ fn read_event(items: &[Reply]) -> Option<What> {
 
 /// Authenticates, learns the identity, subscribes.
 async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
-    let mut queries = Conn::connect(addr, spec.connect_timeout).await?;
+    let mut queries = Conn::connect(addr, spec.timeouts.connect, spec.timeouts.user).await?;
     hello(&mut queries, spec.credentials.as_ref()).await?;
     let mut commands = BytesMut::new();
     put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
@@ -255,7 +254,7 @@ async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
     let id = answer.text().and_then(MyId::parse).ok_or(LinkError::NoIdentity)?;
     let mut events = None;
     if queries.protocol == Protocol::Resp2 {
-        let mut second = Conn::connect(addr, spec.connect_timeout).await?;
+        let mut second = Conn::connect(addr, spec.timeouts.connect, spec.timeouts.user).await?;
         authenticate(&mut second, spec.credentials.as_ref()).await?;
         events = Some(second);
     }
@@ -263,7 +262,7 @@ async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
     let again = Some(spec.masters.borrow().clone());
     let (asking, answers) = (Vec::new(), Vec::new());
     let mut session = Session { id, addr, queries, events, subscribed, asking, answers, again, deadline: None };
-    session.begin_wanted_round(spec.command_timeout * 2).await?;
+    session.begin_wanted_round(spec.timeouts.command * 2).await?;
     Ok(session)
 }
 

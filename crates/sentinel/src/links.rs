@@ -6,13 +6,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::auth::Credentials;
-use crate::discovery::Incoming;
+use crate::discovery::{Incoming, Timeouts};
 use crate::link::{self, LinkId, Spec};
 use crate::{MyId, NodeAddr};
 
@@ -54,13 +53,13 @@ pub(crate) struct Links {
     credentials: Vec<Option<Credentials>>,
     names: Vec<Arc<str>>,
     made: u64,
-    timeouts: (Duration, Duration),
+    timeouts: Timeouts,
     out: mpsc::Sender<Incoming>,
 }
 
 impl Links {
     /// `names` are the services' names by number; `timeouts` those of connecting and of a command.
-    pub(crate) fn new(names: Vec<Arc<str>>, timeouts: (Duration, Duration), out: mpsc::Sender<Incoming>) -> Self {
+    pub(crate) fn new(names: Vec<Arc<str>>, timeouts: Timeouts, out: mpsc::Sender<Incoming>) -> Self {
         Self { by_key: BTreeMap::new(), credentials: Vec::new(), names, made: 0, timeouts, out }
     }
 
@@ -103,8 +102,7 @@ impl Links {
             expect: wish.expect.clone(),
             masters: watch,
             ask: Arc::clone(&ask),
-            connect_timeout: self.timeouts.0,
-            command_timeout: self.timeouts.1,
+            timeouts: self.timeouts,
         };
         let task = AbortOnDropHandle::new(tokio::spawn(link::run(spec, self.out.clone())));
         let (addr, groups) = (key.0.clone(), wish.groups.clone());

@@ -22,6 +22,8 @@ pub struct Seen {
     pub holding: bool,
     /// What is published.
     pub master: Option<SeenMaster>,
+    /// Since when nothing may be sent to a master, because none is known or the gate is shut; `None` while all flows.
+    pub stopped_since: Option<Instant>,
     /// Members of the electorate, and how many of them are a majority.
     pub quorum: (usize, usize),
     /// Every sentinel there is a connection to, or wanted.

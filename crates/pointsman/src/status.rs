@@ -1,0 +1,256 @@
+//! The status document: everything a person or a script may want to know of this process, as JSON.
+//!
+//! The schema is versioned: fields are added freely, and `schema` changes when one is renamed, removed or given another
+//! meaning. Times are ages in seconds, because clocks here are monotonic and readers' clocks are not ours. No secret is ever
+//! near: this module sees addresses, names and counters only.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use sentinel::{ProbeFailure, Role, Seen};
+use serde::Serialize;
+
+/// Version of the document's shape.
+pub const SCHEMA: u32 = 1;
+
+/// The whole document.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Version of the program.
+    pub version: &'static str,
+    /// Seconds since the start.
+    pub uptime_s: f64,
+    /// Phase of the shutdown: `serving` while there is none.
+    pub phase: &'static str,
+    /// Whether `/ready` says yes, and if not, why.
+    pub ready: bool,
+    /// The reasons against it.
+    pub not_ready_because: Vec<String>,
+    /// Hash of the effective configuration without its secrets.
+    pub config_hash: String,
+    /// Sessions by how they ended since the start.
+    pub drain: Drain,
+    /// One entry a service, in the order of the configuration.
+    pub services: Vec<Service>,
+}
+
+/// Sessions since the start of the process.
+#[derive(Debug, Serialize)]
+pub struct Drain {
+    /// Open now.
+    pub open: u64,
+    /// Ended by themselves.
+    pub left: u64,
+    /// Ended because they were asked to.
+    pub asked: u64,
+    /// Cut.
+    pub cut: u64,
+}
+
+/// One service.
+#[derive(Debug, Serialize)]
+pub struct Service {
+    /// Sentinel's name of the master.
+    pub name: String,
+    /// Where its clients arrive.
+    pub listen: Vec<String>,
+    /// State of discovery: `bootstrap`, `stable`, `suspect`, `armed`, `committing`, `no_master`.
+    pub state: &'static str,
+    /// `open`, or `shut` while traffic is held.
+    pub gate: &'static str,
+    /// Number of the commit in force.
+    pub generation: Option<u64>,
+    /// The master in force.
+    pub target: Option<Target>,
+    /// Seconds for which nothing could be sent to a master; absent while all flows.
+    pub stopped_s: Option<f64>,
+    /// Size of the electorate and of its majority.
+    pub quorum: Quorum,
+    /// Each sentinel.
+    pub sentinels: Vec<Sentinel>,
+    /// Each redis node under observation.
+    pub nodes: Vec<Node>,
+    /// The last moves of the points, oldest first.
+    pub failovers: Vec<Failover>,
+    /// Counters of the data plane.
+    pub traffic: BTreeMap<&'static str, u64>,
+}
+
+/// The master in force.
+#[derive(Debug, Serialize)]
+pub struct Target {
+    /// As announced by the sentinels.
+    pub name: String,
+    /// As dialled.
+    pub addr: String,
+    /// Config-epoch of the commit.
+    pub epoch: u64,
+    /// The process behind it, where known.
+    pub run_id: Option<String>,
+    /// Seconds since the commit.
+    pub age_s: f64,
+}
+
+/// Who may vote, and how many have to.
+#[derive(Debug, Serialize)]
+pub struct Quorum {
+    /// Sentinels that have a vote.
+    pub voters: usize,
+    /// How many make a majority.
+    pub majority: usize,
+}
+
+/// One sentinel.
+#[derive(Debug, Serialize)]
+pub struct Sentinel {
+    /// Its address.
+    pub addr: String,
+    /// Its MYID.
+    pub id: Option<String>,
+    /// Connected.
+    pub up: bool,
+    /// It pushes events.
+    pub events: bool,
+    /// It has a vote.
+    pub votes: bool,
+    /// The master it names.
+    pub says: Option<String>,
+    /// At which epoch.
+    pub epoch: Option<u64>,
+    /// Seconds since it said so.
+    pub age_s: Option<f64>,
+    /// What is wrong with it, and what to do.
+    pub problem: Option<String>,
+}
+
+/// One redis node.
+#[derive(Debug, Serialize)]
+pub struct Node {
+    /// As announced.
+    pub addr: String,
+    /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `silent`, `denied`, `rejected`.
+    pub role: &'static str,
+    /// It answered PING with PONG.
+    pub pong: bool,
+    /// Its offset in the replication stream, in bytes.
+    pub offset: Option<u64>,
+    /// Seconds since it was asked.
+    pub age_s: Option<f64>,
+    /// Why it refuses our questions.
+    pub problem: Option<String>,
+}
+
+/// One move of the points.
+#[derive(Debug, Serialize)]
+pub struct Failover {
+    /// Where they led before.
+    pub from: Option<String>,
+    /// Where they lead since.
+    pub to: String,
+    /// At which epoch.
+    pub epoch: u64,
+    /// Why: `Majority`, `Solo`, `Again`, `Regress`, `BootstrapMinority`.
+    pub basis: String,
+    /// Seconds since the commit.
+    pub age_s: Option<f64>,
+    /// From the first sign of trouble to the commit, in milliseconds.
+    pub suspected_ms: Option<f64>,
+    /// For how long traffic was held before the commit, in milliseconds.
+    pub held_ms: Option<f64>,
+    /// From complete evidence to the commit, in milliseconds.
+    pub verified_ms: Option<f64>,
+    /// Bytes of the old master's history that the new one does not have, estimated, where known.
+    pub lost_bytes: Option<u64>,
+}
+
+fn seconds(since: Duration) -> f64 {
+    (since.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+fn ms(span: Duration) -> f64 {
+    (span.as_secs_f64() * 1e6).round() / 1000.0
+}
+
+/// What discovery sees of one service, as a part of the document. `traffic` and `listen` are the data plane's.
+#[must_use]
+pub fn service(seen: &Seen, listen: Vec<String>, traffic: BTreeMap<&'static str, u64>, now: Instant) -> Service {
+    let age = |at: Instant| seconds(now.saturating_duration_since(at));
+    let target = seen.master.as_ref().map(|master| Target {
+        name: master.addr.to_string(),
+        addr: master.dialled.to_string(),
+        epoch: master.epoch,
+        run_id: master.run_id.as_deref().map(str::to_owned),
+        age_s: age(master.since),
+    });
+    let (voters, majority) = seen.quorum;
+    Service {
+        name: seen.name.to_string(),
+        listen,
+        state: seen.state,
+        gate: if seen.holding { "shut" } else { "open" },
+        generation: seen.master.as_ref().map(|master| master.generation),
+        target,
+        stopped_s: seen.stopped_since.map(age),
+        quorum: Quorum { voters, majority },
+        sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
+        nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
+        failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
+        traffic,
+    }
+}
+
+fn sentinel(seen: &sentinel::SeenSentinel, age: impl Fn(Instant) -> f64) -> Sentinel {
+    Sentinel {
+        addr: seen.addr.to_string(),
+        id: seen.id.as_ref().map(ToString::to_string),
+        up: seen.up,
+        events: seen.events,
+        votes: seen.member,
+        says: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
+        epoch: seen.view.as_ref().map(|(_, epoch, _)| *epoch),
+        age_s: seen.view.as_ref().map(|(_, _, at)| age(*at)),
+        problem: seen.problem.clone(),
+    }
+}
+
+fn node(seen: &sentinel::SeenNode, age: impl Fn(Instant) -> f64) -> Node {
+    let report = seen.probe.as_ref().and_then(|probe| probe.outcome.as_ref().ok());
+    let role = match seen.probe.as_ref().map(|probe| &probe.outcome) {
+        None => "unknown",
+        Some(Ok(report)) => match report.role {
+            Role::Master => "master",
+            Role::Replica { .. } => "replica",
+            Role::Unknown => "unknown",
+        },
+        Some(Err(ProbeFailure::Unreachable)) => "unreachable",
+        Some(Err(ProbeFailure::Silent)) => "silent",
+        Some(Err(ProbeFailure::Denied)) => "denied",
+        Some(Err(ProbeFailure::Rejected)) => "rejected",
+    };
+    Node {
+        addr: seen.addr.to_string(),
+        role,
+        pong: report.is_some_and(|report| report.pong),
+        offset: report.and_then(|report| report.lineage.as_ref()).map(|lineage| lineage.offset),
+        age_s: seen.probe.as_ref().map(|probe| age(probe.asked_at)),
+        problem: seen.problem.clone(),
+    }
+}
+
+fn failover(seen: &sentinel::Failover, age: impl Fn(Instant) -> f64) -> Failover {
+    let story = &seen.story;
+    let suspected = story.committed_at.zip(story.suspected_at).map(|(end, start)| end.saturating_duration_since(start));
+    Failover {
+        from: seen.from.as_ref().map(ToString::to_string),
+        to: seen.to.to_string(),
+        epoch: seen.epoch,
+        basis: format!("{:?}", seen.basis),
+        age_s: story.committed_at.map(age),
+        suspected_ms: suspected.map(ms),
+        held_ms: story.hold().map(ms),
+        verified_ms: story.verification().map(ms),
+        lost_bytes: seen.lost_bytes,
+    }
+}

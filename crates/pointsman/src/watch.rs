@@ -1,0 +1,79 @@
+//! From the configuration to what discovery needs: nothing but a translation.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use route::Points;
+use sentinel::{Credentials, NodeAddr, Rules, Timeouts, Watch};
+
+use crate::config;
+
+/// One service's discovery.
+#[must_use]
+pub fn watch(service: &config::Service, points: Points) -> Watch {
+    let address_map: BTreeMap<NodeAddr, NodeAddr> =
+        service.address_map.iter().map(|(announced, dial)| (node(announced), node(dial))).collect();
+    Watch {
+        name: Arc::from(service.name.as_str()),
+        sentinels: service.sentinels.iter().map(node).collect(),
+        sentinel_auth: credentials(&service.sentinel_auth),
+        auth: credentials(&service.auth),
+        rules: rules(service),
+        probe_timeout: service.timers.verify_timeout,
+        learn: service.learn_sentinels,
+        address_map,
+        points,
+    }
+}
+
+/// The connections to sentinels are shared by all services, and so are their timeouts: the most patient service decides.
+#[must_use]
+pub fn timeouts(services: &[config::Service]) -> Timeouts {
+    let most = |of: fn(&config::Timers) -> std::time::Duration| {
+        services.iter().map(|service| of(&service.timers)).max().unwrap_or_default()
+    };
+    Timeouts {
+        connect: most(|timers| timers.sentinel_connect_timeout),
+        command: most(|timers| timers.command_timeout),
+        reconnect_min: most(|timers| timers.reconnect_min),
+        reconnect_max: most(|timers| timers.reconnect_max),
+        user: most(|timers| timers.sentinel_user_timeout),
+    }
+}
+
+fn rules(service: &config::Service) -> Rules {
+    let timers = &service.timers;
+    Rules {
+        verify: match service.verify {
+            config::Verify::Role => sentinel::Verify::Role,
+            config::Verify::Ping => sentinel::Verify::Ping,
+            config::Verify::Tcp => sentinel::Verify::Tcp,
+        },
+        minority: match service.minority {
+            config::Minority::Keep => sentinel::Minority::Keep,
+            config::Minority::Hold => sentinel::Minority::Hold,
+            config::Minority::Cut => sentinel::Minority::Cut,
+        },
+        poll: timers.poll,
+        poll_suspect: timers.poll_suspect,
+        probe_master: timers.probe_master,
+        probe_replica: timers.probe_replicas,
+        probe_suspect: timers.probe_suspect,
+        view_expiry: timers.view_expiry,
+        hold_max: timers.hold_max,
+        solo_grace: timers.solo_grace,
+        regress_grace: timers.regress_grace,
+        bootstrap_grace: timers.bootstrap_grace,
+        verify_deadline: timers.verify_deadline,
+        unreachable: timers.unreachable_after,
+        ..Rules::default()
+    }
+}
+
+fn node(endpoint: &config::Endpoint) -> NodeAddr {
+    NodeAddr { host: endpoint.host.as_str().into(), port: endpoint.port }
+}
+
+fn credentials(given: &config::Credentials) -> Option<Credentials> {
+    given.password.as_ref().map(|password| Credentials::new(given.username.as_deref(), password.reveal()))
+}
