@@ -10,38 +10,43 @@
 use crate::class::{Class, Group};
 use crate::marks::{MOST_EXPECTED, Mark, Marks};
 use crate::reply::Replies;
-use crate::said::{self, Said};
-use crate::standing::{Answer, Counts, Hint, Standing};
+use crate::said::Said;
+use crate::silence::Silence;
+use crate::standing::{Answer, Counts, Standing};
 
 /// The session left what can be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost;
 
 /// More requests in flight than this are not followed, so that positions can be compared modulo 2^32.
-const MOST_OWED: u32 = 1 << 31;
+pub(crate) const MOST_OWED: u32 = 1 << 31;
 
-/// Whether the server has been told not to answer; as of the last request.
+/// Whether the session is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Silence {
-    None,
-    /// For the next request.
-    Once,
-    /// Until it is told otherwise.
-    Lasting,
+enum Life {
+    Followed,
+    /// `QUIT` was answered.
+    Ended,
+    /// Given up.
+    Opaque,
 }
 
 /// What the server keeps for this connection; as of the last reply.
 #[derive(Debug, Clone, Copy, Default)]
 struct Kept {
-    /// Distinct channels subscribed to, as the server counts them.
-    channels: u32,
-    patterns: u32,
-    shards: u32,
     resp3: bool,
     transaction: bool,
     watching: bool,
     asking: bool,
     tracking: bool,
+}
+
+/// What the session is subscribed to, as the server counts it; as of the last confirmation.
+#[derive(Debug, Clone, Copy, Default)]
+struct Subscriptions {
+    channels: u32,
+    patterns: u32,
+    shards: u32,
 }
 
 #[derive(Debug)]
@@ -51,17 +56,10 @@ pub(crate) struct Book {
     answered: u32,
     marks: Marks,
     kept: Kept,
+    subscriptions: Subscriptions,
     counts: Counts,
-    /// If `unseen`: the position from which on a reply tells that the silent requests have been executed.
-    unseen_until: u32,
-    /// A request was sent to which no reply comes, and nothing has been heard since.
-    unseen: bool,
     silence: Silence,
-    /// A transaction may be open by the time the server reads the next request.
-    may_queue: bool,
-    ended: bool,
-    /// One bit for each [`Hint`].
-    hints: u8,
+    life: Life,
     last_answer: Option<(Class, Answer)>,
 }
 
@@ -72,13 +70,10 @@ impl Book {
             answered: 0,
             marks: Marks::new(),
             kept: Kept::default(),
+            subscriptions: Subscriptions::default(),
             counts: Counts::default(),
-            unseen_until: 0,
-            unseen: false,
-            silence: Silence::None,
-            may_queue: false,
-            ended: false,
-            hints: 0,
+            silence: Silence::new(),
+            life: Life::Followed,
             last_answer: None,
         }
     }
@@ -97,7 +92,7 @@ impl Book {
     #[inline]
     pub(crate) fn request(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
         self.counts.requests = self.counts.requests.saturating_add(1);
-        if class == Class::Ordinary && self.silence == Silence::None {
+        if class == Class::Ordinary && !self.silence.is_kept() {
             return self.owe();
         }
         self.special_request(class, args, most_marks)
@@ -105,7 +100,7 @@ impl Book {
 
     /// A request that gets no reply ended. Whether it uses up `CLIENT REPLY SKIP` differs between servers.
     pub(crate) fn empty_request(&mut self) -> Result<(), Lost> {
-        if self.silence == Silence::Once { Err(Lost) } else { Ok(()) }
+        if self.silence.is_once() { Err(Lost) } else { Ok(()) }
     }
 
     fn owe(&mut self) -> Result<(), Lost> {
@@ -125,13 +120,9 @@ impl Book {
             Class::Replication | Class::Debugger => return Err(Lost),
             class => class,
         };
-        if !self.speak(class)? {
+        let position = self.answered.wrapping_add(self.owed);
+        if !self.silence.request(class, position)? {
             return Ok(());
-        }
-        match class {
-            Class::Multi => self.may_queue = true,
-            Class::Exec | Class::Discard | Class::Reset => self.may_queue = false,
-            _ => {}
         }
         if !matches!(class, Class::Ordinary | Class::Shutdown) {
             self.mark(class, args, most_marks)?;
@@ -149,36 +140,6 @@ impl Book {
         if self.marks.push(mark, most_marks) || class.group() == Group::Blocking { Ok(()) } else { Err(Lost) }
     }
 
-    /// Follows `CLIENT REPLY`; whether the request gets a reply.
-    fn speak(&mut self, class: Class) -> Result<bool, Lost> {
-        match class {
-            // In a transaction these are queued, with a reply.
-            Class::ReplyOff | Class::ReplySkip if self.may_queue => return Err(Lost),
-            Class::ReplyOff => self.silence = Silence::Lasting,
-            Class::ReplySkip if self.silence != Silence::Lasting => self.silence = Silence::Once,
-            Class::ReplySkip => {}
-            Class::ReplyOn => {
-                self.silence = Silence::None;
-                return Ok(true);
-            }
-            Class::Reset if self.silence == Silence::Lasting => {
-                self.silence = Silence::None;
-                return Ok(true);
-            }
-            _ if self.silence == Silence::None => return Ok(true),
-            Class::Ordinary | Class::Blocking | Class::Wait | Class::Shutdown => {
-                if self.silence == Silence::Once {
-                    self.silence = Silence::None;
-                }
-            }
-            // Whether it succeeded cannot be seen.
-            _ => return Err(Lost),
-        }
-        self.unseen = true;
-        self.unseen_until = self.answered.wrapping_add(self.owed);
-        Ok(false)
-    }
-
     /// A frame from the server ended; `frame` still knows it.
     #[inline]
     pub(crate) fn frame(&mut self, frame: &Replies) -> Result<(), Lost> {
@@ -186,13 +147,12 @@ impl Book {
         match top {
             b'>' => return self.push(frame),
             b'*' if !self.kept.resp3 && frame.said().0 != Said::Other && self.message(frame)? => return Ok(()),
-            b'-' => self.hints |= said::hint(frame.line()).map_or(0, bit),
             _ => {}
         }
         if self.owed == 0 {
             return Err(Lost);
         }
-        if !self.marks.is_empty() || self.kept.asking || self.unseen {
+        if !self.marks.is_empty() || self.kept.asking || self.silence.is_unsure() {
             return self.special_reply(frame);
         }
         self.answered();
@@ -235,7 +195,7 @@ impl Book {
                 Ok(true)
             }
             (Said::Confirmed(class), count)
-                if self.head() == Some(class) || (class == Class::SUnsubscribe && self.kept.shards > 0) =>
+                if self.head() == Some(class) || (class == Class::SUnsubscribe && self.subscriptions.shards > 0) =>
             {
                 self.confirmed(class, count)?;
                 Ok(true)
@@ -247,23 +207,14 @@ impl Book {
     /// One channel is subscribed to, or no longer; `count` is how many the server says there are now.
     fn confirmed(&mut self, class: Class, count: Option<u32>) -> Result<(), Lost> {
         let count = count.ok_or(Lost)?;
-        let before = self.kept;
-        let kept = &mut self.kept;
+        let now = &mut self.subscriptions;
         // The server counts channels and patterns together, shard channels apart.
-        let now = match class {
-            Class::Subscribe | Class::Unsubscribe => {
-                kept.channels = count.saturating_sub(kept.patterns);
-                before.channels
-            }
-            Class::PSubscribe | Class::PUnsubscribe => {
-                kept.patterns = count.saturating_sub(kept.channels);
-                before.patterns
-            }
-            _ => {
-                kept.shards = count;
-                before.shards
-            }
+        let (counter, others) = match class {
+            Class::Subscribe | Class::Unsubscribe => (&mut now.channels, now.patterns),
+            Class::PSubscribe | Class::PUnsubscribe => (&mut now.patterns, now.channels),
+            _ => (&mut now.shards, 0),
         };
+        let before = std::mem::replace(counter, count.saturating_sub(others));
         let asked = self.head() == Some(class);
         let Some(mark) = self.marks.first_mut().filter(|_| asked) else {
             // A cluster takes shard channels away when their slot moves. Nothing else comes unasked.
@@ -271,7 +222,7 @@ impl Book {
             return if class == Class::SUnsubscribe { Ok(()) } else { Err(Lost) };
         };
         // Without channels, the request is about all there are, and is answered once if there are none.
-        let expected = if mark.expected() == 0 { now.max(1) } else { mark.expected() };
+        let expected = if mark.expected() == 0 { before.max(1) } else { mark.expected() };
         mark.expect(expected - 1);
         if expected > 1 {
             self.uncounted();
@@ -287,9 +238,7 @@ impl Book {
     /// Notes that the server has come to the request that is answered now.
     fn heard(&mut self) {
         self.kept.asking = false;
-        if self.answered.wrapping_sub(self.unseen_until) < MOST_OWED {
-            self.unseen = false;
-        }
+        self.silence.heard(self.answered);
     }
 
     fn special_reply(&mut self, frame: &Replies) -> Result<(), Lost> {
@@ -337,8 +286,8 @@ impl Book {
             Class::TrackingOff => self.kept.tracking = false,
             // The answer is a map in RESP3 only.
             Class::Hello => self.kept.resp3 = top == b'%',
-            Class::Reset => self.kept = Kept::default(),
-            Class::Quit => self.ended = true,
+            Class::Reset => (self.kept, self.subscriptions) = (Kept::default(), Subscriptions::default()),
+            Class::Quit => self.life = Life::Ended,
             // The stream that follows is no sequence of replies. And a subscription is answered by confirmations only.
             Class::Monitor => return Err(Lost),
             _ if class.group() == Group::Subscribing => return Err(Lost),
@@ -348,13 +297,16 @@ impl Book {
     }
 
     fn is_subscribed(&self) -> bool {
-        let Kept { channels, patterns, shards, .. } = self.kept;
+        let Subscriptions { channels, patterns, shards } = self.subscriptions;
         channels | patterns | shards != 0
     }
 
     /// The standing of a session that is between frames in both directions, or not.
     pub(crate) fn standing(&self, between_frames: bool) -> Standing {
-        let Kept { transaction, watching, asking, tracking, .. } = self.kept;
+        let Kept { transaction, watching, asking, tracking, resp3: _ } = self.kept;
+        if self.life == Life::Opaque {
+            return Standing::Opaque;
+        }
         if transaction {
             return Standing::Transaction;
         }
@@ -362,21 +314,15 @@ impl Book {
             let blocked = between_frames && self.head().is_some_and(|class| class.group() == Group::Blocking);
             return if blocked { Standing::Blocked } else { Standing::Busy };
         }
-        if self.ended {
+        if self.life == Life::Ended {
             Standing::Ended
         } else if self.is_subscribed() {
             Standing::Subscribed
-        } else if watching || asking || tracking || self.unseen || self.silence != Silence::None {
+        } else if watching || asking || tracking || self.silence.is_unsure() || self.silence.is_kept() {
             Standing::Pinned
         } else {
             Standing::Quiet
         }
-    }
-
-    pub(crate) fn take_hint(&mut self) -> Option<Hint> {
-        let hint = HINTS.into_iter().find(|hint| self.hints & bit(*hint) != 0)?;
-        self.hints &= !bit(hint);
-        Some(hint)
     }
 
     pub(crate) fn take_counts(&mut self) -> Counts {
@@ -387,25 +333,20 @@ impl Book {
         self.last_answer
     }
 
-    /// Frees what was allocated.
-    pub(crate) fn clear(&mut self) {
+    #[cfg(test)]
+    pub(crate) fn allocated(&self) -> usize {
+        self.marks.allocated()
+    }
+
+    pub(crate) fn is_opaque(&self) -> bool {
+        self.life == Life::Opaque
+    }
+
+    /// Gives up, for good, and frees what was allocated.
+    pub(crate) fn turn_opaque(&mut self) {
+        self.life = Life::Opaque;
         self.marks.clear();
     }
-}
-
-/// The gravest first.
-const HINTS: [Hint; 7] = [
-    Hint::ReadOnly,
-    Hint::Unblocked,
-    Hint::MasterDown,
-    Hint::Loading,
-    Hint::ClusterDown,
-    Hint::NoReplicas,
-    Hint::TryAgain,
-];
-
-fn bit(hint: Hint) -> u8 {
-    1 << hint as u8
 }
 
 /// Whether a request that is queued would change, within the answer to `EXEC`, how the answers after it have to be read.

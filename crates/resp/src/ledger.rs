@@ -8,7 +8,7 @@
 
 use crate::book::{Book, Lost};
 use crate::class::Class;
-use crate::limits::Limits;
+use crate::limits::{Bounds, Limits};
 use crate::reply::{Heard, Replies};
 use crate::request::{Asked, Requests};
 use crate::standing::{Answer, Counts, Direction, Hint, Standing};
@@ -20,23 +20,14 @@ pub struct Ledger {
     requests: Requests,
     replies: Replies,
     book: Book,
-    limits: Limits,
-    opaque: bool,
-    last_request: Option<Class>,
+    limits: Bounds,
 }
 
 impl Ledger {
     /// The ledger of a fresh connection: RESP2, nothing owed, between frames.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        Self {
-            requests: Requests::new(),
-            replies: Replies::new(),
-            book: Book::new(),
-            limits: *limits,
-            opaque: false,
-            last_request: None,
-        }
+        Self { requests: Requests::new(), replies: Replies::new(), book: Book::new(), limits: Bounds::from(limits) }
     }
 
     /// Takes `bytes` that go from the client to the server, in order.
@@ -57,20 +48,14 @@ impl Ledger {
     }
 
     fn take_request(&mut self, input: &mut &[u8]) {
-        if self.opaque {
+        if self.book.is_opaque() {
             *input = &[];
             return;
         }
         let booked = match self.requests.scan(input, &self.limits) {
             Asked::More => return,
-            Asked::Request(class, args) => {
-                self.last_request = Some(class);
-                self.book.request(class, args, self.limits.marks)
-            }
-            Asked::Empty => {
-                self.last_request = None;
-                self.book.empty_request()
-            }
+            Asked::Request(class, args) => self.book.request(class, args, self.limits.marks),
+            Asked::Empty => self.book.empty_request(),
             Asked::Lost => Err(Lost),
         };
         if booked == Err(Lost) {
@@ -96,7 +81,7 @@ impl Ledger {
     }
 
     fn take_reply(&mut self, input: &mut &[u8]) {
-        if self.opaque {
+        if self.book.is_opaque() {
             *input = &[];
             return;
         }
@@ -111,17 +96,22 @@ impl Ledger {
         }
     }
 
+    /// Levels and marks that have been allocated.
+    #[cfg(test)]
+    pub(crate) fn allocated(&self) -> usize {
+        self.replies.allocated() + self.book.allocated()
+    }
+
     #[cold]
     fn turn_opaque(&mut self) {
-        self.opaque = true;
         self.replies.clear();
-        self.book.clear();
+        self.book.turn_opaque();
     }
 
     /// Whether the bytes seen so far end between two frames of that direction. Never true of an opaque session.
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
-        !self.opaque
+        !self.book.is_opaque()
             && match direction {
                 Direction::Request => self.requests.at_boundary(),
                 Direction::Reply => self.replies.at_boundary(),
@@ -138,9 +128,6 @@ impl Ledger {
     /// Where the session stands.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        if self.opaque {
-            return Standing::Opaque;
-        }
         self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
     }
 
@@ -150,31 +137,28 @@ impl Ledger {
     #[must_use]
     pub fn body_left(&self, direction: Direction) -> u64 {
         match direction {
-            _ if self.opaque => 0,
-            Direction::Request => self.requests.body_left(),
-            Direction::Reply => self.replies.body_left(),
+            _ if self.book.is_opaque() => 0,
+            Direction::Request => u64::from(self.requests.body_left()),
+            Direction::Reply => u64::from(self.replies.body_left()),
         }
     }
 
     /// Notes that `n` bytes have been moved without being shown. More than [`body_left`](Self::body_left) is a mistake, after
     /// which the boundaries are not known any more: the session turns opaque.
     pub fn skip_body(&mut self, direction: Direction, n: u64) {
-        if self.opaque {
+        if self.book.is_opaque() {
             return;
         }
-        if n > self.body_left(direction) {
-            self.turn_opaque();
-            return;
-        }
-        match direction {
-            Direction::Request => self.requests.skip_body(n),
-            Direction::Reply => self.replies.skip_body(n),
+        match (direction, u32::try_from(n)) {
+            (Direction::Request, Ok(n)) if n <= self.requests.body_left() => self.requests.skip_body(n),
+            (Direction::Reply, Ok(n)) if n <= self.replies.body_left() => self.replies.skip_body(n),
+            _ => self.turn_opaque(),
         }
     }
 
     /// One of the hints seen since they were last taken, the gravest first; `None` once all have been taken.
     pub fn take_hint(&mut self) -> Option<Hint> {
-        self.book.take_hint()
+        self.replies.take_hint()
     }
 
     /// The frames counted since this was last called. Nothing is counted of an opaque session.
@@ -186,7 +170,7 @@ impl Ledger {
     /// [`request_one`](Self::request_one), the place for an observer that records what can be played again.
     #[must_use]
     pub fn last_request(&self) -> Option<Class> {
-        self.last_request
+        self.requests.last()
     }
 
     /// The class and answer of the last request answered, unless it was ordinary. With [`reply_one`](Self::reply_one), the

@@ -15,6 +15,7 @@
 
 mod book;
 mod class;
+mod feed;
 mod frames;
 mod inline;
 mod ledger;
@@ -25,9 +26,21 @@ mod number;
 mod reply;
 mod request;
 mod said;
+mod silence;
 mod stack;
 mod standing;
 mod word;
+
+#[cfg(test)]
+mod conversation_tests;
+#[cfg(test)]
+mod ledger_tests;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod reply_tests;
+#[cfg(test)]
+mod request_tests;
 
 pub use class::{Class, Group};
 pub use frames::{Frames, NotResp};

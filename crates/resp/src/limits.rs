@@ -3,13 +3,17 @@
 //! A limit never refuses anything to a client: what goes beyond it turns the session opaque, so the bytes are forwarded all
 //! the same and the server, which has limits of its own, gives the answer.
 
+use crate::request::LONGEST_BULK;
+use crate::stack::MOST;
+
 /// The bounds of one session's bookkeeping. What exceeds one of them turns the session opaque; nothing is ever rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest inline command, in bytes up to and with its line feed. Redis's own bound is 64 KiB
     /// (`redis:src/server.h`, `PROTO_INLINE_MAX_SIZE`).
     pub inline_bytes: u32,
-    /// Longest bulk string in either direction, in bytes. Redis's default is 512 MiB (`proto-max-bulk-len`).
+    /// Longest bulk string in either direction, in bytes. Redis's default is 512 MiB (`proto-max-bulk-len`). Values above
+    /// 2^32 - 3 mean 2^32 - 3.
     pub bulk_bytes: u64,
     /// Most elements one aggregate may announce, arguments of a request included; a map of `n` pairs has `2 n`. Nothing is
     /// stored for an element, so this only keeps nonsense out. Values above 2^31 - 2 mean 2^31 - 2.
@@ -25,5 +29,27 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self { inline_bytes: 64 * 1024, bulk_bytes: 512 * 1024 * 1024, elements: 1 << 30, depth: 128, marks: 1024 }
+    }
+}
+
+/// The limits as the scanners hold them, in sixteen bytes a session, and none beyond what they can count.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) inline_bytes: u32,
+    pub(crate) bulk_bytes: u32,
+    pub(crate) elements: u32,
+    pub(crate) depth: u16,
+    pub(crate) marks: u16,
+}
+
+impl From<&Limits> for Bounds {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            inline_bytes: limits.inline_bytes,
+            bulk_bytes: u32::try_from(limits.bulk_bytes).unwrap_or(u32::MAX).min(LONGEST_BULK),
+            elements: limits.elements.min(MOST),
+            depth: limits.depth,
+            marks: limits.marks,
+        }
     }
 }

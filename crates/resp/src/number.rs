@@ -1,15 +1,15 @@
 //! The decimal number of a header line (`*2\r\n`, `$-1\r\n`, `$?\r\n`), taken as its bytes arrive.
 //!
 //! As strict as Redis itself (`redis:src/util.c`, `string2ll`): no plus sign, no leading zeros, no blanks. A header that
-//! Redis would refuse is one whose meaning must not be guessed.
+//! Redis would refuse is one whose meaning must not be guessed. Nor can it be larger than 32 bits, which is beyond every limit.
 
 /// What a header line announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
     /// That many.
-    Count(u64),
+    Count(u32),
     /// A negative number, given without its sign; never zero.
-    Minus(u64),
+    Minus(u32),
     /// `?`: unknown yet, the end will be marked.
     Streamed,
 }
@@ -29,65 +29,61 @@ const MINUS: u8 = 0x80;
 const STREAMED: u8 = 0x40;
 const CARRIAGE: u8 = 0x20;
 const DIGITS: u8 = 0x1f;
-/// Every number of so many digits fits into 64 bits; Redis knows nothing longer.
-const MOST_DIGITS: u8 = 19;
 
-/// A number under way. Ready for the next one whenever one has ended.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Number {
-    value: u64,
-    /// Number of digits so far, and the flags above.
-    form: u8,
-}
+/// What a number under way looks like so far: the count of its digits, and the flags above. Its value is kept by the
+/// caller, whose other counters have no use for their place meanwhile. Ready for the next number whenever one has ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Number(u8);
 
 impl Number {
-    /// Takes bytes off the front of `input` up to the end of the line.
+    /// Takes bytes off the front of `input` up to the end of the line. At the first byte, `value` may be anything.
     #[inline]
-    pub(crate) fn take(&mut self, input: &mut &[u8]) -> Taken {
-        if self.form == 0 {
+    pub(crate) fn take(&mut self, value: &mut u32, input: &mut &[u8]) -> Taken {
+        if self.0 == 0 {
             // Nearly all headers are this short, and they nearly always come in one piece.
             match *input {
                 [a @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
                     *input = rest;
-                    return Taken::Whole(Length::Count(u64::from(a - b'0')));
+                    return Taken::Whole(Length::Count(u32::from(a - b'0')));
                 }
                 [a @ b'1'..=b'9', b @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
                     *input = rest;
-                    return Taken::Whole(Length::Count(u64::from(a - b'0') * 10 + u64::from(b - b'0')));
+                    return Taken::Whole(Length::Count(u32::from(a - b'0') * 10 + u32::from(b - b'0')));
                 }
-                _ => {}
+                _ => *value = 0,
             }
         }
-        self.take_any(input)
+        self.take_any(value, input)
     }
 
-    fn take_any(&mut self, input: &mut &[u8]) -> Taken {
+    fn take_any(&mut self, value: &mut u32, input: &mut &[u8]) -> Taken {
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
-            if self.form & CARRIAGE != 0 {
-                return if byte == b'\n' { self.end() } else { Taken::Bad };
+            if self.0 & CARRIAGE != 0 {
+                return if byte == b'\n' { self.end(*value) } else { Taken::Bad };
             }
-            let digits = self.form & DIGITS;
+            let digits = self.0 & DIGITS;
             match byte {
                 b'0'..=b'9' => {
-                    let leading_zero = digits == 1 && self.value == 0;
-                    if leading_zero || digits == MOST_DIGITS || self.form & STREAMED != 0 {
-                        return Taken::Bad;
+                    let longer = value.checked_mul(10).and_then(|value| value.checked_add(u32::from(byte - b'0')));
+                    let leading_zero = digits == 1 && *value == 0;
+                    match longer {
+                        Some(longer) if !leading_zero && self.0 & STREAMED == 0 => *value = longer,
+                        _ => return Taken::Bad,
                     }
-                    self.value = self.value * 10 + u64::from(byte - b'0');
-                    self.form += 1;
+                    self.0 += 1;
                 }
-                b'\r' if digits > 0 || self.form & STREAMED != 0 => self.form |= CARRIAGE,
-                b'-' if self.form == 0 => self.form = MINUS,
-                b'?' if self.form == 0 => self.form = STREAMED,
+                b'\r' if digits > 0 || self.0 & STREAMED != 0 => self.0 |= CARRIAGE,
+                b'-' if self.0 == 0 => self.0 = MINUS,
+                b'?' if self.0 == 0 => self.0 = STREAMED,
                 _ => return Taken::Bad,
             }
         }
         Taken::More
     }
 
-    fn end(&mut self) -> Taken {
-        let Self { value, form } = std::mem::take(self);
+    fn end(&mut self, value: u32) -> Taken {
+        let Self(form) = std::mem::take(self);
         if form & STREAMED != 0 {
             Taken::Whole(Length::Streamed)
         } else if form & MINUS == 0 {
@@ -105,13 +101,13 @@ mod tests {
     use super::{Length, Number, Taken};
 
     fn whole(text: &[u8]) -> Taken {
-        Number::default().take(&mut &*text)
+        Number::default().take(&mut 77, &mut &*text)
     }
 
     fn bytewise(text: &[u8]) -> Taken {
-        let mut number = Number::default();
+        let (mut number, mut value) = (Number::default(), 77);
         for byte in text {
-            let taken = number.take(&mut &[*byte][..]);
+            let taken = number.take(&mut value, &mut &[*byte][..]);
             if taken != Taken::More {
                 return taken;
             }
@@ -126,7 +122,7 @@ mod tests {
             (b"7\r\n", Length::Count(7)),
             (b"16\r\n", Length::Count(16)),
             (b"536870912\r\n", Length::Count(536_870_912)),
-            (b"9223372036854775807\r\n", Length::Count(9_223_372_036_854_775_807)),
+            (b"4294967295\r\n", Length::Count(u32::MAX)),
             (b"-1\r\n", Length::Minus(1)),
             (b"-27\r\n", Length::Minus(27)),
             (b"?\r\n", Length::Streamed),
@@ -158,7 +154,8 @@ mod tests {
             b"1\r\r\n",
             b"1\n",
             b"a\r\n",
-            b"10000000000000000000\r\n",
+            b"4294967296\r\n",
+            b"99999999999999999999999\r\n",
         ];
         for text in bad {
             assert_eq!(whole(text), Taken::Bad, "{text:?}");
@@ -173,10 +170,10 @@ mod tests {
         }
         for text in [&b"1\r\nrest"[..], b"12\r\nrest", b"123\r\nrest"] {
             let mut input = text;
-            let mut number = Number::default();
-            number.take(&mut input);
+            let (mut number, mut value) = (Number::default(), 0);
+            number.take(&mut value, &mut input);
             assert_eq!(input, b"rest");
-            assert_eq!(number.take(&mut &b"5\r\n"[..]), Taken::Whole(Length::Count(5)));
+            assert_eq!(number.take(&mut value, &mut &b"5\r\n"[..]), Taken::Whole(Length::Count(5)));
         }
     }
 }

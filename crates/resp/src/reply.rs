@@ -5,11 +5,13 @@
 //! other frames is kept: the type of the frame, the first bytes of a line that is the whole frame, and, when asked for,
 //! the first element of an array and the count in a confirmation.
 
-use crate::limits::Limits;
+use crate::feed::find_feed;
+use crate::limits::Bounds;
 use crate::number::{Length, Number, Taken};
-use crate::request::skip;
-use crate::said::Said;
-use crate::stack::{Ended, MOST, Stack};
+use crate::request::{len, size, skip};
+use crate::said::{self, Said};
+use crate::stack::{Ended, Stack};
+use crate::standing::Hint;
 use crate::word::{LONGEST, Word};
 
 /// What the bytes came to.
@@ -55,19 +57,17 @@ enum Look {
     Nothing,
 }
 
-const CRLF: u64 = 2;
+const CRLF: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Replies {
-    /// Bytes of the bulk string under way that are still to come, with its line end.
-    left: u64,
-    number: Number,
+    /// Bytes of the bulk string under way that are still to come, with its line end. In a header: its number so far.
+    left: u32,
     stack: Stack,
     word: Word,
     said: Said,
-    /// The number of a confirmation.
-    count: Option<u32>,
     state: State,
+    number: Number,
     look: Look,
     /// The type of the value under way.
     kind: u8,
@@ -77,6 +77,8 @@ pub(crate) struct Replies {
     chunked: bool,
     /// Whether the last byte of the line so far is a carriage return.
     carriage: bool,
+    /// One bit for each [`Hint`] heard and not taken.
+    hints: u8,
 }
 
 impl Replies {
@@ -84,10 +86,10 @@ impl Replies {
         Self {
             left: 0,
             number: Number::default(),
+            hints: 0,
             stack: Stack::default(),
             word: Word::default(),
             said: Said::Other,
-            count: None,
             state: State::Start,
             look: Look::Nothing,
             kind: 0,
@@ -102,12 +104,12 @@ impl Replies {
     }
 
     /// Bytes of the bulk string under way that nobody needs to see.
-    pub(crate) fn body_left(&self) -> u64 {
+    pub(crate) fn body_left(&self) -> u32 {
         if self.state == State::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
 
     /// Notes bytes moved unseen, at most as many as [`body_left`](Self::body_left).
-    pub(crate) fn skip_body(&mut self, n: u64) {
+    pub(crate) fn skip_body(&mut self, n: u32) {
         self.left -= n.min(self.body_left());
     }
 
@@ -123,7 +125,16 @@ impl Replies {
 
     /// The first element of the frame that has just ended, if it was looked at, and the count of a confirmation.
     pub(crate) fn said(&self) -> (Said, Option<u32>) {
-        (self.said, self.count)
+        let text = self.word.whole();
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        (self.said, std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()))
+    }
+
+    /// The gravest of the hints heard, once each.
+    pub(crate) fn take_hint(&mut self) -> Option<Hint> {
+        let hint = said::HINTS.into_iter().find(|hint| self.hints & said::bit(*hint) != 0)?;
+        self.hints &= !said::bit(hint);
+        Some(hint)
     }
 
     /// Frees what was allocated.
@@ -131,9 +142,14 @@ impl Replies {
         self.stack.clear();
     }
 
+    #[cfg(test)]
+    pub(crate) fn allocated(&self) -> usize {
+        self.stack.allocated()
+    }
+
     /// Takes bytes off the front of `input` up to the end of a frame. `curious`: look at the first element if the frame is an
     /// array; at that of a push it always looks.
-    pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Limits, curious: bool) -> Heard {
+    pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds, curious: bool) -> Heard {
         loop {
             let step = match self.state {
                 State::Start | State::Value => self.value(input, curious),
@@ -178,7 +194,6 @@ impl Replies {
             self.top = kind;
             self.word.clear();
             self.said = Said::Other;
-            self.count = None;
             self.look = match kind {
                 b'+' | b'-' => Look::Line,
                 b'>' => Look::First,
@@ -207,8 +222,8 @@ impl Replies {
     }
 
     #[inline]
-    fn header(&mut self, input: &mut &[u8], limits: &Limits) -> Step {
-        let length = match self.number.take(input) {
+    fn header(&mut self, input: &mut &[u8], limits: &Bounds) -> Step {
+        let length = match self.number.take(&mut self.left, input) {
             Taken::More => return Step::More,
             Taken::Bad => return Step::Lost,
             Taken::Whole(length) => length,
@@ -232,40 +247,40 @@ impl Replies {
     }
 
     #[inline]
-    fn begin_string(&mut self, len: u64) -> Step {
-        self.left = len.saturating_add(CRLF);
+    fn begin_string(&mut self, len: u32) -> Step {
+        self.left = len + CRLF;
         self.state = State::Body;
-        if self.look == Look::Here && len <= LONGEST as u64 && self.stack.depth() == 1 && !self.chunked {
+        if self.look == Look::Here && len <= LONGEST && self.stack.depth() == 1 && !self.chunked {
             self.state = State::Word;
         }
         Step::Go
     }
 
-    fn aggregate(&mut self, count: u64, limits: &Limits) -> Step {
+    fn aggregate(&mut self, count: u32, limits: &Bounds) -> Step {
         let each = if matches!(self.kind, b'%' | b'|') { 2 } else { 1 };
-        match count.checked_mul(each).and_then(|elements| u32::try_from(elements).ok()) {
+        match count.checked_mul(each) {
             Some(0) if self.kind == b'|' => {
                 self.state = State::Value;
                 Step::Go
             }
             Some(0) => self.element(),
-            Some(elements) if elements <= limits.elements.min(MOST) => self.enter(Some(elements), limits),
+            Some(elements) if elements <= limits.elements => self.enter(Some(elements), limits),
             _ => Step::Lost,
         }
     }
 
-    fn enter(&mut self, count: Option<u32>, limits: &Limits) -> Step {
+    fn enter(&mut self, count: Option<u32>, limits: &Bounds) -> Step {
         self.state = State::Value;
         if self.stack.enter(count, self.kind == b'|', limits.depth) { Step::Go } else { Step::Lost }
     }
 
     /// Takes what there is of the first element.
     fn take_word(&mut self, input: &mut &[u8]) -> Step {
-        let wanted = usize::try_from(self.left - CRLF).unwrap_or_default();
+        let wanted = size(self.left - CRLF);
         let (word, rest) = input.split_at(wanted.min(input.len()));
         *input = rest;
         self.word.push(word);
-        self.left -= word.len() as u64;
+        self.left -= len(word);
         if self.left > CRLF {
             return Step::More;
         }
@@ -328,12 +343,9 @@ impl Replies {
     fn line_end(&mut self) -> Step {
         match self.look {
             Look::Here if self.stack.depth() == 1 => self.first_said(),
-            Look::Number if self.stack.depth() == 1 && self.kind == b':' => {
-                let text = self.word.beginning();
-                let text = text.strip_suffix(b"\r").unwrap_or(text);
-                self.count = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-                self.look = Look::Nothing;
-            }
+            // Kept until the frame ends.
+            Look::Number if self.stack.depth() == 1 && self.kind == b':' => self.look = Look::Nothing,
+            Look::Line if self.kind == b'-' => self.hints |= said::hint(self.word.beginning()).map_or(0, said::bit),
             _ => {}
         }
         if self.kind == b'.' {
@@ -371,10 +383,4 @@ enum Step {
     More,
     Frame,
     Lost,
-}
-
-/// Where the first line feed is. Most lines are shorter than the start-up of a vectorised search.
-#[inline]
-fn find_feed(input: &[u8]) -> Option<usize> {
-    memchr::memchr(b'\n', input)
 }

@@ -5,10 +5,9 @@
 
 use crate::class::Class;
 use crate::inline::{Inline, Line};
-use crate::limits::Limits;
+use crate::limits::Bounds;
 use crate::naming::Naming;
 use crate::number::{Length, Number, Taken};
-use crate::stack::MOST;
 use crate::word::{LONGEST, Word};
 
 /// What the bytes came to.
@@ -42,33 +41,39 @@ enum State {
 }
 
 /// Lengths of line ends.
-const CRLF: u64 = 2;
+const CRLF: u32 = 2;
+/// The longest string that can be counted.
+pub(crate) const LONGEST_BULK: u32 = u32::MAX - CRLF;
 
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// Of the argument under way: bytes to come with its line end. Of an inline command: bytes seen.
-    left: u64,
-    number: Number,
+    /// Of the argument under way: bytes to come with its line end. Of an inline command: bytes seen. In a header: its number
+    /// so far.
+    left: u32,
     /// Words of the request: announced by an array, seen so far of an inline command.
     args: u32,
     args_left: u32,
     word: Word,
     naming: Naming,
     state: State,
+    number: Number,
     inline: Inline,
+    /// Of the request that ended last; `None` for an empty one.
+    last: Option<Class>,
 }
 
 impl Requests {
     pub(crate) fn new() -> Self {
         Self {
             left: 0,
-            number: Number::default(),
             args: 0,
             args_left: 0,
             word: Word::default(),
             naming: Naming::START,
             state: State::Start,
+            number: Number::default(),
             inline: Inline::default(),
+            last: None,
         }
     }
 
@@ -77,17 +82,22 @@ impl Requests {
     }
 
     /// Bytes of the argument under way that nobody needs to see.
-    pub(crate) fn body_left(&self) -> u64 {
+    pub(crate) fn body_left(&self) -> u32 {
         if self.state == State::Body { self.left.saturating_sub(CRLF) } else { 0 }
     }
 
     /// Notes bytes moved unseen, at most as many as [`body_left`](Self::body_left).
-    pub(crate) fn skip_body(&mut self, n: u64) {
+    pub(crate) fn skip_body(&mut self, n: u32) {
         self.left -= n.min(self.body_left());
     }
 
+    /// The class of the request that ended last; `None` for an empty one, and before the first.
+    pub(crate) fn last(&self) -> Option<Class> {
+        self.last
+    }
+
     /// Takes bytes off the front of `input` up to the end of a request.
-    pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Limits) -> Asked {
+    pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds) -> Asked {
         loop {
             match self.state {
                 State::Start => {
@@ -103,21 +113,17 @@ impl Requests {
                         self.state = State::Inline;
                     }
                 }
-                State::Count => match self.number.take(input) {
+                State::Count => match self.number.take(&mut self.left, input) {
                     Taken::More => return Asked::More,
                     Taken::Whole(Length::Count(0) | Length::Minus(_)) => {
-                        self.state = State::Start;
-                        return Asked::Empty;
+                        return self.empty();
                     }
-                    Taken::Whole(Length::Count(count)) => match u32::try_from(count) {
-                        Ok(count) if count <= limits.elements.min(MOST) => {
-                            self.args = count;
-                            self.args_left = count;
-                            self.state = State::Dollar;
-                        }
-                        _ => return Asked::Lost,
-                    },
-                    Taken::Whole(Length::Streamed) | Taken::Bad => return Asked::Lost,
+                    Taken::Whole(Length::Count(count)) if count <= limits.elements => {
+                        self.args = count;
+                        self.args_left = count;
+                        self.state = State::Dollar;
+                    }
+                    Taken::Whole(_) | Taken::Bad => return Asked::Lost,
                 },
                 State::Dollar => match input.split_first() {
                     None => return Asked::More,
@@ -127,9 +133,11 @@ impl Requests {
                     }
                     Some(_) => return Asked::Lost,
                 },
-                State::Length => match self.number.take(input) {
+                State::Length => match self.number.take(&mut self.left, input) {
                     Taken::More => return Asked::More,
-                    Taken::Whole(Length::Count(len)) if len <= limits.bulk_bytes => self.begin_argument(len),
+                    Taken::Whole(Length::Count(len)) if len <= limits.bulk_bytes => {
+                        self.begin_argument(len);
+                    }
                     _ => return Asked::Lost,
                 },
                 State::Word => {
@@ -143,8 +151,7 @@ impl Requests {
                     }
                     self.args_left -= 1;
                     if self.args_left == 0 {
-                        self.state = State::Start;
-                        return Asked::Request(self.naming.class(), self.args);
+                        return self.end();
                     }
                     self.state = State::Dollar;
                 }
@@ -154,11 +161,25 @@ impl Requests {
     }
 
     #[inline]
-    fn begin_argument(&mut self, len: u64) {
-        self.left = len.saturating_add(CRLF);
+    fn end(&mut self) -> Asked {
+        let class = self.naming.class();
+        self.state = State::Start;
+        self.last = Some(class);
+        Asked::Request(class, self.args)
+    }
+
+    fn empty(&mut self) -> Asked {
+        self.state = State::Start;
+        self.last = None;
+        Asked::Empty
+    }
+
+    #[inline]
+    fn begin_argument(&mut self, len: u32) {
+        self.left = len + CRLF;
         self.state = State::Body;
         if let Naming::After(_) = self.naming {
-            if len > LONGEST as u64 {
+            if len > LONGEST {
                 self.naming = self.naming.with(b"");
             } else {
                 self.word.clear();
@@ -170,7 +191,7 @@ impl Requests {
     /// Takes what there is of a word; whether that was its end.
     #[inline]
     fn take_word(&mut self, input: &mut &[u8]) -> bool {
-        let wanted = usize::try_from(self.left - CRLF).unwrap_or_default();
+        let wanted = size(self.left - CRLF);
         match input.split_at_checked(wanted) {
             Some((word, rest)) => {
                 *input = rest;
@@ -185,7 +206,7 @@ impl Requests {
                 true
             }
             None => {
-                self.left -= input.len() as u64;
+                self.left -= len(input);
                 self.word.push(input);
                 *input = &[];
                 false
@@ -193,19 +214,18 @@ impl Requests {
         }
     }
 
-    fn take_inline(&mut self, input: &mut &[u8], limits: &Limits) -> Asked {
+    fn take_inline(&mut self, input: &mut &[u8], limits: &Bounds) -> Asked {
         while let Some((&byte, rest)) = input.split_first() {
             *input = rest;
             self.left += 1;
-            if self.left > u64::from(limits.inline_bytes) {
+            if self.left > limits.inline_bytes {
                 return Asked::Lost;
             }
             match self.inline.take(byte, &mut self.args, &mut self.word, &mut self.naming) {
                 Line::More => {}
                 Line::Bad => return Asked::Lost,
                 Line::End => {
-                    self.state = State::Start;
-                    return if self.args == 0 { Asked::Empty } else { Asked::Request(self.naming.class(), self.args) };
+                    return if self.args == 0 { self.empty() } else { self.end() };
                 }
             }
         }
@@ -215,17 +235,29 @@ impl Requests {
 
 /// Skips up to `left` bytes; whether that was all of them.
 #[inline]
-pub(crate) fn skip(left: &mut u64, input: &mut &[u8]) -> bool {
-    match usize::try_from(*left).ok().and_then(|n| input.split_at_checked(n)) {
+pub(crate) fn skip(left: &mut u32, input: &mut &[u8]) -> bool {
+    match input.split_at_checked(size(*left)) {
         Some((_, rest)) => {
             *input = rest;
             *left = 0;
             true
         }
         None => {
-            *left -= input.len() as u64;
+            *left -= len(input);
             *input = &[];
             false
         }
     }
+}
+
+/// What cannot be addressed cannot be there.
+#[inline]
+pub(crate) fn size(left: u32) -> usize {
+    usize::try_from(left).unwrap_or(usize::MAX)
+}
+
+/// The length of something known to be shorter than what is left of a string.
+#[inline]
+pub(crate) fn len(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }

@@ -32,6 +32,22 @@ impl Said {
     }
 }
 
+/// The gravest first.
+pub(crate) const HINTS: [Hint; 7] = [
+    Hint::ReadOnly,
+    Hint::Unblocked,
+    Hint::MasterDown,
+    Hint::Loading,
+    Hint::ClusterDown,
+    Hint::NoReplicas,
+    Hint::TryAgain,
+];
+
+/// Its place in a set of hints.
+pub(crate) fn bit(hint: Hint) -> u8 {
+    1 << hint as u8
+}
+
 /// The hint in an error line, given without its `-` and perhaps cut short behind the first word.
 pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
     let end = error.iter().position(|byte| matches!(byte, b' ' | b'\r')).unwrap_or(error.len());

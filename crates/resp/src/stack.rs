@@ -103,6 +103,12 @@ impl Stack {
         attribute
     }
 
+    /// Levels that have been allocated.
+    #[cfg(test)]
+    pub(crate) fn allocated(&self) -> usize {
+        self.far.as_ref().map_or(0, |far| far.levels.capacity())
+    }
+
     /// Forgets everything and frees what was allocated.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();

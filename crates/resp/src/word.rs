@@ -4,12 +4,13 @@
 //! as too long.
 
 /// As many bytes as are ever compared: `PUNSUBSCRIBE`, and `CLUSTERDOWN` with the blank behind it.
-pub(crate) const LONGEST: usize = 12;
+pub(crate) const LONGEST: u32 = 12;
+const ROOM: usize = LONGEST as usize;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Word {
-    bytes: [u8; LONGEST],
-    /// How many bytes there are; `LONGEST + 1` stands for "too many".
+    bytes: [u8; ROOM],
+    /// How many bytes there are; one more than fit stands for "too many".
     len: u8,
 }
 
@@ -29,7 +30,7 @@ impl Word {
         for (to, from) in room.iter_mut().zip(more) {
             *to = *from;
         }
-        let end = (start + more.len()).min(LONGEST + 1);
+        let end = (start + more.len()).min(ROOM + 1);
         self.len = u8::try_from(end).unwrap_or(u8::MAX);
     }
 
@@ -40,7 +41,7 @@ impl Word {
 
     /// The beginning, however long the whole was.
     pub(crate) fn beginning(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len).min(LONGEST)).unwrap_or_default()
+        self.bytes.get(..usize::from(self.len).min(ROOM)).unwrap_or_default()
     }
 }
 

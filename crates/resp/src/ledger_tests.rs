@@ -1,0 +1,399 @@
+//! One test for each rule by which replies are matched and a session is judged.
+
+use crate::{Answer, Class, Counts, Direction, Group, Hint, Ledger, Limits, Standing};
+
+/// A session told as a dialogue: `c` is what the client sends, as words; `s` what the server sends, with `/` for `\r\n`.
+struct Talk(Ledger);
+
+impl Talk {
+    fn new() -> Self {
+        Self(Ledger::new(&Limits::default()))
+    }
+
+    fn c(&mut self, words: &str) -> &mut Self {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut bytes = format!("*{}\r\n", words.len());
+        for word in words {
+            bytes += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0.request(bytes.as_bytes());
+        self
+    }
+
+    fn s(&mut self, frames: &str) -> &mut Self {
+        self.0.reply(frames.replace('/', "\r\n").as_bytes());
+        self
+    }
+
+    #[track_caller]
+    fn is(&mut self, standing: Standing, owed: u64) -> &mut Self {
+        assert_eq!((self.0.standing(), self.0.owed()), (standing, owed));
+        self
+    }
+}
+
+#[test]
+fn the_ledger_of_an_idle_session_is_small() {
+    assert!(size_of::<Ledger>() <= 192, "{} bytes", size_of::<Ledger>());
+    assert_eq!(Ledger::new(&Limits::default()).allocated(), 0);
+}
+
+#[test]
+fn quiet_means_nothing_owed_and_between_frames_both_ways() {
+    let mut talk = Talk::new();
+    talk.is(Standing::Quiet, 0).c("GET k").is(Standing::Busy, 1).c("GET k").is(Standing::Busy, 2);
+    talk.s("$1/a/").is(Standing::Busy, 1).s("$-1/").is(Standing::Quiet, 0);
+    talk.0.request(b"*");
+    talk.is(Standing::Busy, 0);
+    talk.0.request(b"1\r\n$4\r\nPING\r\n");
+    talk.s("+PON").is(Standing::Busy, 1).s("G/").is(Standing::Quiet, 0);
+    assert_eq!(talk.0.take_counts(), Counts { requests: 3, replies: 3, pushes: 0 });
+}
+
+#[test]
+fn empty_requests_are_not_answered() {
+    let mut talk = Talk::new();
+    talk.0.request(b"\r\n*0\r\n\n   \r\nPING\r\n*-1\r\n");
+    talk.is(Standing::Busy, 1).s("+PONG/").is(Standing::Quiet, 0);
+    assert_eq!(talk.0.take_counts().requests, 1);
+    assert_eq!(talk.0.last_request(), None);
+}
+
+#[test]
+fn a_reply_to_nothing_turns_the_session_opaque_and_its_hint_is_heard() {
+    let mut talk = Talk::new();
+    talk.s("-LOADING Redis is loading/").is(Standing::Opaque, 0);
+    assert_eq!(talk.0.take_hint(), Some(Hint::Loading));
+    assert!(!talk.0.at_boundary(Direction::Request) && !talk.0.at_boundary(Direction::Reply));
+    assert_eq!((talk.0.request_one(b"GET k\r\n"), talk.0.reply_one(b"abc")), (7, 3));
+    talk.is(Standing::Opaque, 0);
+}
+
+#[test]
+fn pushes_are_not_counted() {
+    let mut talk = Talk::new();
+    talk.s(">2/$10/invalidate/_/").is(Standing::Quiet, 0);
+    talk.c("GET k").s(">3/+message/+c/+x/").is(Standing::Busy, 1).s("+v/").is(Standing::Quiet, 0);
+    assert_eq!(talk.0.take_counts(), Counts { requests: 1, replies: 1, pushes: 2 });
+}
+
+#[test]
+fn a_transaction_lasts_from_the_answer_to_multi_to_that_to_exec_or_discard() {
+    for (end, answer) in [
+        ("EXEC", "*1/+OK/"),
+        ("EXEC", "*-1/"),
+        ("exec", "-EXECABORT Transaction discarded/"),
+        ("EXEC", "-MOVED 1 a:1/"),
+        ("DISCARD", "+OK/"),
+    ] {
+        let mut talk = Talk::new();
+        talk.c("WATCH k").s("+OK/").is(Standing::Pinned, 0);
+        talk.c("MULTI").is(Standing::Busy, 1).s("+OK/").is(Standing::Transaction, 0);
+        talk.c("SET k v").is(Standing::Transaction, 1).s("+QUEUED/").is(Standing::Transaction, 0);
+        talk.c(end).is(Standing::Transaction, 1).s(answer).is(Standing::Quiet, 0);
+    }
+}
+
+#[test]
+fn what_is_refused_has_no_effect() {
+    let mut talk = Talk::new();
+    talk.c("MULTI").s("-ERR no/").is(Standing::Quiet, 0);
+    talk.c("WATCH k").s("-NOPERM/").is(Standing::Quiet, 0);
+    talk.c("ASKING").s("-ERR cluster off/").is(Standing::Quiet, 0);
+    talk.c("SUBSCRIBE a b c").s("-NOPERM/").is(Standing::Quiet, 0);
+    talk.c("SUBSCRIBE").s("-ERR wrong number/").is(Standing::Quiet, 0);
+    talk.c("MONITOR").is(Standing::Busy, 1).s("-NOPERM/").is(Standing::Quiet, 0);
+    talk.c("CLIENT TRACKING ON").s("-ERR x/").is(Standing::Quiet, 0);
+    talk.c("QUIT").s("-NOPERM/").is(Standing::Quiet, 0);
+    talk.c("HELLO 9").s("-NOPROTO/").c("RESET").s("-ERR unknown/").is(Standing::Quiet, 0);
+    // And what is refused does not end what has begun.
+    talk.c("WATCH k").s("+OK/").c("EXEC").s("-ERR EXEC without MULTI/").is(Standing::Pinned, 0);
+    talk.c("UNWATCH").s("-NOPERM/").is(Standing::Pinned, 0);
+    talk.c("MULTI").s("+OK/").c("DISCARD x").s("-ERR wrong number/").is(Standing::Transaction, 0);
+    talk.c("RESET").s("-ERR/").is(Standing::Transaction, 0);
+    talk.c("MULTI").s("-ERR nested/").c("UNWATCH").s("+QUEUED/").is(Standing::Transaction, 0);
+    talk.c("EXEC").s("*1/+OK/").is(Standing::Quiet, 0);
+}
+
+#[test]
+fn a_refused_multi_in_a_pipeline_opens_nothing() {
+    let mut talk = Talk::new();
+    talk.c("MULTI").c("SET k v").c("EXEC").c("GET k").is(Standing::Busy, 4);
+    talk.s("-NOAUTH/")
+        .is(Standing::Busy, 3)
+        .s("-NOAUTH/-NOAUTH/")
+        .is(Standing::Busy, 1)
+        .s("-NOAUTH/")
+        .is(Standing::Quiet, 0);
+}
+
+#[test]
+fn pins_hold_until_they_are_cleared() {
+    let mut talk = Talk::new();
+    talk.c("WATCH k")
+        .s("+OK/")
+        .c("GET k")
+        .s("+v/")
+        .is(Standing::Pinned, 0)
+        .c("UNWATCH")
+        .s("+OK/")
+        .is(Standing::Quiet, 0);
+    talk.c("ASKING").s("+OK/").is(Standing::Pinned, 0).c("GET k").s("+v/").is(Standing::Quiet, 0);
+    talk.c("client tracking on").s("+OK/").c("GET k").s("+v/").is(Standing::Pinned, 0);
+    talk.c("client tracking off").s("+OK/").is(Standing::Quiet, 0);
+}
+
+#[test]
+fn a_blocking_request_blocks_once_it_is_the_oldest() {
+    let mut talk = Talk::new();
+    talk.c("GET k").c("BLPOP q 0").is(Standing::Busy, 2).s("+v/").is(Standing::Blocked, 1);
+    talk.c("GET k").is(Standing::Blocked, 2).s("*2/+q/+x/").is(Standing::Busy, 1).s("+v/").is(Standing::Quiet, 0);
+    talk.c("WAIT 1 0").is(Standing::Blocked, 1).s(":0/").is(Standing::Quiet, 0);
+    talk.c("xread STREAMS s $").is(Standing::Blocked, 1).s("-UNBLOCKED force/").is(Standing::Quiet, 0);
+    assert_eq!(talk.0.take_hint(), Some(Hint::Unblocked));
+}
+
+#[test]
+fn hints_are_given_once_the_gravest_first() {
+    let mut talk = Talk::new();
+    for error in [
+        "LOADING x",
+        "READONLY You can't",
+        "MASTERDOWN Link",
+        "CLUSTERDOWN",
+        "READONLYX",
+        "ERR READONLY",
+        "NOREPLICAS x",
+        "TRYAGAIN x",
+    ] {
+        talk.c("SET k v").s(&format!("-{error}/"));
+    }
+    talk.c("EXEC").s("*1/-UNBLOCKED x/").is(Standing::Quiet, 0);
+    let hints: Vec<Hint> = std::iter::from_fn(|| talk.0.take_hint()).collect();
+    assert_eq!(
+        hints,
+        [Hint::ReadOnly, Hint::MasterDown, Hint::Loading, Hint::ClusterDown, Hint::NoReplicas, Hint::TryAgain]
+    );
+}
+
+#[test]
+fn a_hint_is_heard_byte_by_byte_too() {
+    let mut talk = Talk::new();
+    talk.c("SET k v");
+    for byte in b"-CLUSTERDOWN The cluster is down\r\n" {
+        talk.0.reply(&[*byte]);
+    }
+    assert_eq!((talk.0.take_hint(), talk.0.take_hint()), (Some(Hint::ClusterDown), None));
+}
+
+#[test]
+fn subscribing_is_confirmed_once_for_each_channel() {
+    let mut talk = Talk::new();
+    talk.c("SUBSCRIBE a b").is(Standing::Busy, 1);
+    talk.s("*3/$9/subscribe/$1/a/:1/").is(Standing::Busy, 1).s("*3/$9/subscribe/$1/b/:2/").is(Standing::Subscribed, 0);
+    talk.c("PSUBSCRIBE p*").s("*3/$10/psubscribe/$2/p*/:3/").is(Standing::Subscribed, 0);
+    // Messages are no replies; the reply to PING is an array here, too.
+    talk.c("PING").s("*3/$7/message/$1/a/$1/x/*4/$8/pmessage/$2/p*/$1/p/$1/x/").is(Standing::Busy, 1);
+    talk.s("*2/$4/pong/$0//").is(Standing::Subscribed, 0);
+    talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$1/a/:2/").is(Standing::Busy, 1);
+    talk.s("*3/$11/unsubscribe/$1/b/:1/").is(Standing::Subscribed, 0);
+    talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$-1/:1/").is(Standing::Subscribed, 0);
+    talk.c("PUNSUBSCRIBE p* q*").s("*3/$12/punsubscribe/$2/p*/:0/").is(Standing::Busy, 1);
+    talk.s("*3/$12/punsubscribe/$2/q*/:0/").is(Standing::Quiet, 0);
+    assert_eq!(talk.0.take_counts(), Counts { requests: 6, replies: 6, pushes: 5 });
+    // Without subscriptions, an array that looks like a message is a reply.
+    talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(Standing::Quiet, 0);
+    talk.c("LRANGE l 0 -1").s("*3/$9/subscribe/$1/a/:1/").is(Standing::Quiet, 0);
+}
+
+#[test]
+fn shard_channels_are_counted_apart_and_may_be_taken_away_unasked() {
+    let mut talk = Talk::new();
+    talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/").c("SSUBSCRIBE s t").s("*3/$10/ssubscribe/$1/s/:1/");
+    talk.s("*3/$10/ssubscribe/$1/t/:2/*3/$8/smessage/$1/s/$1/x/").is(Standing::Subscribed, 0);
+    talk.c("PING")
+        .s("*3/$12/sunsubscribe/$1/s/:1/")
+        .is(Standing::Busy, 1)
+        .s("*2/$4/pong/$0//")
+        .is(Standing::Subscribed, 0);
+    talk.c("UNSUBSCRIBE a").s("*3/$11/unsubscribe/$1/a/:0/").is(Standing::Subscribed, 0);
+    talk.c("SUNSUBSCRIBE").s("*3/$12/sunsubscribe/$1/t/:0/").is(Standing::Quiet, 0);
+}
+
+#[test]
+fn in_resp3_confirmations_are_pushes_and_arrays_are_replies() {
+    let mut talk = Talk::new();
+    talk.c("HELLO 3").s("%1/+proto/:3/").is(Standing::Quiet, 0);
+    talk.c("SUBSCRIBE a b").c("GET k").s(">3/$9/subscribe/$1/a/:1/>3/+invalidate/_/:1/").is(Standing::Busy, 2);
+    talk.s(">3/$9/subscribe/$1/b/:2/").is(Standing::Busy, 1).s("*3/$7/message/$1/a/$1/x/").is(Standing::Subscribed, 0);
+    talk.s(">3/$7/message/$1/a/$1/x/").is(Standing::Subscribed, 0);
+    talk.c("UNSUBSCRIBE").c("PING").s(">3/$11/unsubscribe/$1/a/:1/>3/$11/unsubscribe/$1/b/:0/").is(Standing::Busy, 1);
+    talk.s("+PONG/").is(Standing::Quiet, 0).s(">3/$12/sunsubscribe/$1/s/:0/").is(Standing::Quiet, 0);
+    talk.s(">3/$9/subscribe/$1/a/:1/").is(Standing::Opaque, 0);
+}
+
+#[test]
+fn hello_changes_the_protocol_when_it_succeeds() {
+    let mut talk = Talk::new();
+    talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
+    talk.c("HELLO 3").s("-NOAUTH/").c("PING").s("*3/$7/message/$1/a/$1/x/").is(Standing::Busy, 1).s("*2/+pong/$0//");
+    talk.c("HELLO 3")
+        .s("*3/$7/message/$1/a/$1/x/")
+        .is(Standing::Busy, 1)
+        .s("%1/+proto/:3/")
+        .is(Standing::Subscribed, 0);
+    talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(Standing::Subscribed, 0);
+    talk.c("HELLO 2").s("*2/+proto/:2/").c("PING").s("*3/$7/message/$1/a/$1/x/").is(Standing::Busy, 1);
+}
+
+#[test]
+fn replies_can_be_switched_off() {
+    let mut talk = Talk::new();
+    talk.c("CLIENT REPLY OFF")
+        .is(Standing::Pinned, 0)
+        .c("SET k v")
+        .c("BLPOP q 1")
+        .c("CLIENT REPLY SKIP")
+        .is(Standing::Pinned, 0);
+    talk.c("CLIENT REPLY NO").is(Standing::Pinned, 0).c("CLIENT REPLY ON").is(Standing::Busy, 1);
+    talk.s("+OK/").is(Standing::Quiet, 0).c("GET k").is(Standing::Busy, 1).s("+v/").is(Standing::Quiet, 0);
+    assert_eq!(talk.0.take_counts(), Counts { requests: 7, replies: 2, pushes: 0 });
+    // RESET switches them on again.
+    talk.c("CLIENT REPLY OFF").c("RESET").is(Standing::Busy, 1).s("+RESET/").is(Standing::Quiet, 0);
+    // A refusal is a reply to nothing.
+    talk.c("CLIENT REPLY OFF").s("-NOPERM/").is(Standing::Opaque, 0);
+}
+
+#[test]
+fn one_reply_can_be_skipped_and_the_next_one_tells_that_it_was_executed() {
+    let mut talk = Talk::new();
+    talk.c("GET a").c("CLIENT REPLY SKIP").c("SET k v").is(Standing::Busy, 1).s("+a/").is(Standing::Pinned, 0);
+    talk.c("GET k").s("+v/").is(Standing::Quiet, 0);
+    talk.c("CLIENT REPLY SKIP")
+        .c("SET k v")
+        .c("GET k")
+        .c("CLIENT REPLY SKIP")
+        .c("SET k v")
+        .s("+v/")
+        .is(Standing::Pinned, 0);
+    talk.c("CLIENT REPLY SKIP")
+        .c("CLIENT REPLY SKIP")
+        .c("GET k")
+        .c("GET k")
+        .is(Standing::Busy, 1)
+        .s("+v/")
+        .is(Standing::Quiet, 0);
+    talk.c("CLIENT REPLY SKIP").c("CLIENT REPLY ON").is(Standing::Busy, 1).s("+OK/").is(Standing::Quiet, 0);
+}
+
+#[test]
+fn effects_that_cannot_be_seen_turn_the_session_opaque() {
+    let silent =
+        ["MULTI", "SELECT 1", "SUBSCRIBE a", "HELLO 3", "MONITOR", "QUIT", "WATCH k", "EXEC", "CLIENT TRACKING ON"];
+    for command in silent {
+        Talk::new().c("CLIENT REPLY OFF").c(command).is(Standing::Opaque, 0);
+        Talk::new().c("CLIENT REPLY SKIP").c(command).is(Standing::Opaque, 0);
+    }
+    Talk::new().c("CLIENT REPLY SKIP").c("RESET").is(Standing::Opaque, 0);
+    for command in ["SUBSCRIBE a", "PUNSUBSCRIBE", "HELLO 3", "MONITOR", "CLIENT TRACKING OFF", "CLIENT REPLY ON"] {
+        Talk::new().c("MULTI").s("+OK/").c(command).s("+QUEUED/").is(Standing::Opaque, 0);
+    }
+    for command in ["CLIENT REPLY OFF", "CLIENT REPLY SKIP"] {
+        Talk::new().c("MULTI").c(command).is(Standing::Opaque, 1);
+        Talk::new().c("MULTI").s("+OK/").c("EXEC").s("*0/").c(command).is(Standing::Pinned, 0);
+    }
+    let mut talk = Talk::new();
+    talk.c("CLIENT REPLY SKIP");
+    talk.0.request(b"\r\n");
+    talk.is(Standing::Opaque, 0);
+    Talk::new().c("EXEC now").is(Standing::Opaque, 0);
+}
+
+#[test]
+fn streams_that_are_no_replies_turn_the_session_opaque() {
+    Talk::new().c("GET k").c("MONITOR").s("+v/").is(Standing::Busy, 1).s("+OK/").is(Standing::Opaque, 0);
+    for command in ["PSYNC ? -1", "SYNC", "REPLCONF listening-port 1", "SCRIPT DEBUG YES"] {
+        Talk::new().c(command).is(Standing::Opaque, 0);
+    }
+    Talk::new().c("SUBSCRIBE a").s("+OK/").is(Standing::Opaque, 0);
+    Talk::new().c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/$1/1/").is(Standing::Opaque, 1);
+}
+
+#[test]
+fn reset_clears_everything_and_quit_ends() {
+    let mut talk = Talk::new();
+    talk.c("HELLO 3").s("%0/").c("WATCH k").s("+OK/").c("SUBSCRIBE a").s(">3/+subscribe/+a/:1/");
+    talk.c("CLIENT TRACKING ON").s("+OK/").c("MULTI").s("+OK/").is(Standing::Transaction, 0);
+    talk.c("RESET").is(Standing::Transaction, 1).s("+RESET/").is(Standing::Quiet, 0);
+    talk.c("CLIENT REPLY SKIP").c("SET k v").c("GET k").s("+v/").is(Standing::Quiet, 0);
+    // RESP2 again: this is a confirmation.
+    talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/").is(Standing::Subscribed, 0);
+    talk.c("QUIT").is(Standing::Busy, 1).s("+OK/").is(Standing::Ended, 0);
+}
+
+#[test]
+fn a_pipeline_of_ordinary_requests_has_no_bound_and_no_memory() {
+    let mut ledger = Ledger::new(&Limits::default());
+    let request = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(1000);
+    for _ in 0..100 {
+        ledger.request(&request);
+    }
+    ledger.request(b"MULTI\r\n");
+    assert_eq!((ledger.owed(), ledger.allocated()), (100_001, 0));
+    let reply = b"$1\r\nv\r\n".repeat(1000);
+    for _ in 0..100 {
+        ledger.reply(&reply);
+    }
+    assert_eq!((ledger.owed(), ledger.standing()), (1, Standing::Busy));
+    ledger.reply(b"+OK\r\n");
+    assert_eq!((ledger.owed(), ledger.standing()), (0, Standing::Transaction));
+}
+
+#[test]
+fn too_many_marks_turn_the_session_opaque_but_blocking_requests_only_lose_theirs() {
+    let limits = Limits { marks: 4, ..Limits::default() };
+    let mut talk = Talk(Ledger::new(&limits));
+    for _ in 0..6 {
+        talk.c("BLPOP q 1");
+    }
+    talk.s("*-1/*-1/*-1/")
+        .is(Standing::Blocked, 3)
+        .s("*-1/")
+        .is(Standing::Busy, 2)
+        .s("*-1/*-1/")
+        .is(Standing::Quiet, 0);
+    for _ in 0..2 {
+        talk.c("MULTI").c("EXEC");
+    }
+    talk.is(Standing::Busy, 4).c("GET k").c("MULTI").is(Standing::Opaque, 5);
+    assert_eq!(talk.0.allocated(), 0);
+}
+
+#[test]
+fn an_observer_sees_what_can_be_played_again_and_how_it_was_answered() {
+    let mut ledger = Ledger::new(&Limits::default());
+    let bytes = b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n*1\r\n$5\r\nMULTI\r\nauth a b\r\nGET k\r\n";
+    let first = ledger.request_one(bytes);
+    assert_eq!(
+        (&bytes[..first], ledger.last_request()),
+        (&b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n"[..], Some(Class::Select))
+    );
+    assert_eq!(ledger.last_request().map(Class::group), Some(Group::Replayable));
+    ledger.request(&bytes[first..]);
+    assert_eq!((ledger.last_request(), ledger.owed()), (Some(Class::Ordinary), 4));
+    let mut replies = &b"+OK\r\n+OK\r\n+QUEUED\r\n-ERR\r\n"[..];
+    let mut answers = Vec::new();
+    while !replies.is_empty() {
+        replies = &replies[ledger.reply_one(replies)..];
+        answers.push(ledger.last_answer());
+    }
+    assert_eq!(
+        answers,
+        [
+            Some((Class::Select, Answer::Done)),
+            Some((Class::Multi, Answer::Done)),
+            Some((Class::Auth, Answer::Queued)),
+            None
+        ]
+    );
+}
