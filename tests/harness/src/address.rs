@@ -1,0 +1,140 @@
+//! A loopback address of one's own, and ports on it that nobody takes in between.
+//!
+//! The usual way, to bind port 0, note the number, close and hand it to a server, has a hole: until the server binds it, any
+//! outgoing connection of any process may be given that port. Linux owns all of 127.0.0.0/8 and takes 127.0.0.1 as the source
+//! of outgoing connections to any of it, so on another address of that network nobody takes a port but who asks for it.
+//! The address is claimed for as long as the [`Address`] lives, by a listener with the address in its abstract name: it
+//! goes away with the process, however that ends, and lives in the same network namespace as the address.
+//!
+//! IPv6 has only the one loopback address, and `localhost` means one; there the hole stays, so few tests should use them.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What kind of address a cluster lives on, and by which name its members announce themselves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Family {
+    /// An address 127.a.b.c of its own.
+    #[default]
+    Ipv4,
+    /// `::1`.
+    Ipv6,
+    /// 127.0.0.1, announced as the name `localhost`.
+    Localhost,
+}
+
+/// An address, and the ports that were given out on it. Dropping it gives the address back.
+#[derive(Debug)]
+pub struct Address {
+    ip: IpAddr,
+    family: Family,
+    given: Mutex<BTreeSet<u16>>,
+    _claim: Option<UnixListener>,
+}
+
+impl Address {
+    /// Claims an address; two clusters on [`Family::Ipv4`] never have the same.
+    ///
+    /// # Panics
+    /// If a thousand addresses in a row are taken, or if loopback addresses cannot be bound.
+    #[must_use]
+    pub fn claim(family: Family) -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let (ip, claim) = match family {
+            Family::Ipv6 => (IpAddr::V6(Ipv6Addr::LOCALHOST), None),
+            Family::Localhost => (IpAddr::V4(Ipv4Addr::LOCALHOST), None),
+            Family::Ipv4 => (0..1000)
+                .map(|_| candidate(std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)))
+                .find_map(|ip| claim(ip).map(|listener| (IpAddr::V4(ip), Some(listener))))
+                .expect("a loopback address that nobody uses"),
+        };
+        Self { ip, family, given: Mutex::default(), _claim: claim }
+    }
+
+    /// The address itself.
+    #[must_use]
+    pub fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// The kind it was claimed as.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The name under which servers on this address announce themselves.
+    #[must_use]
+    pub fn announced(&self) -> String {
+        if self.family == Family::Localhost { "localhost".to_owned() } else { self.ip.to_string() }
+    }
+
+    /// A port that the kernel chose, never one that this address gave out before, so that a server that was killed finds its
+    /// port again.
+    ///
+    /// # Panics
+    /// If the kernel has no port left.
+    #[must_use]
+    pub fn port(&self) -> SocketAddr {
+        // Those that came a second time are kept open until a new one comes, or the kernel might offer them for ever.
+        let mut held = Vec::new();
+        loop {
+            let listener = TcpListener::bind((self.ip, 0))
+                .unwrap_or_else(|error| panic!("no port can be bound on {}: {error}", self.ip));
+            let addr = listener.local_addr().expect("a bound socket has an address");
+            if self.given.lock().expect("no panic under this lock").insert(addr.port()) {
+                return addr;
+            }
+            held.push(listener);
+        }
+    }
+}
+
+/// Spreads process ids over 127.1.0.1 to 127.254.255.254, so that neighbours seldom even try the same address.
+fn candidate(process: u32, counter: u32) -> Ipv4Addr {
+    let mixed = process.wrapping_mul(0x9E37_79B1).wrapping_add(counter.wrapping_mul(0x85EB_CA6B));
+    let [a, b, c, d] = mixed.to_be_bytes();
+    Ipv4Addr::new(127, 1 + (a ^ d) % 254, b, 1 + c % 254)
+}
+
+fn claim(ip: Ipv4Addr) -> Option<UnixListener> {
+    let name = UnixAddr::from_abstract_name(format!("pointsman-harness-{ip}")).ok()?;
+    let listener = UnixListener::bind_addr(&name).ok()?;
+    TcpListener::bind((ip, 0)).ok()?;
+    Some(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_addresses_and_no_two_ports_are_the_same() {
+        let addresses: Vec<Address> = (0..50).map(|_| Address::claim(Family::Ipv4)).collect();
+        let distinct: BTreeSet<IpAddr> = addresses.iter().map(Address::ip).collect();
+        assert_eq!(distinct.len(), addresses.len());
+        let ports: BTreeSet<u16> = (0..200).map(|_| addresses[0].port().port()).collect();
+        assert_eq!(ports.len(), 200);
+    }
+
+    #[test]
+    fn a_claimed_address_is_refused_to_others_until_it_is_dropped() {
+        let address = Address::claim(Family::Ipv4);
+        let IpAddr::V4(ip) = address.ip() else { panic!("an IPv4 address") };
+        assert!(claim(ip).is_none());
+        drop(address);
+        assert!(claim(ip).is_some());
+    }
+
+    #[test]
+    fn outgoing_connections_take_no_port_of_a_claimed_address() {
+        let address = Address::claim(Family::Ipv4);
+        let listener = TcpListener::bind(address.port()).expect("bind");
+        let stream = std::net::TcpStream::connect(listener.local_addr().expect("addr")).expect("connect");
+        assert_eq!(stream.local_addr().expect("addr").ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+}

@@ -1,0 +1,278 @@
+//! A small blocking Redis client, close to the wire.
+//!
+//! It does what a test asks and nothing by itself: no reconnecting, no redirection, no retry. Everything has a timeout, five
+//! seconds unless told otherwise, so a hung server is a failed test and not a hung one. What was read beyond one reply stays
+//! for the next, so a timeout in the middle of a reply loses nothing.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_linger;
+
+use crate::value::{Value, parse};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+const CHUNK: usize = 64 * 1024;
+
+/// Who one is to a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The user; without one the default user, as with `requirepass`.
+    pub user: Option<String>,
+    /// The password.
+    pub password: String,
+}
+
+/// How the other side closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// With FIN: nothing was lost.
+    Fin,
+    /// With RST.
+    Reset,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// Where the unread part of the buffer starts; it is cut off now and then, not for each reply.
+    at: usize,
+}
+
+impl Client {
+    /// Connects with the usual timeouts.
+    ///
+    /// # Errors
+    /// Whatever the connecting gives.
+    pub fn connect(addr: SocketAddr) -> io::Result<Self> {
+        Self::connect_within(addr, TIMEOUT)
+    }
+
+    /// Connects; `timeout` holds for the connecting and then for every read and write.
+    ///
+    /// # Errors
+    /// Whatever the connecting gives.
+    pub fn connect_within(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&addr, timeout)?;
+        stream.set_nodelay(true)?;
+        let client = Self { stream, buffer: Vec::new(), at: 0 };
+        client.set_timeout(timeout)?;
+        Ok(client)
+    }
+
+    /// Connects and authenticates, if there is a login.
+    ///
+    /// # Errors
+    /// Whatever the connecting gives; an error reply to AUTH becomes `PermissionDenied`.
+    pub fn connect_as(addr: SocketAddr, login: Option<&Login>, timeout: Duration) -> io::Result<Self> {
+        let mut client = Self::connect_within(addr, timeout)?;
+        if let Some(Login { user, password }) = login {
+            let reply = match user {
+                Some(user) => client.cmd(&["AUTH", user, password])?,
+                None => client.cmd(&["AUTH", password])?,
+            };
+            if let Some(message) = reply.error() {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message.to_owned()));
+            }
+        }
+        Ok(client)
+    }
+
+    /// Sets the longest time that one read or write may take.
+    ///
+    /// # Errors
+    /// If the time is zero.
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(timeout))?;
+        self.stream.set_write_timeout(Some(timeout))
+    }
+
+    /// Sends one command and reads one reply. An error reply is a value like any other.
+    ///
+    /// # Errors
+    /// Of the connection: `TimedOut`, `UnexpectedEof`, `ConnectionReset` and so on; `InvalidData` for what is no reply.
+    pub fn cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
+        self.send(&encode(args))?;
+        self.read_value()
+    }
+
+    /// Sends all commands at once and reads as many replies, while writing, so that neither side's buffers can block both.
+    ///
+    /// # Errors
+    /// As with [`cmd`](Self::cmd).
+    pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> io::Result<Vec<Value>> {
+        let wire: Vec<u8> = commands.iter().flat_map(|args| encode(args)).collect();
+        let mut writing = self.stream.try_clone()?;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(move || writing.write_all(&wire));
+            let replies = commands.iter().map(|_| self.read_value()).collect::<io::Result<Vec<Value>>>();
+            if replies.is_err() {
+                // The writer may be blocked by a peer that reads nothing any more.
+                let _ = self.stream.shutdown(Shutdown::Both);
+            }
+            let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
+            let replies = replies?;
+            written.map(|()| replies)
+        })
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).map_err(named)
+    }
+
+    /// Reads one reply or push.
+    ///
+    /// # Errors
+    /// As with [`cmd`](Self::cmd).
+    pub fn read_value(&mut self) -> io::Result<Value> {
+        loop {
+            let unread = &self.buffer[self.at..];
+            let parsed = if unread.is_empty() { None } else { parse(unread).map_err(invalid)? };
+            if let Some((value, used)) = parsed {
+                self.at += used;
+                return Ok(value);
+            }
+            // A long string is read in one go instead of being looked at again for each piece of it.
+            let missing = missing(unread).max(1);
+            self.fill(missing)?;
+        }
+    }
+
+    /// Reads so many bytes, whatever they are.
+    ///
+    /// # Errors
+    /// Of the connection; `UnexpectedEof` if it ends before.
+    pub fn read_exact(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let have = self.buffer.len() - self.at;
+        if have < count {
+            self.fill(count - have)?;
+        }
+        let bytes = self.buffer[self.at..self.at + count].to_vec();
+        self.at += count;
+        Ok(bytes)
+    }
+
+    /// Reads until the other side closes: what came before, and how it closed.
+    ///
+    /// # Errors
+    /// `TimedOut` if it does not close.
+    pub fn read_to_end(&mut self) -> io::Result<(Vec<u8>, Ending)> {
+        let ending = loop {
+            match self.fill(1) {
+                Ok(()) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::UnexpectedEof => break Ending::Fin,
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => break Ending::Reset,
+                    _ => return Err(error),
+                },
+            }
+        };
+        let rest = self.buffer.split_off(self.at);
+        self.buffer.clear();
+        self.at = 0;
+        Ok((rest, ending))
+    }
+
+    /// Closes our direction: the other side sees the end of input and may still answer.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)
+    }
+
+    /// From now on closing the connection sends RST instead of FIN.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub fn set_linger0(&self) -> io::Result<()> {
+        set_socket_linger(&self.stream, Some(Duration::ZERO)).map_err(io::Error::from)
+    }
+
+    /// Closes with RST.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub fn reset(self) -> io::Result<()> {
+        self.set_linger0()
+    }
+
+    /// The socket, for options and for another handle to it.
+    #[must_use]
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Our end of the connection.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
+    /// Reads at least so many more bytes into the buffer.
+    fn fill(&mut self, least: usize) -> io::Result<()> {
+        if self.at == self.buffer.len() {
+            self.buffer.clear();
+            self.at = 0;
+        } else if self.at > CHUNK {
+            self.buffer.drain(..self.at);
+            self.at = 0;
+        }
+        let wanted = self.buffer.len() + least;
+        while self.buffer.len() < wanted {
+            let end = self.buffer.len();
+            self.buffer.resize(end + CHUNK.max(wanted - end), 0);
+            let read = self.stream.read(&mut self.buffer[end..]);
+            self.buffer.truncate(end + *read.as_ref().unwrap_or(&0));
+            if read.map_err(named)? == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One command as the protocol wants it.
+#[must_use]
+pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
+    let mut wire = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        let arg = arg.as_ref();
+        wire.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        wire.extend_from_slice(arg);
+        wire.extend_from_slice(b"\r\n");
+    }
+    wire
+}
+
+/// How many bytes a bulk string at the start of `unread` still lacks; 0 for anything else.
+fn missing(unread: &[u8]) -> usize {
+    let header = || {
+        let rest = unread.strip_prefix(b"$")?;
+        let end = rest.iter().position(|byte| *byte == b'\r')?;
+        let length: usize = std::str::from_utf8(&rest[..end]).ok()?.parse().ok()?;
+        Some((1 + end + 2 + length + 2).saturating_sub(unread.len()))
+    };
+    header().unwrap_or(0)
+}
+
+/// A socket's timeout says "would block" or "temporarily unavailable", which misleads whoever reads it in a failed test.
+fn named(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        return io::Error::new(io::ErrorKind::TimedOut, "no answer within the client's timeout");
+    }
+    error
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}

@@ -1,0 +1,262 @@
+//! What a cluster is to be made of, and how it is brought up.
+//!
+//! The defaults are the usual installation (one master, two replicas, three sentinels) with short timeouts. Starting ends
+//! when the cluster is whole: replicas in sync, every sentinel knowing the others and the replicas, a failover possible.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::config::{RedisPlan, SentinelPlan, Watched, redis_conf, sentinel_conf};
+use super::{Cluster, Group, Node};
+use crate::address::{Address, Family};
+use crate::binary::Binary;
+use crate::client::Login;
+use crate::process::Launch;
+
+/// Collects the options; [`start`](Self::start) makes the cluster.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    pub(super) names: Vec<String>,
+    pub(super) replicas: usize,
+    pub(super) sentinels: usize,
+    pub(super) quorum: Option<usize>,
+    pub(super) family: Family,
+    pub(super) down_after: Duration,
+    pub(super) failover_timeout: Duration,
+    pub(super) discover: bool,
+    pub(super) password: Option<String>,
+    pub(super) users: Vec<String>,
+    pub(super) sentinel_password: Option<String>,
+    pub(super) sentinel_users: Vec<String>,
+    pub(super) redis_lines: Vec<String>,
+    pub(super) sentinel_lines: Vec<String>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            names: vec!["mymaster".to_owned()],
+            replicas: 2,
+            sentinels: 3,
+            quorum: None,
+            family: Family::Ipv4,
+            down_after: Duration::from_secs(1),
+            failover_timeout: Duration::from_secs(6),
+            discover: false,
+            password: None,
+            users: Vec::new(),
+            sentinel_password: None,
+            sentinel_users: Vec::new(),
+            redis_lines: Vec::new(),
+            sentinel_lines: Vec::new(),
+        }
+    }
+}
+
+impl Builder {
+    /// The names of the masters, all watched by the same sentinels, each with its own replicas. Default: `mymaster`.
+    #[must_use]
+    pub fn masters(mut self, names: &[&str]) -> Self {
+        self.names = names.iter().map(|name| (*name).to_owned()).collect();
+        self
+    }
+
+    /// Replicas of each master. Default: 2.
+    #[must_use]
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.replicas = count;
+        self
+    }
+
+    /// Sentinels. Default: 3; none makes plain replication.
+    #[must_use]
+    pub fn sentinels(mut self, count: usize) -> Self {
+        self.sentinels = count;
+        self
+    }
+
+    /// The quorum of the sentinels. Default: a majority of them.
+    #[must_use]
+    pub fn with_quorum(mut self, quorum: usize) -> Self {
+        self.quorum = Some(quorum);
+        self
+    }
+
+    /// The kind of address. Default: an IPv4 address of its own.
+    #[must_use]
+    pub fn family(mut self, family: Family) -> Self {
+        self.family = family;
+        self
+    }
+
+    /// Sentinel's `down-after-milliseconds`. Default: 1 s.
+    #[must_use]
+    pub fn down_after(mut self, time: Duration) -> Self {
+        self.down_after = time;
+        self
+    }
+
+    /// Sentinel's `failover-timeout`. Default: 6 s.
+    #[must_use]
+    pub fn failover_timeout(mut self, time: Duration) -> Self {
+        self.failover_timeout = time;
+        self
+    }
+
+    /// The sentinels find the replicas and each other by themselves, which takes some seconds more.
+    #[must_use]
+    pub fn discover(mut self) -> Self {
+        self.discover = true;
+        self
+    }
+
+    /// `requirepass` and `masterauth` of the redis servers, known to the sentinels too.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// An ACL user of the redis servers, as after ACL SETUSER: `app on >pw ~* &* +@all`.
+    #[must_use]
+    pub fn user(mut self, rules: &str) -> Self {
+        self.users.push(rules.to_owned());
+        self
+    }
+
+    /// `requirepass` of the sentinels.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: &str) -> Self {
+        self.sentinel_password = Some(password.to_owned());
+        self
+    }
+
+    /// An ACL user of the sentinels.
+    #[must_use]
+    pub fn sentinel_user(mut self, rules: &str) -> Self {
+        self.sentinel_users.push(rules.to_owned());
+        self
+    }
+
+    /// A further line of every redis.conf.
+    #[must_use]
+    pub fn redis_line(mut self, line: &str) -> Self {
+        self.redis_lines.push(line.to_owned());
+        self
+    }
+
+    /// A further line of every sentinel.conf.
+    #[must_use]
+    pub fn sentinel_line(mut self, line: &str) -> Self {
+        self.sentinel_lines.push(line.to_owned());
+        self
+    }
+
+    pub(super) fn quorum(&self) -> usize {
+        self.quorum.unwrap_or(self.sentinels / 2 + 1)
+    }
+
+    /// Starts everything and waits until it is whole.
+    ///
+    /// # Panics
+    /// If a program is missing, or the cluster is not whole within 30 seconds; the logs are printed then.
+    #[must_use]
+    pub fn start(self) -> Cluster {
+        let folder = TempDir::with_prefix("pointsman-harness-").expect("a folder for temporary files");
+        let address = Address::claim(self.family);
+        let server = Binary::Server.in_folder(folder.path());
+        let groups: Vec<Group> = (0..self.names.len())
+            .map(|number| {
+                let group = self.group(number, &address, folder.path(), &server);
+                group.nodes().iter().for_each(Node::start);
+                group
+            })
+            .collect();
+        let mut cluster = Cluster::new(groups, Vec::new(), address, folder, &self);
+        // The sentinels come when the replicas are in sync: their first look, the only one for ten seconds, then finds all.
+        cluster.wait_in_sync();
+        cluster.sentinels = self.sentinel_nodes(&cluster);
+        cluster.sentinels.iter().for_each(Node::start);
+        cluster.wait_whole();
+        cluster
+    }
+
+    fn group(&self, number: usize, address: &Address, folder: &Path, server: &Path) -> Group {
+        let (bind, announced) = (address.ip().to_string(), address.announced());
+        let mut master = None;
+        let nodes = (0..=self.replicas)
+            .map(|index| {
+                let addr = address.port();
+                let plan = RedisPlan { builder: self, bind: &bind, announced: &announced, port: addr.port(), master };
+                let conf = redis_conf(&plan);
+                master = master.or(Some(addr.port()));
+                let launch = launch(folder, &format!("redis-{number}-{index}"), server, &conf);
+                Node::new(launch, addr, login(self.password.as_ref()))
+            })
+            .collect();
+        Group::new(self.names[number].clone(), nodes)
+    }
+
+    fn sentinel_nodes(&self, cluster: &Cluster) -> Vec<Node> {
+        let (bind, announced) = (cluster.address().ip().to_string(), cluster.address().announced());
+        let program = Binary::Sentinel.in_folder(cluster.folder());
+        let addrs: Vec<_> = (0..self.sentinels).map(|_| cluster.address().port()).collect();
+        let sentinels: Vec<(u16, String)> =
+            addrs.iter().map(|addr| (addr.port(), run_id(addr.port(), &bind))).collect();
+        let watched: Vec<Watched<'_>> = cluster
+            .groups()
+            .iter()
+            .map(|group| {
+                let mut ports = group.nodes().iter().map(|node| node.addr().port());
+                let master = ports.next().expect("a group has a master");
+                Watched { name: group.name(), master, replicas: ports.collect() }
+            })
+            .collect();
+        let plan = |index| SentinelPlan {
+            builder: self,
+            bind: &bind,
+            announced: &announced,
+            sentinels: &sentinels,
+            index,
+            watched: &watched,
+        };
+        addrs
+            .iter()
+            .enumerate()
+            .map(|(index, addr)| {
+                let conf = sentinel_conf(&plan(index));
+                let launch = launch(cluster.folder(), &format!("sentinel-{index}"), &program, &conf);
+                Node::new(launch, *addr, login(self.sentinel_password.as_ref()))
+            })
+            .collect()
+    }
+}
+
+/// Writes the configuration into a folder of the server's own and says how to start it.
+fn launch(folder: &Path, name: &str, program: &Path, conf: &str) -> Launch {
+    let own = folder.join(name);
+    std::fs::create_dir(&own).unwrap_or_else(|error| panic!("cannot make {}: {error}", own.display()));
+    let file = own.join(format!("{name}.conf"));
+    std::fs::write(&file, conf).unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+    Launch {
+        name: name.to_owned(),
+        program: program.to_owned(),
+        args: vec![file.into_os_string()],
+        env: Vec::new(),
+        folder: own,
+    }
+}
+
+fn login(password: Option<&String>) -> Option<Login> {
+    password.map(|password| Login { user: None, password: password.clone() })
+}
+
+/// Forty hexadecimal digits that no other sentinel of this machine has: sentinels are told apart by them.
+fn run_id(port: u16, ip: &str) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let random = RandomState::new();
+    let part = |salt: u8| format!("{:016x}", random.hash_one((port, ip, salt)));
+    [part(0), part(1), part(2)].concat()[..40].to_owned()
+}

@@ -1,0 +1,295 @@
+//! Masters, replicas and the sentinels that watch them, as one thing that tests can hurt.
+//!
+//! Who the master is, is always asked of the sentinels, never remembered: that is the very thing that changes.
+
+mod builder;
+mod config;
+mod node;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+pub use builder::Builder;
+pub use node::Node;
+
+use crate::address::Address;
+use crate::value::Value;
+use crate::wait::wait_until;
+
+/// How long a cluster may take to become whole, on a machine that is busy with other tests.
+const WHOLE: Duration = Duration::from_secs(30);
+
+/// A master with its replicas, whoever is which at the moment.
+#[derive(Debug)]
+pub struct Group {
+    name: String,
+    nodes: Vec<Node>,
+}
+
+impl Group {
+    fn new(name: String, nodes: Vec<Node>) -> Self {
+        Self { name, nodes }
+    }
+
+    /// The name by which the sentinels know it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All its servers; the first one was the master at the start.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+}
+
+/// A failover that was asked for and came.
+#[derive(Debug, Clone, Copy)]
+pub struct Failover {
+    /// The master before.
+    pub from: SocketAddr,
+    /// The master after, as a majority of the sentinels says.
+    pub to: SocketAddr,
+    /// When a sentinel accepted the order.
+    pub asked: Instant,
+}
+
+/// A running cluster. Dropping it ends every process and removes every file.
+#[derive(Debug)]
+pub struct Cluster {
+    // Processes before the folder: they are dropped in this order, and write into it until they end.
+    groups: Vec<Group>,
+    sentinels: Vec<Node>,
+    discover: bool,
+    address: Address,
+    folder: TempDir,
+}
+
+impl Cluster {
+    /// The usual installation, with options to change it.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn new(groups: Vec<Group>, sentinels: Vec<Node>, address: Address, mut folder: TempDir, builder: &Builder) -> Self {
+        // For looking at what is left after a failed test.
+        folder.disable_cleanup(std::env::var_os("HARNESS_KEEP").is_some());
+        Self { groups, sentinels, discover: builder.discover, address, folder }
+    }
+
+    /// All groups, in the order of their names given.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The redis servers of the first group; the first one was the master at the start.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        self.groups[0].nodes()
+    }
+
+    /// The name of the first group.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.groups[0].name()
+    }
+
+    /// The sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[Node] {
+        &self.sentinels
+    }
+
+    /// Where the sentinels listen.
+    #[must_use]
+    pub fn sentinel_addrs(&self) -> Vec<SocketAddr> {
+        self.sentinels.iter().map(Node::addr).collect()
+    }
+
+    /// The address that all members share, for further ports on it.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The folder for temporary files.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The redis server at an address.
+    #[must_use]
+    pub fn node_at(&self, addr: SocketAddr) -> Option<&Node> {
+        self.groups.iter().flat_map(Group::nodes).find(|node| node.addr() == addr)
+    }
+
+    /// The master of the first group, as a majority of the sentinels says now.
+    ///
+    /// # Panics
+    /// If they do not agree within ten seconds.
+    #[must_use]
+    #[track_caller]
+    pub fn master(&self) -> &Node {
+        let addr =
+            wait_until("sentinels that agree on the master", Duration::from_secs(10), || self.current_master_addr());
+        self.node_at(addr).unwrap_or_else(|| panic!("the sentinels name {addr}, which is not of this cluster"))
+    }
+
+    /// The running servers of the first group that are not the master.
+    ///
+    /// # Panics
+    /// As [`master`](Self::master).
+    #[must_use]
+    #[track_caller]
+    pub fn replicas(&self) -> Vec<&Node> {
+        let master = self.master().addr();
+        self.nodes().iter().filter(|node| node.addr() != master && node.is_running()).collect()
+    }
+
+    /// What one sentinel answers to `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+    ///
+    /// # Errors
+    /// In words: it cannot be asked, or knows no such name.
+    pub fn master_addr_of(&self, sentinel: &Node, name: &str) -> Result<SocketAddr, String> {
+        let reply = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).map_err(|error| error.to_string())?;
+        let [host, port] = reply.items() else { return Err(format!("{} knows no {name}", sentinel.name())) };
+        let pair = (host.text().unwrap_or_default(), port.int().and_then(|port| port.try_into().ok()).unwrap_or(0));
+        let ours = |addr: &SocketAddr| addr.ip() == self.address.ip();
+        let mut found = pair.to_socket_addrs().map_err(|error| format!("{}: {error}", pair.0))?;
+        found.find(ours).ok_or_else(|| format!("{} names {}:{}", sentinel.name(), pair.0, pair.1))
+    }
+
+    /// The master of the first group, as a majority of all sentinels says.
+    ///
+    /// # Errors
+    /// In words, if no majority names the same address.
+    pub fn current_master_addr(&self) -> Result<SocketAddr, String> {
+        self.master_addr(self.name())
+    }
+
+    /// The master of a group, as a majority of all sentinels says.
+    ///
+    /// # Errors
+    /// In words, if no majority names the same address.
+    pub fn master_addr(&self, name: &str) -> Result<SocketAddr, String> {
+        if self.sentinels.is_empty() {
+            let group = self.groups.iter().find(|group| group.name() == name);
+            return group.map(|group| group.nodes[0].addr()).ok_or_else(|| format!("no group {name}"));
+        }
+        let answers: Vec<_> = self.sentinels.iter().map(|sentinel| self.master_addr_of(sentinel, name)).collect();
+        let named = |addr: SocketAddr| answers.iter().filter(|answer| **answer == Ok(addr)).count();
+        let majority = |addr: &SocketAddr| named(*addr) * 2 > answers.len();
+        answers
+            .iter()
+            .filter_map(|answer| answer.as_ref().ok())
+            .copied()
+            .find(majority)
+            .ok_or_else(|| format!("the sentinels do not agree: {answers:?}"))
+    }
+
+    /// Asks for a planned failover of the first group and waits until a majority of the sentinels names another master.
+    ///
+    /// # Panics
+    /// If that takes more than 30 seconds.
+    #[track_caller]
+    pub fn failover(&self) -> Failover {
+        self.failover_of(self.name())
+    }
+
+    /// As [`failover`](Self::failover), for any group.
+    ///
+    /// # Panics
+    /// If that takes more than 30 seconds.
+    #[track_caller]
+    pub fn failover_of(&self, name: &str) -> Failover {
+        let from = wait_until("sentinels that agree on the master", WHOLE, || self.master_addr(name));
+        let asked = self.begin_failover_of(name);
+        let to = wait_until("another master after SENTINEL FAILOVER", WHOLE, || {
+            self.master_addr(name).and_then(|to| if to == from { Err(format!("still {to}")) } else { Ok(to) })
+        });
+        Failover { from, to, asked }
+    }
+
+    /// Only gives the order for a planned failover, again and again while no sentinel can carry it out (`-NOGOODSLAVE`,
+    /// `-INPROG`); when it returns, one has just accepted it.
+    ///
+    /// # Panics
+    /// If none accepts it within 30 seconds.
+    #[track_caller]
+    pub fn begin_failover_of(&self, name: &str) -> Instant {
+        let mut turn = 0;
+        wait_until("a sentinel that accepts SENTINEL FAILOVER", WHOLE, || {
+            turn += 1;
+            self.sentinels[turn % self.sentinels.len()].ask(&["SENTINEL", "FAILOVER", name]).map(|_| Instant::now())
+        })
+    }
+
+    /// Waits until every replica of every group is in sync with the master it started with.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    #[track_caller]
+    pub fn wait_in_sync(&self) {
+        for node in self.groups.iter().flat_map(Group::nodes) {
+            node.wait_answers();
+        }
+        for node in self.groups.iter().flat_map(|group| group.nodes.iter().skip(1)) {
+            wait_until(&format!("{} in sync", node.name()), WHOLE, || {
+                let status = node.info("replication", "master_link_status");
+                status
+                    .map_err(|error| error.to_string())
+                    .and_then(|status| if status == "up" { Ok(()) } else { Err(status) })
+            });
+        }
+    }
+
+    /// Waits until every running sentinel sees every running server and every running sentinel, and could fail over.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    #[track_caller]
+    pub fn wait_whole(&self) {
+        for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_running()) {
+            sentinel.wait_answers();
+            for group in &self.groups {
+                wait_until(&format!("{} seeing all of {}", sentinel.name(), group.name()), WHOLE, || {
+                    self.sees_all(sentinel, group)
+                });
+            }
+        }
+    }
+
+    /// Whether the sentinels had to find each other by themselves.
+    #[must_use]
+    pub fn discovers(&self) -> bool {
+        self.discover
+    }
+
+    fn sees_all(&self, sentinel: &Node, group: &Group) -> Result<(), String> {
+        let ask = |what: &str| sentinel.ask(&["SENTINEL", what, group.name()]).map_err(|error| error.to_string());
+        let text = |value: &Value, key: &str| value.field(key).map(Value::to_string).unwrap_or_default();
+        let (master, replicas, others) = (ask("MASTER")?, ask("REPLICAS")?, ask("SENTINELS")?);
+        if text(&master, "flags") != "master" || text(&master, "runid").is_empty() {
+            return Err(format!("the master is {:?}", text(&master, "flags")));
+        }
+        let good = |replica: &&Value| text(replica, "flags") == "slave" && text(replica, "master-link-status") == "ok";
+        let replicas = replicas.items().iter().filter(good).count();
+        let expected = group.nodes.iter().filter(|node| node.is_running()).count() - 1;
+        if replicas < expected {
+            return Err(format!("{replicas} of {expected} replicas are fine"));
+        }
+        let others = others.items().iter().filter(|other| text(other, "flags") == "sentinel").count();
+        let expected = self.sentinels.iter().filter(|node| node.is_running()).count() - 1;
+        if others < expected {
+            return Err(format!("{others} of {expected} other sentinels are fine"));
+        }
+        ask("CKQUORUM").map(|_| ())
+    }
+}

@@ -1,0 +1,72 @@
+//! Whether the acknowledged keys are there.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::tally::Ranges;
+use super::writer::key;
+use crate::client::{Client, Login};
+
+/// Keys asked for in one command.
+const BATCH: usize = 500;
+/// Missing keys that are named.
+const NAMED: usize = 10;
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Keys that were acknowledged and looked for.
+    pub acknowledged: u64,
+    /// How many of them are not there.
+    pub missing: u64,
+    /// The first few of those.
+    pub examples: Vec<String>,
+}
+
+pub(super) fn verify(ranges: &Ranges, prefix: &str, addr: SocketAddr, login: Option<&Login>) -> io::Result<Verdict> {
+    let mut client = Client::connect_as(addr, login, Duration::from_secs(10))?;
+    let mut verdict = Verdict::default();
+    each_batch(ranges, prefix, |keys| {
+        verdict.acknowledged += keys.len() as u64;
+        if count(&mut client, "EXISTS", keys)? == keys.len() {
+            return Ok(());
+        }
+        for key in keys {
+            if count(&mut client, "EXISTS", std::slice::from_ref(key))? == 0 {
+                verdict.missing += 1;
+                if verdict.examples.len() < NAMED {
+                    verdict.examples.push(key.clone());
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(verdict)
+}
+
+pub(super) fn remove(ranges: &Ranges, prefix: &str, addr: SocketAddr, login: Option<&Login>) -> io::Result<()> {
+    let mut client = Client::connect_as(addr, login, Duration::from_secs(10))?;
+    each_batch(ranges, prefix, |keys| count(&mut client, "UNLINK", keys).map(|_| ()))
+}
+
+fn each_batch(ranges: &Ranges, prefix: &str, mut act: impl FnMut(&[String]) -> io::Result<()>) -> io::Result<()> {
+    let mut batch = Vec::with_capacity(BATCH);
+    for (writer, ranges) in ranges.iter().enumerate() {
+        for number in ranges.iter().cloned().flatten() {
+            batch.push(key(prefix, writer, number));
+            if batch.len() == BATCH {
+                act(&batch)?;
+                batch.clear();
+            }
+        }
+    }
+    if batch.is_empty() { Ok(()) } else { act(&batch) }
+}
+
+fn count(client: &mut Client, command: &str, keys: &[String]) -> io::Result<usize> {
+    let args: Vec<&str> = std::iter::once(command).chain(keys.iter().map(String::as_str)).collect();
+    let reply = client.cmd(&args)?;
+    let count = reply.int().and_then(|count| usize::try_from(count).ok());
+    count.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{command} was answered {reply}")))
+}

@@ -1,0 +1,90 @@
+//! One writer: connects, writes key after key, and starts over on any error.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::tally::Tally;
+use crate::client::{Client, Login};
+use crate::wait::pause;
+
+/// Between a failure and the next attempt: short, since the outage is to be measured and not the back-off.
+const BACK_OFF: Duration = Duration::from_millis(5);
+
+/// Where to connect.
+#[derive(Clone)]
+pub(super) struct Find(pub(super) Arc<dyn Fn() -> Option<SocketAddr> + Send + Sync>);
+
+impl fmt::Debug for Find {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Find")
+    }
+}
+
+/// What every writer does.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) find: Find,
+    pub(super) prefix: String,
+    pub(super) login: Option<Login>,
+    pub(super) timeout: Duration,
+    /// Between two writes of one writer.
+    pub(super) interval: Option<Duration>,
+}
+
+pub(super) struct Writer {
+    index: usize,
+    plan: Plan,
+    tally: Arc<Tally>,
+    next: u64,
+    due: Instant,
+}
+
+impl Writer {
+    pub(super) fn new(index: usize, plan: Plan, tally: Arc<Tally>) -> Self {
+        Self { index, plan, tally, next: 0, due: Instant::now() }
+    }
+
+    pub(super) fn run(&mut self) {
+        while !self.tally.stopped() {
+            if let Err(text) = self.one_connection()
+                && !self.tally.stopped()
+            {
+                self.tally.fail(text);
+                pause(BACK_OFF);
+            }
+        }
+    }
+
+    fn one_connection(&mut self) -> Result<(), String> {
+        let addr = (self.plan.find.0)().ok_or("nowhere to connect")?;
+        let mut client = Client::connect_as(addr, self.plan.login.as_ref(), self.plan.timeout)
+            .map_err(|error| format!("connecting: {error}"))?;
+        self.tally.connected(self.index, client.stream());
+        while !self.tally.stopped() {
+            self.keep_pace();
+            let number = self.next;
+            self.next += 1;
+            let key = key(&self.plan.prefix, self.index, number);
+            let reply = client.cmd(&["SET", &key, "1"]).map_err(|error| format!("writing: {error}"))?;
+            if !reply.is_ok() {
+                return Err(format!("answered: {reply}"));
+            }
+            self.tally.acknowledge(self.index, number);
+        }
+        Ok(())
+    }
+
+    fn keep_pace(&mut self) {
+        let Some(interval) = self.plan.interval else { return };
+        let now = Instant::now();
+        pause(self.due.saturating_duration_since(now));
+        // What could not be written during an outage is not made up for in a burst.
+        self.due = self.due.max(now) + interval;
+    }
+}
+
+pub(super) fn key(prefix: &str, writer: usize, number: u64) -> String {
+    format!("{prefix}:{writer}:{number}")
+}

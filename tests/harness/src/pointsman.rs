@@ -1,0 +1,256 @@
+//! The real pointsman in front of a cluster.
+//!
+//! It is configured as a user would: by a file, which stands beside its log. The path of the program comes from the caller,
+//! since only the tests of its own package can know it (`env!("CARGO_BIN_EXE_pointsman")`).
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::client::Client;
+use crate::cluster::Cluster;
+use crate::http::http_get;
+use crate::process::{Launch, Process};
+use crate::wait::wait_until;
+
+/// How long it may take to become ready on a busy machine.
+const READY: Duration = Duration::from_secs(15);
+
+/// Collects the options; [`start`](Self::start) starts it.
+#[derive(Debug, Clone)]
+pub struct PointsmanBuilder<'a> {
+    program: PathBuf,
+    cluster: &'a Cluster,
+    services: Option<Vec<String>>,
+    service_lines: Vec<String>,
+    lines: Vec<String>,
+    args: Vec<OsString>,
+    env: Vec<(String, String)>,
+    by_flags: bool,
+    wait: bool,
+}
+
+impl PointsmanBuilder<'_> {
+    /// The names to serve, each on a port of its own. Default: all masters of the cluster.
+    #[must_use]
+    pub fn services(mut self, names: &[&str]) -> Self {
+        self.services = Some(names.iter().map(|name| (*name).to_owned()).collect());
+        self
+    }
+
+    /// A line in every `[[service]]`, such as `connect_timeout = "1s"`.
+    #[must_use]
+    pub fn service_line(mut self, line: &str) -> Self {
+        self.service_lines.push(line.to_owned());
+        self
+    }
+
+    /// Lines at the end of the file, such as a whole `[shutdown]` table.
+    #[must_use]
+    pub fn lines(mut self, lines: &str) -> Self {
+        self.lines.push(lines.to_owned());
+        self
+    }
+
+    /// A further argument after `run`.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// An environment variable.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.env.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Gives everything by flags instead of a file: one service, and no lines then.
+    #[must_use]
+    pub fn by_flags(mut self) -> Self {
+        self.by_flags = true;
+        self
+    }
+
+    /// Does not wait until it is ready, for starts that are to stay unready.
+    #[must_use]
+    pub fn without_waiting(mut self) -> Self {
+        self.wait = false;
+        self
+    }
+
+    /// Starts it and, unless told otherwise, waits until `/ready` says yes.
+    ///
+    /// # Panics
+    /// If it ends or is not ready in time; its log is printed then.
+    #[must_use]
+    #[track_caller]
+    pub fn start(self) -> Pointsman {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("pointsman-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+        let folder = self.cluster.folder().join(&name);
+        std::fs::create_dir(&folder).unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
+        let all = || self.cluster.groups().iter().map(|group| group.name().to_owned()).collect();
+        let names: Vec<String> = self.services.clone().unwrap_or_else(all);
+        let services: Vec<_> = names.into_iter().map(|name| (name, self.cluster.address().port())).collect();
+        let admin = self.cluster.address().port();
+        let args = if self.by_flags { self.flags(&services, admin) } else { self.file(&folder, &services, admin) };
+        let launch = Launch { name, program: self.program.clone(), args, env: self.env.clone(), folder };
+        let pointsman = Pointsman { process: Process::start(&launch), services, admin };
+        if self.wait {
+            pointsman.wait_ready(READY);
+        }
+        pointsman
+    }
+
+    fn flags(&self, services: &[(String, SocketAddr)], admin: SocketAddr) -> Vec<OsString> {
+        let mut args: Vec<String> = vec!["run".to_owned()];
+        for (name, listen) in services {
+            args.extend(["--service".to_owned(), name.clone(), "--listen".to_owned(), listen.to_string()]);
+        }
+        for sentinel in self.cluster.sentinel_addrs() {
+            args.extend(["--sentinel".to_owned(), sentinel.to_string()]);
+        }
+        args.extend(["--admin".to_owned(), admin.to_string()]);
+        args.into_iter().map(OsString::from).chain(self.args.iter().cloned()).collect()
+    }
+
+    fn file(&self, folder: &Path, services: &[(String, SocketAddr)], admin: SocketAddr) -> Vec<OsString> {
+        let file = folder.join("pointsman.toml");
+        std::fs::write(&file, self.toml(services, admin))
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+        let args = ["run".into(), "--config".into(), file.into_os_string()];
+        args.into_iter().chain(self.args.iter().cloned()).collect()
+    }
+
+    fn toml(&self, services: &[(String, SocketAddr)], admin: SocketAddr) -> String {
+        let sentinels: Vec<String> = self.cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+        let login = |node: Option<&crate::Node>| node.and_then(|node| node.login().cloned());
+        let mut toml = String::new();
+        for (name, listen) in services {
+            let _ = writeln!(toml, "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = {sentinels:?}");
+            for line in &self.service_lines {
+                let _ = writeln!(toml, "{line}");
+            }
+            let logins = [
+                ("auth", login(self.cluster.nodes().first())),
+                ("sentinel_auth", login(self.cluster.sentinels().first())),
+            ];
+            for (table, login) in logins {
+                if let Some(login) = login {
+                    let _ = writeln!(toml, "[service.{table}]\npassword = {:?}", login.password);
+                }
+            }
+        }
+        let _ = writeln!(toml, "[admin]\nlisten = [\"{admin}\"]");
+        for lines in &self.lines {
+            let _ = writeln!(toml, "{lines}");
+        }
+        toml
+    }
+}
+
+/// A running or ended pointsman. Dropping it kills it.
+#[derive(Debug)]
+pub struct Pointsman {
+    process: Process,
+    services: Vec<(String, SocketAddr)>,
+    admin: SocketAddr,
+}
+
+impl Pointsman {
+    /// A pointsman of this program in front of a cluster, on ports of the cluster's address.
+    #[must_use]
+    pub fn builder(program: impl Into<PathBuf>, cluster: &Cluster) -> PointsmanBuilder<'_> {
+        PointsmanBuilder {
+            program: program.into(),
+            cluster,
+            services: None,
+            service_lines: Vec::new(),
+            lines: Vec::new(),
+            args: Vec::new(),
+            env: Vec::new(),
+            by_flags: false,
+            wait: true,
+        }
+    }
+
+    /// Where the first service listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.services[0].1
+    }
+
+    /// Where a service listens.
+    #[must_use]
+    pub fn addr_of(&self, name: &str) -> Option<SocketAddr> {
+        self.services.iter().find(|(known, _)| known == name).map(|(_, addr)| *addr)
+    }
+
+    /// Where the admin server listens.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// A client of the first service.
+    ///
+    /// # Panics
+    /// If it cannot connect.
+    #[must_use]
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr()).unwrap_or_else(|error| panic!("cannot connect to pointsman: {error}"))
+    }
+
+    /// GETs a path of the admin server.
+    ///
+    /// # Errors
+    /// Of the connection.
+    pub fn get(&self, path: &str) -> std::io::Result<(u16, String)> {
+        http_get(self.admin, path)
+    }
+
+    /// Waits until `/ready` says yes.
+    ///
+    /// # Panics
+    /// If it ends, or does not say so in time.
+    #[track_caller]
+    pub fn wait_ready(&self, timeout: Duration) {
+        wait_until("pointsman to be ready", timeout, || {
+            assert!(self.process.is_running(), "pointsman ended: {:?}", self.process.ended());
+            match self.get("/ready") {
+                Ok((200, _)) => Ok(()),
+                Ok((status, body)) => Err(format!("/ready said {status}: {body}")),
+                Err(error) => Err(format!("/ready: {error}")),
+            }
+        });
+    }
+
+    /// SIGTERM.
+    pub fn sigterm(&self) {
+        self.process.signal(Signal::TERM);
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// If it has not ended after `timeout`.
+    #[track_caller]
+    pub fn wait_exit(&self, timeout: Duration) -> ExitStatus {
+        self.process.wait_exit(timeout)
+    }
+
+    /// Its process, for signals and the log.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+}

@@ -1,0 +1,97 @@
+//! Waiting for a condition, never for time.
+//!
+//! A test that sleeps is either slow or flaky, mostly both. Whoever waits here says what for and how long at most, and when
+//! that fails, the panic tells what was awaited, for how long, and what the last look showed. This file holds the only
+//! pause of the whole test code: the short, growing one between two looks.
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+/// What one look at a condition brought: `bool`, `Option<T>` or `Result<T, E>`, where an error is the reason to go on waiting.
+pub trait Condition {
+    /// What the wait gives back once the condition holds.
+    type Value;
+
+    /// The value, or why it is not there yet.
+    ///
+    /// # Errors
+    /// The reason in words, empty if there is none to tell.
+    fn look(self) -> Result<Self::Value, String>;
+}
+
+impl Condition for bool {
+    type Value = ();
+
+    fn look(self) -> Result<(), String> {
+        if self { Ok(()) } else { Err(String::new()) }
+    }
+}
+
+impl<T> Condition for Option<T> {
+    type Value = T;
+
+    fn look(self) -> Result<T, String> {
+        self.ok_or_else(String::new)
+    }
+}
+
+impl<T, E: Display> Condition for Result<T, E> {
+    type Value = T;
+
+    fn look(self) -> Result<T, String> {
+        self.map_err(|error| error.to_string())
+    }
+}
+
+/// Looks again and again, first after 1 ms, then less often up to every 20 ms, until the condition holds.
+///
+/// # Panics
+/// After `timeout`, with `what`, the time waited and the last reason.
+#[track_caller]
+pub fn wait_until<C: Condition>(what: &str, timeout: Duration, mut look: impl FnMut() -> C) -> C::Value {
+    let start = Instant::now();
+    let mut step = Duration::from_millis(1);
+    loop {
+        let why = match look().look() {
+            Ok(value) => return value,
+            Err(why) => why,
+        };
+        let waited = start.elapsed();
+        if waited >= timeout {
+            let seen = if why.is_empty() { String::new() } else { format!("; the last look showed: {why}") };
+            panic!("waited {:.1} s in vain for: {what}{seen}", waited.as_secs_f64());
+        }
+        pause(step.min(timeout.saturating_sub(waited)));
+        step = (step * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// Lets some time pass: between two looks, or to keep the pace of a load. Never a way to make a test pass.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the one place where the test code sleeps; whoever calls it looks again after"
+)]
+pub fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_back_what_was_awaited() {
+        let mut looks = 0;
+        let found = wait_until("the third look", Duration::from_secs(5), || {
+            looks += 1;
+            (looks == 3).then_some(looks)
+        });
+        assert_eq!(found, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "in vain for: a wonder; the last look showed: nothing yet")]
+    fn tells_what_it_waited_for_and_what_it_saw() {
+        wait_until("a wonder", Duration::from_millis(5), || Err::<(), _>("nothing yet"));
+    }
+}

@@ -1,0 +1,143 @@
+//! The harness itself, on real servers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use harness::{Builder, Client, Cluster, Events, Family, Load, wait_until};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Whether a process of this id exists; a zombie still does.
+fn exists(pid: u32) -> bool {
+    PathBuf::from(format!("/proc/{pid}")).exists()
+}
+
+fn pids(cluster: &Cluster) -> Vec<u32> {
+    cluster.nodes().iter().chain(cluster.sentinels()).filter_map(harness::Node::pid).collect()
+}
+
+#[test]
+fn a_cluster_starts_fails_over_and_leaves_nothing_behind() {
+    let cluster = Cluster::builder().start();
+    let (pids, folder) = (pids(&cluster), cluster.folder().to_owned());
+    assert_eq!(pids.len(), 6);
+    assert_eq!(cluster.master().addr(), cluster.nodes()[0].addr());
+    assert_eq!(cluster.replicas().len(), 2);
+
+    let events = Events::of_all(cluster.sentinels());
+    let failover = cluster.failover();
+    assert_eq!(failover.from, cluster.nodes()[0].addr());
+    assert_ne!(failover.to, failover.from);
+    assert_eq!(cluster.master().role().expect("an answer"), "master");
+    let switch = events.wait_for("+switch-master", SOON);
+    assert!(switch.payload.ends_with(&format!("{} {}", failover.to.ip(), failover.to.port())), "{switch:?}");
+    assert!(switch.at > failover.asked);
+
+    drop(events);
+    drop(cluster);
+    assert!(pids.iter().all(|pid| !exists(*pid)), "processes left");
+    assert!(!folder.exists(), "files left");
+}
+
+#[test]
+fn a_killed_master_is_replaced_and_can_come_back() {
+    let cluster = Cluster::builder().start();
+    let events = Events::of(&cluster.sentinels()[0]);
+    let old = &cluster.nodes()[0];
+    let pid = old.pid().expect("it runs");
+    old.kill();
+    assert!(!exists(pid));
+    events.wait_for("+switch-master", SOON);
+    assert_ne!(cluster.master().addr(), old.addr());
+    assert_eq!(cluster.replicas().len(), 1);
+    old.restart();
+    wait_until("the old master to become a replica", Duration::from_secs(30), || {
+        old.role().is_ok_and(|role| role == "slave")
+    });
+}
+
+#[test]
+fn a_stopped_server_keeps_its_connections_and_goes_on_later() {
+    let cluster = Cluster::builder().replicas(0).sentinels(0).start();
+    let mut client = cluster.master().client();
+    cluster.master().stop();
+    client.set_timeout(Duration::from_millis(50)).expect("a timeout");
+    let error = client.cmd(&["PING"]).expect_err("a stopped server answers nothing");
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    cluster.master().cont();
+    client.set_timeout(SOON).expect("a timeout");
+    assert_eq!(client.read_value().expect("the late answer").text(), Some("PONG"));
+}
+
+#[test]
+fn several_masters_are_watched_by_the_same_sentinels() {
+    let cluster = Cluster::builder().masters(&["one", "two"]).replicas(1).start();
+    let one = cluster.master_addr("one").expect("a master");
+    let failover = cluster.failover_of("two");
+    assert_eq!(failover.to, cluster.groups()[1].nodes()[1].addr());
+    assert_eq!(cluster.master_addr("one"), Ok(one));
+}
+
+#[test]
+fn passwords_and_users_are_asked_for() {
+    let builder = Builder::default().replicas(1).password("secret").sentinel_password("other");
+    let cluster = builder.user("app on >pw ~app:* +@all").start();
+    let mut stranger = Client::connect(cluster.master().addr()).expect("a connection");
+    assert!(stranger.cmd(&["GET", "a"]).expect("a reply").error().is_some_and(|text| text.starts_with("NOAUTH")));
+    assert!(stranger.cmd(&["AUTH", "app", "pw"]).expect("a reply").is_ok());
+    assert!(stranger.cmd(&["GET", "a"]).expect("a reply").error().is_some_and(|text| text.starts_with("NOPERM")));
+    let mut stranger = Client::connect(cluster.sentinels()[0].addr()).expect("a connection");
+    assert!(stranger.cmd(&["SENTINEL", "MASTERS"]).expect("a reply").is_error());
+    assert_ne!(cluster.failover().to, cluster.nodes()[0].addr());
+}
+
+#[test]
+fn ipv6_names_and_slow_discovery_work_too() {
+    let cluster = Cluster::builder().family(Family::Ipv6).replicas(1).start();
+    assert!(cluster.master().addr().is_ipv6());
+    let cluster = Cluster::builder().family(Family::Localhost).replicas(1).discover().start();
+    let named = cluster.sentinels()[0].ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"]).expect("an answer");
+    assert_eq!(named.items()[0].text(), Some("localhost"));
+}
+
+#[test]
+fn a_load_counts_what_it_wrote_and_finds_what_is_missing() {
+    let cluster = Cluster::builder().replicas(0).sentinels(0).start();
+    let mut load = Load::to(cluster.master().addr()).writers(4).start();
+    wait_until("some writes", SOON, || load.counts().acknowledged > 2000);
+    load.stop();
+    let written = load.counts().acknowledged;
+    let verdict = load.verify(cluster.master().addr()).expect("a verdict");
+    assert_eq!((verdict.acknowledged, verdict.missing), (written, 0));
+    cluster.master().ask(&["DEL", "load:0:7"]).expect("an answer");
+    let verdict = load.settle(cluster.master().addr()).expect("a verdict");
+    assert_eq!((verdict.missing, verdict.examples), (1, vec!["load:0:7".to_owned()]));
+    assert_eq!(cluster.master().ask(&["DBSIZE"]).expect("an answer").int(), Some(0));
+}
+
+#[test]
+fn a_load_measures_the_outage_of_a_killed_master() {
+    let cluster = std::sync::Arc::new(Cluster::builder().start());
+    let events = Events::of(&cluster.sentinels()[0]);
+    let asked = std::sync::Arc::clone(&cluster);
+    let load = Load::to_whoever(move || asked.current_master_addr().ok()).writers(2).rate(400).start();
+    wait_until("some writes", SOON, || load.counts().acknowledged > 100);
+    cluster.nodes()[0].kill();
+    let switch = events.wait_for("+switch-master", SOON);
+    wait_until("a write on the new master", SOON, || load.gaps().iter().any(|gap| gap.to > switch.at));
+    let counts = load.counts();
+    assert!(counts.errors > 0 && counts.longest_gap > Duration::from_millis(900), "{counts:?}");
+}
+
+#[test]
+fn replies_survive_large_values_and_deep_pipelines() {
+    let cluster = Cluster::builder().replicas(0).sentinels(0).start();
+    let mut client = cluster.master().client();
+    let big = vec![b'x'; 10 << 20];
+    assert!(client.cmd(&[b"SET".as_slice(), b"big", &big]).expect("a reply").is_ok());
+    assert_eq!(client.cmd(&["GET", "big"]).expect("a reply"), harness::Value::Bulk(big));
+    let commands: Vec<Vec<String>> = (0..100_000).map(|number| vec!["ECHO".to_owned(), number.to_string()]).collect();
+    let replies = client.pipeline(&commands).expect("replies");
+    assert!(replies.iter().enumerate().all(|(number, reply)| reply.int() == i64::try_from(number).ok()));
+    assert_eq!(client.cmd(&["HELLO", "3"]).expect("a reply").field("proto").and_then(harness::Value::int), Some(3));
+}
