@@ -1,0 +1,47 @@
+//! What an operator may set about the sessions of one service, with defaults that follow from how Redis clients behave.
+
+use std::time::Duration;
+
+/// The settings of one service's sessions. A zero duration turns off what it is about, where that is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// How long it may take to open a connection to the target, all attempts while that target is in force together.
+    pub connect_timeout: Duration,
+    /// How long a new session waits at the gate while there is no target. Keep it below the clients' own timeouts.
+    pub hold_timeout: Duration,
+    /// The most sessions that may wait at the gate at a time; one beyond it is closed at once.
+    pub max_held: usize,
+    /// Closes a client that has sent nothing for this long and is owed nothing; zero for never. Blocked and subscribed
+    /// sessions and those in a transaction are silent by nature and are left alone.
+    pub client_idle_timeout: Duration,
+    /// How long the second direction may stay open after the first has ended. Linux's connection tracking forgets
+    /// half-closed connections after 60 s (`nf_conntrack_tcp_timeout_close_wait`), so keep it below.
+    pub half_close_timeout: Duration,
+    /// The most client connections of this service at a time.
+    pub max_connections: usize,
+    /// Idle time before TCP asks whether the peer is still there, on both sides; zero turns the asking off.
+    pub keepalive: Duration,
+    /// How long sent bytes may stay unacknowledged before the connection is given up, on both sides; zero for the kernel's
+    /// own rule of about a quarter of an hour. It also ends a peer that has not read anything for this long while
+    /// bytes wait for it.
+    pub user_timeout: Duration,
+    /// Smallest body of a bulk string that is moved from socket to socket inside the kernel (`splice(2)`), in bytes; `None`
+    /// for never. Without effect where the kernel refuses it.
+    pub splice_from: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(1),
+            hold_timeout: Duration::from_secs(10),
+            max_held: 10_000,
+            client_idle_timeout: Duration::ZERO,
+            half_close_timeout: Duration::from_secs(30),
+            max_connections: 10_000,
+            keepalive: Duration::from_secs(60),
+            user_timeout: Duration::from_secs(30),
+            splice_from: None,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The counters of the data plane.
+//!
+//! Each worker has a block of its own for each service, and is the only one that writes to it. An atomic with one writer needs no
+//! atomic addition: a relaxed load, an addition and a relaxed store are the same instructions as for a plain integer, and
+//! whoever reads finds the present number. So there is no interval at which counters are published, nothing to flush at the end,
+//! and no lock anywhere. A reader may see one counter newer than another; each by itself only grows.
+//!
+//! Deliberately absent: names of metrics and their format, which are the composition root's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::close::Reason;
+use crate::service::DialFailure;
+
+/// A number with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    /// Adds without an atomic read-modify-write. Only the owning worker may call it.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn one(&self) {
+        self.add(1);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one worker counts for one service. Apart in the processor's caches, so that no worker writes where another does.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Block {
+    pub(crate) accepted: Count,
+    pub(crate) refused: Count,
+    pub(crate) accept_errors: Count,
+    pub(crate) closed: [Count; Reason::COUNT],
+    pub(crate) held: Count,
+    pub(crate) released: Count,
+    pub(crate) bytes_in: Count,
+    pub(crate) bytes_out: Count,
+    pub(crate) commands: Count,
+    pub(crate) replies: Count,
+    pub(crate) dials: Count,
+    pub(crate) dial_failures: [Count; DialFailure::ALL.len()],
+    pub(crate) hints: Count,
+}
+
+impl Block {
+    pub(crate) fn close(&self, reason: Reason) {
+        if let Some(count) = self.closed.get(reason as usize) {
+            count.one();
+        }
+    }
+
+    pub(crate) fn dial_failed(&self, failure: DialFailure) {
+        if let Some(count) = self.dial_failures.get(failure as usize) {
+            count.one();
+        }
+    }
+}
+
+/// One service's blocks, one a worker.
+#[derive(Debug)]
+struct Blocks {
+    name: Arc<str>,
+    workers: Vec<Arc<Block>>,
+}
+
+/// Read access to every counter, from any thread, at any time. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Stats {
+    services: Arc<[Blocks]>,
+}
+
+/// The counters of one service since the start of the process, all workers together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// Sessions open now, the held ones included.
+    pub open: u64,
+    /// Sessions that wait at the gate now.
+    pub held: u64,
+    /// Connections accepted and served.
+    pub accepted: u64,
+    /// Connections refused because a limit was reached.
+    pub refused: u64,
+    /// Failures of `accept(2)`.
+    pub accept_errors: u64,
+    /// Sessions ended, by [`Reason`]'s number.
+    pub closed: [u64; Reason::COUNT],
+    /// Bytes forwarded from clients to the target.
+    pub bytes_in: u64,
+    /// Bytes forwarded from the target to clients.
+    pub bytes_out: u64,
+    /// Requests forwarded whole, in sessions that are followed (not opaque).
+    pub commands: u64,
+    /// Replies received whole, in sessions that are followed.
+    pub replies: u64,
+    /// Connections to the target opened.
+    pub dials: u64,
+    /// Attempts that failed, by [`DialFailure`]'s number.
+    pub dial_failures: [u64; DialFailure::ALL.len()],
+    /// Hints given.
+    pub hints: u64,
+}
+
+impl Snapshot {
+    /// Sessions that ended for `reason`.
+    #[must_use]
+    pub fn closed_for(&self, reason: Reason) -> u64 {
+        self.closed.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Sessions that ended.
+    #[must_use]
+    pub fn closed_in_all(&self) -> u64 {
+        self.closed.iter().sum()
+    }
+
+    fn add(&mut self, block: &Block) {
+        // What ends is read before what begins, so that a session that does both meanwhile is not missed from the open ones.
+        for (sum, count) in self.closed.iter_mut().zip(&block.closed) {
+            *sum += count.get();
+        }
+        let released = block.released.get();
+        self.held += block.held.get().saturating_sub(released);
+        self.accepted += block.accepted.get();
+        self.refused += block.refused.get();
+        self.accept_errors += block.accept_errors.get();
+        self.bytes_in += block.bytes_in.get();
+        self.bytes_out += block.bytes_out.get();
+        self.commands += block.commands.get();
+        self.replies += block.replies.get();
+        self.dials += block.dials.get();
+        for (sum, count) in self.dial_failures.iter_mut().zip(&block.dial_failures) {
+            *sum += count.get();
+        }
+        self.hints += block.hints.get();
+    }
+}
+
+impl Stats {
+    /// Blocks for `workers` workers and the named services.
+    pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = Arc<str>>) -> Self {
+        let blocks = |name| Blocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
+        Self { services: names.into_iter().map(blocks).collect() }
+    }
+
+    /// The block of one worker for one service. `None` if there is no such.
+    pub(crate) fn block(&self, service: usize, worker: usize) -> Option<Arc<Block>> {
+        self.services.get(service)?.workers.get(worker).cloned()
+    }
+
+    /// Each service with its counters, in the order they were given to `Bound::bind`.
+    pub fn services(&self) -> impl Iterator<Item = (&str, Snapshot)> {
+        self.services.iter().map(|blocks| {
+            let mut snapshot = Snapshot::default();
+            blocks.workers.iter().for_each(|block| snapshot.add(block));
+            snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
+            (&*blocks.name, snapshot)
+        })
+    }
+
+    /// The counters of the service called `name`.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<Snapshot> {
+        self.services().find(|(it, _)| *it == name).map(|(_, snapshot)| snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workers_of_a_service_are_summed_and_services_kept_apart() {
+        let stats = Stats::new(2, [Arc::from("a"), Arc::from("b")]);
+        for worker in 0..2 {
+            let block = stats.block(0, worker).unwrap();
+            block.accepted.add(2);
+            block.close(Reason::Fenced);
+            block.bytes_in.add(10);
+        }
+        stats.block(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
+        let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
+        assert_eq!((a.accepted, a.open, a.closed_for(Reason::Fenced), a.bytes_in), (4, 2, 2, 20));
+        assert_eq!(b.dial_failures, [0, 0, 1, 0, 0]);
+        assert_eq!((b.accepted, b.open), (0, 0));
+        assert_eq!((stats.block(2, 0).is_none(), stats.block(0, 2).is_none()), (true, true));
+    }
+}
