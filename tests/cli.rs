@@ -86,6 +86,20 @@ fn a_missing_file_is_a_fault_of_the_configuration() {
 }
 
 #[test]
+fn files_beyond_their_bound_are_refused() {
+    let large = file(&format!("[[service]]\nsentinels = [\"a\"]\n{}", "# comment\n".repeat(110_000)));
+    let output = pointsman(&["check", "--config", path(&large)], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(stderr(&output).contains("it is larger than 1048576 bytes"), "{}", stderr(&output));
+    let secret = file(&"x".repeat(64 * 1024 + 1));
+    let config =
+        file(&format!("[[service]]\nsentinels = [\"a\"]\n[service.auth]\npassword_file = \"{}\"\n", path(&secret)));
+    let output = pointsman(&["check", "--config", path(&config)], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(stderr(&output).contains(":4:1: service.auth.password_file: ") && stderr(&output).contains("65536 bytes"));
+}
+
+#[test]
 fn a_wrong_command_line_is_64() {
     for args in [&["run", "--nonsense"][..], &["dance"], &[], &["completions"], &["run", "--password", "x"]] {
         let output = pointsman(args, &[]);

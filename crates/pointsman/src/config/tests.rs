@@ -283,6 +283,30 @@ fn oddities_warn() {
     );
 }
 
+#[test]
+fn equal_bounds_are_in_order() {
+    assert_eq!(
+        faults(&format!("{GOOD}[shutdown]\naccept_min=\"4s\"\naccept_quiet=\"4s\"\naccept_max=\"4s\"\n")),
+        [""; 0]
+    );
+}
+
+#[test]
+fn a_value_at_fault_is_not_judged_again_by_its_default() {
+    // The default of accept_min, 5s, would be above this accept_max; but nobody wrote it.
+    let got = faults(&format!("{GOOD}[shutdown]\naccept_min=3\naccept_quiet=\"1s\"\naccept_max=\"4s\"\n"));
+    assert!(got.len() == 1 && got[0].starts_with("f:4:12: shutdown.accept_min"), "{got:#?}");
+}
+
+#[test]
+fn the_name_of_a_file_cannot_break_out_of_its_comment() {
+    let read = |name: &str, text: &str| assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &files);
+    let first = read("a\n[evil]\u{1b}", GOOD);
+    let printed = first.print();
+    assert!(printed.chars().all(|c| c == '\n' || !c.is_control()) && !printed.contains("\n[evil]"), "{printed}");
+    assert_eq!(read("f", &printed).config().unwrap().hash, first.config().unwrap().hash);
+}
+
 /// Faults that do not touch each other: each a section's line, and the key it has to be reported under.
 const FAULTS: [(&str, &str, &str); 14] = [
     ("service", "connect_timeout = 5", "service.connect_timeout"),
