@@ -1,89 +1,139 @@
-//! What to do when accepting fails. The errors are of three kinds: one connection was lost and the next may be fine; the
-//! system is short of something and must be given time; or nobody knows, which is treated like the second.
+//! What to do when `accept(2)` fails: go on at once, or pause, and whether to say so.
+//!
+//! Some errors are about the one connection that was about to be accepted; the next one may be fine, so the loop goes on.
+//! Others are about this process or machine (no file descriptors, no memory): the connection stays in the queue, the next
+//! attempt fails the same way, and a loop that goes on at once burns a core while it logs a million lines. So those pause,
+//! longer each time, and one line a second tells of all of them.
+//!
+//! Deliberately absent: the listener, the clock and the log.
 
-use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-/// The first pause of a shortage, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// The first pause.
+const SHORTEST: Duration = Duration::from_millis(5);
+/// The longest pause: after it, whoever has freed a descriptor waits no longer than this for the next client.
+const LONGEST: Duration = Duration::from_millis(500);
+/// Log lines are at least this far apart.
+const QUIET: Duration = Duration::from_secs(1);
 
-/// What to do next.
+/// What an error of `accept(2)` is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Accept again at once.
-    GoOn,
-    /// Wait this long first.
-    Pause(Duration),
+pub(crate) enum Fault {
+    /// This one connection: the next may be fine.
+    Connection,
+    /// The process or the machine: the next attempt fails too.
+    Resource,
 }
 
-/// Decides, and remembers how long the shortage has lasted.
+/// Sorts an error. Linux hands errors already pending on the new connection to whoever accepts it (accept(2), "Error
+/// handling"); they are as good as a client that left.
+pub(crate) fn sort(errno: Errno) -> Fault {
+    match errno {
+        Errno::CONNABORTED
+        | Errno::INTR
+        | Errno::PROTO
+        | Errno::PERM
+        | Errno::NETDOWN
+        | Errno::NOPROTOOPT
+        | Errno::HOSTDOWN
+        | Errno::NONET
+        | Errno::HOSTUNREACH
+        | Errno::OPNOTSUPP
+        | Errno::NETUNREACH
+        | Errno::TIMEDOUT
+        | Errno::CONNRESET => Fault::Connection,
+        // Out of descriptors or memory, and whatever is unknown: pausing is never wrong, spinning is.
+        _ => Fault::Resource,
+    }
+}
+
+/// What to do after an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Advice {
+    /// How long to wait before the next attempt; zero for going on at once.
+    pub(crate) pause: Duration,
+    /// If this is the time for a log line: how many errors it stands for.
+    pub(crate) tell: Option<u64>,
+}
+
+/// Remembers how often it failed. One for each listener of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Shortage {
-    pause: Option<Duration>,
+pub(crate) struct Pace {
+    next: Option<Duration>,
+    untold: u64,
+    told: Option<Instant>,
 }
 
-impl Shortage {
-    /// A connection was accepted: whatever was short is not any more.
-    pub(crate) fn over(&mut self) {
-        self.pause = None;
+impl Pace {
+    /// A connection was accepted: the trouble is over.
+    pub(crate) fn succeeded(&mut self) {
+        self.next = None;
     }
 
-    /// An accept failed.
-    pub(crate) fn failed(&mut self, error: &io::Error) -> Next {
-        if is_lost_connection(error) {
-            return Next::GoOn;
+    /// An accept failed at `now`.
+    pub(crate) fn failed(&mut self, now: Instant, errno: Errno) -> Advice {
+        let pause = match sort(errno) {
+            Fault::Connection => Duration::ZERO,
+            Fault::Resource => {
+                let pause = self.next.unwrap_or(SHORTEST);
+                self.next = Some((pause * 2).min(LONGEST));
+                pause
+            }
+        };
+        self.untold += 1;
+        let due = self.told.is_none_or(|told| now.saturating_duration_since(told) >= QUIET);
+        let tell = due.then(|| std::mem::take(&mut self.untold));
+        if due {
+            self.told = Some(now);
         }
-        let pause = self.pause.map_or(PAUSES.0, |pause| (pause * 2).min(PAUSES.1));
-        self.pause = Some(pause);
-        Next::Pause(pause)
+        Advice { pause, tell }
     }
-}
-
-/// The connection that was to be accepted had already failed; Linux reports its pending network errors here (accept(2)).
-fn is_lost_connection(error: &io::Error) -> bool {
-    let lost = [
-        Errno::CONNABORTED,
-        Errno::INTR,
-        Errno::PROTO,
-        Errno::NETDOWN,
-        Errno::NOPROTOOPT,
-        Errno::HOSTDOWN,
-        Errno::NONET,
-        Errno::HOSTUNREACH,
-        Errno::OPNOTSUPP,
-        Errno::NETUNREACH,
-        Errno::PERM,
-    ];
-    error.raw_os_error().is_some_and(|code| lost.iter().any(|errno| errno.raw_os_error() == code))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn error(errno: Errno) -> io::Error {
-        io::Error::from_raw_os_error(errno.raw_os_error())
-    }
-
     #[test]
-    fn a_lost_connection_does_not_stop_the_next() {
-        let mut shortage = Shortage::default();
-        for errno in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::HOSTUNREACH] {
-            assert_eq!(shortage.failed(&error(errno)), Next::GoOn, "{errno:?}");
+    fn the_table_of_errors() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INVAL, Errno::BADF] {
+            assert_eq!(sort(errno), Fault::Resource, "{errno:?}");
+        }
+        for errno in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::NETUNREACH, Errno::PERM] {
+            assert_eq!(sort(errno), Fault::Connection, "{errno:?}");
         }
     }
 
     #[test]
-    fn a_shortage_is_given_more_and_more_time_and_forgotten_when_over() {
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
-            let mut shortage = Shortage::default();
-            let pauses: Vec<Next> = (0..12).map(|_| shortage.failed(&error(errno))).collect();
-            assert_eq!(pauses[0], Next::Pause(PAUSES.0), "{errno:?}");
-            assert_eq!(pauses[11], Next::Pause(PAUSES.1), "{errno:?}");
-            shortage.over();
-            assert_eq!(shortage.failed(&error(errno)), Next::Pause(PAUSES.0));
+    fn out_of_descriptors_pauses_longer_and_longer_but_not_for_ever() {
+        let mut pace = Pace::default();
+        let now = Instant::now();
+        let pauses: Vec<u128> = (0..9).map(|_| pace.failed(now, Errno::MFILE).pause.as_millis()).collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 500, 500]);
+        pace.succeeded();
+        assert_eq!(pace.failed(now, Errno::NFILE).pause, SHORTEST);
+    }
+
+    #[test]
+    fn a_connection_that_was_aborted_costs_no_pause() {
+        let mut pace = Pace::default();
+        for _ in 0..100 {
+            assert_eq!(pace.failed(Instant::now(), Errno::CONNABORTED).pause, Duration::ZERO);
         }
+        assert_eq!(pace.failed(Instant::now(), Errno::MFILE).pause, SHORTEST);
+    }
+
+    #[test]
+    fn one_line_a_second_stands_for_all() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        let mut told = Vec::new();
+        for tenth in 0..=20 {
+            let now = start + Duration::from_millis(100) * tenth;
+            told.extend(pace.failed(now, Errno::MFILE).tell);
+        }
+        assert_eq!(told, [1, 10, 10]);
     }
 }

@@ -1,41 +1,44 @@
 //! One client connection from accept to close.
 //!
-//! A worker is a thread with a single-threaded runtime, its own listeners and its own sessions. A session accepts, waits at
-//! the gate if it has to, dials, looks at the fence again, and then pumps: bytes are read into one large buffer that belongs
-//! to the worker, followed by the ledger so that the session's boundaries are known, and written to the other side at once.
-//! Only what the other side does not take at once is kept, in a buffer of the session's own, and nothing more is read in that
-//! direction until it is gone. An idle session holds no buffer.
+//! A train on the line: it is let in (`entrance`), gets its track from the points (`dial`), and then carries bytes both
+//! ways (`pump`) until either end stops, the points move under it (the fence), or the house closes (the drain). However it ends,
+//! it ends in one place with one word ([`Reason`]).
 //!
-//! What is promised, in this order: no byte goes to a master once its fence has fallen or while the gate is shut; nothing is
-//! lost, changed or reordered in either direction; one session's fault ends that session; everything is bounded.
+//! The data plane is made of workers: one thread each, one single-threaded event loop, one listening socket for each address.
+//! A session lives and dies on the worker that accepted it, so nothing on the way of a byte is locked, shared or sent through
+//! a channel. The large buffer belongs to the worker: an idle session holds none. Before every byte to a target two
+//! atomics are looked at, its fence and the gate of the route, and that is all that is ever needed to stop.
 //!
-//! Deliberately absent: discovery (only [`route`] is known here), metrics and configuration (plain counters and plain
-//! options), and any change of the bytes.
+//! ```no_run
+//! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn std::error::Error>> {
+//! let listen = vec!["0.0.0.0:6379".parse()?];
+//! let bound = proxy::Bound::bind(proxy::worker_count(), 10_000, [(service, listen)])?;
+//! println!("listening on {:?}", bound.local_addrs());
+//! let running = bound.serve(&drain)?;
+//! println!("{:?}", running.stats().service("mymaster"));
+//! running.join()?; // returns when the drain is over
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Deliberately absent: how a target is found or trusted (that is `sentinel`), names of metrics, and any change to what clients
+//! and servers say to each other.
 
 mod accept;
-mod bind;
 mod close;
-mod dial;
-mod flow;
-mod gate;
+mod entrance;
 mod limits;
-mod linger;
 mod listener;
 mod options;
-mod pump;
+mod service;
 mod session;
+mod sockopt;
 mod stats;
 mod worker;
 
-#[cfg(test)]
-mod pump_tests;
-#[cfg(test)]
-mod session_tests;
-#[cfg(test)]
-mod testing;
-
-pub use bind::{BindError, Bound};
-pub use close::Reason;
-pub use options::{Hints, Options, Service};
-pub use stats::{Stats, Traffic};
-pub use worker::{Heartbeat, Running, ServeError, worker_count};
+pub use close::{Reason, Side};
+pub use listener::{BindError, Bound};
+pub use options::Options;
+pub use service::{DialFailure, Hint, Hints, NoHints, Service};
+pub use stats::{Snapshot, Stats};
+pub use worker::{Heartbeat, Running, StartError, WorkerError, worker_count};

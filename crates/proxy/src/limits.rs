@@ -1,46 +1,54 @@
-//! How many sessions there may be, for a service and for the process. One atomic counter each; a permit gives its place back
-//! when it is dropped, so the number cannot drift.
+//! Places: how many sessions there may be, in a service, in the process, and waiting at a gate.
+//!
+//! A place is taken when a connection is accepted and given back when its guard is dropped, so no way of ending a
+//! session can forget it. The counts are shared by all workers, since a limit a worker would refuse clients while another
+//! worker has room.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A bound and the number of places taken.
+/// A number of places.
 #[derive(Debug)]
-pub(crate) struct Limit {
+pub(crate) struct Places {
     taken: AtomicUsize,
     most: usize,
 }
 
-impl Limit {
+impl Places {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { taken: AtomicUsize::new(0), most: most.max(1) })
+        Arc::new(Self { taken: AtomicUsize::new(0), most })
     }
 
+    /// A place, if one is left.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Place> {
+        // Adding first and looking then never lets in one too many; at worst two who ask for the last place at the same moment
+        // are both refused.
+        if self.taken.fetch_add(1, Ordering::Relaxed) < self.most {
+            return Some(Place(Arc::clone(self)));
+        }
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    /// How many there are.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
+    /// How many are taken.
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
-
-    /// A place, if one is free.
-    pub(crate) fn enter(self: &Arc<Self>) -> Option<Permit> {
-        let step = |taken: usize| (taken < self.most).then_some(taken + 1);
-        let entered = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
-        entered.is_ok().then(|| Permit { limit: Arc::clone(self) })
-    }
 }
 
-/// One place, given back on drop.
+/// One place, given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
-    limit: Arc<Limit>,
-}
+#[must_use]
+pub(crate) struct Place(Arc<Places>);
 
-impl Drop for Permit {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.limit.taken.fetch_sub(1, Ordering::Relaxed);
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -49,15 +57,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_given_back_exactly() {
-        let limit = Limit::new(2);
-        let first = limit.enter().expect("a place");
-        let second = limit.enter().expect("a place");
-        assert!(limit.enter().is_none());
+    fn places_end_and_come_back() {
+        let places = Places::new(2);
+        let first = places.take();
+        let second = places.take();
+        assert!(first.is_some() && second.is_some());
+        assert!(places.take().is_none() && places.take().is_none());
+        assert_eq!(places.taken(), 2);
         drop(first);
-        assert_eq!(limit.taken(), 1);
-        let third = limit.enter().expect("the place that was given back");
-        drop((second, third));
-        assert_eq!(limit.taken(), 0);
+        assert!(places.take().is_some());
+        assert_eq!(places.taken(), 1);
+    }
+
+    #[test]
+    fn threads_never_get_more_than_there_are() {
+        let places = Places::new(3);
+        let most = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let inside = AtomicUsize::new(0);
+                    for _ in 0..10_000 {
+                        if let Some(place) = places.take() {
+                            inside.fetch_add(1, Ordering::Relaxed);
+                            drop(place);
+                        }
+                    }
+                    most.fetch_max(inside.into_inner(), Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!(places.taken(), 0);
+        assert!(most.into_inner() > 0);
     }
 }

@@ -1,116 +1,244 @@
-//! One listening socket on one worker: from accept to a session's task.
+//! Listening sockets: bound early and loudly, served later.
+//!
+//! Binding happens in the caller's thread before anything else starts, so that an address in use is an error at the start and
+//! not a log line later. Each worker gets a socket of its own for each address (`SO_REUSEPORT`): the kernel spreads the clients,
+//! and a session never changes its worker. The first socket of an address is bound *without* `SO_REUSEPORT` and joins the group
+//! afterwards: with it, a second process of the same user would silently share our clients.
+//!
+//! What every accepted connection needs (no delay, keepalive, user timeout) is set once here: Linux lets accepted sockets
+//! inherit it from their listener, which saves five system calls a connection.
+//!
+//! Deliberately absent: sockets handed over by systemd or by an older process.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
-use drain::{Door, Drain, Phase};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::Instant;
-use tracing::{error, warn};
+use drain::Drain;
+use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::accept::{Next, Shortage};
-use crate::limits::{Limit, Permit};
-use crate::options::Service;
-use crate::session;
-use crate::stats::Counters;
+use crate::options::Options;
+use crate::service::Service;
+use crate::sockopt;
+use crate::worker::{Running, StartError};
 
-/// What Redis itself answers when its own limit is reached.
-const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+/// Connections that may wait for their accept, per socket. The kernel lowers it to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
 
-/// Everything the sessions of one service on one worker share.
-pub(crate) struct Post {
-    pub(crate) service: Arc<Service>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) limit: Arc<Limit>,
-    pub(crate) total: Arc<Limit>,
-    pub(crate) drain: Drain,
+/// Why an address could not be listened on. Its source is the system's error.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else listens there.
+    #[error("listen address {addr} is already in use by another process; stop that process or choose another port")]
+    InUse {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process may not.
+    #[error("listen address {addr} is not permitted; a port below 1024 needs the capability NET_BIND_SERVICE")]
+    Denied {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No interface has this address.
+    #[error("listen address {addr} does not exist on this machine; use 0.0.0.0 or [::], or an address of an interface")]
+    NotHere {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else, such as no file descriptors left.
+    #[error("cannot listen on {addr}")]
+    Other {
+        /// The address.
+        addr: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
 }
 
-/// The places a session takes, in its service and in the process.
-pub(crate) type Places = (Permit, Permit);
+impl BindError {
+    fn new(addr: SocketAddr, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => Self::InUse { addr, source },
+            io::ErrorKind::PermissionDenied => Self::Denied { addr, source },
+            io::ErrorKind::AddrNotAvailable => Self::NotHere { addr, source },
+            _ => Self::Other { addr, source },
+        }
+    }
+}
 
-/// Accepts until the drain closes the doors, then empties the queue and closes the socket.
-pub(crate) async fn serve(socket: std::net::TcpListener, post: Arc<Post>, door: Door) {
-    let listener = match TcpListener::from_std(socket) {
-        Ok(listener) => listener,
-        Err(error) => return error!(service = %post.service.name, "a listener cannot be served: {error}"),
-    };
-    let mut shortage = Shortage::default();
-    let mut log = LogPace::default();
-    let closing = post.drain.reached(Phase::Draining);
-    tokio::pin!(closing);
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = &mut closing => break,
-            accepted = listener.accept() => accepted,
+/// One listening socket of one worker.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    /// Number of its service.
+    pub(crate) service: usize,
+    pub(crate) socket: TcpListener,
+    pub(crate) addr: SocketAddr,
+}
+
+/// Every address bound and listening, nobody served yet: clients that come now wait in the kernel's queue.
+#[derive(Debug)]
+pub struct Bound {
+    pub(crate) services: Vec<Arc<Service>>,
+    /// One list a worker.
+    pub(crate) entrances: Vec<Vec<Entrance>>,
+    pub(crate) max_connections: usize,
+    addrs: Vec<Vec<SocketAddr>>,
+}
+
+impl Bound {
+    /// Binds every address of every service for `workers` workers. Port 0 lets the kernel choose one port, which all workers
+    /// share. `max_connections` bounds the client connections of all services together. Blocks for no longer than the system
+    /// calls take.
+    ///
+    /// An IPv6 address stands for IPv6 only, as in Redis, so `[::]` and `0.0.0.0` can be given side by side.
+    ///
+    /// # Errors
+    ///
+    /// The first address that cannot be bound, and why.
+    pub fn bind(
+        workers: NonZeroUsize,
+        max_connections: usize,
+        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>)>,
+    ) -> Result<Self, BindError> {
+        let mut bound = Self {
+            services: Vec::new(),
+            entrances: (0..workers.get()).map(|_| Vec::new()).collect(),
+            max_connections,
+            addrs: Vec::new(),
         };
-        match accepted {
-            Ok((client, peer)) => {
-                shortage.over();
-                admit(client, peer, &post);
+        for (number, (service, addrs)) in services.into_iter().enumerate() {
+            let mut real = Vec::with_capacity(addrs.len());
+            for addr in addrs {
+                let at = |source| BindError::new(addr, source);
+                real.push(bound.bind_one(number, addr, &service.options).map_err(at)?);
             }
-            Err(error) => {
-                post.counters.accept_errors.add(1);
-                if let Next::Pause(pause) = shortage.failed(&error) {
-                    if log.may_speak() {
-                        warn!(service = %post.service.name, "cannot accept, trying again in {} ms: {error}", pause.as_millis());
-                    }
-                    tokio::select! {
-                        () = &mut closing => break,
-                        () = tokio::time::sleep(pause) => {}
-                    }
-                }
+            bound.addrs.push(real);
+            bound.services.push(Arc::new(service));
+        }
+        Ok(bound)
+    }
+
+    /// Binds one address for each worker and returns it with its real port.
+    fn bind_one(&mut self, service: usize, addr: SocketAddr, options: &Options) -> io::Result<SocketAddr> {
+        let mut real = None;
+        // All are bound before the first one listens, so that no client meets a group that is still growing.
+        let mut sockets = Vec::with_capacity(self.entrances.len());
+        for _ in 0..self.entrances.len() {
+            let socket = open(real.unwrap_or(addr), real.is_some(), options)?;
+            let bound = TcpListener::from(socket.try_clone()?).local_addr()?;
+            real = Some(bound);
+            sockets.push(socket);
+        }
+        let real = real.unwrap_or(addr);
+        for (socket, entrances) in sockets.into_iter().zip(&mut self.entrances) {
+            socket.listen(BACKLOG)?;
+            entrances.push(Entrance { service, socket: socket.into(), addr: real });
+        }
+        Ok(real)
+    }
+
+    /// The addresses of each service, in the order they were given, with the ports that the kernel chose.
+    #[must_use]
+    pub fn local_addrs(&self) -> &[Vec<SocketAddr>] {
+        &self.addrs
+    }
+
+    /// Starts the workers and begins to accept.
+    ///
+    /// # Errors
+    ///
+    /// A thread or its event loop could not be created.
+    pub fn serve(self, drain: &Drain) -> Result<Running, StartError> {
+        Running::start(self, drain)
+    }
+}
+
+/// A bound socket; `joins` says that it joins a group that already holds the address.
+fn open(addr: SocketAddr, joins: bool, options: &Options) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Connections of an earlier process may still be in TIME_WAIT on this port.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(joins)?;
+    sockopt::prepare(&socket, options)?;
+    socket.bind(&addr.into())?;
+    socket.set_reuse_port(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use route::Points;
+
+    use super::*;
+    use crate::service::NoHints;
+
+    fn service() -> Service {
+        let (_, route) = Points::new();
+        Service { name: "s".into(), route, options: Options::default(), hints: Arc::new(NoHints) }
+    }
+
+    fn two() -> NonZeroUsize {
+        NonZeroUsize::new(2).unwrap()
+    }
+
+    #[test]
+    fn port_0_gives_one_port_for_all_workers() {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let bound = Bound::bind(two(), 10, [(service(), vec![any, any])]).unwrap();
+        let [addrs] = bound.local_addrs() else { panic!("one service") };
+        assert_ne!(addrs[0], addrs[1]);
+        for worker in &bound.entrances {
+            let of: Vec<SocketAddr> = worker.iter().map(|entrance| entrance.socket.local_addr().unwrap()).collect();
+            assert_eq!(&of, addrs);
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_is_an_error_even_if_the_other_would_share_it() {
+        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let first = Bound::bind(two(), 10, [(service(), vec![any])]).unwrap();
+        let taken = first.local_addrs()[0][0];
+        let error = Bound::bind(two(), 10, [(service(), vec![taken])]).unwrap_err();
+        assert!(matches!(&error, BindError::InUse { addr, .. } if *addr == taken), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("listen address {taken} is already in use by another process;")), "{text}");
+    }
+
+    #[test]
+    fn an_address_of_nobody_is_an_error() {
+        let error = Bound::bind(two(), 10, [(service(), vec!["192.0.2.1:0".parse().unwrap()])]).unwrap_err();
+        assert!(matches!(error, BindError::NotHere { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn accepted_connections_inherit_what_the_listener_was_given() {
+        let bound = Bound::bind(two(), 10, [(service(), vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
+        let _client = TcpStream::connect(bound.local_addrs()[0][0]).unwrap();
+        let accepted = loop {
+            // Which worker's queue it is in is the kernel's choice.
+            let found = bound.entrances.iter().find_map(|worker| worker[0].socket.accept().ok());
+            if let Some((stream, _)) = found {
+                break Socket::from(stream);
             }
-        }
-    }
-    // Closing a socket resets what its queue still holds, so the queue is emptied first.
-    while let Some(Ok((client, peer))) = accept_now(&listener).await {
-        admit(client, peer, &post);
-    }
-    drop(listener);
-    drop(door);
-}
-
-/// Accepts what is there already; `None` once nothing is.
-async fn accept_now(listener: &TcpListener) -> Option<std::io::Result<(TcpStream, SocketAddr)>> {
-    std::future::poll_fn(|cx| match listener.poll_accept(cx) {
-        std::task::Poll::Ready(accepted) => std::task::Poll::Ready(Some(accepted)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
-    })
-    .await
-}
-
-fn admit(client: TcpStream, peer: SocketAddr, post: &Arc<Post>) {
-    let places = post.limit.enter().and_then(|place| Some((place, post.total.enter()?)));
-    match places {
-        Some(places) => {
-            let ticket = post.drain.ticket();
-            tokio::spawn(session::run(client, peer, Arc::clone(post), ticket, places));
-        }
-        None => {
-            post.counters.refused.add(1);
-            // The socket is new, so its buffer takes a line. If the client has sent something already, closing resets the
-            // connection, and the line may be lost; there is no place to wait for it.
-            let _sent = client.try_write(TOO_MANY);
-        }
-    }
-}
-
-/// At most one line a second.
-#[derive(Default)]
-struct LogPace {
-    spoke_at: Option<Instant>,
-}
-
-impl LogPace {
-    fn may_speak(&mut self) -> bool {
-        let now = Instant::now();
-        let may = self.spoke_at.is_none_or(|at| now - at >= Duration::from_secs(1));
-        if may {
-            self.spoke_at = Some(now);
-        }
-        may
+            std::thread::yield_now();
+        };
+        assert!(accepted.tcp_nodelay().unwrap());
+        assert!(accepted.keepalive().unwrap());
+        assert_eq!(accepted.tcp_user_timeout().unwrap(), Some(Options::default().user_timeout));
+        assert_eq!(accepted.tcp_keepalive_time().unwrap(), Options::default().keepalive);
     }
 }

@@ -1,165 +1,274 @@
-//! Workers: a thread, a single-threaded runtime, its listeners and their sessions. Nothing moves between workers.
+//! Workers: threads that each drive one event loop, and the handle on all of them.
+//!
+//! A worker ends when the drain is over, however many sessions it still has. Nothing else ends it; a worker that does end
+//! early has failed, and whoever holds [`Running`] learns of it, because a proxy with a worker less would refuse a part of
+//! its clients.
+//!
+//! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
 
 use std::io;
-use std::net::TcpListener;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use drain::{Drain, Phase};
-use tracing::error;
+use tokio::net::TcpListener as Listener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
-use crate::bind::Bound;
-use crate::limits::Limit;
-use crate::listener::{self, Post};
-use crate::stats::{Counters, Stats};
+use crate::entrance;
+use crate::limits::Places;
+use crate::listener::{Bound, Entrance};
+use crate::service::Service;
+use crate::stats::{Block, Stats};
 
-/// A worker beats this often.
-const BEAT: Duration = Duration::from_millis(200);
+/// How often a worker shows that its event loop turns.
+const BEAT: Duration = Duration::from_millis(100);
 
-/// How many workers this process should have: one for each core it may use, by affinity and the cgroup's quota.
+/// How many workers suit this process: one for each core it may use, by its affinity and the quota of its cgroup.
 #[must_use]
-pub fn worker_count() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+pub fn worker_count() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// Why the workers do not start.
+/// Why the workers could not be started.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// No thread.
-    #[error("cannot start the thread of worker {0}")]
-    Thread(usize, #[source] io::Error),
+pub enum StartError {
+    /// The system gave no thread.
+    #[error("cannot start the thread of worker {worker}")]
+    Thread {
+        /// Its number.
+        worker: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gave no event loop.
+    #[error("cannot create the event loop of worker {worker}; is the limit on open files too low?")]
+    Loop {
+        /// Its number.
+        worker: usize,
+        /// What the system said.
+        source: io::Error,
+    },
 }
 
-/// Tells whether a worker's loop turns.
+/// Why a worker ended before the drain was over.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// A listening socket could not be given to the event loop.
+    #[error("worker {worker} cannot serve its listening sockets")]
+    Listener {
+        /// The worker's number.
+        worker: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It panicked, or what accepts connections on it did.
+    #[error("worker {worker} panicked; this is a bug")]
+    Panicked {
+        /// The worker's number.
+        worker: usize,
+    },
+}
+
+/// Shows when a worker's event loop last turned. Cheap to clone, readable from any thread.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
-    start: Instant,
-    beat_ms: Arc<AtomicU64>,
+    origin: Instant,
+    /// Milliseconds since `origin`.
+    last: Arc<AtomicU64>,
 }
 
 impl Heartbeat {
-    fn new(start: Instant) -> Self {
-        let heartbeat = Self { start, beat_ms: Arc::default() };
-        heartbeat.beat();
-        heartbeat
+    fn new() -> Self {
+        Self { origin: Instant::now(), last: Arc::default() }
     }
 
-    fn beat(&self) {
-        let ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.beat_ms.store(ms, Ordering::Relaxed);
-    }
-
-    /// How long ago the loop last turned; it turns every 200 ms at least.
+    /// How long ago the loop last turned, at `now`. It turns at least ten times a second if nothing holds it up.
     #[must_use]
-    pub fn age(&self) -> Duration {
-        self.start.elapsed().saturating_sub(Duration::from_millis(self.beat_ms.load(Ordering::Relaxed)))
+    pub fn age(&self, now: Instant) -> Duration {
+        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.origin).saturating_sub(last)
+    }
+
+    async fn beat(self) {
+        let mut timer = tokio::time::interval(BEAT);
+        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            timer.tick().await;
+            let now = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.last.store(now, Ordering::Relaxed);
+        }
     }
 }
 
-/// The data plane at work.
+/// What a worker needs to know of a service.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) service: Arc<Service>,
+    pub(crate) places: Arc<Places>,
+    pub(crate) held: Arc<Places>,
+    pub(crate) total: Arc<Places>,
+}
+
+/// The workers at work.
+#[derive(Debug)]
 pub struct Running {
     stats: Stats,
+    total: Arc<Places>,
     heartbeats: Vec<Heartbeat>,
     threads: Vec<JoinHandle<()>>,
+    ended: mpsc::Receiver<Result<(), WorkerError>>,
 }
 
 impl Running {
-    /// The counters.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        self.stats.clone()
+    /// Starts a thread for each worker of `bound`.
+    pub(crate) fn start(bound: Bound, drain: &Drain) -> Result<Self, StartError> {
+        let Bound { services, entrances, max_connections, .. } = bound;
+        let stats = Stats::new(entrances.len(), services.iter().map(|service| Arc::clone(&service.name)));
+        let total = Places::new(max_connections);
+        let shared = |service: Arc<Service>| {
+            let places = Places::new(service.options.max_connections);
+            let held = Places::new(service.options.max_held);
+            Arc::new(Shared { service, places, held, total: Arc::clone(&total) })
+        };
+        let shared: Vec<Arc<Shared>> = services.into_iter().map(shared).collect();
+        let (end, ended) = mpsc::channel(entrances.len().max(1));
+        let mut running = Self { stats, total: Arc::clone(&total), heartbeats: Vec::new(), threads: Vec::new(), ended };
+        // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
+        let mut workers = Vec::with_capacity(entrances.len());
+        for (number, entrances) in entrances.into_iter().enumerate() {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(|source| StartError::Loop { worker: number, source })?;
+            let heartbeat = Heartbeat::new();
+            running.heartbeats.push(heartbeat.clone());
+            let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
+                Some(Seat { shared: Arc::clone(shared), block: running.stats.block(index, number)? })
+            });
+            let seats = seats.map(Arc::new).collect();
+            workers.push((runtime, Worker { number, entrances, seats, heartbeat, drain: drain.clone() }));
+        }
+        for (runtime, worker) in workers {
+            let (number, end) = (worker.number, end.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{number}"))
+                .spawn(move || {
+                    let mut report = Report { worker: number, end, result: None };
+                    report.result = Some(runtime.block_on(worker.run()));
+                })
+                .map_err(|source| StartError::Thread { worker: number, source })?;
+            running.threads.push(thread);
+        }
+        Ok(running)
     }
 
-    /// One for each worker.
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// One for each worker, in their order.
     #[must_use]
     pub fn heartbeats(&self) -> &[Heartbeat] {
         &self.heartbeats
     }
 
-    /// Whether a worker's thread has ended, which none does before the drain has stopped.
+    /// Client connections of all services now, and the most there may be.
     #[must_use]
-    pub fn lost_a_worker(&self) -> bool {
-        self.threads.iter().any(JoinHandle::is_finished)
+    pub fn connections(&self) -> (usize, usize) {
+        (self.total.taken(), self.total.most())
     }
 
-    /// Waits for the workers; they end when the drain has stopped. Blocks the calling thread.
-    pub fn join(self) {
-        for thread in self.threads {
-            // A worker's panic has been reported by the panic hook.
-            drop(thread.join());
-        }
-    }
-}
-
-impl Bound {
-    /// Starts to serve. `total` bounds the client connections of all services together.
+    /// Returns when all workers have ended, which is when the drain is over; or when the first one fails. Safe to drop and
+    /// to call again.
     ///
     /// # Errors
     ///
-    /// [`ServeError`] if a thread cannot be started; those that were end with the drain.
-    pub fn serve(self, drain: &Drain, total: usize) -> Result<Running, ServeError> {
-        let total = Limit::new(total);
-        let start = Instant::now();
-        let mut per_worker: Vec<Vec<(Post, Vec<TcpListener>)>> = (0..self.workers).map(|_| Vec::new()).collect();
-        let mut stats = Vec::new();
-        for bound in self.services {
-            let limit = Limit::new(bound.service.options.max_connections);
-            let service = Arc::new(bound.service);
-            let mut counters = Vec::with_capacity(self.workers);
-            for (posts, sockets) in per_worker.iter_mut().zip(bound.sockets) {
-                let own = Arc::new(Counters::default());
-                counters.push(Arc::clone(&own));
-                let post = Post {
-                    service: Arc::clone(&service),
-                    counters: own,
-                    limit: Arc::clone(&limit),
-                    total: Arc::clone(&total),
-                    drain: drain.clone(),
-                };
-                posts.push((post, sockets));
-            }
-            stats.push((counters, limit));
+    /// A worker that ended early, and why.
+    pub async fn ended(&mut self) -> Result<(), WorkerError> {
+        while let Some(result) = self.ended.recv().await {
+            result?;
         }
-        let stats = Stats::new(stats, total);
-        let (mut heartbeats, mut threads) = (Vec::new(), Vec::new());
-        for (number, posts) in per_worker.into_iter().enumerate() {
-            let heartbeat = Heartbeat::new(start);
-            heartbeats.push(heartbeat.clone());
-            let drain = drain.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("worker-{number}"))
-                .spawn(move || work(number, posts, &drain, &heartbeat))
-                .map_err(|error| ServeError::Thread(number, error))?;
-            threads.push(thread);
+        Ok(())
+    }
+
+    /// Blocks until all workers have ended, which is when the drain is over.
+    ///
+    /// # Errors
+    ///
+    /// A worker that ended early, and why.
+    pub fn join(mut self) -> Result<(), WorkerError> {
+        let mut outcome = Ok(());
+        while let Some(result) = self.ended.blocking_recv() {
+            outcome = outcome.and(result);
         }
-        Ok(Running { stats, heartbeats, threads })
+        for thread in self.threads {
+            // Its panic, if any, has been reported by its guard.
+            drop(thread.join());
+        }
+        outcome
     }
 }
 
-fn work(number: usize, posts: Vec<(Post, Vec<TcpListener>)>, drain: &Drain, heartbeat: &Heartbeat) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return error!(worker = number, "a worker has no runtime: {error}"),
-    };
-    runtime.block_on(async {
-        for (post, sockets) in posts {
-            let post = Arc::new(post);
-            for socket in sockets {
-                // The door is taken before the drain can find the house empty.
-                let door = drain.door();
-                tokio::spawn(listener::serve(socket, Arc::clone(&post), door));
-            }
+/// Tells how a worker ended, even if that was by a panic.
+struct Report {
+    worker: usize,
+    end: mpsc::Sender<Result<(), WorkerError>>,
+    result: Option<Result<(), WorkerError>>,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let result = self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
+        // There is a place for each worker; the receiver may be gone, and then nobody wants to know.
+        drop(self.end.try_send(result));
+    }
+}
+
+/// What one worker has of one service: what it shares with the others, and its own counters.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) block: Arc<Block>,
+}
+
+/// One worker before its thread runs.
+struct Worker {
+    number: usize,
+    entrances: Vec<Entrance>,
+    seats: Vec<Arc<Seat>>,
+    heartbeat: Heartbeat,
+    drain: Drain,
+}
+
+impl Worker {
+    async fn run(self) -> Result<(), WorkerError> {
+        let worker = self.number;
+        let mut core = JoinSet::new();
+        core.spawn(self.heartbeat.beat());
+        for entrance in self.entrances {
+            let Some(seat) = self.seats.get(entrance.service) else { continue };
+            // The door opens here and not in the task, so that a drain that begins at once does not miss it.
+            let door = self.drain.door();
+            let listener = Listener::from_std(entrance.socket);
+            let listener = listener.map_err(|source| WorkerError::Listener { worker, source })?;
+            tracing::debug!(service = &*seat.shared.service.name, addr = %entrance.addr, worker, "accepting");
+            core.spawn(entrance::serve(listener, Arc::clone(seat), self.drain.clone(), door));
         }
-        let mut beat = tokio::time::interval(BEAT);
         loop {
             tokio::select! {
-                _ = beat.tick() => heartbeat.beat(),
-                () = drain.reached(Phase::Stopped) => break,
+                () = self.drain.reached(Phase::Stopped) => return Ok(()),
+                Some(ended) = core.join_next() => {
+                    if ended.is_err() {
+                        return Err(WorkerError::Panicked { worker });
+                    }
+                }
             }
         }
-    });
-    // What is still there has had its time.
-    runtime.shutdown_background();
+    }
 }
