@@ -14,6 +14,7 @@
 //! Deliberately absent: I/O, time, buffers, and any value of a reply. This crate finds ends; it does not parse contents.
 
 mod book;
+mod bulk;
 mod class;
 mod feed;
 mod frames;

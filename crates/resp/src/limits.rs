@@ -3,7 +3,7 @@
 //! A limit never refuses anything to a client: what goes beyond it turns the session opaque, so the bytes are forwarded all
 //! the same and the server, which has limits of its own, gives the answer.
 
-use crate::request::LONGEST_BULK;
+use crate::bulk::LONGEST_BULK;
 use crate::stack::MOST;
 
 /// The bounds of one session's bookkeeping. What exceeds one of them turns the session opaque; nothing is ever rejected.

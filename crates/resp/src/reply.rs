@@ -5,10 +5,10 @@
 //! other frames is kept: the type of the frame, the first bytes of a line that is the whole frame, and, when asked for,
 //! the first element of an array and the count in a confirmation.
 
+use crate::bulk::{CRLF, len, short_string, size, skip};
 use crate::feed::find_feed;
 use crate::limits::Bounds;
 use crate::number::{Length, Number, Taken};
-use crate::request::{len, size, skip};
 use crate::said::{self, Said};
 use crate::stack::{Ended, Stack};
 use crate::standing::Hint;
@@ -56,8 +56,6 @@ enum Look {
     Number,
     Nothing,
 }
-
-const CRLF: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct Replies {
@@ -125,9 +123,7 @@ impl Replies {
 
     /// The first element of the frame that has just ended, if it was looked at, and the count of a confirmation.
     pub(crate) fn said(&self) -> (Said, Option<u32>) {
-        let text = self.word.whole();
-        let text = text.strip_suffix(b"\r").unwrap_or(text);
-        (self.said, std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()))
+        (self.said, said::count(self.word.whole()))
     }
 
     /// The gravest of the hints heard, once each.
@@ -150,17 +146,19 @@ impl Replies {
     /// Takes bytes off the front of `input` up to the end of a frame. `curious`: look at the first element if the frame is an
     /// array; at that of a push it always looks.
     pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds, curious: bool) -> Heard {
+        if self.state == State::Start && self.take_short(input, limits) {
+            return Heard::Frame;
+        }
         loop {
             let step = match self.state {
                 State::Start | State::Value => self.value(input, curious),
                 State::Header => self.header(input, limits),
                 State::Word => self.take_word(input),
                 State::Body => {
-                    if skip(&mut self.left, input) {
-                        self.body_end()
-                    } else {
-                        Step::More
+                    if !skip(&mut self.left, input) {
+                        return Heard::More;
                     }
+                    self.body_end()
                 }
                 State::Chunk => match input.split_first() {
                     None => Step::More,
@@ -181,6 +179,22 @@ impl Replies {
                 Step::Lost => return Heard::Lost,
             }
         }
+    }
+
+    /// Takes a whole frame of the two everyday kinds, if it is all there: `+OK`, and a short string.
+    #[inline]
+    fn take_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
+        let (top, rest) = if let Some(rest) = input.strip_prefix(b"+OK\r\n") {
+            (b'+', rest)
+        } else {
+            match short_string(input) {
+                Some((text, rest)) if len(text) <= limits.bulk_bytes => (b'$', rest),
+                _ => return false,
+            }
+        };
+        self.word.clear();
+        (self.top, *input) = (top, rest);
+        true
     }
 
     /// The first byte of a value.

@@ -3,6 +3,7 @@
 //! Follows `redis:src/networking.c`, `processMultibulkBuffer` and `processInlineBuffer`, byte for byte in what is accepted. The
 //! arguments are skipped by their announced length; only words that may name the command are looked at.
 
+use crate::bulk::{CRLF, len, short_string, size, skip};
 use crate::class::Class;
 use crate::inline::{Inline, Line};
 use crate::limits::Bounds;
@@ -39,11 +40,6 @@ enum State {
     Body,
     Inline,
 }
-
-/// Lengths of line ends.
-const CRLF: u32 = 2;
-/// The longest string that can be counted.
-pub(crate) const LONGEST_BULK: u32 = u32::MAX - CRLF;
 
 #[derive(Debug)]
 pub(crate) struct Requests {
@@ -125,14 +121,19 @@ impl Requests {
                     }
                     Taken::Whole(_) | Taken::Bad => return Asked::Lost,
                 },
-                State::Dollar => match input.split_first() {
-                    None => return Asked::More,
-                    Some((b'$', rest)) => {
-                        *input = rest;
-                        self.state = State::Length;
+                State::Dollar => {
+                    if self.take_short(input, limits) {
+                        return self.end();
                     }
-                    Some(_) => return Asked::Lost,
-                },
+                    match input.split_first() {
+                        None => return Asked::More,
+                        Some((b'$', rest)) => {
+                            *input = rest;
+                            self.state = State::Length;
+                        }
+                        Some(_) => return Asked::Lost,
+                    }
+                }
                 State::Length => match self.number.take(&mut self.left, input) {
                     Taken::More => return Asked::More,
                     Taken::Whole(Length::Count(len)) if len <= limits.bulk_bytes => {
@@ -172,6 +173,23 @@ impl Requests {
         self.state = State::Start;
         self.last = None;
         Asked::Empty
+    }
+
+    /// Takes arguments as long as they are short and whole, which they nearly always are; whether that was all of them.
+    #[inline]
+    fn take_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
+        let (mut rest, mut args_left, mut naming) = (*input, self.args_left, self.naming);
+        while args_left > 0 {
+            let Some((argument, behind)) = short_string(rest) else { break };
+            if len(argument) > limits.bulk_bytes {
+                break;
+            }
+            naming = naming.with(argument);
+            rest = behind;
+            args_left -= 1;
+        }
+        (*input, self.args_left, self.naming) = (rest, args_left, naming);
+        args_left == 0
     }
 
     #[inline]
@@ -231,33 +249,4 @@ impl Requests {
         }
         Asked::More
     }
-}
-
-/// Skips up to `left` bytes; whether that was all of them.
-#[inline]
-pub(crate) fn skip(left: &mut u32, input: &mut &[u8]) -> bool {
-    match input.split_at_checked(size(*left)) {
-        Some((_, rest)) => {
-            *input = rest;
-            *left = 0;
-            true
-        }
-        None => {
-            *left -= len(input);
-            *input = &[];
-            false
-        }
-    }
-}
-
-/// What cannot be addressed cannot be there.
-#[inline]
-pub(crate) fn size(left: u32) -> usize {
-    usize::try_from(left).unwrap_or(usize::MAX)
-}
-
-/// The length of something known to be shorter than what is left of a string.
-#[inline]
-pub(crate) fn len(bytes: &[u8]) -> u32 {
-    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }

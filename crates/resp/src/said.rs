@@ -32,6 +32,11 @@ impl Said {
     }
 }
 
+/// The number of a confirmation, given as its line, perhaps with the carriage return.
+pub(crate) fn count(line: &[u8]) -> Option<u32> {
+    std::str::from_utf8(line.strip_suffix(b"\r").unwrap_or(line)).ok()?.parse().ok()
+}
+
 /// The gravest first.
 pub(crate) const HINTS: [Hint; 7] = [
     Hint::ReadOnly,
