@@ -7,7 +7,7 @@
 use crate::{MyId, NodeAddr};
 
 /// One published event about one master.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// `+switch-master`: this sentinel now names another master.
     Switched {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How a candidate is verified before it is committed. Anything below [`Verify::Role`] is a degraded mode that an operator
 /// has to ask for, for servers whose credentials do not allow more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Verify {
     /// `ROLE` says master and `PING` says PONG.
     #[default]
@@ -16,7 +16,7 @@ pub enum Verify {
 }
 
 /// What to do when the sentinels that can be heard are provably cut off from the majority of their peers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Minority {
     /// Keep the current master, and say so in metrics and status.
     #[default]
@@ -28,7 +28,7 @@ pub enum Minority {
 }
 
 /// The machine's rules that an operator may turn.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rules {
     /// How a candidate is verified.
     pub verify: Verify,

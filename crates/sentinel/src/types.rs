@@ -80,7 +80,7 @@ impl fmt::Display for NodeAddr {
 }
 
 /// A replica as a sentinel lists it (`SENTINEL REPLICAS`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReplicaView {
     /// Where it is announced to be.
     pub addr: NodeAddr,
@@ -93,7 +93,7 @@ pub struct ReplicaView {
 /// The address comes from `get-master-addr-by-name` alone and the epoch from `SENTINEL MASTER` alone, since on the leader
 /// of a failover `MASTER` shows the old address with the new epoch for up to seconds. The address is asked before and
 /// after, and a round in which the two differ is no view at all.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct View {
     /// The master's announced address.
     pub addr: NodeAddr,
@@ -123,7 +123,7 @@ impl View {
 }
 
 /// The role a redis node reports of itself (`ROLE`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Role {
     /// It takes writes. Necessary, not sufficient: a demoted master says so for about 11 s after a planned failover.
     Master,
@@ -139,7 +139,7 @@ pub enum Role {
 }
 
 /// What a redis node answered to one probe.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Report {
     /// The address that was really dialled: the pinned IP of a name, or the mapped address.
     pub dialled: SocketAddr,
@@ -152,7 +152,7 @@ pub struct Report {
 }
 
 /// Identity and history of a node's data set (`INFO server`, `INFO replication`).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Lineage {
     /// `run_id`: changes with every start of the process.
     pub run_id: Box<str>,
@@ -176,7 +176,7 @@ impl Lineage {
 
 /// Why a probe got no report. The machine treats "nobody is there" and "somebody is there but does not answer" unlike:
 /// a server busy with a long command accepts connections and stays silent, and its sessions must not be cut for that.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProbeFailure {
     /// The name did not resolve, the connection was refused, reset or timed out.
     Unreachable,
@@ -189,7 +189,7 @@ pub enum ProbeFailure {
 }
 
 /// The outcome of one probe of one node, with the moment at which its question was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Probe {
     /// When the question went out: evidence that is younger than this is not covered by the answer.
     pub asked_at: Instant,
