@@ -10,7 +10,7 @@ use super::voters::Vote;
 use crate::{Epoch, NodeAddr};
 
 /// An address that some voters name at the highest epoch that counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// The address.
     pub addr: NodeAddr,
@@ -25,7 +25,7 @@ pub struct Claim {
 }
 
 /// The outcome of a count.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Finding {
     /// No vote that counts.
     Silence,
@@ -35,7 +35,7 @@ pub enum Finding {
         votes: usize,
         /// More than half of the electorate.
         majority: bool,
-        /// Some voter names another address at the same epoch.
+        /// Some voter names another address at the same epoch; perhaps all who speak at that epoch do.
         split: bool,
     },
     /// Something else than what is committed, at a higher epoch; or at the same epoch, by a majority.
@@ -50,23 +50,23 @@ pub(super) fn count(votes: &[Vote], majority: usize, committed: Option<(&NodeAdd
     let counting: Vec<&Vote> = votes.iter().filter(|vote| vote.epoch >= floor).collect();
     if counting.is_empty() {
         let all: Vec<&Vote> = votes.iter().collect();
-        return leading(&all, majority, None).map_or(Finding::Silence, |(claim, _)| Finding::Regressed(claim));
+        return leading(&all, majority, None).map_or(Finding::Silence, Finding::Regressed);
     }
     let favourite = committed.map(|(addr, _)| addr);
-    let Some((claim, split)) = leading(&counting, majority, favourite) else { return Finding::Silence };
+    let Some(claim) = leading(&counting, majority, favourite) else { return Finding::Silence };
     match committed {
         Some((addr, epoch)) if claim.epoch == epoch && (claim.addr == *addr || !claim.majority) => {
             // The same epoch and no majority for anything else: keep what stands.
             let votes = counting.iter().filter(|vote| vote.epoch == epoch && vote.addr == *addr).count();
-            Finding::Confirmed { votes, majority: votes >= majority, split }
+            Finding::Confirmed { votes, majority: votes >= majority, split: votes < counting.len() }
         }
         _ => Finding::Claimed(claim),
     }
 }
 
-/// The address with most votes at the highest epoch, and whether others are named at that epoch too. Ties go to `favourite`,
-/// then to the smaller address, so that every proxy of a fleet breaks them alike.
-fn leading(votes: &[&Vote], majority: usize, favourite: Option<&NodeAddr>) -> Option<(Claim, bool)> {
+/// The address with most votes at the highest epoch. Ties go to `favourite`, then to the smaller address, so that every proxy
+/// of a fleet breaks them alike.
+fn leading(votes: &[&Vote], majority: usize, favourite: Option<&NodeAddr>) -> Option<Claim> {
     let epoch = votes.iter().map(|vote| vote.epoch).max()?;
     let mut tally: BTreeMap<&NodeAddr, usize> = BTreeMap::new();
     for vote in votes.iter().filter(|vote| vote.epoch == epoch) {
@@ -80,7 +80,7 @@ fn leading(votes: &[&Vote], majority: usize, favourite: Option<&NodeAddr>) -> Op
         })
         .map(|(addr, count)| ((*addr).clone(), *count))?;
     let contradicted_at = votes.iter().filter(|vote| vote.addr != addr).map(|vote| vote.heard_at).max();
-    Some((Claim { addr, epoch, votes: count, majority: count >= majority, contradicted_at }, tally.len() > 1))
+    Some(Claim { addr, epoch, votes: count, majority: count >= majority, contradicted_at })
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@
 
 mod agree;
 mod decide;
+mod learn;
 mod nodes;
 mod pursue;
 mod state;
@@ -48,7 +49,7 @@ use voters::Voters;
 use crate::{Epoch, Lineage, MyId, NodeAddr, Notice, Probe, Rules, View};
 
 /// Something that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A sentinel answered a whole round of questions consistently.
     View {
@@ -83,7 +84,7 @@ pub enum Event {
 }
 
 /// Something to be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Ask every sentinel for its view now.
     Ask,
@@ -102,7 +103,7 @@ pub enum Action {
 }
 
 /// A verified move of the points.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Commit {
     /// The node as announced.
     pub addr: NodeAddr,
@@ -119,8 +120,9 @@ pub struct Commit {
     pub lost_bytes: Option<u64>,
 }
 
-/// Things an operator wants to hear of, each at its beginning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Things an operator wants to hear of, each at its beginning; only [`Note::StaleView`] comes with every such view, to be
+/// counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Note {
     /// A sentinel names an older epoch than the committed one; it is ignored.
     StaleView,
@@ -141,10 +143,12 @@ pub enum Note {
 }
 
 /// What was last published.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Committed {
     /// The node as announced.
     pub addr: NodeAddr,
+    /// The address that was verified and is dialled.
+    pub dialled: SocketAddr,
     /// The epoch.
     pub epoch: Epoch,
     /// History and identity as of the last good answer.
@@ -155,16 +159,25 @@ pub struct Committed {
     pub published: bool,
 }
 
+/// A sentinel said that it is about to follow a peer's hello.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Announced {
+    peer: MyId,
+    at: Instant,
+    /// The epoch of its last view before that; the view that follows the hello is the one with a higher epoch.
+    was: Option<Epoch>,
+}
+
 /// A claim that waits for its grace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Pending {
     addr: NodeAddr,
     epoch: Epoch,
     since: Instant,
 }
 
-/// See the module's header.
-#[derive(Debug)]
+/// See the module's header. Two machines that are equal behave alike from there on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
     rules: Rules,
     state: State,
@@ -173,17 +186,21 @@ pub struct Machine {
     committed: Option<Committed>,
     /// Addresses that were masters and are no longer, with the epoch that superseded them: the zombie guard.
     superseded: BTreeMap<NodeAddr, Epoch>,
-    /// Superseded masters that have not yet been seen as replicas: their `role:master` means nothing.
+    /// Nodes whose `role:master` means nothing until they have been seen as replicas: superseded masters, and candidates of
+    /// which nothing came.
     zombies: BTreeSet<NodeAddr>,
     /// The addresses that members listed as replicas of the committed master: a candidate comes from here.
     family: BTreeSet<NodeAddr>,
     /// Sentinels that announced whose hello they are about to follow.
-    updating_from: BTreeMap<MyId, MyId>,
+    updating_from: BTreeMap<MyId, Announced>,
+    /// Whose announcement armed the hold; `None` where a probe did.
+    armed_by: Option<MyId>,
     pending: Option<Pending>,
     expected_voters: usize,
     minority: bool,
     held: bool,
     failed_holds: VecDeque<Instant>,
+    exhausted: bool,
     hint_after: Instant,
     hint_pause: std::time::Duration,
     last_step: Instant,
@@ -201,20 +218,22 @@ impl Machine {
         Self {
             rules,
             state: State::Bootstrap { heard_at: None },
-            voters: Voters::new(now),
+            voters: Voters::default(),
             nodes: Nodes::default(),
             committed: None,
             superseded: BTreeMap::new(),
             zombies: BTreeSet::new(),
             family: BTreeSet::new(),
             updating_from: BTreeMap::new(),
+            armed_by: None,
             pending: None,
             expected_voters,
             minority: false,
             held: false,
             failed_holds: VecDeque::new(),
+            exhausted: false,
             hint_after: now,
-            hint_pause: decide::HINT_PAUSE_MIN,
+            hint_pause: learn::HINT_PAUSE_MIN,
             last_step: now,
             next_ask: now,
             finding: Finding::Silence,
@@ -225,7 +244,8 @@ impl Machine {
 
     /// Takes one event in and gives what is to be done, in order. `now` must not go back.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
-        if now.saturating_duration_since(self.last_step) > self.rules.stall {
+        // Whoever polls seldom is called seldom: that alone is no stall.
+        if now.saturating_duration_since(self.last_step) > self.rules.stall.max(self.rules.poll * 2) {
             self.wake_from_stall(now);
         }
         self.last_step = now;
@@ -245,7 +265,7 @@ impl Machine {
             State::Bootstrap { heard_at } => heard_at.map(|at| at + self.rules.bootstrap_grace),
             State::Stable | State::NoMaster { .. } => None,
         };
-        let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending.epoch));
+        let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending));
         // A deadline that has passed already was acted upon as far as it could be; what it waits for is an event.
         let later = |at: &Instant| *at > self.last_step;
         [state.filter(later), graces.filter(later), self.nodes.next_due(), Some(self.next_ask)]
@@ -333,12 +353,7 @@ impl Machine {
     fn schedule(&mut self, now: Instant) {
         let (committed, named) = (self.committed.as_ref().map(|it| &it.addr), self.named());
         let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter()).collect();
-        let replicas: BTreeSet<NodeAddr> = self
-            .voters
-            .member_views()
-            .flat_map(|(_, view)| view.replicas.iter().map(|replica| replica.addr.clone()))
-            .collect();
-        self.nodes.want(now, &first, &replicas);
+        self.nodes.want(now, &first, &self.voters.listed_replicas());
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
         let (rules, master) = (&self.rules, committed.cloned());
         let due = self.nodes.take_due(now, |addr| nodes::pace(rules, master.as_ref() == Some(addr), alert_for));

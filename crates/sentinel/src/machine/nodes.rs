@@ -20,7 +20,7 @@ const SLOW_ALERT: Duration = Duration::from_millis(200);
 const FAST_FOR: Duration = Duration::from_secs(15);
 
 /// One node.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Node {
     pub(super) due: Instant,
     in_flight_since: Option<Instant>,
@@ -46,7 +46,11 @@ impl Node {
             && self.unreachable_since.is_some_and(|since| now.saturating_duration_since(since) >= long)
     }
 
-    fn heard(&mut self, probe: Probe) {
+    /// Answers may overtake each other: one to an older question than the last answer's is history.
+    fn heard(&mut self, probe: Probe) -> bool {
+        if self.last.as_ref().is_some_and(|last| probe.asked_at < last.asked_at) {
+            return false;
+        }
         self.in_flight_since = None;
         if matches!(probe.outcome, Err(ProbeFailure::Unreachable)) {
             self.unreachable_since.get_or_insert(probe.asked_at);
@@ -56,13 +60,16 @@ impl Node {
             self.unreachable_times = 0;
         }
         self.last = Some(probe);
+        true
     }
 }
 
 /// All nodes of a group.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Nodes {
     by_addr: BTreeMap<NodeAddr, Node>,
+    /// Answers to questions from before this prove nothing any more.
+    forgotten_at: Option<Instant>,
 }
 
 impl Nodes {
@@ -84,9 +91,13 @@ impl Nodes {
         }
     }
 
-    /// Takes note of an answer. Answers of nodes that are no longer wanted are dropped.
+    /// Takes note of an answer. Answers of nodes that are no longer wanted and answers that newer ones have overtaken are
+    /// dropped; then this is `false`.
     pub(super) fn heard(&mut self, addr: &NodeAddr, probe: Probe) -> bool {
-        self.by_addr.get_mut(addr).map(|node| node.heard(probe)).is_some()
+        if self.forgotten_at.is_some_and(|at| probe.asked_at < at) {
+            return false;
+        }
+        self.by_addr.get_mut(addr).is_some_and(|node| node.heard(probe))
     }
 
     /// Asks `addr` at `at`, or earlier if that was planned; even if an older question is still open, because an answer to
@@ -105,8 +116,9 @@ impl Nodes {
         }
     }
 
-    /// Forgets every answer.
+    /// Forgets every answer, and those that are still on their way.
     pub(super) fn forget(&mut self, now: Instant) {
+        self.forgotten_at = Some(now);
         for node in self.by_addr.values_mut() {
             *node = Node::new(now);
         }

@@ -2,21 +2,24 @@
 
 use std::time::Instant;
 
+use super::learn::HINT_PAUSE_MIN;
 use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, Cause, Lack, State};
 use super::{Action, Commit, Committed, Machine, Note};
 use crate::timers::verify_pause;
-use crate::{Epoch, NodeAddr, Probe, Report};
+use crate::{Epoch, NodeAddr, Probe, Report, Role};
 
 impl Machine {
     /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the next answer of that node to a
-    /// question asked from now on decides.
+    /// question asked from now on decides. Better evidence for the same claim is new evidence: it may suffice where the
+    /// older did not, so it needs an answer of its own.
     pub(super) fn pursue(&mut self, now: Instant, addr: NodeAddr, epoch: Epoch, basis: Basis) {
-        if let State::Committing { addr: same, epoch: as_of, basis: known, .. } = &mut self.state {
-            if *same == addr && *as_of == epoch {
-                *known = basis.max(*known);
-                return;
-            }
+        if let State::Committing { addr: same, epoch: as_of, basis: known, .. } = &self.state
+            && *same == addr
+            && *as_of == epoch
+            && *known >= basis
+        {
+            return;
         }
         self.story.evidence(now);
         let until = now + self.rules.verify_deadline;
@@ -44,7 +47,7 @@ impl Machine {
 
     /// A single sentinel's word moves the points only to a node that continues the present master's history, or, where
     /// histories cannot be read, to one that was listed as its replica.
-    fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &Report) -> bool {
+    pub(super) fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &Report) -> bool {
         match (basis, self.continues(report)) {
             (Basis::Solo, Some(continues)) => continues,
             (Basis::Solo, None) => self.family.contains(node),
@@ -63,27 +66,61 @@ impl Machine {
             self.actions.push(Action::Note(Note::LineageBroken));
         }
         let lost_bytes = if continues == Some(true) { self.lost_bytes(report) } else { None };
-        if basis == Basis::Regress {
-            self.superseded.clear();
-        }
-        if let Some(old) = self.committed.take().filter(|old| old.addr != *addr) {
-            self.supersede(old.addr, epoch);
-            self.family.clear();
-        }
-        self.superseded.remove(addr);
-        self.zombies.remove(addr);
+        self.succeed(addr, epoch, basis);
         self.story.committed(now);
-        self.committed =
-            Some(Committed { addr: addr.clone(), epoch, lineage: report.lineage.clone(), since: now, published: true });
+        self.committed = Some(Committed {
+            addr: addr.clone(),
+            dialled: report.dialled,
+            epoch,
+            lineage: report.lineage.clone(),
+            since: now,
+            published: true,
+        });
         self.state = State::Stable;
         self.pending = None;
-        self.updating_from.clear();
         self.failed_holds.clear();
+        self.exhausted = false;
+        self.hint_pause = HINT_PAUSE_MIN;
         // A commit opens the gate by itself.
         self.held = false;
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
         let commit = Commit { addr: addr.clone(), dialled: report.dialled, epoch, run_id, basis, lost_bytes };
         self.actions.push(Action::Commit(commit));
+    }
+
+    /// Brings the books on who was master, and who may be next, up to date with a new master.
+    fn succeed(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
+        if basis == Basis::Regress {
+            self.superseded.clear();
+            self.zombies.clear();
+        }
+        if let Some(old) = self.committed.take().filter(|old| old.addr != *addr) {
+            self.mark_zombie(old.addr.clone());
+            self.supersede(old.addr, epoch);
+        }
+        // Whoever else says at this moment that it is the master was one on the way here.
+        let others: Vec<NodeAddr> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.report().is_some_and(|report| report.role == Role::Master))
+            .map(|(node, _)| node.clone())
+            .collect();
+        others.into_iter().for_each(|other| self.mark_zombie(other));
+        self.superseded.remove(addr);
+        self.zombies.remove(addr);
+        // The next failover may come before the next view.
+        let listed = self.voters.member_views().filter(|(_, view)| view.addr == *addr);
+        self.family =
+            listed.flat_map(|(_, view)| view.replicas.iter().map(|it| it.addr.clone())).take(MAX_NODES).collect();
+    }
+
+    /// `role:master` of `addr` means nothing until it has been seen as a replica.
+    pub(super) fn mark_zombie(&mut self, addr: NodeAddr) {
+        if self.zombies.len() >= 2 * MAX_NODES {
+            let nodes = &self.nodes;
+            self.zombies.retain(|zombie| nodes.get(zombie).is_some());
+        }
+        self.zombies.insert(addr);
     }
 
     /// What the old master wrote beyond the point at which the new one left its history. `second_repl_offset` is the first
@@ -100,10 +137,8 @@ impl Machine {
             let oldest = self.superseded.iter().min_by_key(|(_, epoch)| **epoch).map(|(addr, _)| addr.clone());
             if let Some(oldest) = oldest {
                 self.superseded.remove(&oldest);
-                self.zombies.remove(&oldest);
             }
         }
-        self.zombies.insert(old.clone());
         self.superseded.insert(old, by);
     }
 
@@ -112,6 +147,19 @@ impl Machine {
         self.state = State::NoMaster { lack, since: now };
         self.next_ask = self.next_ask.min(now);
         self.nodes.hurry(now);
+        self.unpublish(now, lack);
+    }
+
+    /// The target says that it is a replica. If its successor is being verified, that goes on.
+    pub(super) fn demoted(&mut self, now: Instant) {
+        if matches!(self.state, State::Committing { .. }) {
+            self.unpublish(now, Lack::Demoted);
+        } else {
+            self.take_away(now, Lack::Demoted);
+        }
+    }
+
+    fn unpublish(&mut self, now: Instant, lack: Lack) {
         if let Some(committed) = self.committed.as_mut().filter(|committed| committed.published) {
             committed.published = false;
             self.held = false;
@@ -120,18 +168,25 @@ impl Machine {
         }
     }
 
-    /// This process was stopped: the points may have moved meanwhile, and every answer in hand is from before.
+    /// This process was stopped: the points may have moved meanwhile, and every answer in hand is from before, as is the
+    /// evidence for whatever was being pursued.
     pub(super) fn wake_from_stall(&mut self, now: Instant) {
         self.voters.silence();
         self.nodes.forget(now);
         self.pending = None;
         self.updating_from.clear();
+        self.armed_by = None;
         self.next_ask = now;
         self.actions.push(Action::Note(Note::Stalled));
-        if self.committed.as_ref().is_some_and(|committed| committed.published) {
-            let until = now + self.rules.hold_max;
-            self.state = State::Armed { cause: Cause::Stalled, candidate: None, since: now, until };
-        }
+        self.state = match (&self.committed, &self.state) {
+            (None, _) => State::Bootstrap { heard_at: None },
+            (Some(committed), _) if committed.published => {
+                let until = now + self.rules.hold_max;
+                State::Armed { cause: Cause::Stalled, candidate: None, since: now, until }
+            }
+            (Some(_), State::NoMaster { lack, .. }) => State::NoMaster { lack: *lack, since: now },
+            (Some(_), _) => State::NoMaster { lack: Lack::Unverified, since: now },
+        };
     }
 
     pub(super) fn is_target(&self, node: &NodeAddr) -> bool {

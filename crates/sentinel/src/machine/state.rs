@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::{Epoch, NodeAddr};
 
 /// Why traffic is held although nothing is committed yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// A sentinel announced which replica it is about to promote.
     Selected,
@@ -16,7 +16,7 @@ pub enum Cause {
 }
 
 /// Why a commit is pursued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
     /// The best view at the start, without a majority, after the grace.
     BootstrapMinority,
@@ -31,7 +31,7 @@ pub enum Basis {
 }
 
 /// Why there is no master.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lack {
     /// The committed node says that it is a replica.
     Demoted,
@@ -44,7 +44,7 @@ pub enum Lack {
 }
 
 /// The states of the machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum State {
     /// Nothing was ever committed.
     Bootstrap {
@@ -112,10 +112,5 @@ impl State {
     /// Whether this state by itself keeps the gate shut.
     pub(super) fn holds(&self) -> bool {
         matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
-    }
-
-    /// Whether everything is looked at more often than usual.
-    pub(super) fn is_alert(&self) -> bool {
-        !matches!(self, Self::Stable)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// When each phase began. Filled in as it happens; closed by a commit.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Story {
     /// The first sign that something may be wrong.
     pub suspected_at: Option<Instant>,

@@ -1,9 +1,9 @@
 //! Who may vote, and what each last said.
 //!
 //! Votes are counted by MYID, never by address: a sentinel that is reached under two names has one vote, and a pod that
-//! inherits an IP address inherits no vote. The electorate is **pinned**: a sentinel enters it during the start, or when a
-//! member lists it as its peer, and leaves it only when a majority of the members no longer lists it. A cluster that merges
-//! with ours, or a stray sentinel with an old configuration, therefore cannot vote itself in.
+//! inherits an IP address inherits no vote. The electorate is **pinned**: a sentinel enters it during the start, or when most
+//! of the members that speak list it as their peer, and leaves it only when it is silent and nobody lists it any more. A
+//! cluster that merges with ours, or a stray sentinel with an old configuration, therefore cannot vote itself in.
 //!
 //! An observer's `+config-update-from X` followed by its switch is two votes, its own and X's, since X's hello with the higher
 //! epoch is what made it switch. X's half is an [endorsement](Voters::endorse): second hand, and superseded by X's own word.
@@ -16,13 +16,15 @@ use crate::{Epoch, MyId, NodeAddr, View};
 /// The most sentinels one master's electorate may have. Far above any real deployment; a bound for a peer that lies.
 pub(super) const MAX_VOTERS: usize = 64;
 
-/// After this many expiry times without a word from any member, the electorate is taken from whoever does answer: all
-/// sentinels may have been replaced.
-const REPIN_AFTER: u32 = 6;
+/// After this many expiry times during which strangers speak and no member does, the electorate is taken from the strangers:
+/// all sentinels may have been replaced. After the same time a silent member that nobody lists is dismissed, even though no
+/// majority of the members is there to do it: with every pod that was replaced the electorate would otherwise grow, until
+/// those that live can never again be a majority of it.
+const PATIENCE: u32 = 6;
 
 /// One voter's present opinion.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vote {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Vote {
     /// Whose.
     pub voter: MyId,
     /// The address it names.
@@ -33,25 +35,24 @@ pub struct Vote {
     pub heard_at: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Voter {
     pinned: bool,
     heard: Option<(View, Instant)>,
     endorsed: Option<Vote>,
+    /// Since when members speak, but neither it nor about it.
+    missing_since: Option<Instant>,
 }
 
 /// The electorate and its opinions.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Voters {
     by_id: BTreeMap<MyId, Voter>,
-    member_heard_at: Instant,
+    /// Since when strangers speak and no member does.
+    usurped_since: Option<Instant>,
 }
 
 impl Voters {
-    pub(super) fn new(now: Instant) -> Self {
-        Self { by_id: BTreeMap::new(), member_heard_at: now }
-    }
-
     /// Takes note of a view. `founding` is true until the first commit, when nobody could vouch for anybody yet.
     pub(super) fn hear(&mut self, now: Instant, id: &MyId, view: View, founding: bool) {
         if !self.by_id.contains_key(id) && self.by_id.len() >= MAX_VOTERS {
@@ -62,18 +63,15 @@ impl Voters {
         if voter.endorsed.as_ref().is_some_and(|endorsed| endorsed.epoch <= view.epoch) {
             voter.endorsed = None;
         }
-        if voter.pinned {
-            self.member_heard_at = now;
-        }
         voter.heard = Some((view, now));
     }
 
     /// `by` switched because of `peer`'s hello: what `by` now says, `peer` says too.
     pub(super) fn endorse(&mut self, now: Instant, peer: &MyId, addr: NodeAddr, epoch: Epoch) {
-        if let Some(voter) = self.by_id.get_mut(peer) {
-            if voter.heard.as_ref().is_none_or(|(view, _)| view.epoch < epoch) {
-                voter.endorsed = Some(Vote { voter: peer.clone(), addr, epoch, heard_at: now });
-            }
+        if let Some(voter) = self.by_id.get_mut(peer)
+            && voter.heard.as_ref().is_none_or(|(view, _)| view.epoch < epoch)
+        {
+            voter.endorsed = Some(Vote { voter: peer.clone(), addr, epoch, heard_at: now });
         }
     }
 
@@ -84,58 +82,66 @@ impl Voters {
             voter.heard = voter.heard.take().filter(|(_, at)| fresh(*at));
             voter.endorsed = voter.endorsed.take().filter(|vote| fresh(vote.heard_at));
         }
-        if now.saturating_duration_since(self.member_heard_at) > expiry * REPIN_AFTER {
-            self.repin(now);
-        }
+        self.repin(now, expiry * PATIENCE);
         self.admit_listed();
-        self.dismiss_unlisted();
+        self.dismiss_unlisted(now, expiry * PATIENCE);
         self.by_id.retain(|_, voter| voter.pinned || voter.heard.is_some());
     }
 
-    /// Forgets every opinion: after a stall of this process nothing heard before counts.
+    /// Forgets every opinion: after a stall of this process nothing heard before counts, and nobody's silence does.
     pub(super) fn silence(&mut self) {
+        self.usurped_since = None;
         for voter in self.by_id.values_mut() {
-            voter.heard = None;
-            voter.endorsed = None;
+            *voter = Voter { pinned: voter.pinned, ..Voter::default() };
         }
     }
 
-    /// Takes the electorate from whoever answers, if anybody does; silence changes nothing.
-    fn repin(&mut self, now: Instant) {
-        let answers = |voter: &Voter| voter.heard.as_ref().is_some_and(|(view, _)| !view.is_empty_state());
-        if self.by_id.values().any(answers) {
+    /// Takes the electorate from the strangers once they have been the only ones to speak for `long`. Silence changes
+    /// nothing, however long: whoever happens to speak first after it gains nothing by that.
+    fn repin(&mut self, now: Instant, long: Duration) {
+        let speaks = |voter: &Voter| voter.heard.as_ref().is_some_and(|(view, _)| !view.is_empty_state());
+        let member_speaks = self.by_id.values().any(|voter| voter.pinned && speaks(voter));
+        if member_speaks || !self.by_id.values().any(speaks) {
+            self.usurped_since = None;
+        } else if now.saturating_duration_since(*self.usurped_since.get_or_insert(now)) > long {
+            self.usurped_since = None;
             for voter in self.by_id.values_mut() {
-                voter.pinned = answers(voter);
+                voter.pinned = speaks(voter);
             }
-            self.member_heard_at = now;
         }
     }
 
     fn admit_listed(&mut self) {
-        let listed: BTreeSet<MyId> =
-            self.member_views().flat_map(|(_, view)| view.peers.iter().map(|(id, _)| id.clone())).collect();
-        for id in listed {
-            if self.by_id.contains_key(&id) || self.by_id.len() < MAX_VOTERS {
+        let mut listed: BTreeMap<MyId, usize> = BTreeMap::new();
+        let mut speaking = 0_usize;
+        for (_, view) in self.member_views() {
+            speaking += 1;
+            let peers: BTreeSet<&MyId> = view.peers.iter().map(|(id, _)| id).collect();
+            for peer in peers {
+                *listed.entry(peer.clone()).or_default() += 1;
+            }
+        }
+        for (id, times) in listed {
+            if times * 2 > speaking && (self.by_id.contains_key(&id) || self.by_id.len() < MAX_VOTERS) {
                 self.by_id.entry(id).or_default().pinned = true;
             }
         }
     }
 
-    fn dismiss_unlisted(&mut self) {
+    fn dismiss_unlisted(&mut self, now: Instant, long: Duration) {
+        let majority = self.majority();
         let views: Vec<&View> = self.member_views().map(|(_, view)| view).collect();
-        if views.len() < self.majority() {
-            return;
-        }
-        let listed: BTreeSet<&MyId> = views.iter().flat_map(|view| view.peers.iter().map(|(id, _)| id)).collect();
-        let gone: Vec<MyId> = self
-            .by_id
-            .iter()
-            .filter(|(id, voter)| voter.pinned && voter.heard.is_none() && !listed.contains(id))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in gone {
-            self.by_id.remove(&id);
-        }
+        let (any, most) = (!views.is_empty(), views.len() >= majority);
+        let listed: BTreeSet<MyId> =
+            views.iter().flat_map(|view| view.peers.iter().map(|(id, _)| id.clone())).collect();
+        self.by_id.retain(|id, voter| {
+            if !any || !voter.pinned || voter.heard.is_some() || listed.contains(id) {
+                voter.missing_since = None;
+                return true;
+            }
+            let since = *voter.missing_since.get_or_insert(now);
+            !most && now.saturating_duration_since(since) <= long
+        });
     }
 
     /// The fresh first-hand views of members that are in a state to know anything.
@@ -145,6 +151,16 @@ impl Voters {
             .filter(|(_, voter)| voter.pinned)
             .filter_map(|(id, voter)| voter.heard.as_ref().map(|(view, _)| (id, view)))
             .filter(|(_, view)| !view.is_empty_state())
+    }
+
+    /// Every replica that a member lists.
+    pub(super) fn listed_replicas(&self) -> BTreeSet<NodeAddr> {
+        self.member_views().flat_map(|(_, view)| view.replicas.iter().map(|replica| replica.addr.clone())).collect()
+    }
+
+    /// The epoch of a sentinel's last view, if that is fresh.
+    pub(super) fn epoch_of(&self, id: &MyId) -> Option<Epoch> {
+        self.by_id.get(id).and_then(|voter| voter.heard.as_ref()).map(|(view, _)| view.epoch)
     }
 
     /// Whether `id` belongs to the electorate.
@@ -188,17 +204,12 @@ impl Voters {
         self.electorate() / 2 + 1
     }
 
-    /// Whether every member that can be heard says, by its own count of peers, that it cannot reach a majority.
-    pub(super) fn provable_minority(&self) -> bool {
+    /// Whether every member that can be heard says, by its own count of peers, that it cannot reach a majority. `None` where
+    /// nobody says anything about it: in TILT the count means nothing.
+    pub(super) fn provable_minority(&self) -> Option<bool> {
         let majority = self.majority();
-        let mut heard = 0_usize;
-        for (_, view) in self.member_views() {
-            heard += 1;
-            let up = 1 + view.peers.iter().filter(|(_, up)| *up).count();
-            if view.tilt || up >= majority {
-                return false;
-            }
-        }
-        heard > 0
+        let counts = |view: &View| 1 + view.peers.iter().filter(|(_, up)| *up).count();
+        let most = self.member_views().filter(|(_, view)| !view.tilt).map(|(_, view)| counts(view)).max()?;
+        Some(most < majority)
     }
 }

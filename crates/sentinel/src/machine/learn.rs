@@ -1,0 +1,195 @@
+//! What each event adds to what is known. Notices and probes may feed suspicion or arm a hold; nothing here moves the points.
+
+use std::time::{Duration, Instant};
+
+use super::nodes::{MAX_NODES, verifies};
+use super::state::{Basis, Cause, Lack, State};
+use super::voters::MAX_VOTERS;
+use super::{Action, Announced, Event, Machine, Note};
+use crate::{MyId, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Verify, View};
+
+/// Hints of the data plane are taken this often at most, and ever more seldom while nothing comes of them: legitimate
+/// `-READONLY` replies exist.
+pub(super) const HINT_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The longest pause between two hints that are taken.
+pub(super) const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+impl Machine {
+    pub(super) fn apply(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::View { from, view } => self.view(now, &from, view),
+            Event::Notice { from, notice } => self.notice(now, from.as_ref(), notice),
+            Event::Probed { node, probe } => self.probed(now, &node, &probe),
+            Event::CanaryLost { node } => {
+                self.nodes.ask_at(now, &node);
+                if self.is_target(&node) {
+                    self.suspect(now);
+                }
+            }
+            Event::Hint if now >= self.hint_after => {
+                self.hint_after = now + self.hint_pause;
+                self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
+                self.suspect(now);
+            }
+            Event::Hint | Event::Tick => {}
+        }
+    }
+
+    fn view(&mut self, now: Instant, from: &MyId, view: View) {
+        let committed = self.committed.as_ref().map(|it| (it.addr.clone(), it.epoch));
+        let founding = committed.is_none();
+        let newer = committed.as_ref().is_some_and(|(_, epoch)| view.epoch > *epoch);
+        if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
+            self.actions.push(Action::Note(Note::StaleView));
+        } else if let Some((addr, _)) = &committed {
+            let troubled = !view.tilt && (view.down || view.failing_over) && view.addr == *addr;
+            if newer {
+                self.story.switched(now);
+            }
+            if troubled || newer {
+                self.suspect(now);
+            }
+            if view.addr == *addr && self.voters.is_member(from) {
+                self.extend_family(&view);
+            }
+        }
+        self.follow_announcement(now, from, &view, newer);
+        self.voters.hear(now, from, view, founding);
+    }
+
+    /// The first view in which a sentinel's epoch has risen after it announced whose hello it follows: what it says now,
+    /// that peer says too. Anything later it may have learnt elsewhere, so the announcement is good for this one view only.
+    fn follow_announcement(&mut self, now: Instant, from: &MyId, view: &View, newer: bool) {
+        let Some(announced) = self.updating_from.get(from) else { return };
+        let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
+        let rose = announced.was.is_none_or(|was| view.epoch > was);
+        if rose || !fresh {
+            let peer = announced.peer.clone();
+            self.updating_from.remove(from);
+            if rose && fresh && newer {
+                self.voters.endorse(now, &peer, view.addr.clone(), view.epoch);
+            }
+        }
+    }
+
+    /// Takes the listed replicas into the family. Where there is no room, those that nobody lists any more leave first.
+    fn extend_family(&mut self, view: &View) {
+        let new = || view.replicas.iter().map(|replica| &replica.addr);
+        if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES {
+            let listed = self.voters.listed_replicas();
+            self.family.retain(|addr| listed.contains(addr));
+        }
+        let room = MAX_NODES.saturating_sub(self.family.len());
+        let fresh: Vec<NodeAddr> = new().filter(|addr| !self.family.contains(*addr)).take(room).cloned().collect();
+        self.family.extend(fresh);
+    }
+
+    fn notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
+        self.next_ask = self.next_ask.min(now);
+        let member = from.filter(|id| self.voters.is_member(id)).cloned();
+        match (notice, member) {
+            (Notice::Switched { to }, _) => {
+                if self.committed.as_ref().is_some_and(|it| it.addr != to) {
+                    self.story.switched(now);
+                }
+                self.suspect(now);
+            }
+            (Notice::ConfigUpdateFrom { peer }, Some(from)) => {
+                if self.updating_from.len() < MAX_VOTERS {
+                    let was = self.voters.epoch_of(&from);
+                    self.updating_from.insert(from, Announced { peer, at: now, was });
+                }
+            }
+            (Notice::CandidateSelected { candidate }, Some(from)) => {
+                self.updating_from.remove(&from);
+                self.arm(now, Cause::Selected, &candidate, Some(from));
+            }
+            (Notice::Promoted { candidate }, Some(from)) => {
+                self.updating_from.remove(&from);
+                self.arm(now, Cause::Promoted, &candidate, Some(from));
+            }
+            (Notice::Aborted, Some(from)) => {
+                // Another sentinel's failed attempt says nothing about the one that is under way.
+                let theirs = self.armed_by.as_ref().is_none_or(|by| *by == from);
+                if theirs && matches!(self.state, State::Armed { cause: Cause::Selected | Cause::Promoted, .. }) {
+                    self.disarm(now);
+                }
+                self.suspect(now);
+            }
+            (Notice::ConfigUpdateFrom { .. } | Notice::Changed, _) => {}
+            (_, _) => self.suspect(now),
+        }
+    }
+
+    fn probed(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        if !self.nodes.heard(node, probe.clone()) {
+            return;
+        }
+        let since_commit = self.committed.as_ref().is_none_or(|committed| probe.asked_at >= committed.since);
+        if since_commit && matches!(&probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })) {
+            self.zombies.remove(node);
+        }
+        if matches!(&self.state, State::Committing { addr, .. } if addr == node) {
+            self.verify(now, node, probe);
+        } else if self.is_target(node) {
+            self.probed_target(now, node, probe);
+        } else if let Ok(report) = &probe.outcome
+            && since_commit
+            && verifies(report, Verify::Role)
+            && self.is_heir(node, report)
+        {
+            self.arm(now, Cause::Promoted, node, None);
+        }
+    }
+
+    fn probed_target(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        let Some(committed) = self.committed.as_mut() else { return };
+        if probe.asked_at < committed.since {
+            return;
+        }
+        match &probe.outcome {
+            Ok(Report { role: Role::Replica { .. }, .. }) => self.demoted(now),
+            Ok(report) if verifies(report, self.rules.verify) => {
+                let restarted = match (&committed.lineage, &report.lineage) {
+                    (Some(old), Some(new)) => old.run_id != new.run_id,
+                    _ => false,
+                };
+                if restarted || committed.dialled != report.dialled {
+                    let epoch = committed.epoch;
+                    // In the middle of a failover the gate must not open to a master that is about to be replaced. When
+                    // the hold ends without a commit, the next answer brings us here again.
+                    let held = matches!(self.state, State::Armed { cause: Cause::Selected | Cause::Promoted, .. });
+                    if !held && !matches!(self.state, State::Committing { .. }) {
+                        self.actions.push(Action::Note(Note::Rebooted));
+                        self.pursue(now, node.clone(), epoch, Basis::Again);
+                    }
+                    return;
+                }
+                if report.lineage.is_some() {
+                    committed.lineage.clone_from(&report.lineage);
+                }
+                self.back_in_reach(now);
+            }
+            // Whoever may not ask learns nothing, neither good nor bad; but somebody is there.
+            Err(ProbeFailure::Denied) => self.back_in_reach(now),
+            Ok(_) | Err(_) => self.suspect(now),
+        }
+    }
+
+    fn back_in_reach(&mut self, now: Instant) {
+        if matches!(self.state, State::NoMaster { lack: Lack::Unreachable, .. }) {
+            self.state = State::Suspect { since: now, fed_at: now };
+        }
+    }
+
+    /// Whether `node`, which says that it is the master, is the committed master's promoted replica rather than a zombie or
+    /// a stranger.
+    fn is_heir(&self, node: &NodeAddr, report: &Report) -> bool {
+        let Some(committed) = &self.committed else { return false };
+        let continues = match (&committed.lineage, &report.lineage) {
+            (Some(old), Some(new)) => new.continues(old),
+            _ => true,
+        };
+        continues && self.family.contains(node) && !self.zombies.contains(node)
+    }
+}
