@@ -1,2 +1,79 @@
-//! Stub.
-fn main() {}
+//! Everything a person or CI starts: `cargo xtask demo`, `test` and `ci`.
+//!
+//! Each command brings what it lacks, says what it does, and ends with a line that a person can read. What is to be done is
+//! decided in small pure functions (what is missing, which steps, what to print); the rest carries it out.
+//!
+//! Deliberately absent: anything that a developer would not want to happen. Packages are installed only as root, which is
+//! how containers and CI run; everybody else is told the command.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command for people: what it prints is what it is for")]
+
+mod build;
+mod demo;
+mod install;
+mod needs;
+mod steps;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Everything a person or CI starts.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// See it work: a real Sentinel cluster, clients that write, a killed master.
+    ///
+    /// Installs what is missing, builds pointsman, starts one master, two replicas, three sentinels and pointsman on loopback
+    /// addresses of their own, writes through it, kills the master and shows what happens. Leaves nothing behind.
+    Demo(demo::Options),
+    /// Run every test, with real servers. Further arguments go to `cargo test`.
+    #[command(disable_help_flag = true)]
+    Test {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+    /// What CI checks: formatting, lints, tests, documentation, dependencies.
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Demo(options) => demo::run(options),
+        Command::Test { args } => test(&args),
+        Command::Ci => ci(),
+    };
+    match done {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("\n{problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test(args: &[OsString]) -> Result<ExitCode, String> {
+    install::whatever_is_missing()?;
+    let given = steps::with_separator(std::env::args_os(), "test", args);
+    let outcome = steps::run(&[steps::test(&given)]);
+    println!("{}", steps::closing(&outcome));
+    Ok(steps::code(&outcome))
+}
+
+fn ci() -> Result<ExitCode, String> {
+    install::whatever_is_missing()?;
+    let deny = harness::find_in_path("cargo-deny").is_some();
+    let outcome = steps::run(&steps::ci(deny));
+    println!("{}", steps::table(&outcome));
+    if !deny {
+        println!("Dependencies were not checked, since cargo-deny is not installed: cargo install --locked cargo-deny");
+    }
+    println!("{}", steps::closing(&outcome));
+    Ok(steps::code(&outcome))
+}

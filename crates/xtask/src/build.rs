@@ -1,0 +1,47 @@
+//! Builds pointsman and finds out where cargo put it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use crate::steps::cargo;
+
+/// Builds the program, with cargo's own progress on the standard error.
+///
+/// # Errors
+/// In words: cargo failed, or did not say where the program is.
+pub(crate) fn pointsman() -> Result<PathBuf, String> {
+    let mut command = cargo();
+    command.args(["build", "--package", "pointsman", "--bin", "pointsman"]);
+    command.args(["--message-format", "json-render-diagnostics"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines()).into_iter().flatten();
+    let program = lines.map_while(Result::ok).filter_map(|line| executable(&line)).last();
+    let status = child.wait().map_err(|error| format!("cargo cannot be waited for: {error}"))?;
+    if !status.success() {
+        return Err("pointsman did not build; cargo says why above.".to_owned());
+    }
+    program.ok_or_else(|| "cargo built pointsman without saying where.".to_owned())
+}
+
+/// The program in one of cargo's messages, if the message is about it.
+fn executable(message: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let named = message.get("target")?.get("name")? == "pointsman";
+    named.then(|| message.get("executable")?.as_str().map(PathBuf::from)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_message_about_the_program_names_it() {
+        let program =
+            r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":"/t/debug/pointsman"}"#;
+        assert_eq!(executable(program), Some(PathBuf::from("/t/debug/pointsman")));
+        let library = r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":null}"#;
+        assert_eq!(executable(library), None);
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+}

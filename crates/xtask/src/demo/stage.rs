@@ -1,0 +1,134 @@
+//! What is started for the demo, and taken down after it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use harness::{Cluster, Events, Load, Node, Pointsman, Verdict};
+
+use super::explain::Names;
+use super::screen::Screen;
+use super::story::{Now, grouped, short};
+
+const CLIENTS: usize = 8;
+/// Writes a second of all clients together: a busy application, and not much for a laptop.
+const RATE: u32 = 1000;
+/// Sentinel's patience; 30 s by default, which nobody would sit through.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
+
+/// The cluster, pointsman in front of it, the clients, and an ear at each sentinel.
+#[derive(Debug)]
+pub(super) struct Stage {
+    // Dropped in this order: first those who would notice the others' end.
+    load: Load,
+    events: Events,
+    pointsman: Pointsman,
+    cluster: Cluster,
+}
+
+impl Stage {
+    /// Starts everything and waits until clients can write.
+    pub(super) fn set(program: &Path) -> Self {
+        let cluster = Cluster::builder().down_after(DOWN_AFTER).start();
+        // No other clients will come: once told to end, it may.
+        let quick = ["shutdown.accept_min=0s", "shutdown.accept_quiet=0s", "shutdown.accept_max=0s"];
+        let builder = Pointsman::builder(program, &cluster).by_flags();
+        let builder = quick.iter().fold(builder, |builder, pair| builder.arg("--set").arg(*pair));
+        let pointsman = builder.start();
+        let events = Events::of_all(cluster.sentinels());
+        let load = Load::to(pointsman.addr()).prefix("demo").writers(CLIENTS).rate(RATE).start();
+        harness::wait_until("the first write through pointsman", Duration::from_secs(10), || {
+            if load.counts().acknowledged > 0 { Ok(()) } else { Err(load.errors().join("; ")) }
+        });
+        Self { load, events, pointsman, cluster }
+    }
+
+    pub(super) fn load(&self) -> &Load {
+        &self.load
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    pub(super) fn pointsman(&self) -> &Pointsman {
+        &self.pointsman
+    }
+
+    /// Short names for all servers, counted from one as people do.
+    pub(super) fn names(&self) -> Names {
+        let named = |nodes: &[Node], kind: &str| -> Vec<(SocketAddr, String)> {
+            nodes.iter().zip(1..).map(|(node, number)| (node.addr(), format!("{kind}-{number}"))).collect()
+        };
+        Names::new(named(self.cluster.nodes(), "redis").into_iter().chain(named(self.cluster.sentinels(), "sentinel")))
+    }
+
+    /// The master, as the sentinels say now.
+    pub(super) fn master(&self) -> Option<&Node> {
+        self.cluster.node_at(self.cluster.current_master_addr().ok()?)
+    }
+
+    pub(super) fn now(&self) -> Now {
+        let (master, counts) = (self.master(), self.load.counts());
+        Now {
+            master: master.map_or_else(|| "(no agreement)".to_owned(), |node| self.names().of(node.addr())),
+            alive: master.is_none_or(Node::is_running),
+            acknowledged: counts.acknowledged,
+            errors: counts.errors,
+            rate: u64::from(RATE),
+        }
+    }
+
+    /// Looks for the writes acknowledged so far and removes them: the master's name and what was found. `None` if there is no
+    /// master to ask; they are then looked for the next time.
+    pub(super) fn settle(&self) -> Option<(String, Verdict)> {
+        let master = self.master()?.addr();
+        Some((self.names().of(master), self.load.settle(master).ok()?))
+    }
+
+    /// Ends the clients, so that nothing is written any more.
+    pub(super) fn silence(&mut self) {
+        self.load.stop();
+    }
+
+    /// Takes everything down: pointsman as an operator would, twice if it hesitates, the rest at once.
+    pub(super) fn strike(mut self) {
+        self.load.stop();
+        for _ in 0..2 {
+            self.pointsman.sigterm();
+            for _ in 0..100 {
+                if !self.pointsman.process().is_running() {
+                    return;
+                }
+                harness::pause(Duration::from_millis(20));
+            }
+        }
+    }
+
+    /// The picture, the addresses and what is going to happen.
+    pub(super) fn introduce(&self, screen: &mut Screen, kill_after: Option<Duration>) -> io::Result<()> {
+        let pid = self.pointsman.process().pid();
+        screen.heading("\nPointsman in front of a Redis Sentinel cluster\n")?;
+        screen.line(&format!(
+            "  {CLIENTS} clients ────▶ pointsman ────▶ redis-1   master\n\
+             \x20 {:>5} writes/s       │            redis-2   replica\n\
+             \x20                      ▼            redis-3   replica\n\
+             \x20             sentinel-1, -2, -3",
+            grouped(u64::from(RATE))
+        ))?;
+        screen.line(&format!("\n  clients use  {}   (pointsman, process {pid})", self.pointsman.addr()))?;
+        screen.line(&format!("  admin page   http://{}/", self.pointsman.admin()))?;
+        let master = self.master().and_then(Node::pid).unwrap_or_default();
+        screen.line(&match kill_after {
+            Some(after) => format!(
+                "\n  In {} the master is killed. The sentinels wait {} before they call it dead, then elect a new one.",
+                short(after).replace(".00", ""),
+                short(DOWN_AFTER).replace(".00", "")
+            ),
+            None => format!("\n  The master is process {master}: kill -9 {master} and see what happens."),
+        })?;
+        screen.line("  Ctrl-C ends the demo and removes everything.\n")?;
+        screen.heading(&format!("{:>9}   {:<15} {:>8}", "time", "master", "writes/s"))
+    }
+}

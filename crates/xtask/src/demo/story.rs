@@ -1,0 +1,265 @@
+//! What happened when, and the lines that tell it: no clock and no terminal in here.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use harness::{Event, Gap, Verdict};
+
+use super::explain::{Names, explain};
+
+/// A time without writes that is worth a line; everything shorter is the machine being busy.
+const NOTICEABLE: Duration = Duration::from_millis(300);
+/// How long a noticed gap waits for a `+switch-master` that explains it.
+const EXPLAINED: Duration = Duration::from_secs(2);
+/// The full length of the bar.
+const BAR: usize = 20;
+
+/// How much of the news has been told.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) events: usize,
+    pub(super) gaps: usize,
+}
+
+/// How things stand at one moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Now {
+    /// The master's name, as the sentinels say.
+    pub(super) master: String,
+    /// Whether its process runs.
+    pub(super) alive: bool,
+    /// Acknowledged writes since the start.
+    pub(super) acknowledged: u64,
+    /// Errors since the start.
+    pub(super) errors: u64,
+    /// Writes a second that the clients try.
+    pub(super) rate: u64,
+}
+
+/// The end of the outage.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Back {
+    pub(super) gap: Gap,
+    /// Acknowledged writes when it was noticed.
+    pub(super) acknowledged: u64,
+}
+
+/// The story so far.
+#[derive(Debug)]
+pub(super) struct Story {
+    pub(super) start: Instant,
+    /// When the demo killed the master.
+    pub(super) killed: Option<Instant>,
+    /// The first `+switch-master` of the latest failover.
+    pub(super) switched: Option<Instant>,
+    /// The first write after the kill.
+    pub(super) back: Option<Back>,
+    names: Names,
+    /// Each event of a failover comes from up to three sentinels; the first is told.
+    told: BTreeSet<String>,
+    last: (Duration, u64, u64),
+    /// What the checks under way found.
+    pub(super) checked: u64,
+    pub(super) missing: u64,
+}
+
+impl Story {
+    pub(super) fn new(start: Instant, names: Names) -> Self {
+        Self {
+            start,
+            killed: None,
+            switched: None,
+            back: None,
+            names,
+            told: BTreeSet::new(),
+            last: (Duration::ZERO, 0, 0),
+            checked: 0,
+            missing: 0,
+        }
+    }
+
+    pub(super) fn name(&self, addr: SocketAddr) -> String {
+        self.names.of(addr)
+    }
+
+    /// A line with its time in front.
+    pub(super) fn line(&self, at: Instant, text: &str) -> String {
+        format!("{}   {text}", clock(at.saturating_duration_since(self.start)))
+    }
+
+    /// The line for an event, if it is news.
+    pub(super) fn hear(&mut self, event: &Event) -> Option<String> {
+        let text = explain(&event.channel, &event.payload, &self.names)?;
+        let subject: Vec<&str> = event.payload.split(' ').take(5).collect();
+        let key = format!("{} {}", event.channel, subject.join(" "));
+        if self.told.contains(&key) {
+            return None;
+        }
+        if event.channel == "+switch-master" {
+            // What follows may happen again in the next failover.
+            self.told.clear();
+            self.switched = Some(event.at);
+        }
+        self.told.insert(key);
+        let said = format!("{:<12}{:<31} {text}", self.names.of(event.from), event.channel);
+        Some(self.line(event.at, &said))
+    }
+
+    /// The line for a time without writes that has ended: empty if it was too short, `None` if it should be asked again
+    /// since the event that explains it may still be under way.
+    pub(super) fn gap(&mut self, gap: Gap, now: Instant, acknowledged: u64) -> Option<String> {
+        if gap.length() < NOTICEABLE {
+            return Some(String::new());
+        }
+        let switched = self.switched.filter(|at| *at > gap.from);
+        if switched.is_none() && now.saturating_duration_since(gap.to) < EXPLAINED {
+            return None;
+        }
+        if self.back.is_none() && self.killed.is_some_and(|killed| gap.to > killed) {
+            self.back = Some(Back { gap, acknowledged });
+        }
+        let after = switched.map_or(String::new(), |at| format!(", {} the first +switch-master", after(at, gap.to)));
+        Some(self.line(gap.to, &format!("clients write again: {} without a write{after}", short(gap.length()))))
+    }
+
+    /// The line of a second.
+    pub(super) fn second(&mut self, elapsed: Duration, now: &Now) -> String {
+        let (before, acknowledged, errors) = self.last;
+        let time = elapsed.saturating_sub(before).as_secs().max(1);
+        let rate = now.acknowledged.saturating_sub(acknowledged) / time;
+        let errors = now.errors.saturating_sub(errors);
+        self.last = (elapsed, now.acknowledged, now.errors);
+        let master = if now.alive { now.master.clone() } else { format!("{} (dead)", now.master) };
+        let errors = if errors == 0 { String::new() } else { format!("{} errors", grouped(errors)) };
+        let line = format!("{}   {master:<15} {:>8}  {}  {errors}", clock(elapsed), grouped(rate), bar(rate, now.rate));
+        line.trim_end().to_owned()
+    }
+
+    /// The line for a check under way.
+    pub(super) fn checked(&mut self, master: &str, verdict: &Verdict) -> String {
+        self.checked += verdict.acknowledged;
+        self.missing += verdict.missing;
+        let all =
+            if verdict.missing == 0 { "all there".to_owned() } else { format!("{} missing", grouped(verdict.missing)) };
+        let text = format!("looked for {} acknowledged writes on {master}: {all}", grouped(verdict.acknowledged));
+        self.line(Instant::now(), &text)
+    }
+}
+
+/// A time on the left edge.
+pub(super) fn clock(time: Duration) -> String {
+    format!("{:>7.1} s", time.as_secs_f64())
+}
+
+/// A length of time with a fitting unit.
+pub(super) fn short(time: Duration) -> String {
+    if time < Duration::from_millis(10) {
+        format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+    } else if time < Duration::from_secs(1) {
+        format!("{} ms", time.as_millis())
+    } else {
+        format!("{:.2} s", time.as_secs_f64())
+    }
+}
+
+/// How long after `from` it was, or before.
+pub(super) fn after(from: Instant, to: Instant) -> String {
+    match to.checked_duration_since(from) {
+        Some(time) => format!("{} after", short(time)),
+        None => format!("{} before", short(from.saturating_duration_since(to))),
+    }
+}
+
+/// A number with commas.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// As long as the rate is of the whole, padded.
+fn bar(rate: u64, whole: u64) -> String {
+    let full = u64::try_from(BAR).unwrap_or(u64::MAX);
+    let rounded = (rate.saturating_mul(full) + whole / 2) / whole.max(1);
+    let length = usize::try_from(rounded).unwrap_or(BAR).min(BAR).max(usize::from(rate > 0));
+    format!("{}{}", "▇".repeat(length), " ".repeat(BAR - length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(port: u16) -> SocketAddr {
+        SocketAddr::from(([127, 1, 2, 3], port))
+    }
+
+    fn story() -> Story {
+        Story::new(Instant::now(), Names::new([(addr(1), "redis-1".to_owned()), (addr(9), "sentinel-1".to_owned())]))
+    }
+
+    fn event(story: &Story, ms: u64, channel: &str, payload: &str) -> Event {
+        let at = story.start + Duration::from_millis(ms);
+        Event { at, from: addr(9), channel: channel.to_owned(), payload: payload.to_owned() }
+    }
+
+    #[test]
+    fn an_event_is_told_once_until_the_next_failover() {
+        let mut story = story();
+        let down = event(&story, 1000, "+sdown", "master mymaster 127.1.2.3 1");
+        let line = story.hear(&down).expect("news");
+        assert_eq!(line, "    1.0 s   sentinel-1  +sdown                          redis-1 does not answer me");
+        assert_eq!(story.hear(&down), None);
+        let switch = event(&story, 2000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
+        assert!(story.hear(&switch).is_some());
+        assert_eq!(story.hear(&switch), None);
+        assert_eq!(story.switched, Some(switch.at));
+        assert!(story.hear(&down).is_some());
+    }
+
+    #[test]
+    fn a_gap_waits_for_the_switch_that_explains_it() {
+        let mut story = story();
+        let at = |ms| story.start + Duration::from_millis(ms);
+        let (killed, gap) = (at(1000), Gap { from: at(1000), to: at(3010) });
+        let (soon, late) = (at(3020), at(6000));
+        story.killed = Some(killed);
+        assert_eq!(
+            story.gap(Gap { from: killed, to: killed + Duration::from_millis(50) }, soon, 5),
+            Some(String::new())
+        );
+        assert_eq!(story.gap(gap, soon, 5), None);
+        assert!(story.gap(gap, late, 5).is_some_and(|line| line.ends_with("2.01 s without a write")));
+        let switch = event(&story, 3000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
+        story.hear(&switch);
+        let line = story.gap(gap, soon, 5).expect("explained");
+        assert!(line.ends_with("2.01 s without a write, 10 ms after the first +switch-master"), "{line}");
+        assert_eq!(story.back.map(|back| back.acknowledged), Some(5));
+    }
+
+    #[test]
+    fn a_second_shows_the_difference_to_the_one_before() {
+        let mut story = story();
+        let now =
+            |acknowledged, errors, alive| Now { master: "redis-1".to_owned(), alive, acknowledged, errors, rate: 1000 };
+        let line = story.second(Duration::from_secs(1), &now(1000, 0, true));
+        assert_eq!(line, "    1.0 s   redis-1            1,000  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇");
+        let line = story.second(Duration::from_secs(2), &now(1004, 8, false));
+        assert_eq!(line, "    2.0 s   redis-1 (dead)         4  ▇                     8 errors");
+    }
+
+    #[test]
+    fn numbers_and_times_are_for_people() {
+        assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        let times = [Duration::from_micros(1540), Duration::from_millis(14), Duration::from_millis(2310)];
+        assert_eq!(times.map(short), ["1.5 ms", "14 ms", "2.31 s"]);
+        let now = Instant::now();
+        assert_eq!(after(now + Duration::from_millis(20), now), "20 ms before");
+    }
+}

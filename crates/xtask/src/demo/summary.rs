@@ -1,0 +1,164 @@
+//! The end of the story: what it cost, and whether the failover was followed.
+
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+
+use harness::{Counts, Verdict};
+
+use super::screen::Screen;
+use super::stage::Stage;
+use super::story::{Story, after, grouped, short};
+
+/// Stops the clients, looks for every acknowledged write and tells the result: whether all went as it should.
+pub(super) fn close(screen: &mut Screen, stage: &mut Stage, story: &Story) -> io::Result<bool> {
+    stage.silence();
+    let running = stage.pointsman().process().is_running();
+    let settled = stage.settle();
+    let (master, rest) = settled.unwrap_or_else(|| ("no master".to_owned(), Verdict::default()));
+    let counts = stage.load().counts();
+    let looked = Verdict {
+        acknowledged: story.checked + rest.acknowledged,
+        missing: story.missing + rest.missing,
+        examples: rest.examples,
+    };
+    screen.heading("\nSummary\n")?;
+    screen.line(&numbers(&counts, &looked, &master, story))?;
+    let verdict = verdict(story, &counts, &looked, running);
+    match &verdict {
+        Ok(text) => screen.good(&format!("  {text}\n"))?,
+        Err(text) => {
+            screen.bad(&format!("  {text}\n"))?;
+            for error in stage.load().errors() {
+                screen.note(&format!("  a client saw: {error}"))?;
+            }
+            screen.note(&stage.pointsman().process().tail())?;
+        }
+    }
+    Ok(verdict.is_ok())
+}
+
+fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> String {
+    let mut text = String::new();
+    let mut row = |what: &str, value: &str, remark: &str| {
+        let line = format!("  {what:<26}{value:>12}   {remark}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    };
+    row("acknowledged writes", &grouped(counts.acknowledged), &format!("each one looked for on {master}"));
+    let remark = match (looked.missing, story.killed) {
+        (0, _) => "",
+        (_, Some(_)) => "acknowledged by the old master, and not yet sent to a replica when it died",
+        (_, None) => "acknowledged and not there",
+    };
+    row("lost", &grouped(looked.missing), remark);
+    let remark =
+        if story.killed.is_some() { "the connections that ended with the master, and what was in flight" } else { "" };
+    row("errors seen by clients", &grouped(counts.errors), if counts.errors > 0 { remark } else { "" });
+    row("longest gap without a write", &short(counts.longest_gap), "");
+    if let (Some(killed), Some(switched), Some(back)) = (story.killed, story.switched, story.back) {
+        row(
+            "  Sentinel's part",
+            &short(switched.saturating_duration_since(killed)),
+            "from the kill to the first +switch-master",
+        );
+        let part = after(switched, back.gap.to);
+        let (time, order) = part.rsplit_once(' ').unwrap_or((&part, "after"));
+        row("  Pointsman's part", time, &format!("the first write on the new master came {order} that event"));
+    }
+    text
+}
+
+/// Whether it went as it should, and a sentence about it.
+fn verdict(story: &Story, counts: &Counts, looked: &Verdict, running: bool) -> Result<String, String> {
+    if !running {
+        return Err("Pointsman ended during the demo.".to_owned());
+    }
+    if looked.acknowledged < counts.acknowledged {
+        let missing = counts.acknowledged - looked.acknowledged;
+        return Err(format!("{} acknowledged writes could not be looked for: no master answered.", grouped(missing)));
+    }
+    if story.killed.is_none() {
+        return if looked.missing == 0 {
+            Ok("Every acknowledged write is there.".to_owned())
+        } else {
+            Err("Acknowledged writes are missing, although the demo killed nothing.".to_owned())
+        };
+    }
+    match story.back {
+        None => Err("The failover was not followed: no client could write after the master was killed.".to_owned()),
+        Some(_) if story.switched.is_none() => Err("No sentinel announced a new master.".to_owned()),
+        Some(back) if counts.acknowledged <= back.acknowledged => {
+            Err("The failover was not followed: writing stopped again after it.".to_owned())
+        }
+        Some(back) => Ok(format!(
+            "The failover was followed: clients were writing again {} after the kill.",
+            whole(back.gap.length())
+        )),
+    }
+}
+
+fn whole(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use harness::Gap;
+
+    use super::super::explain::Names;
+    use super::super::story::Back;
+    use super::*;
+
+    fn story(killed: bool) -> Story {
+        let start = Instant::now();
+        let mut story = Story::new(start, Names::default());
+        story.killed = killed.then_some(start);
+        story
+    }
+
+    fn counts(acknowledged: u64) -> Counts {
+        Counts { acknowledged, errors: 8, connections: 16, longest_gap: Duration::from_millis(2310) }
+    }
+
+    fn looked(acknowledged: u64, missing: u64) -> Verdict {
+        Verdict { acknowledged, missing, examples: Vec::new() }
+    }
+
+    fn followed() -> Story {
+        let mut story = story(true);
+        story.switched = Some(story.start + Duration::from_millis(2296));
+        let gap = Gap { from: story.start, to: story.start + Duration::from_millis(2310) };
+        story.back = Some(Back { gap, acknowledged: 50 });
+        story
+    }
+
+    #[test]
+    fn a_failover_counts_as_followed_only_if_writing_went_on() {
+        assert!(verdict(&followed(), &counts(100), &looked(100, 3), true).is_ok());
+        assert!(verdict(&followed(), &counts(50), &looked(50, 0), true).is_err());
+        assert!(verdict(&followed(), &counts(100), &looked(100, 0), false).is_err());
+        assert!(verdict(&followed(), &counts(100), &looked(90, 0), true).is_err());
+        assert!(verdict(&story(true), &counts(100), &looked(100, 0), true).is_err());
+        let mut unannounced = followed();
+        unannounced.switched = None;
+        assert!(verdict(&unannounced, &counts(100), &looked(100, 0), true).is_err());
+    }
+
+    #[test]
+    fn without_a_kill_nothing_may_be_missing() {
+        assert!(verdict(&story(false), &counts(100), &looked(100, 0), true).is_ok());
+        assert!(verdict(&story(false), &counts(100), &looked(100, 1), true).is_err());
+    }
+
+    #[test]
+    fn the_numbers_name_both_parts_of_the_outage() {
+        let text = numbers(&counts(12_345), &looked(12_345, 0), "redis-2", &followed());
+        for part in
+            ["12,345   each one looked for on redis-2", "2.31 s", "2.30 s   from the kill", "14 ms   the first write"]
+        {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+}

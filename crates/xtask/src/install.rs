@@ -1,0 +1,65 @@
+//! Looks at the machine and carries out what [`needs`](crate::needs) decides.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use harness::{Binary, find_in_path};
+
+use crate::needs::{Machine, Need, Plan, REDIS, plan};
+use crate::steps::seconds;
+
+/// Installs what is missing.
+///
+/// # Errors
+/// What to tell the person who started this: the command to run, or what failed.
+pub(crate) fn whatever_is_missing() -> Result<(), String> {
+    let missing = missing();
+    match plan(&missing, machine(&missing)) {
+        Plan::Nothing => Ok(()),
+        Plan::Tell(text) => Err(text),
+        Plan::Install(commands) => {
+            let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+            println!("Installing {} (it is missing, and this runs as root)", packages.join(", "));
+            let start = Instant::now();
+            // The lists may be older than the packages in the archive: once more with fresh ones.
+            if !commands.iter().all(|command| succeeds(command)) {
+                match plan(&missing, Machine { root: true, apt: true, lists: false }) {
+                    Plan::Install(again) if again.iter().all(|command| succeeds(command)) => {}
+                    _ => return Err(format!("Installing {} failed; apt-get says why above.", packages.join(", "))),
+                }
+            }
+            println!("Installed in {}\n", seconds(start.elapsed()));
+            if self::missing().is_empty() {
+                Ok(())
+            } else {
+                Err("It is installed and still not found in PATH.".to_owned())
+            }
+        }
+    }
+}
+
+fn missing() -> Vec<Need> {
+    let redis = Binary::Server.find().is_some() && Binary::Sentinel.find().is_some();
+    if redis { Vec::new() } else { vec![REDIS] }
+}
+
+fn machine(missing: &[Need]) -> Machine {
+    let known = |need: &Need| {
+        let mut ask = Command::new("apt-cache");
+        ask.args(["show", need.package]).stdout(Stdio::null()).stderr(Stdio::null());
+        ask.status().is_ok_and(|status| status.success())
+    };
+    Machine {
+        root: rustix::process::geteuid().is_root(),
+        apt: find_in_path("apt-get").is_some(),
+        lists: missing.iter().all(known),
+    }
+}
+
+fn succeeds(words: &[String]) -> bool {
+    let Some((program, args)) = words.split_first() else { return true };
+    let mut command = Command::new(program);
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    // Its chatter is of no interest, its complaints are.
+    command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+}

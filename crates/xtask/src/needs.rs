@@ -1,0 +1,92 @@
+//! What the commands need from the machine, and how it is got: decisions only.
+
+/// Something that has to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// What it is, for people.
+    pub(crate) what: &'static str,
+    /// Debian's package that brings it. `redis-tools` holds the whole server under another name and starts no daemon.
+    pub(crate) package: &'static str,
+}
+
+/// redis-server and redis-sentinel.
+pub(crate) const REDIS: Need = Need { what: "redis-server and redis-sentinel", package: "redis-tools" };
+
+/// The machine, as far as installing is concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) root: bool,
+    pub(crate) apt: bool,
+    /// Whether apt knows the packages, so that its lists need not be fetched first.
+    pub(crate) lists: bool,
+}
+
+/// What to do about what is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Nothing is missing.
+    Nothing,
+    /// Run these, each a list of arguments, in order.
+    Install(Vec<Vec<String>>),
+    /// Print this and end: a person has to decide.
+    Tell(String),
+}
+
+/// Decides how to get `missing`.
+pub(crate) fn plan(missing: &[Need], machine: Machine) -> Plan {
+    if missing.is_empty() {
+        return Plan::Nothing;
+    }
+    let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    let whats: Vec<&str> = missing.iter().map(|need| need.what).collect();
+    let lacking = format!("This needs {}, which this machine lacks.", whats.join(" and "));
+    if !machine.apt {
+        let names = missing.iter().map(|need| need.package).collect::<Vec<_>>().join(", ");
+        return Plan::Tell(format!(
+            "{lacking}\nDebian and Ubuntu have it in: {names}. Elsewhere install Redis 7 or newer, or Valkey, and set\n\
+             REDIS_SERVER and REDIS_SENTINEL to its programs if they are called otherwise."
+        ));
+    }
+    let install = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
+    if !machine.root {
+        return Plan::Tell(format!("{lacking} Please run:\n\n    sudo apt-get update && sudo {install}\n"));
+    }
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
+    let update = words("apt-get update -qq");
+    let install = words(&install.replacen("install", "install -qq", 1));
+    Plan::Install(if machine.lists { vec![install] } else { vec![update, install] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READY: Machine = Machine { root: true, apt: true, lists: true };
+
+    fn commands(plan: Plan) -> Vec<String> {
+        match plan {
+            Plan::Install(commands) => commands.iter().map(|words| words.join(" ")).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_done_when_nothing_is_missing() {
+        assert_eq!(plan(&[], Machine { root: false, apt: false, lists: false }), Plan::Nothing);
+    }
+
+    #[test]
+    fn root_installs_and_fetches_the_lists_only_if_there_are_none() {
+        let install = "apt-get install -qq -y --no-install-recommends redis-tools";
+        assert_eq!(commands(plan(&[REDIS], READY)), [install]);
+        assert_eq!(commands(plan(&[REDIS], Machine { lists: false, ..READY })), ["apt-get update -qq", install]);
+    }
+
+    #[test]
+    fn others_are_told_the_exact_command() {
+        let Plan::Tell(text) = plan(&[REDIS], Machine { root: false, ..READY }) else { panic!("only root installs") };
+        assert!(text.contains("sudo apt-get update && sudo apt-get install -y --no-install-recommends redis-tools\n"));
+        let Plan::Tell(text) = plan(&[REDIS], Machine { apt: false, ..READY }) else { panic!("no apt, no install") };
+        assert!(text.contains("redis-tools") && !text.contains("apt-get"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Commands run one after the other, each announced and timed, and what is said about them at the end.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// What it does, for people.
+    pub(crate) title: &'static str,
+    /// Arguments for cargo.
+    pub(crate) args: Vec<OsString>,
+    /// An environment variable to set.
+    pub(crate) env: Option<(&'static str, &'static str)>,
+}
+
+/// How a step went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) title: &'static str,
+    pub(crate) passed: bool,
+    pub(crate) took: Duration,
+}
+
+fn step(title: &'static str, args: &str) -> Step {
+    Step { title, args: args.split(' ').map(OsString::from).collect(), env: None }
+}
+
+/// All tests of all crates, unless the arguments name a package.
+pub(crate) fn test(given: &[OsString]) -> Step {
+    let ours = given.split(|arg| arg == "--").next().unwrap_or_default();
+    let names = |arg: &OsString| {
+        let arg = arg.to_string_lossy();
+        arg == "--package" || arg.starts_with("--package=") || (arg.starts_with("-p") && !arg.starts_with("--"))
+    };
+    let mut step = step("test", if ours.iter().any(names) { "test" } else { "test --workspace" });
+    step.args.extend(given.iter().cloned());
+    step
+}
+
+/// All that CI checks; `deny` says whether cargo-deny is there.
+pub(crate) fn ci(deny: bool) -> Vec<Step> {
+    let mut steps = vec![
+        step("format", "fmt --all --check"),
+        step("lint", "clippy --workspace --all-targets -- -D warnings"),
+        test(&[]),
+        Step { env: Some(("RUSTDOCFLAGS", "-D warnings")), ..step("doc", "doc --workspace --no-deps") },
+    ];
+    if deny {
+        steps.push(step("deny", "deny check bans licenses sources"));
+    }
+    steps
+}
+
+/// The arguments after a subcommand, with the leading `--` that the parser of the command line takes away.
+pub(crate) fn with_separator(raw: impl Iterator<Item = OsString>, name: &str, parsed: &[OsString]) -> Vec<OsString> {
+    let separated = raw.skip_while(|arg| arg != name).nth(1).is_some_and(|arg| arg == "--");
+    let kept = parsed.first().is_some_and(|arg| arg == "--");
+    let lost = (separated && !kept).then(|| OsString::from("--"));
+    lost.into_iter().chain(parsed.iter().cloned()).collect()
+}
+
+/// Runs all steps, also after one has failed, so that one run tells everything.
+pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
+    steps
+        .iter()
+        .map(|step| {
+            println!("── {}: cargo {}", step.title, step.args.join(OsStr::new(" ")).to_string_lossy());
+            let start = Instant::now();
+            let status = cargo().args(&step.args).envs(step.env).status();
+            if let Err(error) = &status {
+                eprintln!("cargo could not be started: {error}");
+            }
+            let outcome = Outcome {
+                title: step.title,
+                passed: status.is_ok_and(|status| status.success()),
+                took: start.elapsed(),
+            };
+            println!("── {} {} in {}\n", step.title, verdict(outcome.passed), seconds(outcome.took));
+            outcome
+        })
+        .collect()
+}
+
+/// cargo, in the workspace's folder.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    command
+}
+
+/// One line a step.
+pub(crate) fn table(outcomes: &[Outcome]) -> String {
+    let line = |outcome: &Outcome| {
+        format!("  {:<8} {:<7} {:>9}\n", outcome.title, verdict(outcome.passed), seconds(outcome.took))
+    };
+    outcomes.iter().map(line).collect()
+}
+
+/// The last line.
+pub(crate) fn closing(outcomes: &[Outcome]) -> String {
+    let took = seconds(outcomes.iter().map(|outcome| outcome.took).sum());
+    let failed: Vec<&str> = outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.title).collect();
+    match (failed.as_slice(), outcomes) {
+        ([], [Outcome { title: "test", .. }]) => format!("All tests passed in {took}."),
+        ([], _) => format!("Everything passed in {took}."),
+        (failed, _) => format!("FAILED after {took}: {}.", failed.join(", ")),
+    }
+}
+
+/// Success only if every step passed.
+pub(crate) fn code(outcomes: &[Outcome]) -> ExitCode {
+    if outcomes.iter().all(|outcome| outcome.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A time for people.
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+fn verdict(passed: bool) -> &'static str {
+    if passed { "passed" } else { "FAILED" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn tests_mean_the_workspace_unless_a_package_is_named() {
+        assert_eq!(test(&[]).args, words("test --workspace"));
+        assert_eq!(test(&words("-- --nocapture")).args, words("test --workspace -- --nocapture"));
+        assert_eq!(test(&words("-- -p")).args, words("test --workspace -- -p"));
+        assert_eq!(test(&words("-p route fence")).args, words("test -p route fence"));
+        assert_eq!(test(&words("--package=route")).args, words("test --package=route"));
+        assert_eq!(test(&words("--profile release")).args, words("test --workspace --profile release"));
+    }
+
+    #[test]
+    fn a_separator_is_passed_on_whether_or_not_the_parser_kept_it() {
+        let raw = |line: &str| words(line).into_iter();
+        assert_eq!(
+            with_separator(raw("xtask test -- --nocapture"), "test", &words("--nocapture")),
+            words("-- --nocapture")
+        );
+        assert_eq!(with_separator(raw("xtask test -- -q"), "test", &words("-- -q")), words("-- -q"));
+        assert_eq!(with_separator(raw("xtask test a -- -q"), "test", &words("a -- -q")), words("a -- -q"));
+    }
+
+    #[test]
+    fn ci_checks_dependencies_only_with_the_tool_for_it() {
+        let titles = |deny| ci(deny).iter().map(|step| step.title).collect::<Vec<_>>();
+        assert_eq!(titles(false), ["format", "lint", "test", "doc"]);
+        assert_eq!(titles(true), ["format", "lint", "test", "doc", "deny"]);
+    }
+
+    #[test]
+    fn the_last_line_names_what_failed() {
+        let outcome = |title, passed| Outcome { title, passed, took: Duration::from_millis(1500) };
+        assert_eq!(closing(&[outcome("test", true)]), "All tests passed in 1.5 s.");
+        assert_eq!(closing(&[outcome("lint", false), outcome("doc", true)]), "FAILED after 3.0 s: lint.");
+    }
+}
