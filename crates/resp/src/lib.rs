@@ -42,6 +42,10 @@ mod model;
 mod reply_tests;
 #[cfg(test)]
 mod request_tests;
+#[cfg(test)]
+mod subscription_tests;
+#[cfg(test)]
+mod talk;
 
 pub use class::{Class, Group};
 pub use frames::{Frames, NotResp};

@@ -1,0 +1,45 @@
+//! Any pieces of the same replies give the same ends. The first byte chooses the pieces.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use resp::{Direction, Hint, Ledger, Limits, Standing};
+
+type Seen = (Vec<(usize, u64)>, Vec<Hint>, bool);
+
+fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> Seen {
+    let mut ledger = Ledger::new(&Limits { depth: 80, elements: 1000, ..Limits::default() });
+    // Some of everything: what is owed decides how frames are read.
+    ledger.request(b"HELLO 3\r\nMULTI\r\nGET k\r\nEXEC\r\nSUBSCRIBE a b\r\nPING\r\nUNSUBSCRIBE\r\nHELLO 2\r\nPSUBSCRIBE p\r\nPING\r\n");
+    ledger.request(&b"PING\r\n".repeat(500));
+    let (mut found, mut hints, mut offset, mut rest) = (Vec::new(), Vec::new(), 0, bytes);
+    for size in sizes {
+        if rest.is_empty() {
+            break;
+        }
+        let (mut piece, behind) = rest.split_at(size.clamp(1, rest.len()));
+        rest = behind;
+        while !piece.is_empty() {
+            let taken = ledger.reply_one(piece);
+            assert!(taken > 0, "no progress");
+            piece = &piece[taken..];
+            offset += taken;
+            if ledger.standing() == Standing::Opaque {
+                return (found, hints, true);
+            }
+            if ledger.at_boundary(Direction::Reply) {
+                hints.extend(std::iter::from_fn(|| ledger.take_hint()));
+                found.push((offset, ledger.owed()));
+            }
+        }
+    }
+    (found, hints, false)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((seed, bytes)) = data.split_first() else { return };
+    let seed = usize::from(*seed);
+    let whole = ends(bytes, std::iter::repeat(usize::MAX));
+    assert_eq!(whole, ends(bytes, std::iter::repeat(1)));
+    assert_eq!(whole, ends(bytes, (0..).map(|i| 1 + (seed + i * 7) % 13)));
+});

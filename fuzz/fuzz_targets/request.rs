@@ -1,0 +1,39 @@
+//! Any pieces of the same requests give the same ends. The first byte chooses the pieces.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use resp::{Class, Direction, Ledger, Limits, Standing};
+
+fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> (Vec<(usize, Option<Class>)>, bool) {
+    let mut ledger = Ledger::new(&Limits { inline_bytes: 64, elements: 1000, ..Limits::default() });
+    let (mut found, mut offset, mut rest) = (Vec::new(), 0, bytes);
+    for size in sizes {
+        if rest.is_empty() {
+            break;
+        }
+        let (mut piece, behind) = rest.split_at(size.clamp(1, rest.len()));
+        rest = behind;
+        while !piece.is_empty() {
+            let taken = ledger.request_one(piece);
+            assert!(taken > 0, "no progress");
+            piece = &piece[taken..];
+            offset += taken;
+            if ledger.standing() == Standing::Opaque {
+                return (found, true);
+            }
+            if ledger.at_boundary(Direction::Request) {
+                found.push((offset, ledger.last_request()));
+            }
+        }
+    }
+    (found, false)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((seed, bytes)) = data.split_first() else { return };
+    let seed = usize::from(*seed);
+    let whole = ends(bytes, std::iter::repeat(usize::MAX));
+    assert_eq!(whole, ends(bytes, std::iter::repeat(1)));
+    assert_eq!(whole, ends(bytes, (0..).map(|i| 1 + (seed + i * 7) % 13)));
+});
