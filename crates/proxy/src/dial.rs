@@ -1,79 +1,64 @@
-//! A connection to the master, within a deadline, and never to one that was superseded meanwhile.
+//! One attempt to open a connection to a target.
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
-use route::{Route, Target};
-use socket2::{SockRef, TcpKeepalive};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::time::Instant;
 
 use crate::options::Options;
-use crate::stats::Counters;
+use crate::service::DialFailure;
+use crate::sockopt;
 
-/// Between two attempts while a master restarts.
-const PAUSE: Duration = Duration::from_millis(20);
-
-/// How a dial ended.
-pub(crate) enum Dialled {
-    /// Connected, and the target was still in force and its gate open after that.
-    Connected(TcpStream),
-    /// The points moved, or the gate shut: wait there and take what they lead to then.
-    Moved,
-    /// The target did not take the connection in time.
-    Failed,
+/// Connects to `addr` until `deadline`.
+///
+/// # Errors
+///
+/// What kind of failure it was.
+pub(crate) async fn connect(addr: SocketAddr, options: &Options, deadline: Instant) -> Result<TcpStream, DialFailure> {
+    let connecting = socket(addr, options).map_err(|error| sort(&error))?.connect(addr);
+    match tokio::time::timeout_at(deadline.into(), connecting).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(sort(&error)),
+        Err(_elapsed) => Err(DialFailure::TimedOut),
+    }
 }
 
-/// Dials `target` until it answers, the points move, or `options.connect_timeout` is over. An attempt that is refused is
-/// repeated: a master that restarts is back in a moment.
-pub(crate) async fn dial(target: &Arc<Target>, route: &Route, options: &Options, counters: &Counters) -> Dialled {
-    let deadline = Instant::now() + options.connect_timeout;
-    loop {
-        let attempt = tokio::select! {
-            biased;
-            () = target.fence().fallen() => return Dialled::Moved,
-            attempt = tokio::time::timeout_at(deadline, connect(target.addr(), options)) => attempt,
-        };
-        // Asked after the dial, because a dial takes time and the points may have moved in it.
-        if target.fence().has_fallen() || route.is_shut() {
-            return Dialled::Moved;
+fn socket(addr: SocketAddr, options: &Options) -> io::Result<TcpSocket> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    sockopt::prepare(&socket, options)?;
+    Ok(TcpSocket::from_std_stream(socket.into()))
+}
+
+/// Sorts an error of `socket(2)` or `connect(2)`.
+fn sort(error: &io::Error) -> DialFailure {
+    match Errno::from_io_error(error) {
+        Some(Errno::CONNREFUSED | Errno::CONNRESET) => DialFailure::Refused,
+        Some(Errno::TIMEDOUT) => DialFailure::TimedOut,
+        Some(Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => DialFailure::Unreachable,
+        // ADDRNOTAVAIL is what connect says when there is no local port left.
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
+            DialFailure::Exhausted
         }
-        match attempt {
-            Ok(Ok(upstream)) => {
-                counters.dials.add(1);
-                return Dialled::Connected(upstream);
-            }
-            Ok(Err(_)) if Instant::now() + PAUSE < deadline => {
-                counters.dial_errors.add(1);
-                tokio::time::sleep(PAUSE).await;
-            }
-            Ok(Err(_)) | Err(_) => {
-                counters.dial_errors.add(1);
-                return Dialled::Failed;
-            }
-        }
+        _ => DialFailure::Other,
     }
 }
 
-async fn connect(addr: SocketAddr, options: &Options) -> io::Result<TcpStream> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    let upstream = socket.connect(addr).await?;
-    tune(&upstream, options)?;
-    Ok(upstream)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Latency before anything: no Nagle. And a peer that lost its power is noticed.
-pub(crate) fn tune(stream: &TcpStream, options: &Options) -> io::Result<()> {
-    let socket = SockRef::from(stream);
-    socket.set_tcp_nodelay(true)?;
-    if !options.keepalive.is_zero() {
-        let keepalive = TcpKeepalive::new().with_time(options.keepalive).with_interval(Duration::from_secs(10));
-        socket.set_tcp_keepalive(&keepalive.with_retries(3))?;
+    #[test]
+    fn errors_are_sorted_by_what_they_say_of_the_target() {
+        let of = |errno: Errno| sort(&io::Error::from(errno));
+        assert_eq!(of(Errno::CONNREFUSED), DialFailure::Refused);
+        assert_eq!(of(Errno::HOSTUNREACH), DialFailure::Unreachable);
+        assert_eq!(of(Errno::ADDRNOTAVAIL), DialFailure::Exhausted);
+        assert_eq!(of(Errno::MFILE), DialFailure::Exhausted);
+        assert_eq!(of(Errno::TIMEDOUT), DialFailure::TimedOut);
+        assert_eq!(of(Errno::ACCESS), DialFailure::Other);
     }
-    if !options.user_timeout.is_zero() {
-        socket.set_tcp_user_timeout(Some(options.user_timeout))?;
-    }
-    Ok(())
 }

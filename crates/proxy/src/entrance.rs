@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use drain::{Door, Drain, Phase};
+use drain::{Door, Phase};
 use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -26,9 +26,9 @@ const REFUSAL: &[u8] = b"-ERR max number of clients reached\r\n";
 const LAST_GUESTS: usize = 8192;
 
 /// Accepts until the drain closes the listeners and the queue is empty.
-pub(crate) async fn serve(listener: TcpListener, seat: Arc<Seat>, drain: Drain, door: Door) {
+pub(crate) async fn serve(listener: TcpListener, seat: Arc<Seat>, door: Door) {
     let mut pace = Pace::default();
-    let closing = drain.reached(Phase::Draining);
+    let closing = seat.drain.reached(Phase::Draining);
     tokio::pin!(closing);
     loop {
         let accepted = tokio::select! {
@@ -39,7 +39,7 @@ pub(crate) async fn serve(listener: TcpListener, seat: Arc<Seat>, drain: Drain, 
         match accepted {
             Ok((stream, peer)) => {
                 pace.succeeded();
-                admit(stream, peer, &seat, &drain);
+                admit(stream, peer, &seat);
             }
             Err(error) => {
                 let advice = pace.failed(Instant::now(), errno(&error));
@@ -58,12 +58,12 @@ pub(crate) async fn serve(listener: TcpListener, seat: Arc<Seat>, drain: Drain, 
             }
         }
     }
-    empty_the_queue(listener, &seat, &drain);
+    empty_the_queue(listener, &seat);
     drop(door);
 }
 
 /// Asks the socket itself and not the event loop, which may not have heard yet of whoever came last.
-fn empty_the_queue(listener: TcpListener, seat: &Arc<Seat>, drain: &Drain) {
+fn empty_the_queue(listener: TcpListener, seat: &Arc<Seat>) {
     let Ok(listener) = listener.into_std() else { return };
     for _ in 0..LAST_GUESTS {
         let accepted = listener.accept().and_then(|(stream, peer)| {
@@ -71,7 +71,7 @@ fn empty_the_queue(listener: TcpListener, seat: &Arc<Seat>, drain: &Drain) {
             Ok((TcpStream::from_std(stream)?, peer))
         });
         match accepted {
-            Ok((stream, peer)) => admit(stream, peer, seat, drain),
+            Ok((stream, peer)) => admit(stream, peer, seat),
             Err(error) if crate::accept::sort(errno(&error)) == crate::accept::Fault::Connection => {}
             Err(_) => return,
         }
@@ -83,7 +83,7 @@ fn errno(error: &io::Error) -> Errno {
 }
 
 /// Starts a session, or refuses it.
-fn admit(stream: TcpStream, peer: SocketAddr, seat: &Arc<Seat>, drain: &Drain) {
+fn admit(stream: TcpStream, peer: SocketAddr, seat: &Arc<Seat>) {
     let shared = &seat.shared;
     let places = shared.places.take().and_then(|place| Some((place, shared.total.take()?)));
     let Some(places) = places else {
@@ -91,8 +91,8 @@ fn admit(stream: TcpStream, peer: SocketAddr, seat: &Arc<Seat>, drain: &Drain) {
         refuse(&stream);
         return;
     };
-    let session = session::Session::new(stream, peer, Arc::clone(seat), drain, places);
-    tokio::spawn(session.run());
+    let session = session::Session::new(peer, Arc::clone(seat), places);
+    tokio::spawn(session.run(stream));
 }
 
 /// Nothing here waits: in a flood each refused client costs a few system calls and no memory.

@@ -1,140 +1,216 @@
-//! One direction of a session, and the worker's one large buffer.
+//! One direction of a session: from a source to a sink, as fast as the sink takes it.
 //!
-//! Bytes go from the source into the worker's buffer and from there to the other side, in one turn. Only what the other side
-//! does not take is kept by the session, and while something is kept nothing more is read: that is all the back-pressure there
-//! has to be, and it bounds a session's memory by the size of the buffer.
+//! What is read is written at once, out of the worker's buffer. Only what the sink does not take stays behind, in a buffer of
+//! its own, and while it is there nothing more is read: so the sender feels the receiver's pace (TCP's own window does the
+//! rest), and memory is bounded by one read. Who has been slow is read from in smaller pieces until it has caught up.
+//!
+//! Whether a byte may go at all is not decided here: the [`Valve`] is asked before every single write.
+//!
+//! Deliberately absent: which end is the client, what the bytes mean, and time.
 
-use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use crate::end::End;
 
-/// Size of the worker's buffer, in bytes. Measured: a large one decides the cost of bulk replies, far more than `splice`.
-pub(crate) const SCRATCH: usize = 256 * 1024;
+/// Smallest piece that a slow sink is served in.
+const LEAST: usize = 16 * 1024;
 
-thread_local! {
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+/// Reads in a row before others get their turn; with full reads that is a megabyte.
+const ROUNDS: usize = 4;
+
+/// How much of what was read may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// Everything.
+    Free,
+    /// Nothing now: not even reading.
+    Shut,
+    /// At most so many bytes, which the valve has already accounted for; 0 for none at present.
+    Measured(usize),
 }
 
-/// What one turn of a direction came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// This many bytes were read, and some of them written.
-    Moved(usize),
-    /// The source has ended.
-    Ended,
+/// What stands between source and sink.
+pub(crate) trait Valve {
+    /// Asked before every write. `waiting` are the bytes that would go next, if they have been read already.
+    fn leave(&mut self, waiting: &[u8]) -> Leave;
+
+    /// These bytes were read from the source.
+    fn came(&mut self, bytes: &[u8]);
+
+    /// These bytes were written to the sink. `measured` if the valve has accounted for them.
+    fn went(&mut self, bytes: &[u8], measured: bool);
+}
+
+/// Where a direction stands after it was moved as far as it goes.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It waits for its source: everything read has been written.
+    Idle,
+    /// It waits for its sink, or to be allowed.
+    Stuck,
+    /// It could go on, but others want their turn: poll it again.
+    More,
+    /// The source has ended, everything was written, and the sink has been told.
+    Done,
+    /// Its source failed.
+    SourceFailed(io::Error),
+    /// Its sink failed.
+    SinkFailed(io::Error),
 }
 
 /// One direction.
-#[derive(Debug, Default)]
-pub(crate) struct Flow {
-    /// Read, but not taken by the other side; from `at` on.
-    kept: Vec<u8>,
-    at: usize,
-    /// The source has sent its FIN.
-    pub(crate) ended: bool,
-    /// The FIN was passed on.
-    pub(crate) shut: bool,
-    /// Bytes passed on.
-    pub(crate) moved: u64,
-}
-
-/// Which side an error came from.
 #[derive(Debug)]
-pub(crate) enum Fault {
-    Reading(io::Error),
-    Writing(io::Error),
+pub(crate) struct Flow {
+    /// Read and not yet written: `kept[from..]`.
+    kept: Vec<u8>,
+    from: usize,
+    /// How much to read at most.
+    piece: usize,
+    /// Bytes written.
+    moved: u64,
+    ended: bool,
+    told: bool,
 }
 
 impl Flow {
-    /// Starts with bytes that were read before the other side was there.
-    pub(crate) fn with_ahead(ahead: Vec<u8>) -> Self {
-        Self { kept: ahead, ..Self::default() }
+    /// A direction in which `early` has been read already. `most` is the size of the buffer it will be lent.
+    pub(crate) fn new(early: Vec<u8>, most: usize) -> Self {
+        Self { kept: early, from: 0, piece: most, moved: 0, ended: false, told: false }
     }
 
-    /// Whether something was read that the other side has not taken.
-    pub(crate) fn has_kept(&self) -> bool {
-        self.at < self.kept.len()
+    /// Bytes written to the sink so far.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved
     }
 
-    /// Writes what is kept. `taken` is given the bytes that were written, in order.
-    pub(crate) fn poll_flush<W: AsyncWrite + Unpin>(
+    /// Whether the source has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// What was read and could not be written yet.
+    pub(crate) fn kept(&self) -> &[u8] {
+        self.kept.get(self.from..).unwrap_or_default()
+    }
+
+    /// Moves bytes until one of the ends makes it wait.
+    pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
-        to: &mut W,
-        mut taken: impl FnMut(&[u8]),
-    ) -> Poll<Result<(), Fault>> {
-        while let Some(rest) = self.kept.get(self.at..).filter(|rest| !rest.is_empty()) {
-            let n = ready!(Pin::new(&mut *to).poll_write(cx, rest)).map_err(Fault::Writing)?;
-            if n == 0 {
-                return Poll::Ready(Err(Fault::Writing(io::ErrorKind::WriteZero.into())));
+        source: &mut impl End,
+        sink: &mut impl End,
+        valve: &mut impl Valve,
+        scratch: &mut [u8],
+    ) -> Step {
+        for _ in 0..ROUNDS {
+            if let Some(step) = self.flush(cx, sink, valve) {
+                return step;
             }
-            taken(rest.get(..n).unwrap_or_default());
-            self.at += n;
-            self.moved += n as u64;
-        }
-        // An idle session keeps no buffer.
-        self.kept = Vec::new();
-        self.at = 0;
-        Poll::Ready(Ok(()))
-    }
-
-    /// Reads once and passes on what the other side takes at once. `seen` is given all that was read, and says whether it may be
-    /// passed on now; `taken` is given what was written.
-    pub(crate) fn poll_turn<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-        &mut self,
-        cx: &mut Context<'_>,
-        from: &mut R,
-        to: &mut W,
-        mut seen: impl FnMut(&[u8]) -> bool,
-        mut taken: impl FnMut(&[u8]),
-    ) -> Poll<Result<Turn, Fault>> {
-        BUFFER.with_borrow_mut(|buffer| {
-            let mut read = ReadBuf::new(buffer);
-            ready!(Pin::new(from).poll_read(cx, &mut read)).map_err(Fault::Reading)?;
-            let chunk = read.filled();
-            if chunk.is_empty() {
-                self.ended = true;
-                return Poll::Ready(Ok(Turn::Ended));
+            if self.ended {
+                return self.pass_on_the_end(cx, sink);
             }
-            let mut written = 0;
-            if seen(chunk) {
-                if let Poll::Ready(wrote) = Pin::new(to).poll_write(cx, chunk) {
-                    written = wrote.map_err(Fault::Writing)?;
+            let measured = match valve.leave(&[]) {
+                Leave::Free => false,
+                Leave::Measured(_) => true,
+                Leave::Shut => return Step::Stuck,
+            };
+            let piece = self.piece.min(scratch.len());
+            let Some(room) = scratch.get_mut(..piece) else { return Step::Stuck };
+            let read = match source.poll_read(cx, room) {
+                Poll::Pending => return Step::Idle,
+                Poll::Ready(Ok(0)) => {
+                    self.ended = true;
+                    continue;
                 }
+                Poll::Ready(Ok(n)) => n,
+                Poll::Ready(Err(error)) => return Step::SourceFailed(error),
+            };
+            let bytes = room.get(..read).unwrap_or_default();
+            valve.came(bytes);
+            if measured {
+                self.kept.extend_from_slice(bytes);
+            } else if let Err(step) = self.write(cx, sink, valve, bytes) {
+                return step;
             }
-            let (now, later) = chunk.split_at(written.min(chunk.len()));
-            taken(now);
-            self.moved += now.len() as u64;
-            if !later.is_empty() {
-                self.kept = later.to_vec();
-                self.at = 0;
-            }
-            Poll::Ready(Ok(Turn::Moved(chunk.len())))
-        })
+        }
+        Step::More
     }
 
-    /// Passes the FIN on, once.
-    pub(crate) fn poll_shut<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W) -> Poll<()> {
-        if !self.shut {
-            // An error means that the other side is gone already, which reading from it will tell.
-            drop(ready!(Pin::new(to).poll_shutdown(cx)));
-            self.shut = true;
+    /// Writes `bytes` and keeps what the sink does not take.
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut impl End,
+        valve: &mut impl Valve,
+        bytes: &[u8],
+    ) -> Result<(), Step> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // A bound that came up meanwhile is minded by `flush`, which knows what was kept.
+            let wrote = match valve.leave(&[]) {
+                Leave::Free => sink.poll_write(cx, rest),
+                Leave::Shut | Leave::Measured(_) => Poll::Pending,
+            };
+            match wrote {
+                Poll::Ready(Ok(n)) => {
+                    let (gone, left) = rest.split_at(n.min(rest.len()));
+                    valve.went(gone, false);
+                    self.moved += gone.len() as u64;
+                    rest = left;
+                }
+                Poll::Pending => {
+                    self.kept.extend_from_slice(rest);
+                    self.piece = LEAST;
+                    return Err(Step::Stuck);
+                }
+                Poll::Ready(Err(error)) => return Err(Step::SinkFailed(error)),
+            }
         }
-        Poll::Ready(())
+        if self.piece < crate::scratch::SIZE {
+            self.piece = (self.piece * 2).min(crate::scratch::SIZE);
+        }
+        Ok(())
     }
-}
 
-/// Reads what is there at this very moment, without waiting for the poller: a new client's first request usually is.
-pub(crate) fn read_now(client: &tokio::net::TcpStream, ahead: &mut Vec<u8>) {
-    BUFFER.with_borrow_mut(|buffer| {
-        // At most what a waiting client may send ahead anyway.
-        let Some(space) = buffer.get_mut(..64 * 1024) else { return };
-        // An end or an error is found again by whoever reads next.
-        if let Ok((n, _)) = rustix::net::recv(client, &mut *space, rustix::net::RecvFlags::DONTWAIT) {
-            ahead.extend_from_slice(space.get(..n).unwrap_or_default());
+    /// Writes what was kept. `None` if nothing is left of it.
+    fn flush(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
+        while let Some(rest) = self.kept.get(self.from..).filter(|rest| !rest.is_empty()) {
+            let (most, measured) = match valve.leave(rest) {
+                Leave::Free => (rest.len(), false),
+                Leave::Measured(most) if most > 0 => (most.min(rest.len()), true),
+                Leave::Measured(_) | Leave::Shut => return Some(Step::Stuck),
+            };
+            let bytes = rest.get(..most).unwrap_or_default();
+            match sink.poll_write(cx, bytes) {
+                Poll::Ready(Ok(n)) => {
+                    let gone = bytes.get(..n).unwrap_or_default();
+                    valve.went(gone, measured);
+                    self.moved += gone.len() as u64;
+                    self.from += gone.len();
+                }
+                Poll::Pending => return Some(Step::Stuck),
+                Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),
+            }
         }
-    });
+        if self.kept.capacity() > 0 {
+            // An idle session holds no buffer.
+            self.kept = Vec::new();
+            self.from = 0;
+        }
+        None
+    }
+
+    fn pass_on_the_end(&mut self, cx: &mut Context<'_>, sink: &mut impl End) -> Step {
+        if !self.told {
+            match sink.poll_end(cx) {
+                Poll::Pending => return Step::Stuck,
+                // The other side has gone too: there is nobody left to tell.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => self.told = true,
+                Poll::Ready(Err(error)) => return Step::SinkFailed(error),
+                Poll::Ready(Ok(())) => self.told = true,
+            }
+        }
+        Step::Done
+    }
 }

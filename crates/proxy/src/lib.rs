@@ -25,15 +25,26 @@
 //! and servers say to each other.
 
 mod accept;
+mod alarm;
 mod close;
+mod dial;
+mod end;
 mod entrance;
+mod finish;
+mod flow;
+mod hold;
+mod leave;
 mod limits;
 mod listener;
 mod options;
+mod pump;
+mod scratch;
 mod service;
 mod session;
 mod sockopt;
 mod stats;
+mod valve;
+mod watch;
 mod worker;
 
 pub use close::{Reason, Side};

@@ -1,309 +1,282 @@
-//! The pump: both directions of one session, from the dial to the end.
+//! The pump: carries a session's bytes both ways until there is a reason to stop.
 //!
-//! One poll function turns everything that is ready: replies first, since they free the server, then requests. Before every
-//! write to the master it looks at the fence and the gate, one atomic load each. While the gate is shut no client is read and
-//! nothing is forwarded, but replies are delivered; when the fence falls the session is over. The ledger is shown requests as
-//! they are *written* and replies as they are read, so it knows exactly what the master was given.
+//! One poll function does all of it: it moves requests as far as they go, then replies, then looks whether the session should
+//! end. Nothing is selected over, no future is polled that cannot have changed: rare events come through one
+//! [`Bell`](crate::watch::Bell). The first poll comes right after the connection to the target opened, without a turn of the
+//! event loop in between, so a request that is already waiting goes out at once.
 //!
-//! Deliberately absent: dialling and waiting for a master (`session`), and the way a client is let go (`linger`).
+//! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
+//! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain: see
+//! [`leave`](crate::leave).
+//!
+//! Deliberately absent: moving a session to another target.
 
-use std::future::Future;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use drain::Ticket;
-use resp::{Ledger, Standing};
+use resp::{Ledger, Limits, Standing};
 use route::{Route, Target};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, Sleep};
 
-use crate::close::Reason;
-use crate::flow::{Fault, Flow, Turn};
-use crate::options::{Hints, Options};
-use crate::stats::Counters;
+use crate::alarm::Alarm;
+use crate::close::{Reason, Side};
+use crate::end::End;
+use crate::flow::{Flow, Step};
+use crate::leave::{self, Leaving, Moment};
+use crate::scratch;
+use crate::service::Hint;
+use crate::valve::{Replies, Requests};
+use crate::watch::Bell;
+use crate::worker::Seat;
 
-/// What the pump looks at and reports to; it owns none of it.
-pub(crate) struct Around<'a> {
-    pub(crate) target: &'a Target,
-    pub(crate) route: &'a Route,
-    pub(crate) ticket: &'a Ticket,
-    pub(crate) drain: &'a drain::Drain,
-    pub(crate) options: &'a Options,
-    pub(crate) counters: &'a Counters,
-    pub(crate) hints: &'a dyn Hints,
-}
+/// Silent quarters of the idle timeout after which a client counts as idle.
+const IDLE_QUARTERS: u8 = 4;
 
-/// Whether bytes may go to the master now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    Open,
-    Shut,
-    Fallen,
-}
-
-impl Around<'_> {
-    #[inline]
-    fn pass(&self) -> Pass {
-        if self.target.fence().has_fallen() {
-            Pass::Fallen
-        } else if self.route.is_shut() {
-            Pass::Shut
-        } else {
-            Pass::Open
-        }
-    }
-}
-
-/// Waits that exist only while they are needed: none of them takes room in an idle session.
-#[derive(Default)]
-struct Waits<'a> {
-    moved: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    cut: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    half_close: Option<Pin<Box<Sleep>>>,
-    idle: Option<Pin<Box<Sleep>>>,
-}
-
-/// One session between its two ends.
+/// A session with both ends connected.
 pub(crate) struct Pump<'a, C, U> {
-    client: C,
-    upstream: U,
+    client: &'a mut C,
+    upstream: &'a mut U,
+    seat: &'a Seat,
+    target: &'a Target,
+    route: &'a Route,
     ledger: Ledger,
-    up: Flow,
-    down: Flow,
-    arrived: bool,
-    last_in: Option<Instant>,
-    error: Option<io::Error>,
-    waits: Waits<'a>,
-    around: Around<'a>,
+    requests: Flow,
+    replies: Flow,
+    /// Which side ended first.
+    first: Option<Side>,
+    heard: bool,
+    measured: usize,
+    leaving: Leaving,
+    half_close: Alarm,
+    patience: Alarm,
+    idle: Alarm,
+    idle_quarters: u8,
+    idle_moved: u64,
 }
 
-/// What is left of a session when its pump has ended.
-pub(crate) struct Ended<C> {
-    pub(crate) client: C,
+/// What is left when a pump has stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    /// Why it stopped.
     pub(crate) reason: Reason,
-    /// What the system said, if it was an error.
-    pub(crate) error: Option<io::Error>,
+    /// Replies that came from the target and that the client has not taken yet.
+    pub(crate) undelivered: Vec<u8>,
+    /// Bytes forwarded to the target.
     pub(crate) bytes_in: u64,
+    /// Bytes forwarded to the client.
     pub(crate) bytes_out: u64,
 }
 
-impl<'a, C, U> Pump<'a, C, U>
-where
-    C: AsyncRead + AsyncWrite + Unpin,
-    U: AsyncRead + AsyncWrite + Unpin,
-{
-    /// `ahead` are the client's bytes that were read before the master was there; none of them has been forwarded.
-    pub(crate) fn new(client: C, upstream: U, ahead: Vec<u8>, ledger: Ledger, around: Around<'a>) -> Self {
-        let last_in = (!around.options.client_idle_timeout.is_zero()).then(Instant::now);
-        let arrived = !ahead.is_empty();
-        let (up, down) = (Flow::with_ahead(ahead), Flow::default());
-        Self { client, upstream, ledger, up, down, arrived, last_in, error: None, waits: Waits::default(), around }
+impl<'a, C: End, U: End> Pump<'a, C, U> {
+    /// A pump between two open ends. `early` was read from the client already and not forwarded.
+    pub(crate) fn new(
+        (client, upstream): (&'a mut C, &'a mut U),
+        seat: &'a Seat,
+        target: &'a Target,
+        early: Vec<u8>,
+    ) -> Self {
+        Self {
+            client,
+            upstream,
+            seat,
+            target,
+            route: &seat.shared.service.route,
+            ledger: Ledger::new(&Limits::default()),
+            heard: false,
+            requests: Flow::new(early, scratch::SIZE),
+            replies: Flow::new(Vec::new(), scratch::SIZE),
+            first: None,
+            measured: 0,
+            leaving: Leaving::No,
+            half_close: Alarm::default(),
+            patience: Alarm::default(),
+            idle: Alarm::default(),
+            idle_quarters: 0,
+            idle_moved: 0,
+        }
     }
 
-    /// Runs to the end.
-    pub(crate) async fn run(mut self) -> Ended<C> {
-        let reason = {
-            let mut fallen = std::pin::pin!(self.around.target.fence().fallen());
-            let mut asked = std::pin::pin!(self.around.ticket.asked());
-            let (mut registered, mut was_asked) = (false, false);
-            std::future::poll_fn(|cx| {
-                // The two waits wake this task, whose waker never changes; once they are registered a look at the atomics is
-                // enough. Only when the drain has begun does the turn to leave need a timer.
-                if !registered {
-                    registered = true;
-                    let _ = fallen.as_mut().poll(cx);
-                    was_asked = asked.as_mut().poll(cx).is_ready();
-                } else if !was_asked && self.around.drain.phase() != drain::Phase::Serving {
-                    was_asked = asked.as_mut().poll(cx).is_ready();
+    /// Pumps until there is a reason to stop.
+    pub(crate) async fn run(mut self, ticket: &Ticket) -> Stopped {
+        let bell = poll_fn(|cx| Poll::Ready(Bell::new(cx.waker()))).await;
+        let waker = Waker::from(Arc::clone(&bell));
+        let route = self.route;
+        let asked = AtomicBool::new(false);
+        let mut moved = pin!(route.moved());
+        let mut turn = pin!(async {
+            ticket.asked().await;
+            asked.store(true, Ordering::Relaxed);
+            ticket.cut().await;
+        });
+        self.set_idle_alarm(&waker);
+        let reason = poll_fn(|cx| {
+            if bell.was_rung() {
+                let mut rare = Context::from_waker(&waker);
+                // A new future before the look at fence and gate, so that no move between the two is lost.
+                while moved.as_mut().poll(&mut rare).is_ready() {
+                    moved.set(route.moved());
                 }
-                self.poll(cx, was_asked)
-            })
-            .await
-        };
-        Ended { client: self.client, reason, error: self.error, bytes_in: self.up.moved, bytes_out: self.down.moved }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>, asked: bool) -> Poll<Reason> {
-        if self.around.ticket.is_cut() {
-            return Poll::Ready(Reason::Cut);
-        }
-        if self.around.pass() == Pass::Fallen {
-            // What the old master answered before it was superseded is the client's.
-            let _ = self.poll_down(cx);
-            return Poll::Ready(Reason::Superseded);
-        }
-        if let Poll::Ready(end) = self.poll_down(cx) {
-            // Redis closes both directions at once, so that nothing can be answered any more.
-            return Poll::Ready(end.err().unwrap_or(Reason::ServerClosed));
-        }
-        match self.poll_up(cx) {
-            Poll::Ready(Err(reason)) => return Poll::Ready(reason),
-            Poll::Ready(Ok(())) => {
-                if let Poll::Ready(reason) = self.poll_half_closed(cx) {
+                if turn.as_mut().poll(&mut rare).is_ready() {
+                    return Poll::Ready(Reason::Cut);
+                }
+                if let Some(reason) = self.look(asked.load(Ordering::Relaxed), &waker) {
                     return Poll::Ready(reason);
                 }
             }
-            Poll::Pending => {}
+            scratch::with(|scratch| self.poll(cx, &waker, scratch))
+        })
+        .await;
+        Stopped {
+            reason,
+            undelivered: self.replies.kept().to_vec(),
+            bytes_in: self.requests.moved(),
+            bytes_out: self.replies.moved(),
         }
-        if asked && self.may_leave() {
+    }
+
+    /// Looks at what only the bell tells of.
+    fn look(&mut self, asked: bool, waker: &Waker) -> Option<Reason> {
+        if asked && self.leaving == Leaving::No {
+            self.leaving = Leaving::WhenQuiet;
+            self.patience.set(leave::PATIENCE, waker);
+        }
+        if self.leaving == Leaving::WhenQuiet && self.patience.is_due(waker) {
+            self.leaving = Leaving::AtBoundary;
+        }
+        if self.half_close.is_due(waker) {
+            return Some(Reason::HalfCloseTimeout);
+        }
+        if self.idle.is_due(waker) {
+            return self.idle_quarter(waker);
+        }
+        None
+    }
+
+    fn set_idle_alarm(&mut self, waker: &Waker) {
+        let timeout = self.seat.shared.service.options.client_idle_timeout;
+        if !timeout.is_zero() {
+            self.idle.set(timeout / IDLE_QUARTERS.into(), waker);
+        }
+    }
+
+    /// A quarter of the idle timeout has gone by. Counting quarters in which nothing came needs no clock on the way of a byte.
+    fn idle_quarter(&mut self, waker: &Waker) -> Option<Reason> {
+        let moved = self.requests.moved();
+        if moved == self.idle_moved && matches!(self.ledger.standing(), Standing::Quiet | Standing::Pinned) {
+            self.idle_quarters += 1;
+        } else {
+            self.idle_quarters = 0;
+        }
+        self.idle_moved = moved;
+        self.set_idle_alarm(waker);
+        (self.idle_quarters >= IDLE_QUARTERS).then_some(Reason::IdleTimeout)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
+        let requests = if self.target.fence().has_fallen() { Step::Stuck } else { self.move_requests(cx, scratch) };
+        let replies = self.move_replies(cx, scratch);
+        if self.target.fence().has_fallen() {
+            // What the target had said before has been delivered as far as the client takes it.
+            return Poll::Ready(Reason::Fenced);
+        }
+        self.note_first_end();
+        let more = matches!(requests, Step::More) || matches!(replies, Step::More);
+        let idle = matches!(requests, Step::Idle);
+        if matches!((&requests, &replies), (Step::Done, Step::Done)) {
+            return Poll::Ready(if self.first == Some(Side::Client) {
+                Reason::ClientClosed
+            } else {
+                Reason::UpstreamClosed
+            });
+        }
+        if let Some(reason) = self.failure(requests, replies) {
+            return Poll::Ready(reason);
+        }
+        if self.first.is_some() && !self.half_close.is_set() {
+            self.half_close.set(self.seat.shared.service.options.half_close_timeout, waker);
+        }
+        if self.leaving != Leaving::No && self.may_leave(idle) {
             return Poll::Ready(Reason::Drained);
         }
-        if asked && self.poll_cut(cx).is_ready() {
-            return Poll::Ready(Reason::Cut);
+        if more {
+            cx.waker().wake_by_ref();
         }
-        self.poll_idle(cx)
+        Poll::Pending
     }
 
-    /// From the master to the client. Ready when the master has ended and everything is delivered.
-    fn poll_down(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reason>> {
-        loop {
-            let Self { client, upstream, ledger, down, around, .. } = &mut *self;
-            let before = down.moved;
-            let turn = match down.poll_flush(cx, client, |_| {}) {
-                Poll::Ready(Ok(())) if down.ended => {
-                    around.counters.bytes_out.add(down.moved - before);
-                    return down.poll_shut(cx, client).map(Ok);
-                }
-                Poll::Ready(Ok(())) => down.poll_turn(
-                    cx,
-                    upstream,
-                    client,
-                    |chunk| {
-                        ledger.reply(chunk);
-                        true
-                    },
-                    |_| {},
-                ),
-                Poll::Ready(Err(fault)) => Poll::Ready(Err(fault)),
-                Poll::Pending => Poll::Pending,
-            };
-            around.counters.bytes_out.add(down.moved - before);
-            match turn {
-                Poll::Ready(Ok(Turn::Moved(_))) => {
-                    around.counters.commands.add(u64::from(ledger.take_counts().replies));
-                    if ledger.take_hint().is_some() {
-                        around.hints.look_again();
-                    }
-                }
-                Poll::Ready(Ok(Turn::Ended)) => {}
-                Poll::Ready(Err(fault)) => {
-                    return Poll::Ready(Err(self.failed(fault, Reason::ServerError, Reason::ClientError)));
-                }
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    }
-
-    /// From the client to the master. Ready when the client has ended and its FIN was passed on.
-    fn poll_up(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reason>> {
-        loop {
-            match self.around.pass() {
-                Pass::Open => self.waits.moved = None,
-                Pass::Fallen => return Poll::Ready(Err(Reason::Superseded)),
-                Pass::Shut => {
-                    if self.poll_gate(cx).is_pending() {
-                        return Poll::Pending;
-                    }
-                    continue;
-                }
-            }
-            let Self { client, upstream, ledger, up, around, .. } = &mut *self;
-            let before = up.moved;
-            let turn = match up.poll_flush(cx, upstream, |written| ledger.request(written)) {
-                Poll::Ready(Ok(())) if up.ended => {
-                    around.counters.bytes_in.add(up.moved - before);
-                    return up.poll_shut(cx, upstream).map(Ok);
-                }
-                Poll::Ready(Ok(())) => up.poll_turn(
-                    cx,
-                    client,
-                    upstream,
-                    |_| around.pass() == Pass::Open,
-                    |written| ledger.request(written),
-                ),
-                Poll::Ready(Err(fault)) => Poll::Ready(Err(fault)),
-                Poll::Pending => Poll::Pending,
-            };
-            around.counters.bytes_in.add(up.moved - before);
-            match turn {
-                Poll::Ready(Ok(Turn::Moved(_))) => self.came(),
-                Poll::Ready(Ok(Turn::Ended)) => {}
-                Poll::Ready(Err(fault)) => {
-                    return Poll::Ready(Err(self.failed(fault, Reason::ClientError, Reason::ServerError)));
-                }
-                Poll::Pending => return Poll::Pending,
-            }
-        }
-    }
-
-    fn failed(&mut self, fault: Fault, reading: Reason, writing: Reason) -> Reason {
-        let (reason, error) = match fault {
-            Fault::Reading(error) => (reading, error),
-            Fault::Writing(error) => (writing, error),
+    fn move_requests(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Step {
+        let mut valve = Requests {
+            ledger: &mut self.ledger,
+            target: self.target,
+            route: self.route,
+            seat: self.seat,
+            heard: &mut self.heard,
+            stopping: self.leaving == Leaving::AtBoundary,
+            measured: &mut self.measured,
         };
-        self.error = Some(error);
-        reason
+        self.requests.poll_move(cx, self.client, self.upstream, &mut valve, scratch)
     }
 
-    /// The client sent something.
-    fn came(&mut self) {
-        if !self.arrived {
-            self.arrived = true;
-            self.around.drain.arrival();
+    fn move_replies(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Step {
+        let mut valve = Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat };
+        self.replies.poll_move(cx, self.upstream, self.client, &mut valve, scratch)
+    }
+
+    fn note_first_end(&mut self) {
+        if self.first.is_some() {
+            return;
         }
-        if self.last_in.is_some() {
-            self.last_in = Some(Instant::now());
+        if self.requests.has_ended() {
+            self.first = Some(Side::Client);
+        } else if self.replies.has_ended() {
+            self.first = Some(Side::Upstream);
+            self.tell_of_the_end();
         }
     }
 
-    /// Ready when the gate has moved since the last look, or is open.
-    fn poll_gate(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let route = self.around.route;
-        let moved = self.waits.moved.get_or_insert_with(|| Box::pin(route.moved()));
-        // The wait exists; what moves from here on rings it. So look once more before waiting.
-        if !route.is_shut() || moved.as_mut().poll(cx).is_ready() {
-            self.waits.moved = None;
-            return Poll::Ready(());
+    /// The target ended it, and not because it was told to.
+    fn tell_of_the_end(&self) {
+        if self.ledger.standing() != Standing::Ended {
+            self.seat.block.hints.one();
+            self.seat.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
         }
-        Poll::Pending
     }
 
-    /// The client has ended; the master may go on for a while.
-    fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
-        let patience = self.around.options.half_close_timeout;
-        let timer = self.waits.half_close.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        timer.as_mut().poll(cx).map(|()| Reason::HalfCloseTimeout)
+    /// The reason behind a failed step, if one failed.
+    fn failure(&mut self, requests: Step, replies: Step) -> Option<Reason> {
+        let (side, error) = match (requests, replies) {
+            (Step::SourceFailed(error), _) | (_, Step::SinkFailed(error)) => (Side::Client, error),
+            (Step::SinkFailed(error), _) | (_, Step::SourceFailed(error)) => (Side::Upstream, error),
+            _ => return None,
+        };
+        Some(self.failed(side, &error))
     }
 
-    /// Whether this is a moment at which nobody loses anything: nothing owed, nothing kept, nothing begun, and, since the
-    /// client was just read until it had no more, nothing asked.
-    fn may_leave(&self) -> bool {
-        !self.up.has_kept()
-            && !self.down.has_kept()
-            && matches!(self.ledger.standing(), Standing::Quiet | Standing::Ended)
-    }
-
-    fn poll_cut(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let ticket = self.around.ticket;
-        self.waits.cut.get_or_insert_with(|| Box::pin(ticket.cut())).as_mut().poll(cx)
-    }
-
-    /// Ready when the client has been silent for too long while nothing is owed to it.
-    fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
-        let Some(last_in) = self.last_in else { return Poll::Pending };
-        let patience: Duration = self.around.options.client_idle_timeout;
-        let timer = self.waits.idle.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(last_in + patience)));
-        while timer.as_mut().poll(cx).is_ready() {
-            let now = Instant::now();
-            if now - last_in >= patience && self.ledger.standing() == Standing::Quiet {
-                return Poll::Ready(Reason::IdleTimeout);
+    fn failed(&mut self, side: Side, error: &io::Error) -> Reason {
+        match (side, self.first) {
+            // Whoever has ended may well refuse what still comes: that is the end of it and not another fault.
+            (Side::Client, Some(Side::Client)) => Reason::ClientClosed,
+            (Side::Upstream, Some(Side::Upstream)) => Reason::UpstreamClosed,
+            (Side::Upstream, None) => {
+                self.tell_of_the_end();
+                Reason::from_error(side, error.kind())
             }
-            // It was not silent, or it waits for something: look again when it could be due next.
-            let from = if now - last_in >= patience { now } else { last_in };
-            timer.as_mut().reset(from + patience);
+            _ => Reason::from_error(side, error.kind()),
         }
-        Poll::Pending
+    }
+
+    fn may_leave(&self, idle: bool) -> bool {
+        let moment = Moment {
+            standing: self.ledger.standing(),
+            heard: self.heard,
+            requests_idle: idle,
+            replies_delivered: self.replies.kept().is_empty(),
+            unmeasured: self.measured == 0,
+        };
+        leave::may_leave(self.leaving, moment)
     }
 }

@@ -1,38 +1,201 @@
 //! One session from its ticket to its close.
+//!
+//! A straight line: get to a target (waiting at the gate where there is none), pump, say goodbye. Whatever happens on it, the
+//! end is the `Drop` of the session: there and nowhere else it is counted, logged, and given out of the drain. So a panic is
+//! counted, too.
+//!
+//! Deliberately absent: a second place that knows the connection to the target. It is opened, checked and owned in
+//! [`reach`](Session::reach)'s caller, where sharing or replacing it would begin.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use drain::{Drain, Ticket};
+use drain::Ticket;
+use route::{Generation, Target};
 use tokio::net::TcpStream;
 
 use crate::close::Reason;
 use crate::limits::Place;
+use crate::pump::Pump;
+use crate::service::{DialFailure, Hint};
 use crate::worker::Seat;
+use crate::{dial, finish, hold};
+
+/// The first pause after a failed dial; each is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A client that was let in.
 #[derive(Debug)]
 pub(crate) struct Session {
-    client: TcpStream,
     peer: SocketAddr,
     seat: Arc<Seat>,
-    ticket: Ticket,
-    places: (Place, Place),
+    /// Gone when the session is.
+    ticket: Option<Ticket>,
+    _places: (Place, Place),
+    reason: Reason,
+    target: Option<SocketAddr>,
+    bytes: (u64, u64),
+}
+
+/// How far the attempts to reach one target have come.
+struct Attempts {
+    generation: Generation,
+    deadline: Instant,
+    pause: Duration,
 }
 
 impl Session {
-    pub(crate) fn new(
-        client: TcpStream,
-        peer: SocketAddr,
-        seat: Arc<Seat>,
-        drain: &Drain,
-        places: (Place, Place),
-    ) -> Self {
+    /// Counts the client in.
+    pub(crate) fn new(peer: SocketAddr, seat: Arc<Seat>, places: (Place, Place)) -> Self {
         seat.block.accepted.one();
-        Self { client, peer, seat, ticket: drain.ticket(), places }
+        let ticket = Some(seat.drain.ticket());
+        Self { peer, seat, ticket, _places: places, reason: Reason::Aborted, target: None, bytes: (0, 0) }
     }
 
-    pub(crate) async fn run(self) {
-        self.seat.block.close(Reason::Aborted);
+    /// Serves the client to its end.
+    pub(crate) async fn run(mut self, mut client: TcpStream) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let mut early = Vec::new();
+        let mut undelivered = Vec::new();
+        self.reason = match self.reach(&mut client, &mut early, &ticket).await {
+            Err(reason) => reason,
+            Ok((target, mut upstream)) => {
+                self.target = Some(target.addr());
+                let pump = Pump::new((&mut client, &mut upstream), &self.seat, &target, early);
+                let stopped = pump.run(&ticket).await;
+                undelivered = stopped.undelivered;
+                self.bytes = (stopped.bytes_in, stopped.bytes_out);
+                stopped.reason
+                // The connection to the target ends here, before the goodbye to the client.
+            }
+        };
+        self.ticket = Some(ticket);
+        finish::finish(&mut client, &undelivered, self.reason).await;
+    }
+
+    /// Gets to a target that may be used at the moment this returns.
+    async fn reach(
+        &self,
+        client: &mut TcpStream,
+        early: &mut Vec<u8>,
+        ticket: &Ticket,
+    ) -> Result<(Arc<Target>, TcpStream), Reason> {
+        let Seat { shared, block, .. } = &*self.seat;
+        let (service, options) = (&shared.service, &shared.service.options);
+        let hold_until = Instant::now() + options.hold_timeout;
+        let mut attempts: Option<Attempts> = None;
+        loop {
+            let target = match service.route.open_target() {
+                Some(target) => target,
+                None => self.wait_at_the_gate(client, early, ticket, hold_until).await?,
+            };
+            let attempt = attempts.take().filter(|it| it.generation == target.generation());
+            let attempt = attempt.unwrap_or_else(|| Attempts {
+                generation: target.generation(),
+                deadline: Instant::now() + options.connect_timeout,
+                pause: FIRST_PAUSE,
+            });
+            match dial::connect(target.addr(), options, attempt.deadline).await {
+                Ok(upstream) => {
+                    block.dials.one();
+                    // The points may have moved while we were dialling: then this connection leads nowhere.
+                    if !target.fence().has_fallen() && !service.route.is_shut() {
+                        return Ok((target, upstream));
+                    }
+                }
+                Err(failure) => {
+                    self.note_failure(&target, failure);
+                    attempts = Some(self.after_failure(attempt, failure, ticket).await?);
+                }
+            }
+        }
+    }
+
+    /// Waits until a target may be used, if there is a place to wait.
+    async fn wait_at_the_gate(
+        &self,
+        client: &mut TcpStream,
+        early: &mut Vec<u8>,
+        ticket: &Ticket,
+        until: Instant,
+    ) -> Result<Arc<Target>, Reason> {
+        let Seat { shared, block, .. } = &*self.seat;
+        let _place = shared.held.take().ok_or(Reason::HoldFull)?;
+        let _held = Held::new(block);
+        // In a box: a session that flows does not carry the room for this.
+        Box::pin(hold::wait(client, early, &shared.service.route, ticket, until)).await
+    }
+
+    fn note_failure(&self, target: &Target, failure: DialFailure) {
+        self.seat.block.dial_failed(failure);
+        // Out of descriptors or ports here says nothing about the target.
+        if failure != DialFailure::Exhausted {
+            self.seat.block.hints.one();
+            self.seat.shared.service.hints.hint(target, Hint::DialFailed(failure));
+        }
+    }
+
+    /// Pauses before the next attempt, or gives up.
+    async fn after_failure(
+        &self,
+        mut attempt: Attempts,
+        failure: DialFailure,
+        ticket: &Ticket,
+    ) -> Result<Attempts, Reason> {
+        let route = &self.seat.shared.service.route;
+        let moved = route.moved();
+        let still = route.open_target().is_some_and(|target| target.generation() == attempt.generation);
+        if !still {
+            // The points have moved, or are about to: what failed is no longer what counts.
+            return Ok(attempt);
+        }
+        if failure == DialFailure::Exhausted || Instant::now() + attempt.pause >= attempt.deadline {
+            return Err(Reason::DialFailed);
+        }
+        tokio::select! {
+            () = ticket.cut() => return Err(Reason::Cut),
+            () = moved => {}
+            () = tokio::time::sleep(attempt.pause) => {}
+        }
+        attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
+        Ok(attempt)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.seat.block.close(self.reason);
+        let (bytes_in, bytes_out) = self.bytes;
+        tracing::debug!(
+            service = &*self.seat.shared.service.name,
+            peer = %self.peer,
+            target = self.target.map(tracing::field::display),
+            reason = self.reason.label(),
+            bytes_in,
+            bytes_out,
+            "session ended"
+        );
+        if let Some(ticket) = self.ticket.take() {
+            ticket.close(self.reason.exit());
+        }
+    }
+}
+
+/// Counts a held session for as long as it is held.
+struct Held<'a>(&'a crate::stats::Block);
+
+impl<'a> Held<'a> {
+    fn new(block: &'a crate::stats::Block) -> Self {
+        block.held.one();
+        Self(block)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.released.one();
     }
 }

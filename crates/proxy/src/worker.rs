@@ -147,7 +147,8 @@ impl Running {
             let heartbeat = Heartbeat::new();
             running.heartbeats.push(heartbeat.clone());
             let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
-                Some(Seat { shared: Arc::clone(shared), block: running.stats.block(index, number)? })
+                let block = running.stats.block(index, number)?;
+                Some(Seat { shared: Arc::clone(shared), block, drain: drain.clone() })
             });
             let seats = seats.map(Arc::new).collect();
             workers.push((runtime, Worker { number, entrances, seats, heartbeat, drain: drain.clone() }));
@@ -235,6 +236,7 @@ impl Drop for Report {
 pub(crate) struct Seat {
     pub(crate) shared: Arc<Shared>,
     pub(crate) block: Arc<Block>,
+    pub(crate) drain: Drain,
 }
 
 /// One worker before its thread runs.
@@ -258,7 +260,7 @@ impl Worker {
             let listener = Listener::from_std(entrance.socket);
             let listener = listener.map_err(|source| WorkerError::Listener { worker, source })?;
             tracing::debug!(service = &*seat.shared.service.name, addr = %entrance.addr, worker, "accepting");
-            core.spawn(entrance::serve(listener, Arc::clone(seat), self.drain.clone(), door));
+            core.spawn(entrance::serve(listener, Arc::clone(seat), door));
         }
         loop {
             tokio::select! {

@@ -1,0 +1,43 @@
+//! The narrow interface through which the pump meets its two ends.
+//!
+//! Three verbs are all that forwarding needs. A TCP socket is one such end; a TLS session over one will be another, and the
+//! pump will not notice.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// One end of a session. Whoever gets `Pending` is woken when it is worth another try.
+pub(crate) trait End {
+    /// Reads what is there into `buffer` and returns how much; 0 when the peer has ended its direction.
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Writes as much of `bytes` as goes without waiting, and returns how much.
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+
+    /// Ends our direction: the peer reads an end behind the last byte written.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+impl End for TcpStream {
+    // A read or write that comes out short has also told the event loop that there is nothing more for now, so the next
+    // try costs no system call. That is why these are tokio's poll functions and not `try_read` in a loop.
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        AsyncRead::poll_read(Pin::new(self), cx, &mut buffer).map_ok(|()| buffer.filled().len())
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match AsyncWrite::poll_write(Pin::new(self), cx, bytes) {
+            Poll::Ready(Ok(0)) if !bytes.is_empty() => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            result => result,
+        }
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        AsyncWrite::poll_shutdown(Pin::new(self), cx)
+    }
+}

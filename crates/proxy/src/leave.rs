@@ -1,0 +1,105 @@
+//! When a session that was asked to leave may go.
+//!
+//! Best is a moment when nothing is owed and nothing is on its way: the client sees its connection end between two of its
+//! requests and opens another. A client that answers each reply with the next request has such a moment at every round
+//! trip, and an idle one has it at once. A client that keeps a pipeline full never has one by itself; so after some patience
+//! the session is no longer read beyond the end of the request under way, and the moment comes when what was forwarded is
+//! answered. Whoever waits for messages or is in a transaction would lose something, and stays until the cut.
+//!
+//! A request may always be on the wire when the end is sent. It is not forwarded, so it was not executed.
+
+use std::time::Duration;
+
+use resp::Standing;
+
+/// How long a session may wait for a moment of its own.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How far a session is on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Not asked.
+    No,
+    /// Goes when it happens to be quiet.
+    WhenQuiet,
+    /// Is forwarded to the end of the request under way and no further.
+    AtBoundary,
+}
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// Where the session stands.
+    pub(crate) standing: Standing,
+    /// The client has sent something since it came.
+    pub(crate) heard: bool,
+    /// Everything that has come from the client was forwarded, and there is nothing more to be read at present.
+    pub(crate) requests_idle: bool,
+    /// The client has taken every reply.
+    pub(crate) replies_delivered: bool,
+    /// No part of a request is accounted for and not yet written.
+    pub(crate) unmeasured: bool,
+}
+
+/// Whether this is the moment.
+pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
+    if !moment.replies_delivered || !moment.unmeasured {
+        return false;
+    }
+    match (leaving, moment.standing) {
+        (Leaving::No, _) => false,
+        // A client that came so late that it was asked at once has its first request on the way.
+        (Leaving::WhenQuiet, Standing::Quiet | Standing::Ended) => moment.heard && moment.requests_idle,
+        // Watched keys are given the same time to come to their transaction as a pipeline to come to its end.
+        (Leaving::WhenQuiet, _) => false,
+        (Leaving::AtBoundary, Standing::Quiet | Standing::Ended | Standing::Pinned) => true,
+        (Leaving::AtBoundary, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STANDINGS: [Standing; 8] = [
+        Standing::Opaque,
+        Standing::Transaction,
+        Standing::Blocked,
+        Standing::Busy,
+        Standing::Ended,
+        Standing::Subscribed,
+        Standing::Pinned,
+        Standing::Quiet,
+    ];
+
+    fn moment(standing: Standing) -> Moment {
+        Moment { standing, heard: true, requests_idle: true, replies_delivered: true, unmeasured: true }
+    }
+
+    #[test]
+    fn who_would_lose_something_stays_and_who_is_quiet_goes() {
+        for standing in STANDINGS {
+            let now = may_leave(Leaving::WhenQuiet, moment(standing));
+            let later = may_leave(Leaving::AtBoundary, moment(standing));
+            let expected = match standing {
+                Standing::Quiet | Standing::Ended => (true, true),
+                Standing::Pinned => (false, true),
+                _ => (false, false),
+            };
+            assert_eq!((now, later), expected, "{standing:?}");
+            assert!(!may_leave(Leaving::No, moment(standing)));
+        }
+    }
+
+    #[test]
+    fn nobody_goes_with_something_undelivered() {
+        let quiet = moment(Standing::Quiet);
+        for leaving in [Leaving::WhenQuiet, Leaving::AtBoundary] {
+            assert!(!may_leave(leaving, Moment { replies_delivered: false, ..quiet }));
+            assert!(!may_leave(leaving, Moment { unmeasured: false, ..quiet }));
+        }
+        assert!(!may_leave(Leaving::WhenQuiet, Moment { heard: false, ..quiet }));
+        assert!(may_leave(Leaving::AtBoundary, Moment { heard: false, ..quiet }));
+        assert!(!may_leave(Leaving::WhenQuiet, Moment { requests_idle: false, ..quiet }));
+    }
+}

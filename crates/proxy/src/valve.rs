@@ -1,0 +1,103 @@
+//! What stands between the two ends of a session: the rule of what may go, and the ledger that follows what went.
+//!
+//! Towards the target the ledger is told exactly the bytes that were written, after they were, so that what was never
+//! forwarded is known to the byte. Towards the client it is told what came from the target as soon as it came, because a
+//! hint in it is worth the more the earlier it is heard.
+
+use resp::{Direction, Ledger, Standing};
+use route::{Route, Target};
+
+use crate::flow::{Leave, Valve};
+use crate::service::Hint;
+use crate::worker::Seat;
+
+/// From client to target.
+pub(crate) struct Requests<'a> {
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) target: &'a Target,
+    pub(crate) route: &'a Route,
+    pub(crate) seat: &'a Seat,
+    /// Whether the client has sent anything yet.
+    pub(crate) heard: &'a mut bool,
+    /// Whether to stop behind the request under way.
+    pub(crate) stopping: bool,
+    /// While stopping: bytes that the ledger has been told and that were not written yet.
+    pub(crate) measured: &'a mut usize,
+}
+
+impl Requests<'_> {
+    /// The rule while stopping: one request at a time, and none behind a boundary at which the session may end.
+    fn measure(&mut self, waiting: &[u8]) -> Leave {
+        if *self.measured > 0 {
+            return Leave::Measured(*self.measured);
+        }
+        let may_end = match self.ledger.standing() {
+            Standing::Opaque => return Leave::Free,
+            Standing::Transaction | Standing::Blocked | Standing::Subscribed => false,
+            Standing::Busy | Standing::Ended | Standing::Pinned | Standing::Quiet => {
+                self.ledger.at_boundary(Direction::Request)
+            }
+        };
+        if may_end {
+            return Leave::Shut;
+        }
+        *self.measured = self.ledger.request_one(waiting);
+        Leave::Measured(*self.measured)
+    }
+}
+
+impl Valve for Requests<'_> {
+    fn leave(&mut self, waiting: &[u8]) -> Leave {
+        if self.target.fence().has_fallen() || self.route.is_shut() {
+            Leave::Shut
+        } else if self.stopping || *self.measured > 0 {
+            self.measure(waiting)
+        } else {
+            Leave::Free
+        }
+    }
+
+    fn came(&mut self, _bytes: &[u8]) {
+        if !*self.heard {
+            *self.heard = true;
+            self.seat.drain.arrival();
+        }
+    }
+
+    fn went(&mut self, bytes: &[u8], measured: bool) {
+        if measured {
+            *self.measured = self.measured.saturating_sub(bytes.len());
+        } else {
+            self.ledger.request(bytes);
+        }
+        self.seat.block.bytes_in.add(bytes.len() as u64);
+    }
+}
+
+/// From target to client.
+pub(crate) struct Replies<'a> {
+    pub(crate) ledger: &'a mut Ledger,
+    pub(crate) target: &'a Target,
+    pub(crate) seat: &'a Seat,
+}
+
+impl Valve for Replies<'_> {
+    fn leave(&mut self, _waiting: &[u8]) -> Leave {
+        Leave::Free
+    }
+
+    fn came(&mut self, bytes: &[u8]) {
+        self.ledger.reply(bytes);
+        while let Some(hint) = self.ledger.take_hint() {
+            self.seat.block.hints.one();
+            self.seat.shared.service.hints.hint(self.target, Hint::Replied(hint));
+        }
+        let counts = self.ledger.take_counts();
+        self.seat.block.commands.add(counts.requests.into());
+        self.seat.block.replies.add(counts.replies.into());
+    }
+
+    fn went(&mut self, bytes: &[u8], _measured: bool) {
+        self.seat.block.bytes_out.add(bytes.len() as u64);
+    }
+}

@@ -1,0 +1,40 @@
+//! One bell for everything that happens rarely.
+//!
+//! A session waits for the points to move, for its turn to leave, and for a timer or two, and none of it happens while ten
+//! thousand requests go by. Asking each of those futures at every poll would cost a lock each time. So they are polled once
+//! with a waker of their own, which notes that it was rung before it wakes the task; from then on the pump looks at one flag
+//! in its own memory, and at the futures only when the flag is up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Wake, Waker};
+
+/// Wakes a task and remembers that it did.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    rung: AtomicBool,
+    task: Waker,
+}
+
+impl Bell {
+    /// A bell for the task that `task` wakes, rung once already so that what it is for is looked at first.
+    pub(crate) fn new(task: &Waker) -> Arc<Self> {
+        Arc::new(Self { rung: AtomicBool::new(true), task: task.clone() })
+    }
+
+    /// Whether it was rung since this was last asked. A load, as long as it was not.
+    pub(crate) fn was_rung(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.rung.store(true, Ordering::Release);
+        self.task.wake_by_ref();
+    }
+}
