@@ -28,6 +28,8 @@ pub struct PointsmanBuilder<'a> {
     program: PathBuf,
     cluster: &'a Cluster,
     services: Option<Vec<String>>,
+    sentinels: Option<Vec<String>>,
+    logins: bool,
     service_lines: Vec<String>,
     lines: Vec<String>,
     args: Vec<OsString>,
@@ -41,6 +43,20 @@ impl PointsmanBuilder<'_> {
     #[must_use]
     pub fn services(mut self, names: &[&str]) -> Self {
         self.services = Some(names.iter().map(|name| (*name).to_owned()).collect());
+        self
+    }
+
+    /// The sentinels to begin with, as in the configuration. Default: all of the cluster.
+    #[must_use]
+    pub fn sentinels(mut self, sentinels: &[String]) -> Self {
+        self.sentinels = Some(sentinels.to_vec());
+        self
+    }
+
+    /// Leaves the cluster's passwords out, for tests that give their own, or wrong ones.
+    #[must_use]
+    pub fn without_logins(mut self) -> Self {
+        self.logins = false;
         self
     }
 
@@ -110,13 +126,18 @@ impl PointsmanBuilder<'_> {
         pointsman
     }
 
+    fn seeds(&self) -> Vec<String> {
+        let all = || self.cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+        self.sentinels.clone().unwrap_or_else(all)
+    }
+
     fn flags(&self, services: &[(String, SocketAddr)], admin: SocketAddr) -> Vec<OsString> {
         let mut args: Vec<String> = vec!["run".to_owned()];
         for (name, listen) in services {
             args.extend(["--service".to_owned(), name.clone(), "--listen".to_owned(), listen.to_string()]);
         }
-        for sentinel in self.cluster.sentinel_addrs() {
-            args.extend(["--sentinel".to_owned(), sentinel.to_string()]);
+        for sentinel in self.seeds() {
+            args.extend(["--sentinel".to_owned(), sentinel]);
         }
         args.extend(["--admin".to_owned(), admin.to_string()]);
         args.into_iter().map(OsString::from).chain(self.args.iter().cloned()).collect()
@@ -131,7 +152,7 @@ impl PointsmanBuilder<'_> {
     }
 
     fn toml(&self, services: &[(String, SocketAddr)], admin: SocketAddr) -> String {
-        let sentinels: Vec<String> = self.cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+        let sentinels = self.seeds();
         let login = |node: Option<&crate::Node>| node.and_then(|node| node.login().cloned());
         let mut toml = String::new();
         for (name, listen) in services {
@@ -144,7 +165,7 @@ impl PointsmanBuilder<'_> {
                 ("sentinel_auth", login(self.cluster.sentinels().first())),
             ];
             for (table, login) in logins {
-                if let Some(login) = login {
+                if let Some(login) = login.filter(|_| self.logins) {
                     let _ = writeln!(toml, "[service.{table}]\npassword = {:?}", login.password);
                 }
             }
@@ -173,6 +194,8 @@ impl Pointsman {
             program: program.into(),
             cluster,
             services: None,
+            sentinels: None,
+            logins: true,
             service_lines: Vec::new(),
             lines: Vec::new(),
             args: Vec::new(),

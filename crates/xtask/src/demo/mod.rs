@@ -46,7 +46,7 @@ pub(crate) struct Options {
 impl Options {
     /// When the master is killed: early enough for the failover to be seen to its end.
     fn kill_after(self) -> Option<Duration> {
-        let third = self.seconds.map_or(KILL, |seconds| Duration::from_secs(seconds) / 3);
+        let third = self.seconds.map_or(KILL, |seconds| Duration::from_secs(seconds / 3));
         (!self.keep).then(|| third.min(KILL))
     }
 }
@@ -68,8 +68,9 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, String> {
         Err(error) => Err(error),
     };
     stage.strike();
-    let followed = followed.map_err(|error| format!("nothing can be printed any more: {error}"))?;
-    screen.line("Everything is stopped and removed.").map_err(|error| error.to_string())?;
+    let ended = followed.and_then(|followed| screen.line("Everything is stopped and removed.").map(|()| followed));
+    let followed =
+        ended.map_err(|error| format!("Ended and removed, since nothing can be printed any more: {error}"))?;
     Ok(if followed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -131,7 +131,11 @@ impl Story {
         let errors = now.errors.saturating_sub(errors);
         self.last = (elapsed, now.acknowledged, now.errors);
         let master = if now.alive { now.master.clone() } else { format!("{} (dead)", now.master) };
-        let errors = if errors == 0 { String::new() } else { format!("{} errors", grouped(errors)) };
+        let errors = match errors {
+            0 => String::new(),
+            1 => "1 error".to_owned(),
+            more => format!("{} errors", grouped(more)),
+        };
         let line = format!("{}   {master:<15} {:>8}  {}  {errors}", clock(elapsed), grouped(rate), bar(rate, now.rate));
         line.trim_end().to_owned()
     }

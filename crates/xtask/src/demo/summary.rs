@@ -51,9 +51,11 @@ fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> St
         (_, None) => "acknowledged and not there",
     };
     row("lost", &grouped(looked.missing), remark);
-    let remark =
-        if story.killed.is_some() { "the connections that ended with the master, and what was in flight" } else { "" };
-    row("errors seen by clients", &grouped(counts.errors), if counts.errors > 0 { remark } else { "" });
+    let remark = match (counts.errors, story.killed) {
+        (0, _) | (_, None) => "",
+        _ => "connections cut with the master, and attempts until there was a new one",
+    };
+    row("errors seen by clients", &grouped(counts.errors), remark);
     row("longest gap without a write", &short(counts.longest_gap), "");
     if let (Some(killed), Some(switched), Some(back)) = (story.killed, story.switched, story.back) {
         row(

@@ -164,7 +164,9 @@ impl Builder {
     /// If a program is missing, or the cluster is not whole within 30 seconds; the logs are printed then.
     #[must_use]
     pub fn start(self) -> Cluster {
-        let folder = TempDir::with_prefix("pointsman-harness-").expect("a folder for temporary files");
+        // With the owner's process id: what a killed owner leaves behind can be told from what another one still uses.
+        let prefix = format!("pointsman-harness-{}-", std::process::id());
+        let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
         let address = Address::claim(self.family);
         let server = Binary::Server.in_folder(folder.path());
         let groups: Vec<Group> = (0..self.names.len())

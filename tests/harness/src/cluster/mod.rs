@@ -40,6 +40,23 @@ impl Group {
         &self.name
     }
 
+    /// Waits until every replica acknowledges what the master writes now. A link that is up is not enough: after a diskless
+    /// transfer the master sends nothing until the replica's next acknowledgement, which comes up to a second later, and a
+    /// replica that is promoted before that has nothing.
+    #[track_caller]
+    fn wait_streaming(&self) {
+        let (Some(master), replicas) = (self.nodes.first(), self.nodes.len().saturating_sub(1)) else { return };
+        let mut client = master.client();
+        wait_until(&format!("every replica of {} to follow", self.name), WHOLE, || {
+            let wrote = client.cmd(&["PUBLISH", "harness", "sync"]).map_err(|error| error.to_string())?;
+            if wrote.is_error() {
+                return Err(format!("{wrote:?}"));
+            }
+            let followed = client.cmd(&["WAIT", &replicas.to_string(), "1000"]).map_err(|error| error.to_string())?;
+            if followed.int() == i64::try_from(replicas).ok() { Ok(()) } else { Err(format!("{followed:?}")) }
+        });
+    }
+
     /// All its servers; the first one was the master at the start.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
@@ -247,6 +264,9 @@ impl Cluster {
                     .map_err(|error| error.to_string())
                     .and_then(|status| if status == "up" { Ok(()) } else { Err(status) })
             });
+        }
+        for group in &self.groups {
+            group.wait_streaming();
         }
     }
 
