@@ -151,7 +151,7 @@ impl Machine {
         }
         let patient = now.saturating_duration_since(since) >= self.rules.regress_grace;
         let node = self.nodes.get(&committed.addr);
-        let bad = !committed.published || node.is_some_and(|node| node.is_gone(now, self.rules.unreachable));
+        let bad = !committed.published || node.is_some_and(|node| node.is_gone(self.rules.unreachable));
         if !patient && !bad {
             return;
         }
@@ -276,7 +276,7 @@ impl Machine {
             self.expire_hold(now);
         }
         let target = self.committed.as_ref().filter(|it| it.published).and_then(|it| self.nodes.get(&it.addr));
-        let gone = target.is_some_and(|node| node.is_gone(now, self.rules.unreachable));
+        let gone = target.is_some_and(|node| node.is_gone(self.rules.unreachable));
         match &self.state {
             State::Suspect { .. } if gone => self.state = State::NoMaster { lack: Lack::Unreachable, since: now },
             State::Suspect { fed_at, .. } if now.saturating_duration_since(*fed_at) >= self.rules.calm => {

@@ -207,6 +207,7 @@ pub struct Machine {
     next_ask: Instant,
     finding: Finding,
     story: Story,
+    last_story: Story,
     actions: Vec<Action>,
 }
 
@@ -238,6 +239,7 @@ impl Machine {
             next_ask: now,
             finding: Finding::Silence,
             story: Story::default(),
+            last_story: Story::default(),
             actions: Vec::new(),
         }
     }
@@ -302,7 +304,7 @@ impl Machine {
     /// The phases of the failover under way, or of the last one.
     #[must_use]
     pub fn story(&self) -> &Story {
-        &self.story
+        if self.story.is_under_way() { &self.story } else { &self.last_story }
     }
 
     /// Electorate and majority, for people.

@@ -40,10 +40,11 @@ impl Node {
         self.last.as_ref().and_then(|probe| probe.outcome.as_ref().ok())
     }
 
-    /// Nobody was there, three times at least and for `long` at least.
-    pub(super) fn is_gone(&self, now: Instant, long: Duration) -> bool {
-        self.unreachable_times >= 3
-            && self.unreachable_since.is_some_and(|since| now.saturating_duration_since(since) >= long)
+    /// Nobody was there, three times at least, and from the first of these questions to the last it was `long` at least:
+    /// failures prove something, the time after them does not.
+    pub(super) fn is_gone(&self, long: Duration) -> bool {
+        let span = |since: Instant| self.last.as_ref().map(|last| last.asked_at.saturating_duration_since(since));
+        self.unreachable_times >= 3 && self.unreachable_since.and_then(span).is_some_and(|span| span >= long)
     }
 
     /// Answers may overtake each other: one to an older question than the last answer's is history.

@@ -68,6 +68,7 @@ impl Machine {
         let lost_bytes = if continues == Some(true) { self.lost_bytes(report) } else { None };
         self.succeed(addr, epoch, basis);
         self.story.committed(now);
+        self.last_story = std::mem::take(&mut self.story);
         self.committed = Some(Committed {
             addr: addr.clone(),
             dialled: report.dialled,

@@ -30,6 +30,11 @@ impl Story {
         Some(self.committed_at?.saturating_duration_since(self.held_at?))
     }
 
+    /// More than a suspicion, and not over.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.committed_at.is_none() && (self.held_at.is_some() || self.switched_at.is_some())
+    }
+
     pub(super) fn suspected(&mut self, now: Instant) {
         if self.committed_at.is_some() {
             *self = Self::default();

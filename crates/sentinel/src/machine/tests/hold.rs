@@ -1,0 +1,179 @@
+//! Fencing early: what shuts the gate, and what opens it again.
+
+use super::rig::{Answer, Rig, id, master, node, view};
+use crate::machine::{Event, Note, State};
+use crate::{Notice, ProbeFailure};
+
+#[test]
+fn an_aborted_failover_releases_at_once() {
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').at(500).says(1, Notice::Aborted);
+    rig.at(5000);
+    assert_eq!(rig.told(), ["0 hold", "500 release"]);
+    assert_eq!(*rig.machine.state(), State::Stable);
+}
+
+#[test]
+fn somebody_elses_failed_attempt_does_not_open_the_gate() {
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').at(500).says(2, Notice::Aborted);
+    rig.step(Event::Notice { from: None, notice: Notice::Aborted });
+    rig.step(Event::Notice { from: Some(id(77)), notice: Notice::Aborted });
+    rig.at(2900);
+    assert_eq!(rig.told(), ["0 hold"]);
+}
+
+#[test]
+fn the_leader_dies_after_the_promotion() {
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').at(90).promotes('B').loses(1);
+    // The others never learnt of it; the promoted replica says it is the master until they demote it.
+    rig.at(13_900).demotes('B', 'A');
+    rig.at(60_000);
+    assert_eq!(rig.told(), ["0 hold", "3000 release"], "the same promotion does not hold twice");
+    assert_eq!(rig.notes(Note::HoldExpired), 1);
+    assert_eq!(*rig.machine.state(), State::Stable);
+    // Seen as a replica again, its next promotion counts again.
+    rig.promotes('B').run(1100);
+    assert_eq!(rig.deeds().last().map(String::as_str), Some("hold"));
+}
+
+#[test]
+fn the_old_master_dies_while_held() {
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').fails('A', ProbeFailure::Unreachable);
+    rig.at(60_000);
+    assert_eq!(rig.told(), ["0 hold"], "when the hold expires there is nothing to open the gate to");
+    rig.nodes.insert('A', master('A', "history-1", ""));
+    rig.run(300);
+    assert_eq!(rig.deeds(), ["hold", "release"]);
+}
+
+#[test]
+fn a_promotion_seen_by_a_probe_holds() {
+    let mut rig = Rig::booted();
+    rig.promotes('B').step(Event::CanaryLost { node: node('B') });
+    rig.run(2);
+    assert_eq!(rig.told(), ["1 hold"]);
+}
+
+#[test]
+fn a_sentinel_that_keeps_trying_cannot_stop_traffic() {
+    let mut rig = Rig::booted();
+    for _ in 0..600 {
+        rig.selects(1, 'B').run(100);
+    }
+    assert_eq!(rig.deeds(), ["hold", "release"].repeat(3), "{:?}", rig.told());
+    assert_eq!(rig.notes(Note::HoldsExhausted), 1, "said once, not six hundred times");
+    // After the window a hold is possible again.
+    rig.mark();
+    rig.run(60_000);
+    rig.selects(1, 'B');
+    assert_eq!(rig.deeds(), ["hold"]);
+}
+
+#[test]
+fn a_real_failover_after_the_holds_are_used_up_is_still_committed() {
+    let mut rig = Rig::booted();
+    for _ in 0..3 {
+        rig.selects(1, 'B').run(100);
+        rig.says(1, Notice::Aborted).run(100);
+    }
+    rig.mark();
+    rig.selects(1, 'B').promotes('B').run(200);
+    assert!(rig.told().is_empty());
+    rig.all_name('B', 6).says(2, Notice::Switched { to: node('B') }).run(5);
+    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
+    // A commit wipes the slate.
+    rig.selects(1, 'C');
+    assert_eq!(rig.deeds().last().map(String::as_str), Some("hold"));
+}
+
+#[test]
+fn only_a_member_and_only_for_one_of_ours() {
+    let mut rig = Rig::booted();
+    let selected = |letter| Notice::CandidateSelected { candidate: node(letter) };
+    rig.step(Event::Notice { from: None, notice: selected('B') });
+    rig.step(Event::Notice { from: Some(id(77)), notice: selected('B') });
+    rig.says(1, selected('X')).says(1, Notice::Promoted { candidate: node('X') }).says(1, selected('A'));
+    rig.run(3000);
+    assert!(rig.told().is_empty());
+}
+
+#[test]
+fn a_stranger_that_calls_itself_master_holds_nothing() {
+    let mut rig = Rig::booted();
+    // Listed as a replica, but with another history: it was put there by mistake, or is still loading ours.
+    rig.nodes.insert('C', master('C', "elsewhere", ""));
+    rig.run(5000);
+    assert!(rig.told().is_empty());
+}
+
+#[test]
+fn a_new_candidate_replaces_the_old_one_without_a_new_hold() {
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').at(1000).selects(2, 'C');
+    assert!(matches!(rig.machine.state(), State::Armed { candidate: Some(it), .. } if *it == node('C')));
+    rig.at(10_000);
+    assert_eq!(rig.told(), ["0 hold", "3000 release"]);
+}
+
+#[test]
+fn the_candidate_is_asked_often_while_held() {
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').at(1000);
+    assert!((45..=60).contains(&rig.probes('B')), "{}", rig.probes('B'));
+}
+
+#[test]
+fn hints_make_it_look_and_are_taken_ever_more_seldom() {
+    let mut rig = Rig::booted();
+    rig.step(Event::Hint);
+    assert!(matches!(rig.machine.state(), State::Suspect { .. }));
+    rig.at(900);
+    assert!(rig.probes('A') > 30);
+    rig.at(10_000);
+    rig.mark();
+    // A client that writes through a read-only script, a thousand times a second, for a minute.
+    for _ in 0..60_000 {
+        rig.step(Event::Hint);
+        rig.run(1);
+    }
+    assert!(rig.told().is_empty());
+    assert!(rig.probes('A') < 60 * 25, "{}", rig.probes('A'));
+    // After a quiet while they are taken at once again.
+    rig.run(11_000);
+    assert_eq!(*rig.machine.state(), State::Stable);
+    rig.step(Event::Hint);
+    assert!(matches!(rig.machine.state(), State::Suspect { .. }));
+    rig.run(150);
+    rig.step(Event::Hint);
+    let pauses = rig.machine.hint_pause;
+    assert!(pauses.as_millis() <= 400, "{pauses:?}");
+}
+
+#[test]
+fn replicas_come_and_go_for_months_and_the_newest_is_still_one_of_ours() {
+    let mut rig = Rig::booted();
+    for pod in 0..500_u32 {
+        let letter = char::from_u32(0x400 + pod).expect("a letter");
+        for sentinel in 1..=3 {
+            rig.change(sentinel, |it| it.replicas = view('A', 5, &[], &['B', letter]).replicas);
+        }
+        rig.run(1001);
+    }
+    assert!(rig.machine.family.len() <= 64);
+    let newest = char::from_u32(0x400 + 499).expect("a letter");
+    rig.mark();
+    rig.selects(1, newest);
+    assert_eq!(rig.deeds(), ["hold"]);
+}
+
+#[test]
+fn a_lost_answer_delays_the_next_question_and_does_not_prevent_it() {
+    let mut rig = Rig::booted();
+    rig.nodes.insert('B', Answer::Lost);
+    rig.run(10_000);
+    let asked = rig.probes('B');
+    assert!((5..=8).contains(&asked), "{asked}");
+}

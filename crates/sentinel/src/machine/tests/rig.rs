@@ -1,0 +1,355 @@
+//! A scenario language: a machine, a clock, and a small world of sentinels and redis nodes that the test sets.
+//!
+//! The world answers by itself: a question costs [`Rig::ANSWER`] each way, and the answer is what is true when it is given.
+//! Deadlines are kept to the microsecond. What the machine does is told in short sentences with their milliseconds, such as
+//! `"84 hold"` or `"1150 commit B@6 Majority"`, and a [`Witness`] checks the safety rules at every step of every scenario.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::witness::Witness;
+use crate::machine::{Action, Event, Machine};
+use crate::{Epoch, Lineage, MyId, NodeAddr, Notice, Probe, ProbeFailure, ReplicaView, Report, Role, Rules, View};
+
+/// A redis node's letter.
+pub(in crate::machine) type Letter = char;
+
+pub(in crate::machine) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(in crate::machine) fn node(letter: Letter) -> NodeAddr {
+    NodeAddr { host: format!("redis-{letter}").into(), port: 6379 }
+}
+
+pub(in crate::machine) fn id(sentinel: u8) -> MyId {
+    MyId::parse(&format!("{sentinel:040x}")).expect("forty digits")
+}
+
+pub(in crate::machine) fn dialled(letter: Letter) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, letter as u8], 6379))
+}
+
+pub(in crate::machine) fn lineage(run_id: &str, replid: &str, replid2: &str) -> Lineage {
+    Lineage { run_id: run_id.into(), replid: replid.into(), replid2: replid2.into(), offset: 1000, second_offset: -1 }
+}
+
+/// A view as a healthy sentinel of three gives it.
+pub(in crate::machine) fn view(addr: Letter, epoch: Epoch, peers: &[u8], replicas: &[Letter]) -> View {
+    View {
+        addr: node(addr),
+        epoch,
+        run_id: "known".into(),
+        down: false,
+        failing_over: false,
+        tilt: false,
+        peers: peers.iter().map(|peer| (id(*peer), true)).collect(),
+        replicas: replicas.iter().map(|addr| ReplicaView { addr: node(*addr), healthy: true }).collect(),
+    }
+}
+
+/// What a question to a node comes to.
+#[derive(Debug, Clone)]
+pub(in crate::machine) enum Answer {
+    Report(Report),
+    Failure(ProbeFailure),
+    /// The answer never comes, not even as a failure.
+    Lost,
+}
+
+#[derive(Debug)]
+enum Due {
+    Event(Event),
+    ViewOf(u8),
+    ProbeOf(NodeAddr, Instant),
+}
+
+pub(in crate::machine) struct Rig {
+    pub(in crate::machine) machine: Machine,
+    pub(in crate::machine) now: Instant,
+    zero: Instant,
+    /// Present views of the sentinels that can be heard.
+    pub(in crate::machine) sentinels: BTreeMap<u8, View>,
+    deaf: BTreeMap<u8, View>,
+    pub(in crate::machine) nodes: BTreeMap<Letter, Answer>,
+    queue: BTreeMap<(Instant, u64), Due>,
+    sequence: u64,
+    pub(in crate::machine) log: Vec<(Instant, Action)>,
+    witness: Witness,
+}
+
+impl Rig {
+    /// One way of a question or an answer.
+    pub(in crate::machine) const ANSWER: Duration = Duration::from_micros(500);
+
+    /// Three sentinels that name A at epoch 5, A a master, B and C its replicas.
+    pub(in crate::machine) fn new() -> Self {
+        Self::with(Rules::default(), 3)
+    }
+
+    pub(in crate::machine) fn with(rules: Rules, seeds: usize) -> Self {
+        let now = Instant::now();
+        let mut rig = Self {
+            machine: Machine::new(now, rules.clone(), seeds),
+            now,
+            zero: now,
+            sentinels: BTreeMap::new(),
+            deaf: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            sequence: 0,
+            log: Vec::new(),
+            witness: Witness::new(rules),
+        };
+        for sentinel in 1..=3 {
+            let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
+            rig.sentinels.insert(sentinel, view('A', 5, &peers, &['B', 'C']));
+        }
+        rig.nodes.insert('A', master('A', "history-1", ""));
+        rig.nodes.insert('B', replica('B', 'A', "history-1"));
+        rig.nodes.insert('C', replica('C', 'A', "history-1"));
+        rig
+    }
+
+    /// A machine that has committed A at epoch 5 and is calm. The clock of the scenario starts now.
+    pub(in crate::machine) fn booted() -> Self {
+        Self::booted_with(Rules::default())
+    }
+
+    pub(in crate::machine) fn booted_with(rules: Rules) -> Self {
+        let mut rig = Self::with(rules, 3);
+        rig.run(3000);
+        assert_eq!(rig.told(), ["2 commit A@5 Majority"]);
+        rig.mark();
+        rig
+    }
+
+    /// The scenario's clock starts anew, and what was told is forgotten.
+    pub(in crate::machine) fn mark(&mut self) {
+        self.zero = self.now;
+        self.log.clear();
+    }
+
+    /// Time goes on by `millis`.
+    pub(in crate::machine) fn run(&mut self, millis: u64) {
+        self.run_until(self.now + ms(millis));
+    }
+
+    /// Time goes on to `millis` of the scenario's clock.
+    pub(in crate::machine) fn at(&mut self, millis: u64) -> &mut Self {
+        self.run_until(self.zero + ms(millis));
+        self
+    }
+
+    fn run_until(&mut self, until: Instant) {
+        loop {
+            let tick = self.machine.next_deadline().max(self.now);
+            let next = self.queue.first_key_value().map(|((at, _), _)| *at);
+            match next {
+                Some(at) if at <= until && at <= tick => {
+                    self.now = self.now.max(at);
+                    let (_, due) = self.queue.pop_first().expect("just seen");
+                    self.deliver(due);
+                }
+                _ if tick <= until => {
+                    self.now = tick;
+                    self.step(Event::Tick);
+                }
+                _ => break,
+            }
+        }
+        self.now = until;
+    }
+
+    fn deliver(&mut self, due: Due) {
+        match due {
+            Due::Event(event) => self.step(event),
+            Due::ViewOf(sentinel) => {
+                if let Some(view) = self.sentinels.get(&sentinel).cloned() {
+                    self.step(Event::View { from: id(sentinel), view });
+                }
+            }
+            Due::ProbeOf(addr, asked_at) => {
+                let answer = self.nodes.iter().find(|(letter, _)| node(**letter) == addr).map(|(_, it)| it.clone());
+                let outcome = match answer.unwrap_or(Answer::Failure(ProbeFailure::Unreachable)) {
+                    Answer::Report(report) => Ok(report),
+                    Answer::Failure(failure) => Err(failure),
+                    Answer::Lost => return,
+                };
+                self.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+            }
+        }
+    }
+
+    /// One event, now.
+    pub(in crate::machine) fn step(&mut self, event: Event) {
+        let actions = self.machine.step(self.now, event.clone());
+        self.witness.saw(self.now, &event, &actions, self.machine.committed());
+        assert_eq!(self.machine.broken_invariant(), None);
+        assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already would be a busy loop");
+        for action in actions {
+            match &action {
+                Action::Ask => {
+                    for sentinel in self.sentinels.keys().copied().collect::<Vec<_>>() {
+                        self.later(Self::ANSWER * 2, Due::ViewOf(sentinel));
+                    }
+                }
+                Action::Probe(addr) => self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now)),
+                _ => {}
+            }
+            self.log.push((self.now, action));
+        }
+    }
+
+    fn later(&mut self, after: Duration, due: Due) {
+        self.sequence += 1;
+        self.queue.insert((self.now + after, self.sequence), due);
+    }
+
+    /// `event` arrives after `millis`.
+    pub(in crate::machine) fn send_in(&mut self, millis: u64, event: Event) {
+        self.later(ms(millis), Due::Event(event));
+    }
+
+    /// The process is stopped for `millis`: nothing is answered, everything in flight arrives afterwards.
+    pub(in crate::machine) fn stall(&mut self, millis: u64) {
+        self.now += ms(millis);
+    }
+
+    /// What the machine did, questions and notes left out, in milliseconds of the scenario's clock.
+    pub(in crate::machine) fn told(&self) -> Vec<String> {
+        let at = |at: &Instant| at.saturating_duration_since(self.zero).as_millis();
+        self.log
+            .iter()
+            .filter_map(|(when, action)| {
+                let what = match action {
+                    Action::Hold => "hold".to_owned(),
+                    Action::Release => "release".to_owned(),
+                    Action::Clear(lack) => format!("clear {lack:?}"),
+                    Action::Commit(it) => {
+                        let letter = it.addr.host.strip_prefix("redis-").unwrap_or(&it.addr.host);
+                        format!("commit {letter}@{} {:?}", it.epoch, it.basis)
+                    }
+                    Action::Ask | Action::Probe(_) | Action::Note(_) => return None,
+                };
+                Some(format!("{} {what}", at(when)))
+            })
+            .collect()
+    }
+
+    /// The same without times, for scenarios in which only the order matters.
+    pub(in crate::machine) fn deeds(&self) -> Vec<String> {
+        self.told().iter().filter_map(|line| line.split_once(' ').map(|(_, what)| what.to_owned())).collect()
+    }
+
+    /// How often a note was given.
+    pub(in crate::machine) fn notes(&self, wanted: crate::Note) -> usize {
+        self.log.iter().filter(|(_, action)| *action == Action::Note(wanted)).count()
+    }
+
+    /// How often this node was asked.
+    pub(in crate::machine) fn probes(&self, letter: Letter) -> usize {
+        self.log.iter().filter(|(_, action)| *action == Action::Probe(node(letter))).count()
+    }
+}
+
+/// What the world does.
+impl Rig {
+    /// From now on this sentinel names `addr` at `epoch`, and lists the others as its replicas.
+    pub(in crate::machine) fn names(&mut self, sentinel: u8, addr: Letter, epoch: Epoch) -> &mut Self {
+        let others: Vec<Letter> = ['A', 'B', 'C'].into_iter().filter(|letter| *letter != addr).collect();
+        self.change(sentinel, |it| {
+            let listed = view(addr, epoch, &[], &others);
+            (it.addr, it.epoch, it.replicas) = (listed.addr, listed.epoch, listed.replicas);
+            (it.down, it.failing_over) = (false, false);
+        })
+    }
+
+    /// The same for all who can be heard.
+    pub(in crate::machine) fn all_name(&mut self, addr: Letter, epoch: Epoch) -> &mut Self {
+        for sentinel in self.sentinels.keys().copied().collect::<Vec<_>>() {
+            self.names(sentinel, addr, epoch);
+        }
+        self
+    }
+
+    pub(in crate::machine) fn change(&mut self, sentinel: u8, change: impl FnOnce(&mut View)) -> &mut Self {
+        let deaf = self.deaf.get_mut(&sentinel);
+        change(self.sentinels.get_mut(&sentinel).or(deaf).expect("a sentinel of this rig"));
+        self
+    }
+
+    /// A sentinel publishes something.
+    pub(in crate::machine) fn says(&mut self, sentinel: u8, notice: Notice) -> &mut Self {
+        self.step(Event::Notice { from: Some(id(sentinel)), notice });
+        self
+    }
+
+    /// `+selected-slave` of this node.
+    pub(in crate::machine) fn selects(&mut self, sentinel: u8, candidate: Letter) -> &mut Self {
+        self.says(sentinel, Notice::CandidateSelected { candidate: node(candidate) })
+    }
+
+    /// An observer's switch: `+config-update-from` where `after` is given, then `+switch-master`, then its new answers.
+    pub(in crate::machine) fn switches(&mut self, sentinel: u8, after: Option<u8>, addr: Letter, epoch: Epoch) {
+        self.names(sentinel, addr, epoch);
+        if let Some(peer) = after {
+            self.says(sentinel, Notice::ConfigUpdateFrom { peer: id(peer) });
+        }
+        self.says(sentinel, Notice::Switched { to: node(addr) });
+    }
+
+    /// The sentinel cannot be heard any more.
+    pub(in crate::machine) fn loses(&mut self, sentinel: u8) -> &mut Self {
+        if let Some(view) = self.sentinels.remove(&sentinel) {
+            self.deaf.insert(sentinel, view);
+        }
+        self
+    }
+
+    /// It can be heard again.
+    pub(in crate::machine) fn finds(&mut self, sentinel: u8) -> &mut Self {
+        if let Some(view) = self.deaf.remove(&sentinel) {
+            self.sentinels.insert(sentinel, view);
+        }
+        self
+    }
+
+    /// The node becomes a master that continues `history-1`.
+    pub(in crate::machine) fn promotes(&mut self, letter: Letter) -> &mut Self {
+        self.nodes.insert(letter, master(letter, &format!("history-{letter}"), "history-1"));
+        self
+    }
+
+    pub(in crate::machine) fn demotes(&mut self, letter: Letter, to: Letter) -> &mut Self {
+        self.nodes.insert(letter, replica(letter, to, "history-1"));
+        self
+    }
+
+    pub(in crate::machine) fn fails(&mut self, letter: Letter, failure: ProbeFailure) -> &mut Self {
+        self.nodes.insert(letter, Answer::Failure(failure));
+        self
+    }
+
+    /// Credentials do not allow INFO: nobody's lineage can be read.
+    pub(in crate::machine) fn without_lineage(&mut self) -> &mut Self {
+        for answer in self.nodes.values_mut() {
+            if let Answer::Report(report) = answer {
+                report.lineage = None;
+            }
+        }
+        self
+    }
+}
+
+pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) -> Answer {
+    let lineage = lineage(&format!("process-{letter}"), replid, replid2);
+    Answer::Report(Report { dialled: dialled(letter), role: Role::Master, pong: true, lineage: Some(lineage) })
+}
+
+pub(in crate::machine) fn replica(letter: Letter, of: Letter, replid: &str) -> Answer {
+    let role = Role::Replica { master: node(of), connected: true };
+    let lineage = lineage(&format!("process-{letter}"), replid, "");
+    Answer::Report(Report { dialled: dialled(letter), role, pong: true, lineage: Some(lineage) })
+}

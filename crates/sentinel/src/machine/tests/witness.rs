@@ -1,0 +1,240 @@
+//! An independent witness: checks the safety rules on what went in and what came out, with books of its own. It shares no
+//! code with the machine and knows nothing of its states, so a rule that is broken in both places is broken twice.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::machine::{Action, Basis, Commit, Committed, Event, Lack};
+use crate::{Epoch, Minority, MyId, NodeAddr, Notice, Probe, Report, Role, Rules, Verify};
+
+/// More actions than this in one step would be a flood: every node of a full group, and a handful.
+const MOST_ACTIONS: usize = 80;
+
+type Claim = (NodeAddr, Epoch);
+
+pub(in crate::machine) struct Witness {
+    rules: Rules,
+    published: Option<Claim>,
+    last: Option<Claim>,
+    held: bool,
+    /// Every address that a commit moved away from, with that commit's epoch.
+    left: BTreeMap<NodeAddr, Epoch>,
+    /// When each sentinel named each claim, by itself or through a peer that followed it; the last few.
+    named: BTreeMap<Claim, Vec<(MyId, Instant)>>,
+    /// Everybody who ever spoke or was listed by two others: at most the electorate.
+    last_epoch: BTreeMap<MyId, Epoch>,
+    announced: BTreeMap<MyId, (MyId, Instant, Option<Epoch>)>,
+    asked: BTreeMap<NodeAddr, Vec<Instant>>,
+    /// Something else than time since the last commit.
+    anything_heard: bool,
+    last_step: Option<Instant>,
+    /// How many votes are a majority; `None` where the scenario changes the electorate.
+    majority: Option<usize>,
+}
+
+impl Witness {
+    pub(in crate::machine) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            published: None,
+            last: None,
+            held: false,
+            left: BTreeMap::new(),
+            named: BTreeMap::new(),
+            last_epoch: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            anything_heard: false,
+            last_step: None,
+            majority: None,
+        }
+    }
+
+    /// The electorate is known and does not change: votes are counted too.
+    pub(in crate::machine) fn of_electorate(mut self, voters: usize) -> Self {
+        self.majority = Some(voters / 2 + 1);
+        self
+    }
+
+    /// One step: what went in, what came out, and what the machine says it has published after it.
+    pub(in crate::machine) fn saw(
+        &mut self,
+        now: Instant,
+        event: &Event,
+        actions: &[Action],
+        after: Option<&Committed>,
+    ) {
+        let stalled = self.last_step.is_some_and(|last| now - last > self.rules.stall);
+        self.last_step = Some(now);
+        self.anything_heard |= stalled || *event != Event::Tick;
+        self.learn(now, event);
+        assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
+        for action in actions {
+            match action {
+                Action::Hold => {
+                    assert!(self.published.is_some(), "held without a target");
+                    assert!(!self.held, "held twice");
+                    assert!(self.anything_heard, "held out of silence");
+                    self.held = true;
+                }
+                Action::Release => {
+                    assert!(self.held, "released without a hold");
+                    assert!(self.published.is_some(), "released without a target");
+                    self.held = false;
+                }
+                Action::Commit(commit) => self.committed(now, commit, event),
+                Action::Clear(lack) => self.cleared(*lack, event),
+                Action::Probe(node) => {
+                    let asked = self.asked.entry(node.clone()).or_default();
+                    asked.push(now);
+                    if asked.len() > 256 {
+                        asked.remove(0);
+                    }
+                }
+                Action::Ask | Action::Note(_) => {}
+            }
+        }
+        self.agrees_with(after);
+    }
+
+    /// What the machine shows and what it did must be the same.
+    fn agrees_with(&mut self, after: Option<&Committed>) {
+        let shown = after.filter(|it| it.published).map(|it| it.addr.clone());
+        assert_eq!(shown, self.published.as_ref().map(|(addr, _)| addr.clone()), "S1: shown and published differ");
+        if let (Some((addr, epoch)), Some(after)) = (&mut self.last, after) {
+            assert_eq!(*addr, after.addr);
+            assert!(after.epoch <= *epoch, "the epoch rose without a commit");
+            if after.epoch < *epoch {
+                // The sentinels were configured anew, to the same master: no commit, and their clock counts from here.
+                assert!(self.named.contains_key(&(addr.clone(), after.epoch)), "an epoch that nobody named");
+                *epoch = after.epoch;
+                self.left.clear();
+            }
+        }
+    }
+
+    fn learn(&mut self, now: Instant, event: &Event) {
+        match event {
+            Event::View { from, view } => {
+                let claim = (view.addr.clone(), view.epoch);
+                if !view.is_empty_state() {
+                    self.name(claim.clone(), from.clone(), now);
+                }
+                if let Some((peer, at, was)) = self.announced.get(from).cloned() {
+                    let rose = was.is_none_or(|was| view.epoch > was);
+                    if rose {
+                        self.announced.remove(from);
+                    }
+                    if rose && now - at <= self.rules.view_expiry {
+                        self.name(claim, peer, now);
+                    }
+                }
+                self.last_epoch.insert(from.clone(), view.epoch);
+            }
+            Event::Notice { from: Some(from), notice: Notice::ConfigUpdateFrom { peer } } => {
+                self.announced.insert(from.clone(), (peer.clone(), now, self.last_epoch.get(from).copied()));
+            }
+            _ => {}
+        }
+    }
+
+    fn name(&mut self, claim: Claim, by: MyId, at: Instant) {
+        let named = self.named.entry(claim).or_default();
+        named.push((by, at));
+        if named.len() > 512 {
+            named.remove(0);
+        }
+    }
+
+    /// How many distinct sentinels had named `claim` by `at`, in the time in which a vote and a verification may stand.
+    fn voters_by(&self, claim: &Claim, at: Instant) -> usize {
+        let window = self.rules.view_expiry + self.rules.verify_deadline + Duration::from_secs(1);
+        let mut voters: Vec<&MyId> = self
+            .named
+            .get(claim)
+            .into_iter()
+            .flatten()
+            .filter(|(_, when)| *when <= at && *when + window >= at)
+            .map(|(by, _)| by)
+            .collect();
+        voters.sort();
+        voters.dedup();
+        voters.len()
+    }
+
+    fn committed(&mut self, now: Instant, commit: &Commit, event: &Event) {
+        let claim = (commit.addr.clone(), commit.epoch);
+        let Event::Probed { node, probe } = event else { panic!("S4: a commit that no answer caused: {commit:?}") };
+        assert_eq!(*node, commit.addr, "S4: another node's answer");
+        assert!(verifies(probe, self.rules.verify), "S4: {probe:?} verifies nothing");
+        self.verified_after_its_evidence(now, commit, &claim, probe);
+        if let Some((_, epoch)) = &self.last {
+            assert!(
+                commit.epoch >= *epoch || commit.basis == Basis::Regress,
+                "S3: the epoch fell from {epoch}: {commit:?}"
+            );
+        }
+        if commit.basis == Basis::Regress {
+            self.left.clear();
+        }
+        if let Some(left) = self.left.get(&commit.addr) {
+            assert!(commit.epoch > *left, "zombie: {commit:?} was left at {left}");
+        }
+        if let Some((old, _)) = self.last.take().filter(|(old, _)| *old != commit.addr) {
+            self.left.insert(old, commit.epoch);
+        }
+        self.published = Some(claim.clone());
+        self.last = Some(claim);
+        self.held = false;
+        self.anything_heard = false;
+    }
+
+    fn verified_after_its_evidence(&self, now: Instant, commit: &Commit, claim: &Claim, probe: &Probe) {
+        assert!(probe.asked_at <= now);
+        let asked = self.asked.get(&commit.addr).into_iter().flatten().any(|at| *at <= probe.asked_at);
+        assert!(asked, "S4: never asked before {commit:?}");
+        let at = probe.asked_at;
+        let voters = self.voters_by(claim, at);
+        match commit.basis {
+            Basis::Again => {
+                let last = self.last.as_ref().map(|(addr, epoch)| (addr, *epoch));
+                assert_eq!(last, Some((&commit.addr, commit.epoch)), "again, but it never was");
+            }
+            Basis::Solo => {
+                let early = at.checked_sub(self.rules.solo_grace).expect("a clock that has run for a while");
+                assert!(self.voters_by(claim, early) >= 1, "solo without its grace: {commit:?}");
+            }
+            Basis::BootstrapMinority => assert!(voters >= 1, "nobody named {commit:?} before it was asked"),
+            Basis::Majority | Basis::Regress => {
+                let needed = self.majority.unwrap_or(1);
+                assert!(voters >= needed, "S4, S6: {voters} of {needed} named {commit:?} before it was asked");
+            }
+        }
+    }
+
+    fn cleared(&mut self, lack: Lack, event: &Event) {
+        let Some((target, _)) = self.published.take() else { panic!("cleared without a target") };
+        assert!(self.anything_heard, "S5: cleared out of silence");
+        match lack {
+            Lack::Demoted => {
+                let Event::Probed { node, probe } = event else { panic!("demoted, but nobody said so") };
+                assert_eq!(*node, target);
+                assert!(matches!(probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })));
+            }
+            Lack::Minority => assert_eq!(self.rules.minority, Minority::Cut),
+            Lack::Unverified => {}
+            Lack::Unreachable => panic!("an unreachable master is held, not cleared"),
+        }
+        self.held = false;
+    }
+}
+
+fn verifies(probe: &Probe, verify: Verify) -> bool {
+    let Ok(report) = &probe.outcome else { return false };
+    let replica = matches!(report.role, Role::Replica { .. });
+    match verify {
+        Verify::Role => report.role == Role::Master && report.pong,
+        Verify::Ping => report.pong && !replica,
+        Verify::Tcp => !replica,
+    }
+}
