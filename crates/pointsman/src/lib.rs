@@ -5,9 +5,12 @@
 
 pub mod cli;
 pub mod config;
+pub mod descriptors;
 pub mod health;
 pub mod metrics;
+pub mod report;
 pub mod run;
+pub mod signals;
 pub mod status;
 pub mod telemetry;
 pub mod watch;

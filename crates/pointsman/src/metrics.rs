@@ -59,7 +59,8 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_client_bytes_total", "Bytes forwarded, by direction: in from clients, out to clients."),
     ("pointsman_commands_total", "Commands forwarded and answered."),
     ("pointsman_dials_total", "Connections to masters opened."),
-    ("pointsman_dial_errors_total", "Connections to masters that failed."),
+    ("pointsman_dial_errors_total", "Connections to masters that failed, by reason."),
+    ("pointsman_hints_total", "Times a session saw something that made discovery look again."),
 ];
 
 const METADATA: Metadata<'static> = Metadata::new("pointsman", Level::INFO, None);

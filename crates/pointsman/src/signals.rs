@@ -1,0 +1,56 @@
+//! Signals to orders.
+//!
+//! TERM and INT begin the whole shutdown, and a second one cuts; the plan in `drain` tells a second from a repeated one. USR1
+//! drains without the accepting phase, as haproxy's users know it. QUIT ends at once. HUP is for a reload, which this version
+//! does not have yet: it says so, and above all it does not die of it.
+
+use std::io;
+
+use drain::Order;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// A step of the shutdown.
+    Stop(Order),
+    /// A reload of the configuration.
+    Reload,
+}
+
+/// The signals this process listens to, from its first moment on.
+pub struct Signals {
+    term: Signal,
+    int: Signal,
+    usr1: Signal,
+    quit: Signal,
+    hup: Signal,
+}
+
+impl Signals {
+    /// Takes the signals over. Must be called inside a runtime, and before anything that takes time.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not let us.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            usr1: signal(SignalKind::user_defined1())?,
+            quit: signal(SignalKind::quit())?,
+            hup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) -> (&'static str, Asked) {
+        tokio::select! {
+            _ = self.term.recv() => ("SIGTERM", Asked::Stop(Order::Drain)),
+            _ = self.int.recv() => ("SIGINT", Asked::Stop(Order::Drain)),
+            _ = self.usr1.recv() => ("SIGUSR1", Asked::Stop(Order::DrainAtOnce)),
+            _ = self.quit.recv() => ("SIGQUIT", Asked::Stop(Order::Cut)),
+            _ = self.hup.recv() => ("SIGHUP", Asked::Reload),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Finding the master: with all sentinels, few, none, wrong ones, by name, with passwords.
+
+use std::time::Duration;
+
+use harness::{Cluster, Family, Load, Pointsman, wait_until};
+
+use crate::{PROGRAM, builder, metric, pointsman};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn with_all_sentinels_down_traffic_goes_on() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut load = Load::to(pointsman.addr()).writers(4).rate(500).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 100);
+    for sentinel in cluster.sentinels() {
+        sentinel.kill();
+    }
+    wait_until("the loss to be noticed", PATIENCE, || {
+        metric(&pointsman, "pointsman_sentinels_up{service=\"mymaster\"}") == Some(0.0)
+    });
+    // Longer than any opinion of theirs lives.
+    let seen = load.counts().acknowledged;
+    wait_until("3000 writes more, which takes six seconds", PATIENCE, || load.counts().acknowledged > seen + 3000);
+    assert_eq!(load.counts().errors, 0, "{:?}", load.errors());
+    assert_eq!(pointsman.get("/ready").expect("ready").0, 200);
+    assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
+    load.stop();
+}
+
+#[test]
+fn with_all_sentinels_down_at_the_start_it_starts_when_they_come() {
+    let cluster = Cluster::builder().start();
+    for sentinel in cluster.sentinels() {
+        sentinel.kill();
+    }
+    let pointsman = builder(&cluster).without_waiting().start();
+    wait_until("the admin server to answer", PATIENCE, || pointsman.get("/alive").is_ok());
+    let (status, why) = pointsman.get("/ready").expect("ready");
+    assert_eq!(status, 503);
+    assert!(why.contains("no master found yet"), "{why}");
+    assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
+    for sentinel in cluster.sentinels() {
+        sentinel.restart();
+    }
+    pointsman.wait_ready(PATIENCE);
+    assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+}
+
+#[test]
+fn an_unknown_master_name_is_told_and_does_not_make_it_ready() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let pointsman = builder(&cluster).services(&["nosuch"]).without_waiting().start();
+    wait_until("the admin server to answer", PATIENCE, || pointsman.get("/alive").is_ok());
+    wait_until("the sentinel's answer to be counted", PATIENCE, || {
+        metric(&pointsman, "pointsman_sentinel_unknown_name_total{service=\"nosuch\"}") > Some(0.0)
+    });
+    assert_eq!(pointsman.get("/ready").expect("ready").0, 503);
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(status.contains("it watches no master named nosuch"), "{status}");
+}
+
+#[test]
+fn one_sentinel_named_is_enough_to_find_the_others() {
+    let cluster = Cluster::builder().start();
+    let first = cluster.sentinels()[0].addr();
+    let pointsman = Pointsman::builder(PROGRAM, &cluster).sentinels(&[first.to_string()]).start();
+    wait_until("the others to be found", PATIENCE, || {
+        metric(&pointsman, "pointsman_sentinels_up{service=\"mymaster\"}") == Some(3.0)
+    });
+    cluster.sentinels()[0].kill();
+    let failover = cluster.failover();
+    wait_until("the points to move without the sentinel that was named", PATIENCE, || {
+        pointsman.get("/status").is_ok_and(|(_, status)| status.contains(&format!("\"addr\": \"{}\"", failover.to)))
+            && metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") == Some(2.0)
+    });
+}
+
+#[test]
+fn sentinels_are_found_by_a_name_with_several_addresses() {
+    let cluster = Cluster::builder().family(Family::Localhost).start();
+    let port = cluster.sentinels()[0].addr().port();
+    // "localhost" is the one name that every machine has; it may give an IPv6 address too, where nobody listens.
+    let pointsman = Pointsman::builder(PROGRAM, &cluster).sentinels(&[format!("localhost:{port}")]).start();
+    assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+}
+
+#[test]
+fn it_works_over_ipv6() {
+    let cluster = Cluster::builder().family(Family::Ipv6).start();
+    let pointsman = pointsman(&cluster);
+    assert!(pointsman.addr().is_ipv6());
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "six", "6"]).expect("SET").is_ok());
+    let before = cluster.master().addr();
+    cluster.failover();
+    wait_until("the points to move", PATIENCE, || {
+        metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") == Some(2.0)
+    });
+    assert_ne!(cluster.master().addr(), before);
+    assert!(pointsman.client().cmd(&["SET", "six", "7"]).expect("SET").is_ok());
+}
+
+#[test]
+fn passwords_of_redis_and_of_the_sentinels_are_used_and_never_shown() {
+    let cluster = Cluster::builder().password("redis-secret-1").sentinel_password("sentinel-secret-2").start();
+    let auth =
+        "[service.auth]\npassword = \"redis-secret-1\"\n[service.sentinel_auth]\npassword = \"sentinel-secret-2\"";
+    let pointsman = builder(&cluster).without_logins().service_line(auth).arg("--set").arg("log.level=debug").start();
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["PING"]).expect("PING").is_error(), "clients authenticate for themselves");
+    assert!(client.cmd(&["AUTH", "redis-secret-1"]).expect("AUTH").is_ok());
+    assert!(client.cmd(&["SET", "a", "b"]).expect("SET").is_ok());
+    let shown = [
+        pointsman.process().log(),
+        pointsman.get("/status").expect("status").1,
+        pointsman.get("/metrics").expect("metrics").1,
+    ];
+    for text in shown {
+        assert!(!text.contains("secret-1") && !text.contains("secret-2"), "a secret was shown: {text}");
+    }
+}
+
+#[test]
+fn a_wrong_password_is_told_with_what_to_do() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).password("right-one").start();
+    let auth = "[service.auth]\npassword = \"wrong-one\"";
+    let pointsman = builder(&cluster).without_logins().service_line(auth).without_waiting().start();
+    wait_until("the refusal to be told", PATIENCE, || {
+        pointsman.get("/status").is_ok_and(|(_, status)| status.contains("check service.auth"))
+    });
+    assert_eq!(pointsman.get("/ready").expect("ready").0, 503);
+    assert!(!pointsman.process().log().contains("wrong-one"));
+}
+
+#[test]
+fn the_documented_minimum_acl_is_enough() {
+    let sentinel_rules = "watch on >watch-secret resetkeys resetchannels &* -@all +auth +hello +ping +role +info +subscribe \
+                          +psubscribe +unsubscribe +client|setname +client|id +sentinel|get-master-addr-by-name \
+                          +sentinel|master +sentinel|replicas +sentinel|sentinels +sentinel|myid +sentinel|ckquorum";
+    let redis_rules =
+        "probe on >probe-secret resetkeys resetchannels -@all +auth +hello +ping +role +info +client|setname";
+    let cluster = Cluster::builder().user(redis_rules).sentinel_user(sentinel_rules).start();
+    let auth = "[service.auth]\nusername = \"probe\"\npassword = \"probe-secret\"\n[service.sentinel_auth]\nusername = \"watch\"\n\
+                password = \"watch-secret\"";
+    let pointsman = builder(&cluster).without_logins().service_line(auth).start();
+    cluster.failover();
+    wait_until("the points to move", PATIENCE, || {
+        metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") == Some(2.0)
+    });
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(!status.contains("ACL"), "something is not allowed: {status}");
+}

@@ -1,0 +1,115 @@
+//! Failovers: planned, and after a master's death. Acknowledged writes are counted on the new master.
+
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Events, Load, wait_until};
+
+use crate::{metric, pointsman};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn generation(pointsman: &harness::Pointsman) -> f64 {
+    metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}").unwrap_or(0.0)
+}
+
+#[test]
+fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_master() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let old = cluster.master();
+    let mut load = Load::to(pointsman.addr()).writers(16).rate(2000).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 500);
+
+    let failover = cluster.failover();
+    assert_ne!(failover.from, failover.to);
+    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    // From the commit on, the old master must not see another write of ours. It stays `role:master` for seconds.
+    let calls = |node: &harness::Node| {
+        let stats = node.info("commandstats", "cmdstat_set").unwrap_or_default();
+        stats.split(',').find_map(|it| it.strip_prefix("calls=")).and_then(|it| it.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let at_commit = calls(old);
+    let seen = load.counts().acknowledged;
+    wait_until("writes to go on", PATIENCE, || load.counts().acknowledged > seen + 1000);
+    if old.role().is_ok_and(|role| role == "master") {
+        assert_eq!(calls(old), at_commit, "the superseded master was written to");
+    }
+    load.stop();
+    let verdict = load.verify(failover.to).expect("a look at the new master");
+    assert!(verdict.acknowledged > 1500, "{verdict:?}");
+    assert_eq!(verdict.missing, 0, "acknowledged writes were lost: {verdict:?}; {:?}", load.counts());
+}
+
+#[test]
+fn after_a_masters_death_writes_go_on_within_50_ms_of_the_first_switch() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let events = Events::of_all(cluster.sentinels());
+    let mut load = Load::to(pointsman.addr()).writers(8).rate(1000).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 200);
+    cluster.master().kill();
+    let switch = events.wait_for("+switch-master", PATIENCE);
+    wait_until("writes to go on", PATIENCE, || load.since_last() < Duration::from_millis(200));
+    load.stop();
+    let gap = load.gaps().into_iter().max_by_key(harness::Gap::length).expect("a gap, for the master died");
+    let late = gap.to.saturating_duration_since(switch.at);
+    assert!(gap.from < switch.at, "the gap is not the failover's");
+    assert!(late <= Duration::from_millis(50), "the first write came {late:?} after the first +switch-master");
+    assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
+}
+
+#[test]
+fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    cluster.master().kill();
+    wait_until("traffic to be stopped", PATIENCE, || {
+        metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
+    });
+    // Nothing is refused and nothing fails: the connection stands, and its request is answered by the next master.
+    let asked = Instant::now();
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a patient client");
+    assert!(client.cmd(&["SET", "held", "yes"]).expect("the write that waited").is_ok());
+    assert!(asked.elapsed() < Duration::from_secs(10));
+    assert_eq!(pointsman.get("/ready").expect("ready").0, 200);
+    assert_ne!(cluster.master().addr(), cluster.nodes()[0].addr());
+}
+
+#[test]
+fn sessions_of_the_old_generation_end_at_the_switch() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut idle: Vec<harness::Client> = (0..50).map(|_| pointsman.client()).collect();
+    for client in &mut idle {
+        assert!(client.cmd(&["PING"]).is_ok());
+    }
+    cluster.failover();
+    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    for client in &mut idle {
+        client.set_timeout(Duration::from_secs(5)).expect("a timeout");
+        let (bytes, ending) = client.read_to_end().expect("the end of the connection");
+        assert!(bytes.is_empty(), "an idle client was sent {bytes:?}");
+        assert_eq!(ending, harness::Ending::Fin);
+    }
+    wait_until("the sessions to be counted", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"fenced\"}") >= Some(50.0)
+    });
+}
+
+#[test]
+fn back_and_forth_every_failover_is_followed() {
+    // Sentinel waits twice this long between two failovers of one master.
+    let cluster = Cluster::builder().failover_timeout(Duration::from_secs(2)).start();
+    let pointsman = pointsman(&cluster);
+    for round in 1..=3 {
+        let failover = cluster.failover();
+        wait_until("the points to move", PATIENCE, || generation(&pointsman) > f64::from(round));
+        let mut client = pointsman.client();
+        assert!(client.cmd(&["SET", "round", &round.to_string()]).expect("SET").is_ok());
+        let there = cluster.node_at(failover.to).expect("the new master").ask(&["GET", "round"]).expect("GET");
+        assert_eq!(there.text(), Some(round.to_string().as_str()));
+        // Sentinel itself needs the old master demoted before it can be promoted again.
+        cluster.wait_whole();
+    }
+}

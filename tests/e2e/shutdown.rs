@@ -1,0 +1,119 @@
+//! SIGTERM: what is accepted is served, who is idle is let go, who stays is cut, and the exit code is 0.
+
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Ending, Pointsman, encode, wait_until};
+
+use crate::builder;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn started(cluster: &Cluster, shutdown: &str) -> Pointsman {
+    builder(cluster).lines(&format!("[shutdown]\n{shutdown}")).start()
+}
+
+fn small() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).start()
+}
+
+#[test]
+fn with_nobody_there_it_ends_when_it_is_quiet() {
+    let cluster = small();
+    let pointsman = started(&cluster, "accept_min = \"0s\"\naccept_quiet = \"100ms\"\naccept_max = \"10s\"");
+    let told = Instant::now();
+    pointsman.sigterm();
+    let exit = pointsman.wait_exit(PATIENCE);
+    assert_eq!(exit.code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(3), "it took {:?}", told.elapsed());
+}
+
+#[test]
+fn it_is_unready_at_once_and_accepts_until_it_is_quiet() {
+    let cluster = small();
+    let pointsman = started(&cluster, "accept_min = \"2s\"\naccept_quiet = \"1s\"\naccept_max = \"10s\"");
+    pointsman.sigterm();
+    wait_until("it to be unready", PATIENCE, || pointsman.get("/ready").is_ok_and(|(status, _)| status == 503));
+    let mut late = pointsman.client();
+    assert_eq!(late.cmd(&["PING"]).expect("a late client is served").text(), Some("PONG"));
+    assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
+    let (bytes, ending) = late.read_to_end().expect("its end");
+    assert_eq!((bytes.as_slice(), ending), (&b""[..], Ending::Fin));
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn a_request_under_way_is_answered_before_its_session_leaves() {
+    let cluster = small();
+    let pointsman = started(
+        &cluster,
+        "accept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\ndrain_timeout = \"20s\"",
+    );
+    let mut busy = pointsman.client();
+    let mut idle = pointsman.client();
+    assert!(idle.cmd(&["PING"]).is_ok() && busy.cmd(&["PING"]).is_ok());
+    busy.send(&encode(&["BLPOP", "later", "0"])).expect("send");
+    let blocked = || cluster.nodes()[0].info("clients", "blocked_clients").is_ok_and(|it| it == "1");
+    wait_until("the pop to block", PATIENCE, blocked);
+    pointsman.sigterm();
+    let (bytes, ending) = idle.read_to_end().expect("the idle one's end");
+    assert_eq!((bytes.as_slice(), ending), (&b""[..], Ending::Fin));
+    assert!(pointsman.process().is_running(), "it did not wait for the blocked client");
+    cluster.nodes()[0].ask(&["LPUSH", "later", "item"]).expect("LPUSH");
+    let answer = busy.read_value().expect("the answer to what was under way");
+    assert_eq!(answer.items()[1].text(), Some("item"));
+    assert_eq!(busy.read_to_end().expect("its end").1, Ending::Fin);
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn who_does_not_leave_is_cut_at_the_bound_and_the_exit_is_still_clean() {
+    let cluster = small();
+    let pointsman = started(
+        &cluster,
+        "accept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\ndrain_timeout = \"1s\"",
+    );
+    let mut stuck = subscribed(&pointsman);
+    let told = Instant::now();
+    pointsman.sigterm();
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    let took = told.elapsed();
+    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(4), "it took {took:?}");
+    assert!(stuck.read_to_end().is_ok());
+    assert!(pointsman.process().log().contains("\"cut\":1"), "{}", pointsman.process().log());
+}
+
+#[test]
+fn a_second_signal_is_immediate() {
+    let cluster = small();
+    let pointsman = started(&cluster, "accept_min = \"30s\"\naccept_max = \"30s\"");
+    let _stuck = subscribed(&pointsman);
+    pointsman.sigterm();
+    wait_until("it to be unready", PATIENCE, || pointsman.get("/ready").is_ok_and(|(status, _)| status == 503));
+    // The same signal within a second is taken for the same order, sent twice.
+    let first = Instant::now();
+    wait_until("a second to pass", PATIENCE, || first.elapsed() > Duration::from_millis(1100));
+    let told = Instant::now();
+    pointsman.sigterm();
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    assert!(told.elapsed() < Duration::from_secs(3), "it took {:?}", told.elapsed());
+}
+
+#[test]
+fn a_stop_during_the_start_is_a_clean_stop() {
+    let cluster = small();
+    cluster.sentinels()[0].kill();
+    let pointsman = builder(&cluster)
+        .lines("[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"")
+        .without_waiting()
+        .start();
+    wait_until("the admin server to answer", PATIENCE, || pointsman.get("/alive").is_ok());
+    pointsman.sigterm();
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+}
+
+fn subscribed(pointsman: &Pointsman) -> Client {
+    let mut client = pointsman.client();
+    let confirmed = client.cmd(&["SUBSCRIBE", "for ever"]).expect("SUBSCRIBE");
+    assert_eq!(confirmed.items().len(), 3);
+    client
+}
