@@ -162,8 +162,8 @@ fn a_load_measures_the_outage_of_a_killed_master() {
     let killed = std::time::Instant::now();
     cluster.nodes()[0].kill();
     let switch = events.wait_for("+switch-master", SOON);
-    // Sentinel was told to wait a second before it calls a server down.
-    let least = Duration::from_millis(900);
+    // Sentinel was told to wait two seconds before it calls a server down.
+    let least = Duration::from_millis(1900);
     let outage = wait_until("the end of the outage", SOON, || load.gaps().into_iter().find(|gap| gap.length() > least));
     assert!(outage.to > killed && outage.from < switch.at, "{outage:?} {switch:?}");
     let counts = load.counts();

@@ -14,8 +14,8 @@ use super::story::{Now, grouped, short};
 const CLIENTS: usize = 8;
 /// Writes a second of all clients together: a busy application, and not much for a laptop.
 const RATE: u32 = 1000;
-/// Sentinel's patience; 30 s by default, which nobody would sit through.
-const DOWN_AFTER: Duration = Duration::from_secs(1);
+/// Sentinel's patience: 30 s by default, which nobody would sit through; less than two of its pings make it nervous.
+const DOWN_AFTER: Duration = Duration::from_secs(2);
 
 /// The cluster, pointsman in front of it, the clients, and an ear at each sentinel.
 #[derive(Debug)]

@@ -41,6 +41,8 @@ pub(super) struct Now {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Back {
     pub(super) gap: Gap,
+    /// The `+switch-master` that belongs to it.
+    pub(super) switched: Option<Instant>,
     /// Acknowledged writes when it was noticed.
     pub(super) acknowledged: u64,
 }
@@ -51,8 +53,8 @@ pub(super) struct Story {
     pub(super) start: Instant,
     /// When the demo killed the master.
     pub(super) killed: Option<Instant>,
-    /// The first `+switch-master` of the latest failover.
-    pub(super) switched: Option<Instant>,
+    /// The first `+switch-master` of each failover.
+    switches: Vec<Instant>,
     /// The first write after the kill.
     pub(super) back: Option<Back>,
     names: Names,
@@ -69,7 +71,7 @@ impl Story {
         Self {
             start,
             killed: None,
-            switched: None,
+            switches: Vec::new(),
             back: None,
             names,
             told: BTreeSet::new(),
@@ -99,7 +101,7 @@ impl Story {
         if event.channel == "+switch-master" {
             // What follows may happen again in the next failover.
             self.told.clear();
-            self.switched = Some(event.at);
+            self.switches.push(event.at);
         }
         self.told.insert(key);
         let said = format!("{:<12}{:<31} {text}", self.names.of(event.from), event.channel);
@@ -112,12 +114,12 @@ impl Story {
         if gap.length() < NOTICEABLE {
             return Some(String::new());
         }
-        let switched = self.switched.filter(|at| *at > gap.from);
+        let switched = self.switches.iter().copied().find(|at| *at > gap.from);
         if switched.is_none() && now.saturating_duration_since(gap.to) < EXPLAINED {
             return None;
         }
         if self.back.is_none() && self.killed.is_some_and(|killed| gap.to > killed) {
-            self.back = Some(Back { gap, acknowledged });
+            self.back = Some(Back { gap, switched, acknowledged });
         }
         let after = switched.map_or(String::new(), |at| format!(", {} the first +switch-master", after(at, gap.to)));
         Some(self.line(gap.to, &format!("clients write again: {} without a write{after}", short(gap.length()))))
@@ -223,7 +225,7 @@ mod tests {
         let switch = event(&story, 2000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
         assert!(story.hear(&switch).is_some());
         assert_eq!(story.hear(&switch), None);
-        assert_eq!(story.switched, Some(switch.at));
+        assert_eq!(story.switches, [switch.at]);
         assert!(story.hear(&down).is_some());
     }
 

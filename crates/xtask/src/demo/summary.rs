@@ -57,7 +57,8 @@ fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> St
     };
     row("errors seen by clients", &grouped(counts.errors), remark);
     row("longest gap without a write", &short(counts.longest_gap), "");
-    if let (Some(killed), Some(switched), Some(back)) = (story.killed, story.switched, story.back) {
+    let switched = story.back.and_then(|back| back.switched);
+    if let (Some(killed), Some(switched), Some(back)) = (story.killed, switched, story.back) {
         row(
             "  Sentinel's part",
             &short(switched.saturating_duration_since(killed)),
@@ -88,7 +89,7 @@ fn verdict(story: &Story, counts: &Counts, looked: &Verdict, running: bool) -> R
     }
     match story.back {
         None => Err("The failover was not followed: no client could write after the master was killed.".to_owned()),
-        Some(_) if story.switched.is_none() => Err("No sentinel announced a new master.".to_owned()),
+        Some(back) if back.switched.is_none() => Err("No sentinel announced a new master.".to_owned()),
         Some(back) if counts.acknowledged <= back.acknowledged => {
             Err("The failover was not followed: writing stopped again after it.".to_owned())
         }
@@ -130,9 +131,9 @@ mod tests {
 
     fn followed() -> Story {
         let mut story = story(true);
-        story.switched = Some(story.start + Duration::from_millis(2296));
+        let switched = Some(story.start + Duration::from_millis(2296));
         let gap = Gap { from: story.start, to: story.start + Duration::from_millis(2310) };
-        story.back = Some(Back { gap, acknowledged: 50 });
+        story.back = Some(Back { gap, switched, acknowledged: 50 });
         story
     }
 
@@ -144,7 +145,7 @@ mod tests {
         assert!(verdict(&followed(), &counts(100), &looked(90, 0), true).is_err());
         assert!(verdict(&story(true), &counts(100), &looked(100, 0), true).is_err());
         let mut unannounced = followed();
-        unannounced.switched = None;
+        unannounced.back = unannounced.back.map(|back| Back { switched: None, ..back });
         assert!(verdict(&unannounced, &counts(100), &looked(100, 0), true).is_err());
     }
 
