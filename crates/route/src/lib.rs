@@ -9,10 +9,11 @@
 //! The order of a commit is the whole point of this crate: **store the new target, then fence the old one, then open the
 //! gate**. A reader that finds its fence fallen can therefore load the route again and is certain to find something newer.
 //!
-//! Deliberately absent: any idea of Redis, of Sentinel, of sockets and of time. This crate cannot decide that a target is
-//! good; it can only make the decision take effect everywhere at once.
+//! Deliberately absent: any idea of Redis, of Sentinel and of sockets; of time it knows only how long the writer's word holds
+//! (`lease`). This crate cannot decide that a target is good; it can only make the decision take effect everywhere at once.
 
 mod fence;
+mod lease;
 mod points;
 mod target;
 

@@ -5,10 +5,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 
+use crate::lease::Lease;
 use crate::{Destination, Generation, Target};
 
 /// The reader's side: shared by every worker and every session of a service.
@@ -16,6 +18,7 @@ use crate::{Destination, Generation, Target};
 pub struct Route {
     current: ArcSwapOption<Target>,
     shut: AtomicBool,
+    lease: Lease,
     bell: Notify,
 }
 
@@ -26,11 +29,12 @@ impl Route {
         self.current.load_full()
     }
 
-    /// Whether the gate is shut: nobody may dial, read from a client on behalf of, or write to the target. Replies still
-    /// flow. One atomic load, made to be asked on the hot path.
+    /// Whether the gate is shut, or counts as shut because the writer's word has run out: nobody may dial, read from a
+    /// client on behalf of, or write to the target. Replies still flow. Two atomic loads and a look at the coarse clock, made
+    /// to be asked on the hot path.
     #[must_use]
     pub fn is_shut(&self) -> bool {
-        self.shut.load(Ordering::Acquire)
+        self.shut.load(Ordering::Acquire) || self.lease.is_over()
     }
 
     /// The target, if one may be used right now.
@@ -51,7 +55,7 @@ impl Route {
         }
     }
 
-    /// Returns at the next move of the points: a commit, a shut or opened gate, a cleared target. Create the future, look,
+    /// Returns at the next move of the points: a commit, a shut or opened gate, a cleared target, a late renewal. Create the future, look,
     /// then await it, and no move is lost.
     pub fn moved(&self) -> impl Future<Output = ()> + '_ {
         self.bell.notified()
@@ -69,8 +73,12 @@ impl Points {
     /// A route that leads nowhere yet, with its gate open (there is nothing to guard).
     #[must_use]
     pub fn new() -> (Self, Arc<Route>) {
-        let route =
-            Arc::new(Route { current: ArcSwapOption::empty(), shut: AtomicBool::new(false), bell: Notify::new() });
+        let route = Arc::new(Route {
+            current: ArcSwapOption::empty(),
+            shut: AtomicBool::new(false),
+            lease: Lease::endless(),
+            bell: Notify::new(),
+        });
         (Self { route: Arc::clone(&route), commits: 0 }, route)
     }
 
@@ -108,6 +116,15 @@ impl Points {
             old.fence().fall();
         }
         self.set_gate(false);
+    }
+
+    /// Gives the writer's word for another `span`: until then readers may believe what the points say. A writer that renews
+    /// late must have looked at the world first, and must have shut the gate if it does not know better. Before the first
+    /// renewal there is no end.
+    pub fn vouch_for(&mut self, span: Duration) {
+        if self.route.lease.renew(span) {
+            self.route.bell.notify_waiters();
+        }
     }
 
     fn set_gate(&mut self, shut: bool) {
@@ -168,6 +185,29 @@ mod tests {
         assert!(!waiter.is_finished());
         points.commit(to(2));
         assert_eq!(waiter.await.expect("waiter"), 2);
+    }
+
+    #[tokio::test]
+    async fn a_word_that_ran_out_shuts_the_gate_until_it_is_given_again() {
+        let (mut points, route) = Points::new();
+        points.commit(to(1));
+        points.vouch_for(Duration::ZERO);
+        let mut looks = 0_u32;
+        while !route.is_shut() {
+            // The coarse clock ticks every few milliseconds.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            looks += 1;
+            assert!(looks < 5000, "the word never ran out");
+        }
+        assert!(route.open_target().is_none());
+        let waiter = {
+            let route = Arc::clone(&route);
+            tokio::spawn(async move { route.wait_open().await.addr().port() })
+        };
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        points.vouch_for(Duration::from_secs(60));
+        assert_eq!(waiter.await.expect("waiter"), 1);
     }
 
     #[tokio::test]

@@ -1,0 +1,67 @@
+//! How long what the points say may be believed without hearing from whoever moves them.
+//!
+//! A process can be stopped for half a minute: a paused machine, a debugger, a starved container. When it goes on, a worker may
+//! be the first to run, with a client's request in its hand and a target in its memory that was superseded long ago. So the
+//! writer says, again and again, until when its word holds, and a reader that finds the time past treats the gate as shut.
+//! The writer, once it runs, looks at the world before it renews its word.
+//!
+//! The clock is the system's coarse monotonic one: a few milliseconds rough, and a few nanoseconds to read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// The time until which the writer's word holds; without end until it is first given.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Milliseconds of the coarse clock.
+    until: AtomicU64,
+}
+
+impl Lease {
+    pub(crate) fn endless() -> Self {
+        Self { until: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Whether the time is past.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        let until = self.until.load(Ordering::Acquire);
+        until != u64::MAX && now() > until
+    }
+
+    /// Gives the word anew, from now on for `span`. Whether it had run out.
+    pub(crate) fn renew(&self, span: Duration) -> bool {
+        let was_over = self.is_over();
+        let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+        self.until.store(now().saturating_add(span), Ordering::Release);
+        was_over
+    }
+}
+
+/// Milliseconds of the coarse monotonic clock.
+#[inline]
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_word_there_is_no_end_and_a_renewal_begins_anew() {
+        let lease = Lease::endless();
+        assert!(!lease.is_over());
+        assert!(!lease.renew(Duration::from_secs(60)));
+        assert!(!lease.is_over());
+        // An end in the past: the word was given long ago.
+        lease.until.store(now().saturating_sub(1), Ordering::Release);
+        assert!(lease.is_over());
+        assert!(lease.renew(Duration::from_secs(60)), "the renewal knows that it came late");
+        assert!(!lease.is_over());
+    }
+}
