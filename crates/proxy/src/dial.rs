@@ -27,8 +27,7 @@ pub(crate) async fn connect(addr: SocketAddr, options: &Options, deadline: Insta
 }
 
 fn socket(addr: SocketAddr, options: &Options) -> io::Result<TcpSocket> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     sockopt::prepare(&socket, options)?;
     Ok(TcpSocket::from_std_stream(socket.into()))
 }

@@ -73,6 +73,15 @@ pub(crate) struct Flow {
     told: bool,
 }
 
+/// Whether a sink still has to be told that its source has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tell {
+    /// It has.
+    Yes,
+    /// It is about to be closed anyway, which tells it as well.
+    Needless,
+}
+
 impl Flow {
     /// A direction in which `early` has been read already. `most` is the size of the buffer it will be lent.
     pub(crate) fn new(early: Vec<u8>, most: usize) -> Self {
@@ -94,6 +103,12 @@ impl Flow {
         self.kept.get(self.from..).unwrap_or_default()
     }
 
+    /// Bytes of memory it holds.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.kept.capacity()
+    }
+
     /// Moves bytes until one of the ends makes it wait.
     pub(crate) fn poll_move(
         &mut self,
@@ -101,13 +116,16 @@ impl Flow {
         source: &mut impl End,
         sink: &mut impl End,
         valve: &mut impl Valve,
-        scratch: &mut [u8],
+        (scratch, tell): (&mut [u8], Tell),
     ) -> Step {
         for _ in 0..ROUNDS {
             if let Some(step) = self.flush(cx, sink, valve) {
                 return step;
             }
             if self.ended {
+                if tell == Tell::Needless {
+                    return Step::Done;
+                }
                 return self.pass_on_the_end(cx, sink);
             }
             let measured = match valve.leave(&[]) {

@@ -47,6 +47,19 @@ mod valve;
 mod watch;
 mod worker;
 
+#[cfg(test)]
+mod flow_tests;
+#[cfg(test)]
+mod house_tests;
+#[cfg(test)]
+mod points_tests;
+#[cfg(test)]
+mod pump_tests;
+#[cfg(test)]
+mod session_tests;
+#[cfg(test)]
+mod testing;
+
 pub use close::{Reason, Side};
 pub use listener::{BindError, Bound};
 pub use options::Options;

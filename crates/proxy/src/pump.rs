@@ -25,7 +25,7 @@ use route::{Route, Target};
 use crate::alarm::Alarm;
 use crate::close::{Reason, Side};
 use crate::end::End;
-use crate::flow::{Flow, Step};
+use crate::flow::{Flow, Step, Tell};
 use crate::leave::{self, Leaving, Moment};
 use crate::scratch;
 use crate::service::Hint;
@@ -101,7 +101,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     /// Pumps until there is a reason to stop.
-    pub(crate) async fn run(mut self, ticket: &Ticket) -> Stopped {
+    ///
+    /// By reference, because what an async function takes by value is in its future twice.
+    pub(crate) async fn run(&mut self, ticket: &Ticket) -> Stopped {
         let bell = poll_fn(|cx| Poll::Ready(Bell::new(cx.waker()))).await;
         let waker = Waker::from(Arc::clone(&bell));
         let route = self.route;
@@ -130,6 +132,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             scratch::with(|scratch| self.poll(cx, &waker, scratch))
         })
         .await;
+        if reason == Reason::Fenced {
+            self.deliver_last_words().await;
+        }
         Stopped {
             reason,
             undelivered: self.replies.kept().to_vec(),
@@ -178,9 +183,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
 
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
         let requests = if self.target.fence().has_fallen() { Step::Stuck } else { self.move_requests(cx, scratch) };
-        let replies = self.move_replies(cx, scratch);
+        let tell = if matches!(requests, Step::Done) { Tell::Needless } else { Tell::Yes };
+        let replies = self.move_replies(cx, tell, scratch);
         if self.target.fence().has_fallen() {
-            // What the target had said before has been delivered as far as the client takes it.
             return Poll::Ready(Reason::Fenced);
         }
         self.note_first_end();
@@ -218,12 +223,25 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             stopping: self.leaving == Leaving::AtBoundary,
             measured: &mut self.measured,
         };
-        self.requests.poll_move(cx, self.client, self.upstream, &mut valve, scratch)
+        self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, Tell::Yes))
     }
 
-    fn move_replies(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Step {
+    fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
         let mut valve = Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat };
-        self.replies.poll_move(cx, self.upstream, self.client, &mut valve, scratch)
+        self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell))
+    }
+
+    /// Delivers what the target had said and that is already here. The news of the fence may have come before the news of the
+    /// bytes, so the event loop is given one turn to hear of them. Waiting longer would be wrong: it would tell clients of
+    /// writes on a superseded master that succeeded, and that are about to be lost.
+    async fn deliver_last_words(&mut self) {
+        tokio::task::yield_now().await;
+        poll_fn(|cx| {
+            // Whatever this leads to, it is the end.
+            drop(scratch::with(|scratch| self.move_replies(cx, Tell::Needless, scratch)));
+            Poll::Ready(())
+        })
+        .await;
     }
 
     fn note_first_end(&mut self) {

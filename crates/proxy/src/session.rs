@@ -55,25 +55,27 @@ impl Session {
         Self { peer, seat, ticket, _places: places, reason: Reason::Aborted, target: None, bytes: (0, 0) }
     }
 
-    /// Serves the client to its end.
-    pub(crate) async fn run(mut self, mut client: TcpStream) {
-        let Some(ticket) = self.ticket.take() else { return };
-        let mut early = Vec::new();
-        let mut undelivered = Vec::new();
-        self.reason = match self.reach(&mut client, &mut early, &ticket).await {
-            Err(reason) => reason,
-            Ok((target, mut upstream)) => {
-                self.target = Some(target.addr());
-                let pump = Pump::new((&mut client, &mut upstream), &self.seat, &target, early);
-                let stopped = pump.run(&ticket).await;
-                undelivered = stopped.undelivered;
-                self.bytes = (stopped.bytes_in, stopped.bytes_out);
-                stopped.reason
-                // The connection to the target ends here, before the goodbye to the client.
-            }
-        };
-        self.ticket = Some(ticket);
-        finish::finish(&mut client, &undelivered, self.reason).await;
+    /// Serves the client to its end. Not an async function, because the future of one holds what it is given twice.
+    pub(crate) fn run(mut self, mut client: TcpStream) -> impl Future<Output = ()> + Send {
+        async move {
+            let Some(ticket) = self.ticket.take() else { return };
+            let mut early = Vec::new();
+            let mut undelivered = Vec::new();
+            self.reason = match self.reach(&mut client, &mut early, &ticket).await {
+                Err(reason) => reason,
+                Ok((target, mut upstream)) => {
+                    self.target = Some(target.addr());
+                    let stopped =
+                        Pump::new((&mut client, &mut upstream), &self.seat, &target, early).run(&ticket).await;
+                    undelivered = stopped.undelivered;
+                    self.bytes = (stopped.bytes_in, stopped.bytes_out);
+                    stopped.reason
+                    // The connection to the target ends here, before the goodbye to the client.
+                }
+            };
+            self.ticket = Some(ticket);
+            finish::finish(&mut client, &undelivered, self.reason).await;
+        }
     }
 
     /// Gets to a target that may be used at the moment this returns.

@@ -1,1 +1,251 @@
-//! Stands in for tests that are being written.
+//! Sessions over real sockets: that bytes go through unchanged, and that every end reaches the other side as what it is.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use crate::testing::{Backend, House, expect, is_silent, reset, rest, session};
+use crate::{Hint, Options, Reason};
+
+/// A small generator, so that a failure can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % below
+    }
+}
+
+/// Writes `bytes` in pieces of any size.
+fn write_in_pieces(stream: &mut TcpStream, bytes: &[u8], dice: &mut Dice) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let most = [1, 3, 100, 5_000, 300_000][dice.roll(5)];
+        let (piece, later) = rest.split_at((1 + dice.roll(most)).min(rest.len()));
+        stream.write_all(piece).unwrap();
+        rest = later;
+    }
+}
+
+/// A backend that answers with whatever it is sent.
+fn echo(mut stream: TcpStream, mut dice: Dice) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        let mut buffer = vec![0; 100_000];
+        loop {
+            let room = 1 + dice.roll(buffer.len());
+            match stream.read(&mut buffer[..room]).unwrap() {
+                0 => return,
+                n => write_in_pieces(&mut stream, &buffer[..n], &mut dice),
+            }
+        }
+    })
+}
+
+fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> Reason {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let mut client = house.client();
+    let echo = echo(backend.accept(), Dice(seed));
+    let sent = Arc::new(sent);
+    let writer = {
+        let (mut client, sent) = (client.try_clone().unwrap(), Arc::clone(&sent));
+        thread::spawn(move || {
+            write_in_pieces(&mut client, &sent, &mut Dice(seed + 1));
+            client.shutdown(Shutdown::Write).unwrap();
+        })
+    };
+    let back = rest(&mut client);
+    writer.join().unwrap();
+    echo.join().unwrap();
+    assert!(back == *sent, "{} bytes went, {} came back, seed {seed}", sent.len(), back.len());
+    let stats = house.until("the end", |stats| stats.closed_in_all() == 1);
+    assert_eq!((stats.bytes_in, stats.bytes_out), (sent.len() as u64, sent.len() as u64));
+    *Reason::ALL.iter().find(|reason| stats.closed_for(**reason) == 1).unwrap()
+}
+
+#[test]
+fn any_bytes_in_any_pieces_come_through_unchanged() {
+    for seed in 0..4 {
+        let mut dice = Dice(seed);
+        let length = 1 + dice.roll(3_000_000);
+        let bytes = (0..length).map(|_| u8::try_from(dice.roll(256)).unwrap()).collect();
+        assert_eq!(comes_back_unchanged(bytes, seed), Reason::ClientClosed);
+    }
+}
+
+#[test]
+fn pipelines_and_large_values_come_through_unchanged() {
+    for seed in 10..13 {
+        let mut dice = Dice(seed);
+        let mut bytes = Vec::new();
+        let mut sizes = vec![10_000_000];
+        sizes.extend((0..3_000).map(|_| dice.roll(200)));
+        sizes.extend((0..10).map(|_| dice.roll(400_000)));
+        for size in sizes {
+            // As a request it is SET, and as a reply an array of three.
+            bytes.extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${size}\r\n").as_bytes());
+            bytes.extend(std::iter::repeat_n(b'x', size));
+            bytes.extend_from_slice(b"\r\n");
+        }
+        assert_eq!(comes_back_unchanged(bytes, seed), Reason::ClientClosed);
+    }
+}
+
+#[test]
+fn commands_are_counted() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    client.write_all(b"GET a\r\nGET b\r\n").unwrap();
+    expect(&mut upstream, b"GET a\r\nGET b\r\n");
+    upstream.write_all(b"$1\r\nx\r\n$1\r\ny\r\n").unwrap();
+    expect(&mut client, b"$1\r\nx\r\n$1\r\ny\r\n");
+    let stats = house.stats();
+    assert_eq!((stats.commands, stats.replies, stats.dials, stats.open), (3, 3, 1, 1));
+}
+
+#[test]
+fn the_clients_end_is_passed_on_and_replies_still_come() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    client.write_all(b"GET k\r\n").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(rest(&mut upstream), b"GET k\r\n");
+    upstream.write_all(b"$1\r\nv\r\n").unwrap();
+    expect(&mut client, b"$1\r\nv\r\n");
+    drop(upstream);
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::ClientClosed);
+    assert_eq!(house.hints(), []);
+}
+
+#[test]
+fn the_targets_end_is_passed_on_and_requests_still_go() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    upstream.write_all(b"+BYE\r\n").unwrap();
+    upstream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(rest(&mut client), b"+BYE\r\n");
+    client.write_all(b"GET k\r\n").unwrap();
+    expect(&mut upstream, b"GET k\r\n");
+    drop(client);
+    assert_eq!(rest(&mut upstream), b"");
+    house.ended(Reason::UpstreamClosed);
+    assert_eq!(house.hints(), [Hint::UpstreamEnded]);
+}
+
+#[test]
+fn who_never_ends_the_second_direction_is_closed() {
+    let backend = Backend::new();
+    for client_first in [true, false] {
+        let timeout = std::time::Duration::from_millis(50);
+        let mut house = House::new(Options { half_close_timeout: timeout, ..Options::default() });
+        house.commit(backend.addr());
+        let (mut client, mut upstream) = session(&house, &backend);
+        let (ended, other) = if client_first { (&mut client, &mut upstream) } else { (&mut upstream, &mut client) };
+        ended.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(rest(other), b"");
+        assert_eq!(rest(ended), b"");
+        house.ended(Reason::HalfCloseTimeout);
+    }
+}
+
+#[test]
+fn a_reset_by_the_client_closes_the_connection_to_the_target() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (client, mut upstream) = session(&house, &backend);
+    reset(client);
+    assert_eq!(rest(&mut upstream), b"");
+    house.ended(Reason::ClientReset);
+}
+
+#[test]
+fn a_reset_by_the_target_closes_the_client() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, upstream) = session(&house, &backend);
+    reset(upstream);
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::UpstreamReset);
+    assert_eq!(house.hints(), [Hint::UpstreamEnded]);
+}
+
+#[test]
+fn last_words_of_the_target_are_delivered_though_it_refuses_what_comes() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let mut client = house.client();
+    let mut upstream = backend.accept();
+    upstream.write_all(b"-ERR max number of clients reached\r\n").unwrap();
+    drop(upstream);
+    // The target has gone: these bytes are answered by a reset.
+    client.write_all(b"PING\r\n").unwrap();
+    expect(&mut client, b"-ERR max number of clients reached\r\n");
+}
+
+#[test]
+fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    let (mut other, mut others) = session(&house, &backend);
+    let total = 64 * 1024 * 1024_usize;
+    let bytes: Arc<Vec<u8>> = Arc::new((0..total).map(|n| u8::try_from(n % 251).unwrap()).collect());
+    let writer = {
+        let bytes = Arc::clone(&bytes);
+        thread::spawn(move || upstream.write_all(&bytes).unwrap())
+    };
+    // Everything that the kernel takes is written; then it stands still, however long it is watched.
+    let mut before = house.until("the first bytes", |stats| stats.bytes_out > 1_000_000).bytes_out;
+    for _ in 0..200 {
+        // Each round trip of another session is a turn of the worker's event loop.
+        other.write_all(b"PING\r\n").unwrap();
+        expect(&mut others, b"PING\r\n");
+        others.write_all(b"+PONG\r\n").unwrap();
+        expect(&mut other, b"+PONG\r\n");
+        before = house.stats().bytes_out.max(before);
+    }
+    assert!(before < total as u64 - 1024 * 1024 && !writer.is_finished(), "{before} of {total} bytes were taken");
+    let mut read = vec![0; total];
+    client.read_exact(&mut read).unwrap();
+    assert!(read == *bytes);
+    writer.join().unwrap();
+}
+
+#[test]
+fn hints_are_passed_on() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    client.write_all(b"SET k v\r\n").unwrap();
+    expect(&mut upstream, b"SET k v\r\n");
+    upstream.write_all(b"-READONLY You can't write against a read only replica.\r\n").unwrap();
+    let mut line = [0; 9];
+    client.read_exact(&mut line).unwrap();
+    assert_eq!(house.hints(), [Hint::Replied(resp::Hint::ReadOnly)]);
+    assert_eq!(house.stats().hints, 1);
+}
+
+#[test]
+fn an_idle_client_is_closed_where_that_is_wanted_and_a_blocked_one_is_not() {
+    let backend = Backend::new();
+    let timeout = std::time::Duration::from_millis(80);
+    let mut house = House::new(Options { client_idle_timeout: timeout, ..Options::default() });
+    house.commit(backend.addr());
+    let (mut blocked, mut blocking) = session(&house, &backend);
+    blocked.write_all(b"BLPOP q 0\r\n").unwrap();
+    expect(&mut blocking, b"BLPOP q 0\r\n");
+    let (mut idle, _upstream) = session(&house, &backend);
+    assert_eq!(rest(&mut idle), b"");
+    let (mut idle, _upstream) = session(&house, &backend);
+    assert_eq!(rest(&mut idle), b"");
+    house.until("both ends", |stats| stats.closed_for(Reason::IdleTimeout) == 2);
+    assert!(is_silent(&mut blocked));
+    blocking.write_all(b"*-1\r\n").unwrap();
+    expect(&mut blocked, b"*-1\r\n");
+}

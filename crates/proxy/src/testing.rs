@@ -1,1 +1,285 @@
-//! Stands in for tests that are being written.
+//! A proxy in the test's own process, with points that the test moves and backends that the test plays.
+//!
+//! Clients and backends are plain blocking sockets. Every read has a deadline, so a test that waits for what never comes fails
+//! and does not hang.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use drain::{Drain, Order, Settings};
+use route::{Destination, Points, Target};
+
+use crate::end::End;
+use crate::{Bound, Hint, Hints, Options, Reason, Running, Service, Snapshot};
+
+/// How long anything may take that should happen at once.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Remembers every hint.
+#[derive(Default)]
+pub(crate) struct Heard(Mutex<Vec<Hint>>);
+
+impl Hints for Heard {
+    fn hint(&self, _target: &Target, hint: Hint) {
+        self.0.lock().unwrap().push(hint);
+    }
+}
+
+/// A proxy with one service.
+pub(crate) struct House {
+    pub(crate) points: Points,
+    pub(crate) drain: Drain,
+    addr: SocketAddr,
+    heard: Arc<Heard>,
+    running: Option<Running>,
+    controller: Option<JoinHandle<drain::Summary>>,
+}
+
+impl House {
+    /// One worker, no target yet.
+    pub(crate) fn new(options: Options) -> Self {
+        Self::with(1, 1000, options)
+    }
+
+    /// One worker, default options, and the backend as its target.
+    pub(crate) fn towards(backend: &Backend) -> Self {
+        let mut house = Self::new(Options::default());
+        house.commit(backend.addr());
+        house
+    }
+
+    pub(crate) fn with(workers: usize, max_connections: usize, options: Options) -> Self {
+        let (points, route) = Points::new();
+        let heard = Arc::<Heard>::default();
+        let hints = Arc::clone(&heard) as Arc<dyn Hints>;
+        let service = Service { name: "s".into(), route, options, hints };
+        let workers = NonZeroUsize::new(workers).unwrap();
+        let bound = Bound::bind(workers, max_connections, [(service, vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
+        let addr = bound.local_addrs()[0][0];
+        let settings = Settings {
+            accept_min: Duration::ZERO,
+            accept_quiet: Duration::ZERO,
+            accept_max: Duration::ZERO,
+            drain_spread: Duration::ZERO,
+            drain_timeout: SOON,
+        };
+        let (drain, controller) = drain::new(settings);
+        let running = bound.serve(&drain).unwrap();
+        let controller = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            runtime.block_on(controller.run())
+        });
+        Self { points, drain, addr, heard, running: Some(running), controller: Some(controller) }
+    }
+
+    pub(crate) fn commit(&mut self, addr: SocketAddr) {
+        self.points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// A new client.
+    pub(crate) fn client(&self) -> TcpStream {
+        let client = TcpStream::connect(self.addr).unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        client.set_write_timeout(Some(SOON)).unwrap();
+        client.set_nodelay(true).unwrap();
+        client
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        self.running.as_ref().unwrap()
+    }
+
+    pub(crate) fn stats(&self) -> Snapshot {
+        self.running().stats().service("s").unwrap()
+    }
+
+    pub(crate) fn hints(&self) -> Vec<Hint> {
+        self.heard.0.lock().unwrap().clone()
+    }
+
+    /// Waits until the counters are as `condition` wants them.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        let begin = Instant::now();
+        loop {
+            let stats = self.stats();
+            if condition(&stats) {
+                return stats;
+            }
+            assert!(begin.elapsed() < SOON, "never came: {what}; {stats:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until a session has ended for `reason`, and checks that none has for another.
+    #[track_caller]
+    pub(crate) fn ended(&self, reason: Reason) {
+        let stats = self.until("the end of a session", |stats| stats.closed_in_all() > 0);
+        let others = Reason::ALL.iter().filter(|it| stats.closed_for(**it) > 0).collect::<Vec<_>>();
+        assert_eq!(others, [&reason]);
+    }
+
+    /// Ends it by a drain and returns how that went.
+    pub(crate) fn end(mut self, order: Order) -> (drain::Summary, Snapshot) {
+        self.drain.order(order);
+        let summary = self.controller.take().unwrap().join().unwrap();
+        let running = self.running.take().unwrap();
+        let stats = running.stats().clone();
+        running.join().unwrap();
+        (summary, stats.service("s").unwrap())
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.drain.order(Order::Cut);
+        if let Some(controller) = self.controller.take() {
+            drop(controller.join());
+        }
+        if let Some(running) = self.running.take() {
+            let ended = running.join();
+            assert!(std::thread::panicking() || ended.is_ok(), "{ended:?}");
+        }
+    }
+}
+
+/// A server played by the test.
+pub(crate) struct Backend(TcpListener);
+
+impl Backend {
+    pub(crate) fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    /// The next connection of the proxy.
+    pub(crate) fn accept(&self) -> TcpStream {
+        self.0.set_nonblocking(true).unwrap();
+        let begin = Instant::now();
+        loop {
+            match self.0.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).unwrap();
+                    stream.set_read_timeout(Some(SOON)).unwrap();
+                    stream.set_write_timeout(Some(SOON)).unwrap();
+                    stream.set_nodelay(true).unwrap();
+                    return stream;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && begin.elapsed() < SOON => {
+                    std::thread::yield_now();
+                }
+                Err(error) => panic!("no connection came: {error}"),
+            }
+        }
+    }
+
+    /// Whether somebody has connected and was not accepted yet.
+    pub(crate) fn is_called(&self) -> bool {
+        self.0.set_nonblocking(true).unwrap();
+        self.0.accept().is_ok()
+    }
+}
+
+/// A client and the backend's end of its session, which has exchanged a byte each way.
+pub(crate) fn session(house: &House, backend: &Backend) -> (TcpStream, TcpStream) {
+    let mut client = house.client();
+    let mut upstream = backend.accept();
+    client.write_all(b"PING\r\n").unwrap();
+    expect(&mut upstream, b"PING\r\n");
+    upstream.write_all(b"+PONG\r\n").unwrap();
+    expect(&mut client, b"+PONG\r\n");
+    (client, upstream)
+}
+
+/// Reads exactly these bytes.
+#[track_caller]
+pub(crate) fn expect(stream: &mut TcpStream, bytes: &[u8]) {
+    let mut read = vec![0; bytes.len()];
+    stream.read_exact(&mut read).unwrap();
+    assert_eq!(String::from_utf8_lossy(&read), String::from_utf8_lossy(bytes));
+}
+
+/// Reads to the end, which must come, and be none of the broken kind.
+#[track_caller]
+pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut read = Vec::new();
+    stream.read_to_end(&mut read).unwrap();
+    read
+}
+
+/// Whether there is nothing to be read at this moment, not even an end.
+pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let silent = matches!(stream.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).unwrap();
+    silent
+}
+
+/// Closes a socket so that its peer gets a reset.
+pub(crate) fn reset(stream: TcpStream) {
+    let socket = socket2::Socket::from(stream);
+    socket.set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// An end of a session without a socket: what it has to say, how much it takes, and what it was told.
+#[derive(Debug, Default)]
+pub(crate) struct Puppet {
+    /// What it says, a read each; an empty one is its end.
+    pub(crate) says: VecDeque<Vec<u8>>,
+    /// How many bytes it takes before it makes the other side wait.
+    pub(crate) takes: usize,
+    /// What was written to it.
+    pub(crate) heard: Vec<u8>,
+    /// It was told that the other direction has ended.
+    pub(crate) told: bool,
+    /// Largest read that was asked of it since this was last set.
+    pub(crate) asked: usize,
+}
+
+impl Puppet {
+    pub(crate) fn saying(words: &[&[u8]]) -> Self {
+        let says = words.iter().map(|word| word.to_vec()).collect();
+        Self { says, takes: usize::MAX, ..Self::default() }
+    }
+}
+
+impl End for Puppet {
+    fn poll_read(&mut self, _cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.asked = self.asked.max(buffer.len());
+        let Some(mut word) = self.says.pop_front() else { return Poll::Pending };
+        let n = word.len().min(buffer.len());
+        buffer[..n].copy_from_slice(&word[..n]);
+        if n < word.len() {
+            self.says.push_front(word.split_off(n));
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write(&mut self, _cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let n = bytes.len().min(self.takes);
+        if n == 0 {
+            return Poll::Pending;
+        }
+        self.takes -= n;
+        self.heard.extend_from_slice(&bytes[..n]);
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.told = true;
+        Poll::Ready(Ok(()))
+    }
+}

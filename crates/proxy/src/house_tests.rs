@@ -1,0 +1,182 @@
+//! The house as a whole: how many it lets in, and how it closes.
+
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+use std::time::Instant;
+
+use drain::Order;
+
+use crate::testing::{Backend, House, SOON, expect, is_silent, rest, session};
+use crate::{Options, Reason};
+
+#[test]
+fn one_too_many_is_refused_in_the_words_of_redis() {
+    let backend = Backend::new();
+    for (total, of_the_service) in [(2, 100), (100, 2)] {
+        let mut house = House::with(1, total, Options { max_connections: of_the_service, ..Options::default() });
+        house.commit(backend.addr());
+        let first = session(&house, &backend);
+        let _second = session(&house, &backend);
+        for _ in 0..3 {
+            let mut third = house.client();
+            assert_eq!(rest(&mut third), b"-ERR max number of clients reached\r\n");
+        }
+        let stats = house.stats();
+        assert_eq!((stats.accepted, stats.refused, stats.open), (2, 3, 2));
+        drop(first);
+        house.until("a free place", |stats| stats.open == 1);
+        // The place is given back when the session is dropped, a moment after it was counted.
+        let begin = Instant::now();
+        while house.stats().accepted == 2 {
+            assert!(begin.elapsed() < SOON);
+            let mut client = house.client();
+            client.write_all(b"PING\r\n").unwrap();
+            if house.until("an answer", |now| now.accepted + now.refused > stats.accepted + stats.refused).accepted == 3
+            {
+                expect(&mut backend.accept(), b"PING\r\n");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_quiet_session_leaves_at_once_and_a_busy_one_with_its_reply() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut quiet, _upstream) = session(&house, &backend);
+    let (mut busy, mut busy_upstream) = session(&house, &backend);
+    busy.write_all(b"GET k\r\n").unwrap();
+    expect(&mut busy_upstream, b"GET k\r\n");
+    house.drain.order(Order::DrainAtOnce);
+    assert_eq!(rest(&mut quiet), b"");
+    drop(quiet);
+    assert!(is_silent(&mut busy));
+    busy_upstream.write_all(b"$1\r\nv\r\n").unwrap();
+    assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
+    drop(busy);
+    let (summary, stats) = house.end(Order::Drain);
+    assert_eq!((summary.tally.asked, summary.tally.cut), (2, 0));
+    assert_eq!((stats.closed_for(Reason::Drained), stats.open), (2, 0));
+}
+
+#[test]
+fn the_listener_is_closed_by_a_drain_and_those_in_the_queue_are_served() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut busy, mut busy_upstream) = session(&house, &backend);
+    busy.write_all(b"GET k\r\n").unwrap();
+    expect(&mut busy_upstream, b"GET k\r\n");
+    let mut late = house.client();
+    late.write_all(b"PING\r\n").unwrap();
+    house.drain.order(Order::DrainAtOnce);
+    let mut late_upstream = backend.accept();
+    expect(&mut late_upstream, b"PING\r\n");
+    late_upstream.write_all(b"+PONG\r\n").unwrap();
+    assert_eq!(rest(&mut late), b"+PONG\r\n");
+    let begin = Instant::now();
+    while TcpStream::connect(house.addr()).is_ok() {
+        assert!(begin.elapsed() < SOON, "still listening");
+    }
+    drop((late, late_upstream));
+    busy_upstream.write_all(b"$1\r\nv\r\n").unwrap();
+    assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
+}
+
+#[test]
+fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    house.drain.order(Order::DrainAtOnce);
+    // Seven requests ahead, for ever. Each is in two pieces, so that no piece ends with a request.
+    client.write_all(b"INCR a\r\nINCR a\r\nINCR a\r\nINCR a\r\nINCR a\r\nINCR a\r\nINCR ").unwrap();
+    let mut sent = 6;
+    let mut answered = 0;
+    let mut executed = 0;
+    let begin = Instant::now();
+    let leftover = loop {
+        assert!(begin.elapsed() < SOON, "never stopped");
+        let mut request = [0; 8];
+        if is_silent_or(&mut upstream, &mut request) {
+            executed += 1;
+            upstream.write_all(format!(":{executed}\r\n").as_bytes()).unwrap();
+        }
+        if client.write_all(b"a\r\nINCR ").is_err() {
+            break sent - executed;
+        }
+        sent += 1;
+        if house.stats().closed_for(Reason::Drained) == 1 {
+            break sent - executed;
+        }
+    };
+    let replies = rest_or_reset(&mut client);
+    answered += replies.iter().filter(|byte| **byte == b':').count();
+    assert_eq!(answered, executed, "every request that was forwarded was answered ({leftover} were not forwarded)");
+}
+
+/// Reads a whole request if one is there at once.
+fn is_silent_or(stream: &mut TcpStream, request: &mut [u8; 8]) -> bool {
+    use std::io::Read;
+    stream.set_nonblocking(true).unwrap();
+    let there = stream.peek(request).is_ok_and(|n| n == request.len());
+    stream.set_nonblocking(false).unwrap();
+    there && stream.read_exact(request).is_ok()
+}
+
+fn rest_or_reset(stream: &mut TcpStream) -> Vec<u8> {
+    use std::io::Read;
+    let mut read = Vec::new();
+    drop(stream.read_to_end(&mut read));
+    read
+}
+
+#[test]
+fn a_subscriber_stays_until_the_cut() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    client.write_all(b"SUBSCRIBE c\r\n").unwrap();
+    expect(&mut upstream, b"SUBSCRIBE c\r\n");
+    upstream.write_all(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n").unwrap();
+    expect(&mut client, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+    let (mut quiet, _upstream) = session(&house, &backend);
+    house.drain.order(Order::DrainAtOnce);
+    assert_eq!(rest(&mut quiet), b"");
+    upstream.write_all(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n").unwrap();
+    expect(&mut client, b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n");
+    drop(quiet);
+    let (summary, stats) = house.end(Order::Cut);
+    assert_eq!(rest(&mut client), b"");
+    assert_eq!((summary.tally.cut, stats.closed_for(Reason::Cut), stats.open), (1, 1, 0));
+}
+
+#[test]
+fn a_cut_ends_held_and_half_closed_sessions_too() {
+    let backend = Backend::new();
+    let mut house = House::towards(&backend);
+    let (half, _upstream) = session(&house, &backend);
+    half.shutdown(Shutdown::Write).unwrap();
+    house.points.hold();
+    let held = house.client();
+    house.until("the hold", |stats| stats.held == 1);
+    let begin = Instant::now();
+    let (summary, stats) = house.end(Order::Cut);
+    assert!(begin.elapsed() < SOON);
+    assert_eq!((summary.tally.cut, stats.closed_for(Reason::Cut), stats.held), (2, 2, 0));
+    drop(held);
+}
+
+#[test]
+fn heartbeats_are_young() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let running = house.running();
+    let begin = Instant::now();
+    let first = running.heartbeats()[0].age(Instant::now());
+    while running.heartbeats()[0].age(Instant::now()) >= first {
+        assert!(begin.elapsed() < SOON, "no beat");
+        std::thread::yield_now();
+    }
+    assert_eq!(running.heartbeats().len(), 1);
+    assert_eq!(running.connections(), (0, 1000));
+}

@@ -1,0 +1,222 @@
+//! What the points do to sessions: the fence, the gate, the hold, and dials that fail.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use crate::testing::{Backend, House, expect, is_silent, rest, session};
+use crate::{DialFailure, Hint, Options, Reason};
+
+fn hold(timeout: Duration) -> Options {
+    Options { hold_timeout: timeout, ..Options::default() }
+}
+
+#[test]
+fn no_byte_reaches_the_old_target_after_the_fence_fell() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut house = House::with(2, 1000, Options::default());
+    for round in 0..60 {
+        let before = house.stats().bytes_in;
+        house.commit(old.addr());
+        let mut client = house.client();
+        let mut upstream = old.accept();
+        let reader = thread::spawn(move || {
+            let mut all = Vec::new();
+            // However it ends, what matters is what came.
+            drop(upstream.read_to_end(&mut all));
+            all
+        });
+        let mut flood = client.try_clone().unwrap();
+        let writer = thread::spawn(move || while flood.write_all(&[b'a'; 7000]).is_ok() {});
+        house.until("the flood", |stats| stats.bytes_in > before + 10_000);
+        house.commit(new.addr());
+        // From here on it is certain that the fence had fallen before these bytes existed.
+        drop(client.write_all(b"MARK"));
+        let came = reader.join().unwrap();
+        assert!(!came.contains(&b'M'), "round {round}: forwarded after the fence fell");
+        drop(client);
+        writer.join().unwrap();
+        // A new client goes to the new target.
+        let mut client = house.client();
+        client.write_all(b"b").unwrap();
+        expect(&mut new.accept(), b"b");
+    }
+    assert!(house.stats().closed_for(Reason::Fenced) >= 60);
+}
+
+#[test]
+fn a_fenced_client_reads_whole_replies_and_then_an_end() {
+    let (old, new) = (Backend::new(), Backend::new());
+    let mut house = House::towards(&old);
+    let (mut client, mut upstream) = session(&house, &old);
+    client.write_all(b"GET k\r\n").unwrap();
+    expect(&mut upstream, b"GET k\r\n");
+    upstream.write_all(b"$1\r\nv\r\n").unwrap();
+    house.commit(new.addr());
+    // Unread bytes in the proxy's socket must not turn the end into a reset.
+    client.write_all(b"GET k\r\n").unwrap();
+    let came = rest(&mut client);
+    // Whether the reply was already with the proxy is the network's affair.
+    assert!(came.is_empty() || came == b"$1\r\nv\r\n", "{came:?}");
+    house.ended(Reason::Fenced);
+}
+
+#[test]
+fn while_the_gate_is_shut_requests_wait_and_replies_flow() {
+    let backend = Backend::new();
+    let mut house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    client.write_all(b"GET k\r\n").unwrap();
+    expect(&mut upstream, b"GET k\r\n");
+    for _ in 0..50 {
+        house.points.hold();
+        client.write_all(b"GET l\r\n").unwrap();
+        upstream.write_all(b"$1\r\nv\r\n").unwrap();
+        // The session is polled for the reply, with the request waiting before it.
+        expect(&mut client, b"$1\r\nv\r\n");
+        assert!(is_silent(&mut upstream));
+        house.points.release();
+        expect(&mut upstream, b"GET l\r\n");
+    }
+}
+
+#[test]
+fn a_gate_that_shuts_and_opens_between_two_looks_loses_no_later_move() {
+    let backend = Backend::new();
+    let mut house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    for _ in 0..200 {
+        house.points.hold();
+        house.points.release();
+    }
+    house.points.hold();
+    client.write_all(b"GET l\r\n").unwrap();
+    upstream.write_all(b"+x\r\n").unwrap();
+    expect(&mut client, b"+x\r\n");
+    assert!(is_silent(&mut upstream));
+    house.points.release();
+    expect(&mut upstream, b"GET l\r\n");
+    house.points.clear();
+    assert_eq!(rest(&mut client), b"");
+}
+
+#[test]
+fn a_held_clients_request_goes_to_the_first_target() {
+    let backend = Backend::new();
+    let mut house = House::new(Options::default());
+    let mut client = house.client();
+    client.write_all(b"PING\r\n").unwrap();
+    house.until("the hold", |stats| stats.held == 1);
+    // More than is kept for a held client.
+    let large = vec![b'x'; 100_000];
+    client.write_all(format!("*2\r\n$4\r\nECHO\r\n${}\r\n", large.len()).as_bytes()).unwrap();
+    client.write_all(&large).unwrap();
+    client.write_all(b"\r\n").unwrap();
+    house.commit(backend.addr());
+    let mut upstream = backend.accept();
+    expect(&mut upstream, b"PING\r\n*2\r\n$4\r\nECHO\r\n$100000\r\n");
+    let mut read = vec![0; large.len() + 2];
+    upstream.read_exact(&mut read).unwrap();
+    assert!(read.starts_with(&large) && read.ends_with(b"\r\n"));
+    assert_eq!(house.stats().held, 0);
+    upstream.write_all(b"+PONG\r\n").unwrap();
+    expect(&mut client, b"+PONG\r\n");
+    house.until("the first reply", |stats| stats.commands == 2);
+}
+
+#[test]
+fn a_client_is_held_at_a_shut_gate_too() {
+    let backend = Backend::new();
+    let mut house = House::towards(&backend);
+    house.points.hold();
+    let _client = house.client();
+    house.until("the hold", |stats| stats.held == 1);
+    assert!(!backend.is_called());
+    house.points.release();
+    backend.accept();
+}
+
+#[test]
+fn a_hold_ends_in_time() {
+    let house = House::new(hold(Duration::from_millis(30)));
+    let mut client = house.client();
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::HoldTimeout);
+    assert_eq!(house.stats().held, 0);
+}
+
+#[test]
+fn a_held_client_that_goes_away_is_forgotten() {
+    let backend = Backend::new();
+    let mut house = House::new(Options::default());
+    let mut client = house.client();
+    client.write_all(b"SET k v\r\n").unwrap();
+    house.until("the hold", |stats| stats.held == 1);
+    drop(client);
+    house.ended(Reason::HoldAbandoned);
+    house.commit(backend.addr());
+    assert!(!backend.is_called());
+}
+
+#[test]
+fn only_so_many_are_held() {
+    let house = House::new(Options { max_held: 1, ..Options::default() });
+    let _held = house.client();
+    house.until("the hold", |stats| stats.held == 1);
+    let mut other = house.client();
+    assert_eq!(rest(&mut other), b"");
+    house.ended(Reason::HoldFull);
+    assert_eq!((house.stats().held, house.stats().open), (1, 1));
+}
+
+/// A port that refuses until it is told to listen.
+fn closed_port() -> (socket2::Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    let addr = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, addr)
+}
+
+#[test]
+fn a_target_that_is_just_starting_is_dialled_again() {
+    let (socket, addr) = closed_port();
+    let mut house = House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
+    house.commit(addr);
+    let mut client = house.client();
+    client.write_all(b"PING\r\n").unwrap();
+    house.until("a refusal", |stats| stats.dial_failures[DialFailure::Refused as usize] >= 2);
+    socket.listen(16).unwrap();
+    let (upstream, _) = socket.accept().unwrap();
+    expect(&mut TcpStream::from(upstream), b"PING\r\n");
+    assert_eq!(house.hints()[0], Hint::DialFailed(DialFailure::Refused));
+    assert_eq!(house.stats().dials, 1);
+}
+
+#[test]
+fn a_target_that_keeps_refusing_is_given_up() {
+    let (_socket, addr) = closed_port();
+    let mut house = House::new(Options { connect_timeout: Duration::from_millis(100), ..Options::default() });
+    house.commit(addr);
+    let mut client = house.client();
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::DialFailed);
+    let attempts = house.stats().dial_failures[DialFailure::Refused as usize];
+    assert!((2..=6).contains(&attempts), "{attempts}");
+}
+
+#[test]
+fn a_client_whose_target_refuses_follows_the_points() {
+    let (_socket, addr) = closed_port();
+    let backend = Backend::new();
+    let mut house = House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
+    house.commit(addr);
+    let mut client = house.client();
+    client.write_all(b"PING\r\n").unwrap();
+    house.until("a refusal", |stats| stats.dial_failures[DialFailure::Refused as usize] >= 1);
+    house.points.hold();
+    house.until("the hold", |stats| stats.held == 1);
+    house.commit(backend.addr());
+    expect(&mut backend.accept(), b"PING\r\n");
+}

@@ -1,0 +1,89 @@
+//! The pump between two puppets: what must happen without a turn of the event loop, and how small a session is.
+
+use std::sync::Arc;
+
+use route::{Destination, Points};
+
+use crate::limits::Places;
+use crate::pump::{Pump, Stopped};
+use crate::session::Session;
+use crate::stats::Stats;
+use crate::testing::Puppet;
+use crate::worker::{Seat, Shared};
+use crate::{NoHints, Options, Reason, Service};
+
+fn seat() -> (Points, Seat) {
+    let (mut points, route) = Points::new();
+    let addr = "127.0.0.1:1".parse().unwrap();
+    points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
+    let service = Arc::new(Service { name: "s".into(), route, options: Options::default(), hints: Arc::new(NoHints) });
+    let places = || Places::new(1);
+    let shared = Arc::new(Shared { service, places: places(), held: places(), total: places() });
+    let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
+    let (drain, _controller) = drain::new(drain::Settings::default());
+    (points, Seat { shared, block, drain })
+}
+
+async fn pump(seat: &Seat, fence_first: Option<&mut Points>, client: &mut Puppet, upstream: &mut Puppet) -> Stopped {
+    let target = seat.shared.service.route.current().unwrap();
+    if let Some(points) = fence_first {
+        points.clear();
+    }
+    let ticket = seat.drain.ticket();
+    Pump::new((client, upstream), seat, &target, Vec::new()).run(&ticket).await
+}
+
+#[tokio::test]
+async fn a_waiting_request_goes_out_in_the_first_poll() {
+    let (_points, seat) = seat();
+    let (mut client, mut upstream) = (Puppet::saying(&[b"PING\r\n"]), Puppet::saying(&[]));
+    let target = seat.shared.service.route.current().unwrap();
+    let ticket = seat.drain.ticket();
+    {
+        let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, b"INFO\r\n".to_vec());
+        let running = pump.run(&ticket);
+        let mut running = std::pin::pin!(running);
+        let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(running.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+    }
+    assert_eq!(upstream.heard, b"INFO\r\nPING\r\n");
+}
+
+#[tokio::test]
+async fn after_the_fence_what_was_said_is_delivered_and_nothing_more_is_sent() {
+    let (mut points, seat) = seat();
+    let (mut client, mut upstream) = (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[b"+OK\r\n"]));
+    let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
+    assert_eq!(stopped.reason, Reason::Fenced);
+    assert_eq!((client.heard.as_slice(), upstream.heard.len(), upstream.told), (&b"+OK\r\n"[..], 0, false));
+    assert_eq!((stopped.bytes_in, stopped.bytes_out, client.says.len()), (0, 5, 1));
+}
+
+#[tokio::test]
+async fn what_a_slow_client_has_not_taken_is_handed_over_at_the_end() {
+    let (mut points, seat) = seat();
+    let (mut client, mut upstream) = (Puppet { takes: 2, ..Puppet::default() }, Puppet::saying(&[b"+OK\r\n"]));
+    let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
+    assert_eq!((stopped.reason, stopped.undelivered.as_slice()), (Reason::Fenced, &b"K\r\n"[..]));
+}
+
+#[tokio::test]
+async fn both_ends_end_it() {
+    let (_points, seat) = seat();
+    let (mut client, mut upstream) = (Puppet::saying(&[b"QUIT\r\n", b""]), Puppet::saying(&[b"+OK\r\n", b""]));
+    let stopped = pump(&seat, None, &mut client, &mut upstream).await;
+    assert_eq!((stopped.reason, upstream.told), (Reason::ClientClosed, true));
+    assert_eq!((stopped.bytes_in, stopped.bytes_out), (6, 5));
+}
+
+#[tokio::test]
+async fn a_session_is_small() {
+    let (_points, seat) = seat();
+    let places = (seat.shared.places.take().unwrap(), seat.shared.total.take().unwrap());
+    let session = Session::new("127.0.0.1:1".parse().unwrap(), Arc::new(seat), places);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let size = size_of_val(&session.run(client));
+    // Of it, 192 are the ledger and about 300 the places in the bells' waiting lists.
+    assert!(size <= 1120, "{size} bytes");
+}
