@@ -211,6 +211,7 @@ impl Discovery {
                 if group.next_deadline() <= now {
                     group.step(Event::Tick, &self.links);
                 }
+                group.vouch();
             }
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;

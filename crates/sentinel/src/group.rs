@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use route::{Destination, Points};
@@ -33,6 +33,8 @@ pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     machine: Machine,
     points: Points,
+    /// How long the points may be believed after a look at everything: what the machine calls a stall.
+    trust: Duration,
     keeper: Arc<Keeper>,
     canaries: BTreeMap<NodeAddr, Canary>,
     /// Who told of which other sentinels, and where they are said to be.
@@ -54,7 +56,7 @@ impl Group {
         keeper: Keeper,
         out: mpsc::Sender<Incoming>,
     ) -> Self {
-        let now = Instant::now();
+        let (now, trust) = (Instant::now(), rules.stall);
         let machine = Machine::new(now, rules, seeds);
         let (name, keeper) = (Arc::clone(name), Arc::new(keeper));
         let first = Seen {
@@ -75,6 +77,7 @@ impl Group {
             name,
             machine,
             points,
+            trust,
             keeper,
             canaries: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -109,6 +112,12 @@ impl Group {
             info!(service = %self.name, from = before, to = after, "discovery state");
             self.publish(links);
         }
+    }
+
+    /// Everything that was due has been looked at: the points may be believed for a while. Not earlier, because after a stall of
+    /// the process the machine has to shut the gate first.
+    pub(crate) fn vouch(&mut self) {
+        self.points.vouch_for(self.trust);
     }
 
     /// A canary's answer, with what it was refused.
