@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Events, Load, wait_until};
+use harness::{Cluster, Events, Load, Signal, wait_until};
 
 use crate::{metric, pointsman};
 
@@ -112,4 +112,32 @@ fn back_and_forth_every_failover_is_followed() {
         // Sentinel itself needs the old master demoted before it can be promoted again.
         cluster.wait_whole();
     }
+}
+
+#[test]
+fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let old = cluster.master();
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a patient client");
+    assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
+    pointsman.process().signal(Signal::STOP);
+    let stopped = Instant::now();
+    let failover = cluster.failover();
+    // The request waits in the kernel and is the first thing a worker finds when it goes on; the old master still takes writes.
+    client.send(&harness::encode(&["SET", "stale", "1"])).expect("send");
+    wait_until("longer than the process may be believed to have been away", PATIENCE, || {
+        stopped.elapsed() > Duration::from_secs(4)
+    });
+    assert_eq!(old.role().expect("ROLE"), "master", "this test needs the old master to be a zombie still");
+    pointsman.process().signal(Signal::CONT);
+    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    // The client either got its answer from the new master or lost its connection; the old master saw nothing.
+    if client.read_value().is_ok_and(|answer| answer.is_ok()) {
+        let there = cluster.node_at(failover.to).expect("the new master").ask(&["GET", "stale"]).expect("GET");
+        assert_eq!(there.text(), Some("1"));
+    }
+    assert_eq!(old.ask(&["EXISTS", "stale"]).expect("EXISTS").int(), Some(0), "the superseded master was written to");
+    assert!(metric(&pointsman, "pointsman_stalls_total{service=\"mymaster\"}") >= Some(1.0));
 }

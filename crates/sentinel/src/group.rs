@@ -56,7 +56,7 @@ impl Group {
         keeper: Keeper,
         out: mpsc::Sender<Incoming>,
     ) -> Self {
-        let (now, trust) = (Instant::now(), rules.stall);
+        let (now, trust) = (Instant::now(), rules.stall.max(rules.poll * 2));
         let machine = Machine::new(now, rules, seeds);
         let (name, keeper) = (Arc::clone(name), Arc::new(keeper));
         let first = Seen {
