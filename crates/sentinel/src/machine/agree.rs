@@ -20,7 +20,7 @@ pub struct Claim {
     pub votes: usize,
     /// Whether that is more than half of the electorate.
     pub majority: bool,
-    /// When a voter last named another address; `None` if none does.
+    /// When a voter whose vote counts last named another address, or this one at a lower epoch; `None` if none does.
     pub contradicted_at: Option<Instant>,
 }
 
@@ -79,7 +79,8 @@ fn leading(votes: &[&Vote], majority: usize, favourite: Option<&NodeAddr>) -> Op
             votes_one.cmp(votes_two).then_with(|| liked(one).cmp(&liked(two))).then_with(|| two.cmp(one))
         })
         .map(|(addr, count)| ((*addr).clone(), *count))?;
-    let contradicted_at = votes.iter().filter(|vote| vote.addr != addr).map(|vote| vote.heard_at).max();
+    let other = |vote: &&&Vote| vote.addr != addr || vote.epoch != epoch;
+    let contradicted_at = votes.iter().filter(other).map(|vote| vote.heard_at).max();
     Some(Claim { addr, epoch, votes: count, majority: count >= majority, contradicted_at })
 }
 

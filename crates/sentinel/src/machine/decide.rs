@@ -22,6 +22,7 @@ impl Machine {
         let was_split = matches!(self.finding, Finding::Confirmed { split: true, .. });
         self.finding = finding.clone();
         self.weigh_minority(now);
+        self.weigh_denials(now);
         match finding {
             _ if self.is_cut_off() => {
                 self.pending = None;
@@ -62,6 +63,17 @@ impl Machine {
             && !matches!(self.state, State::NoMaster { lack: Lack::Minority, .. })
         {
             self.take_away(now, Lack::Minority);
+        }
+    }
+
+    /// Evidence that a majority has taken back by naming something else since is none any more.
+    fn weigh_denials(&mut self, now: Instant) {
+        let floor = self.committed.as_ref().map_or(0, |committed| committed.epoch);
+        if let State::Committing { addr, epoch, evidence_at, .. } = &self.state
+            && self.committed.as_ref().is_some_and(|committed| committed.addr != *addr || committed.epoch != *epoch)
+            && self.voters.denials(*evidence_at, addr, *epoch, floor) >= self.voters.majority()
+        {
+            self.disarm(now);
         }
     }
 
@@ -272,9 +284,13 @@ impl Machine {
     }
 
     fn run_out(&mut self, now: Instant) {
-        if matches!(self.state, State::Armed { until, .. } if now >= until) {
-            self.expire_hold(now);
+        match &self.state {
+            State::Armed { until, .. } if now >= *until => self.expire_hold(now),
+            State::Committing { until, basis: Basis::Solo, .. } if now >= *until => self.disarm(now),
+            State::Committing { until, .. } if now >= *until => self.take_away(now, Lack::Unverified),
+            _ => {}
         }
+        // Back in suspicion, the gate stays shut without a gap if nobody is there to open it to.
         let target = self.committed.as_ref().filter(|it| it.published).and_then(|it| self.nodes.get(&it.addr));
         let gone = target.is_some_and(|node| node.is_gone(self.rules.unreachable));
         match &self.state {
@@ -283,8 +299,6 @@ impl Machine {
                 self.state = State::Stable;
                 self.story.dismissed();
             }
-            State::Committing { until, basis: Basis::Solo, .. } if now >= *until => self.disarm(now),
-            State::Committing { until, .. } if now >= *until => self.take_away(now, Lack::Unverified),
             _ => {}
         }
         if matches!(self.state, State::Stable) && now >= self.hint_after + HINT_PAUSE_MAX {

@@ -62,7 +62,7 @@ impl Machine {
     fn follow_announcement(&mut self, now: Instant, from: &MyId, view: &View, newer: bool) {
         let Some(announced) = self.updating_from.get(from) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
-        let rose = announced.was.is_none_or(|was| view.epoch > was);
+        let rose = view.epoch > announced.was;
         if rose || !fresh {
             let peer = announced.peer.clone();
             self.updating_from.remove(from);
@@ -95,8 +95,9 @@ impl Machine {
                 self.suspect(now);
             }
             (Notice::ConfigUpdateFrom { peer }, Some(from)) => {
-                if self.updating_from.len() < MAX_VOTERS {
-                    let was = self.voters.epoch_of(&from);
+                // Of a sentinel whose last word is not known it could not be told which view follows the hello.
+                let was = self.voters.epoch_of(&from).filter(|_| self.updating_from.len() < MAX_VOTERS);
+                if let Some(was) = was {
                     self.updating_from.insert(from, Announced { peer, at: now, was });
                 }
             }

@@ -165,7 +165,7 @@ struct Announced {
     peer: MyId,
     at: Instant,
     /// The epoch of its last view before that; the view that follows the hello is the one with a higher epoch.
-    was: Option<Epoch>,
+    was: Epoch,
 }
 
 /// A claim that waits for its grace.

@@ -1,1 +1,427 @@
+//! Arbitrary streams of events, judged by the independent witness: whatever sentinels and nodes say, in whatever order, the
+//! safety rules hold; and as soon as they agree, the machine does too.
 
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::tests::Witness;
+use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
+use super::{Action, Event, Machine, State};
+use crate::{Epoch, Minority, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Rules, View};
+
+const LETTERS: [Letter; 4] = ['A', 'B', 'C', 'D'];
+
+/// One thing that happens. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only each other.
+#[derive(Debug, Clone)]
+enum Happening {
+    View {
+        from: u8,
+        addr: Letter,
+        epoch: Epoch,
+        flags: u8,
+        peers: Option<Vec<u8>>,
+    },
+    Notice {
+        from: Option<u8>,
+        notice: Notice,
+    },
+    /// One of the open questions is answered; `keep` leaves it open, so that the answer comes twice.
+    Answer {
+        which: usize,
+        answer: Said,
+        keep: bool,
+    },
+    /// One of the open questions is never answered.
+    Lose {
+        which: usize,
+    },
+    Canary(Letter),
+    Hint,
+    Wait(u64),
+    Stall(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Said {
+    Master,
+    Promoted,
+    Unreadable,
+    Restarted,
+    Loading,
+    Replica,
+    Failed(ProbeFailure),
+}
+
+fn letter() -> impl Strategy<Value = Letter> {
+    prop::sample::select(LETTERS.to_vec())
+}
+
+fn notice() -> impl Strategy<Value = Notice> {
+    prop_oneof![
+        3 => letter().prop_map(|to| Notice::Switched { to: node(to) }),
+        3 => (1_u8..=5).prop_map(|peer| Notice::ConfigUpdateFrom { peer: id(peer) }),
+        2 => letter().prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
+        1 => letter().prop_map(|candidate| Notice::Promoted { candidate: node(candidate) }),
+        1 => Just(Notice::Aborted),
+        1 => Just(Notice::Trouble),
+        1 => Just(Notice::Changed),
+    ]
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    use ProbeFailure::{Denied, Rejected, Silent, Unreachable};
+    prop_oneof![
+        4 => Just(Said::Master),
+        3 => Just(Said::Promoted),
+        1 => Just(Said::Unreadable),
+        1 => Just(Said::Restarted),
+        1 => Just(Said::Loading),
+        3 => Just(Said::Replica),
+        3 => Just(Said::Failed(Unreachable)),
+        1 => prop::sample::select(vec![Said::Failed(Silent), Said::Failed(Denied), Said::Failed(Rejected)]),
+    ]
+}
+
+fn a_view(any_peers: bool) -> BoxedStrategy<Happening> {
+    let peers =
+        if any_peers { prop::option::of(prop::collection::vec(1_u8..=9, 0..4)).boxed() } else { Just(None).boxed() };
+    let from = prop_oneof![8 => 1_u8..=3, 1 => 4_u8..=5];
+    (from, letter(), 4_u64..=8, any::<u8>(), peers)
+        .prop_map(|(from, addr, epoch, flags, peers)| Happening::View { from, addr, epoch, flags, peers })
+        .boxed()
+}
+
+fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        8 => a_view(any_peers),
+        3 => (prop::option::of(1_u8..=5), notice()).prop_map(|(from, notice)| Happening::Notice { from, notice }),
+        10 => (any::<usize>(), said(), prop::bool::weighted(0.1))
+            .prop_map(|(which, answer, keep)| Happening::Answer { which, answer, keep }),
+        1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
+        1 => letter().prop_map(Happening::Canary),
+        1 => Just(Happening::Hint),
+        4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000].prop_map(Happening::Wait),
+        1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
+    ]
+}
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let minority = prop_oneof![4 => Just(Minority::Keep), 1 => Just(Minority::Hold), 1 => Just(Minority::Cut)];
+    minority.prop_map(|minority| Rules { minority, ..Rules::default() })
+}
+
+/// A machine, its clock, its open questions, and the witness.
+struct World {
+    machine: Machine,
+    now: Instant,
+    open: Vec<(NodeAddr, Instant)>,
+    witness: Witness,
+    log: Vec<(Instant, Action)>,
+    ticks: u64,
+    asked: bool,
+}
+
+impl World {
+    fn new(rules: Rules, witness: Witness) -> Self {
+        let now = Instant::now() + Duration::from_secs(3600);
+        let machine = Machine::new(now, rules, 3);
+        Self { machine, now, open: Vec::new(), witness, log: Vec::new(), ticks: 0, asked: false }
+    }
+
+    fn step(&mut self, event: Event) {
+        let actions = self.machine.step(self.now, event.clone());
+        self.witness.saw(self.now, &event, &actions, self.machine.committed());
+        assert_eq!(self.machine.broken_invariant(), None);
+        assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already");
+        let target = self.machine.committed().is_some_and(|it| it.published);
+        assert!(target || !matches!(self.machine.state(), State::Stable | State::Suspect { .. } | State::Armed { .. }));
+        for action in actions {
+            match &action {
+                Action::Probe(addr) => self.open.push((addr.clone(), self.now)),
+                Action::Ask => self.asked = true,
+                _ => {}
+            }
+            self.log.push((self.now, action));
+        }
+        let excess = self.open.len().saturating_sub(256);
+        self.open.drain(..excess);
+    }
+
+    fn happens(&mut self, happening: &Happening) {
+        match happening.clone() {
+            Happening::View { from, addr, epoch, flags, peers } => {
+                let view = a_view_of(from, addr, epoch, flags, peers);
+                self.step(Event::View { from: id(from), view });
+            }
+            Happening::Notice { from, notice } => self.step(Event::Notice { from: from.map(id), notice }),
+            Happening::Answer { which, answer, keep } if !self.open.is_empty() => {
+                let which = which % self.open.len();
+                let (addr, asked_at) = if keep { self.open[which].clone() } else { self.open.remove(which) };
+                let outcome = outcome(&addr, answer);
+                self.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+            }
+            Happening::Lose { which } if !self.open.is_empty() => {
+                self.open.remove(which % self.open.len());
+            }
+            Happening::Answer { .. } | Happening::Lose { .. } => {}
+            Happening::Canary(letter) => self.step(Event::CanaryLost { node: node(letter) }),
+            Happening::Hint => self.step(Event::Hint),
+            Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
+            Happening::Stall(millis) => self.now += ms(millis),
+        }
+    }
+
+    /// Time goes on by `long`; after every tick `world` may answer.
+    fn wait(&mut self, long: Duration, mut world: impl FnMut(&mut Self)) {
+        let until = self.now + long;
+        loop {
+            let tick = self.machine.next_deadline().max(self.now);
+            if tick > until {
+                break;
+            }
+            self.now = tick;
+            self.ticks += 1;
+            self.step(Event::Tick);
+            world(self);
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// The world in which everybody agrees on `addr` at `epoch`, and answers within a millisecond.
+    fn agree(&mut self, addr: Letter, epoch: Epoch) {
+        while self.asked || !self.open.is_empty() {
+            self.now += ms(1);
+            if std::mem::take(&mut self.asked) {
+                for sentinel in 1..=3 {
+                    let others: Vec<Letter> = LETTERS.into_iter().filter(|letter| *letter != addr).collect();
+                    let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
+                    self.step(Event::View { from: id(sentinel), view: view(addr, epoch, &peers, &others) });
+                }
+            }
+            for (asked, asked_at) in std::mem::take(&mut self.open) {
+                let said = if asked == node(addr) { Said::Master } else { Said::Replica };
+                let outcome = outcome(&asked, said);
+                self.step(Event::Probed { node: asked, probe: Probe { asked_at, outcome } });
+            }
+        }
+    }
+
+    fn publishes(&self, addr: Letter, epoch: Epoch) -> bool {
+        let it = self.machine.committed();
+        it.is_some_and(|it| it.published && it.addr == node(addr) && it.epoch == epoch) && !self.machine.is_holding()
+    }
+
+    /// A master is committed, and all is calm.
+    fn boot(&mut self) {
+        self.step(Event::Tick);
+        self.agree('A', 5);
+        assert!(self.publishes('A', 5));
+        self.log.clear();
+    }
+}
+
+fn a_view_of(from: u8, addr: Letter, epoch: Epoch, flags: u8, peers: Option<Vec<u8>>) -> View {
+    let kin: &[u8] = if from <= 3 { &[1, 2, 3] } else { &[4, 5] };
+    let peers = peers.unwrap_or_else(|| kin.to_vec());
+    let peers: Vec<u8> = peers.into_iter().filter(|peer| *peer != from).collect();
+    let others: Vec<Letter> = LETTERS.into_iter().filter(|letter| *letter != addr).collect();
+    let mut it = view(addr, epoch, &peers, &others);
+    (it.down, it.failing_over, it.tilt) = (flags & 7 == 1, flags & 7 == 2, flags & 0x38 == 0x38);
+    if flags >= 0xe0 {
+        it.peers.iter_mut().for_each(|(_, up)| *up = false);
+    }
+    if flags == 0xc0 {
+        (it.epoch, it.run_id, it.peers) = (0, "".into(), Vec::new());
+    }
+    it
+}
+
+fn outcome(addr: &NodeAddr, said: Said) -> Result<Report, ProbeFailure> {
+    let letter = LETTERS.into_iter().find(|letter| node(*letter) == *addr).unwrap_or('Z');
+    let report = |answer: Answer| match answer {
+        Answer::Report(report) => report,
+        other => panic!("{other:?}"),
+    };
+    let plain = report(master(letter, "history-1", ""));
+    Ok(match said {
+        Said::Master => plain,
+        Said::Promoted => report(master(letter, "history-2", "history-1")),
+        Said::Unreadable => Report { lineage: None, ..plain },
+        Said::Restarted => Report { lineage: Some(lineage("another", "fresh", "")), ..plain },
+        Said::Loading => Report { role: Role::Master, pong: false, ..plain },
+        Said::Replica => report(replica(letter, 'A', "history-1")),
+        Said::Failed(failure) => return Err(failure),
+    })
+}
+
+/// How often `wanted` is in the log within any minute, at most.
+fn most_in_a_minute(log: &[(Instant, Action)], wanted: &Action) -> usize {
+    let times: Vec<Instant> = log.iter().filter(|(_, it)| it == wanted).map(|(at, _)| *at).collect();
+    times
+        .iter()
+        .map(|from| times.iter().filter(|at| **at >= *from && **at < *from + ms(60_000)).count())
+        .max()
+        .unwrap_or(0)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::default())]
+
+    /// S1, S3, S4, S5, S6 and the zombie guard, by the witness's books.
+    #[test]
+    fn whatever_is_said_the_safety_rules_hold(
+        rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(false), 1..250),
+    ) {
+        let mut world = World::new(rules.clone(), Witness::new(rules).of_electorate(3));
+        if booted {
+            world.boot();
+        }
+        for happening in &stream {
+            world.happens(happening);
+        }
+    }
+
+    /// The same where sentinels list anybody as their peers: then the electorate is anybody's guess, and votes are not counted.
+    #[test]
+    fn whatever_the_electorate_the_safety_rules_hold(
+        rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..250),
+    ) {
+        let mut world = World::new(rules.clone(), Witness::new(rules));
+        if booted {
+            world.boot();
+        }
+        for happening in &stream {
+            world.happens(happening);
+        }
+        prop_assert!(world.machine.family.len() <= 64 && world.machine.zombies.len() <= 128);
+        prop_assert!(world.machine.updating_from.len() <= 64 && world.machine.failed_holds.len() <= 3);
+    }
+
+    /// Liveness: once everybody agrees at an epoch above everything, and the node verifies, it is committed: within a poll
+    /// and three round trips where the three are the electorate, and after strangers and ghosts were dismissed otherwise.
+    #[test]
+    fn once_they_agree_the_machine_does(
+        rules in rules(), any_peers in any::<bool>(), addr in letter(),
+        stream in any::<bool>().prop_flat_map(|any_peers| prop::collection::vec(happening(any_peers), 1..120)),
+    ) {
+        let _ = any_peers;
+        let mut world = World::new(rules.clone(), Witness::new(rules));
+        for happening in &stream {
+            world.happens(happening);
+        }
+        world.open.clear();
+        let start = world.now;
+        let mut done_at = None;
+        world.wait(ms(60_000), |world| {
+            world.agree(addr, 100);
+            if done_at.is_none() && world.publishes(addr, 100) {
+                done_at = Some(world.now);
+            }
+        });
+        let took = done_at.expect("it is committed").duration_since(start);
+        let theirs = world.machine.quorum() == (3, 2);
+        prop_assert!(theirs, "strangers and ghosts are gone after a minute: {:?}", world.machine.quorum());
+        prop_assert!(took <= ms(46_000), "{took:?}");
+        prop_assert!(world.publishes(addr, 100));
+        prop_assert_eq!(world.machine.state(), &State::Stable);
+    }
+
+    /// The same, and fast, where strangers and ghosts never spoke.
+    #[test]
+    fn among_themselves_they_are_followed_within_a_poll(
+        rules in rules(), addr in letter(), stream in prop::collection::vec(happening(false), 1..120),
+    ) {
+        let mut world = World::new(rules.clone(), Witness::new(rules).of_electorate(3));
+        world.boot();
+        let stranger = |it: &&Happening| matches!(it, Happening::View { from: 4..=5, .. });
+        for happening in stream.iter().filter(|it| !stranger(it)) {
+            world.happens(happening);
+        }
+        world.open.clear();
+        let start = world.now;
+        let mut done_at = None;
+        world.wait(ms(5_000), |world| {
+            world.agree(addr, 100);
+            if done_at.is_none() && world.publishes(addr, 100) {
+                done_at = Some(world.now);
+            }
+        });
+        let took = done_at.expect("it is committed").duration_since(start);
+        prop_assert!(took <= ms(1_010), "{took:?}");
+    }
+
+    /// One voice among three, whatever it says and whatever the other nodes do, neither moves the points nor takes the master
+    /// away, and shuts the gate three times a minute at most.
+    #[test]
+    fn one_voice_cannot_stop_traffic(stream in prop::collection::vec(happening(false), 1..300)) {
+        let rules = Rules::default();
+        let mut world = World::new(rules.clone(), Witness::new(rules).of_electorate(3));
+        world.boot();
+        for happening in &stream {
+            let theirs = match happening {
+                Happening::View { from, .. } => *from == 1 || *from > 3,
+                // That an announced switch is two votes is trust in the one who announces it; not here.
+                Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
+                Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
+                Happening::Stall(_) => false,
+                _ => true,
+            };
+            match happening {
+                Happening::Wait(millis) => {
+                    for _ in 0..=millis / 100 {
+                        world.wait(ms((*millis).min(100)), |_| {});
+                        rest_confirms(&mut world);
+                    }
+                }
+                _ if theirs => world.happens(happening),
+                _ => {}
+            }
+            rest_confirms(&mut world);
+        }
+        let moved = world.log.iter().any(|(_, it)| matches!(it, Action::Commit(_) | Action::Clear(_)));
+        prop_assert!(!moved, "{:?}", world.log.iter().rev().find(|(_, it)| matches!(it, Action::Commit(_) | Action::Clear(_))));
+        prop_assert!(most_in_a_minute(&world.log, &Action::Hold) <= 3);
+    }
+
+    /// Time alone does nothing but ask, and not too often.
+    #[test]
+    fn time_alone_neither_holds_nor_clears_nor_spins(
+        booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..60),
+    ) {
+        let rules = Rules::default();
+        let mut world = World::new(rules.clone(), Witness::new(rules));
+        if booted {
+            world.boot();
+        }
+        for happening in &stream {
+            world.happens(happening);
+        }
+        world.wait(ms(30_000), |_| {});
+        (world.log, world.ticks) = (Vec::new(), 0);
+        world.wait(ms(60_000), |_| {});
+        // Every expiry, grace and hold is over by now.
+        let deeds = world.log.iter().filter(|(_, it)| !matches!(it, Action::Ask | Action::Probe(_))).count();
+        prop_assert_eq!(deeds, 0);
+        prop_assert!(world.ticks <= 60 * 20, "{} ticks in a minute", world.ticks);
+        // With every question answered at once it is busier, but not busy.
+        world.ticks = 0;
+        world.wait(ms(5_000), |world| world.agree('A', 200));
+        prop_assert!(world.ticks <= 5 * 300, "{} ticks in five seconds", world.ticks);
+    }
+}
+
+/// The master and the two others answer as they always did.
+fn rest_confirms(world: &mut World) {
+    for sentinel in [2, 3] {
+        let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
+        world.step(Event::View { from: id(sentinel), view: view('A', 5, &peers, &['B', 'C', 'D']) });
+    }
+    let (ours, rest): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut world.open).into_iter().partition(|(it, _)| *it == node('A'));
+    world.open = rest;
+    for (addr, asked_at) in ours {
+        let outcome = outcome(&addr, Said::Master);
+        world.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+    }
+}

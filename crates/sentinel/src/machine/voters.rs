@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use super::nodes::MAX_NODES;
 use crate::{Epoch, MyId, NodeAddr, View};
 
 /// The most sentinels one master's electorate may have. Far above any real deployment; a bound for a peer that lies.
@@ -54,15 +55,16 @@ pub(super) struct Voters {
 
 impl Voters {
     /// Takes note of a view. `founding` is true until the first commit, when nobody could vouch for anybody yet.
-    pub(super) fn hear(&mut self, now: Instant, id: &MyId, view: View, founding: bool) {
+    /// Lists longer than anything real are cut, since they are kept and looked through at every step.
+    pub(super) fn hear(&mut self, now: Instant, id: &MyId, mut view: View, founding: bool) {
+        view.peers.truncate(MAX_VOTERS);
+        view.replicas.truncate(MAX_NODES);
         if !self.by_id.contains_key(id) && self.by_id.len() >= MAX_VOTERS {
             return;
         }
         let voter = self.by_id.entry(id.clone()).or_default();
         voter.pinned |= founding && !view.is_empty_state();
-        if voter.endorsed.as_ref().is_some_and(|endorsed| endorsed.epoch <= view.epoch) {
-            voter.endorsed = None;
-        }
+        voter.endorsed = None;
         voter.heard = Some((view, now));
     }
 
@@ -173,7 +175,17 @@ impl Voters {
         self.by_id.iter().filter_map(|(id, voter)| voter.heard.as_ref().map(|(view, at)| (id, voter.pinned, view, *at)))
     }
 
-    /// At most one vote per MYID: its own word, or what it was endorsed with if that is newer.
+    /// How many votes heard since `since` deny `addr` at `epoch`: they name something else, at most as new and not older
+    /// than `floor`. A vote that merely expired denies nothing.
+    pub(super) fn denials(&self, since: Instant, addr: &NodeAddr, epoch: Epoch, floor: Epoch) -> usize {
+        let denies = |vote: &Vote| {
+            let other = vote.addr != *addr || vote.epoch != epoch;
+            other && vote.heard_at >= since && (floor..=epoch).contains(&vote.epoch)
+        };
+        self.votes().iter().filter(|vote| denies(vote)).count()
+    }
+
+    /// At most one vote per MYID: its own word, or what it was endorsed with since.
     pub(super) fn votes(&self) -> Vec<Vote> {
         self.by_id
             .iter()
@@ -185,11 +197,7 @@ impl Voters {
                     epoch: view.epoch,
                     heard_at: *at,
                 });
-                match (own, voter.endorsed.clone()) {
-                    (Some(own), Some(endorsed)) if endorsed.epoch > own.epoch => Some(endorsed),
-                    (Some(own), _) => Some(own),
-                    (None, endorsed) => endorsed,
-                }
+                voter.endorsed.clone().or(own)
             })
             .collect()
     }

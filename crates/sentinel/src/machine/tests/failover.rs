@@ -108,6 +108,17 @@ fn an_observers_announced_switch_is_two_votes() {
 }
 
 #[test]
+fn an_announced_switch_that_the_announced_one_denies_is_one_vote() {
+    let mut rig = Rig::booted();
+    rig.nodes.insert('B', Answer::Lost);
+    rig.at(100).switches(2, Some(1), 'B', 6);
+    rig.at(1000);
+    assert_eq!(rig.told(), ["101 hold", "101 release"], "S1 itself, asked after that, still names the old one");
+    rig.promotes('B').at(1100);
+    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+}
+
+#[test]
 fn a_switch_without_an_announcement_is_one_vote() {
     let mut rig = Rig::booted();
     rig.promotes('B');
@@ -191,6 +202,13 @@ fn one_liar_with_a_dead_address_neither_stops_traffic_nor_takes_the_master_away(
     rig.loses(2).loses(3).at(6000).change(1, |it| (it.addr, it.epoch) = (node('X'), 99));
     rig.mark();
     rig.run(600_000);
+    assert!(rig.told().is_empty(), "{:?}", rig.told());
+}
+
+#[test]
+fn one_voice_for_the_same_master_at_a_higher_epoch_cuts_nobody_while_the_others_disagree() {
+    let mut rig = Rig::booted();
+    rig.names(1, 'A', 99).run(30_000);
     assert!(rig.told().is_empty(), "{:?}", rig.told());
 }
 

@@ -156,6 +156,17 @@ fn all_sentinels_silent_for_an_hour_and_the_master_stays() {
 }
 
 #[test]
+fn nobody_says_anything_at_all_any_more_and_nothing_happens() {
+    let mut rig = Rig::booted();
+    rig.loses(1).loses(2).loses(3);
+    for letter in ['A', 'B', 'C'] {
+        rig.nodes.insert(letter, Answer::Lost);
+    }
+    rig.at(3_600_000);
+    assert!(rig.told().is_empty());
+}
+
+#[test]
 fn suspicion_ends_by_itself() {
     let mut rig = Rig::booted();
     for event in [Event::Hint, Event::CanaryLost { node: node('A') }] {

@@ -5,11 +5,10 @@ mod failover;
 mod hold;
 mod master;
 mod minority;
-mod rig;
+pub(super) mod rig;
 mod stall;
 mod voters;
 mod witness;
 mod zombie;
 
-pub(super) use rig::{Answer, Rig};
 pub(super) use witness::Witness;

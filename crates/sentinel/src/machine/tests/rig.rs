@@ -60,7 +60,6 @@ pub(in crate::machine) enum Answer {
 
 #[derive(Debug)]
 enum Due {
-    Event(Event),
     ViewOf(u8),
     ProbeOf(NodeAddr, Instant),
 }
@@ -164,7 +163,6 @@ impl Rig {
 
     fn deliver(&mut self, due: Due) {
         match due {
-            Due::Event(event) => self.step(event),
             Due::ViewOf(sentinel) => {
                 if let Some(view) = self.sentinels.get(&sentinel).cloned() {
                     self.step(Event::View { from: id(sentinel), view });
@@ -205,11 +203,6 @@ impl Rig {
     fn later(&mut self, after: Duration, due: Due) {
         self.sequence += 1;
         self.queue.insert((self.now + after, self.sequence), due);
-    }
-
-    /// `event` arrives after `millis`.
-    pub(in crate::machine) fn send_in(&mut self, millis: u64, event: Event) {
-        self.later(ms(millis), Due::Event(event));
     }
 
     /// The process is stopped for `millis`: nothing is answered, everything in flight arrives afterwards.

@@ -21,12 +21,12 @@ pub(in crate::machine) struct Witness {
     left: BTreeMap<NodeAddr, Epoch>,
     /// When each sentinel named each claim, by itself or through a peer that followed it; the last few.
     named: BTreeMap<Claim, Vec<(MyId, Instant)>>,
-    /// Everybody who ever spoke or was listed by two others: at most the electorate.
     last_epoch: BTreeMap<MyId, Epoch>,
-    announced: BTreeMap<MyId, (MyId, Instant, Option<Epoch>)>,
+    /// Whose hello each is about to follow, since when, and the epoch it named before.
+    announced: BTreeMap<MyId, (MyId, Instant, Epoch)>,
     asked: BTreeMap<NodeAddr, Vec<Instant>>,
-    /// Something else than time since the last commit.
-    anything_heard: bool,
+    /// When anything but time was last heard.
+    heard_at: Option<Instant>,
     last_step: Option<Instant>,
     /// How many votes are a majority; `None` where the scenario changes the electorate.
     majority: Option<usize>,
@@ -44,7 +44,7 @@ impl Witness {
             last_epoch: BTreeMap::new(),
             announced: BTreeMap::new(),
             asked: BTreeMap::new(),
-            anything_heard: false,
+            heard_at: None,
             last_step: None,
             majority: None,
         }
@@ -66,7 +66,9 @@ impl Witness {
     ) {
         let stalled = self.last_step.is_some_and(|last| now - last > self.rules.stall);
         self.last_step = Some(now);
-        self.anything_heard |= stalled || *event != Event::Tick;
+        if stalled || *event != Event::Tick {
+            self.heard_at = Some(now);
+        }
         self.learn(now, event);
         assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
         for action in actions {
@@ -74,7 +76,7 @@ impl Witness {
                 Action::Hold => {
                     assert!(self.published.is_some(), "held without a target");
                     assert!(!self.held, "held twice");
-                    assert!(self.anything_heard, "held out of silence");
+                    assert!(self.heard_within(now, self.rules.view_expiry), "S5: held out of silence");
                     self.held = true;
                 }
                 Action::Release => {
@@ -83,7 +85,7 @@ impl Witness {
                     self.held = false;
                 }
                 Action::Commit(commit) => self.committed(now, commit, event),
-                Action::Clear(lack) => self.cleared(*lack, event),
+                Action::Clear(lack) => self.cleared(now, *lack, event),
                 Action::Probe(node) => {
                     let asked = self.asked.entry(node.clone()).or_default();
                     asked.push(now);
@@ -121,7 +123,7 @@ impl Witness {
                     self.name(claim.clone(), from.clone(), now);
                 }
                 if let Some((peer, at, was)) = self.announced.get(from).cloned() {
-                    let rose = was.is_none_or(|was| view.epoch > was);
+                    let rose = view.epoch > was;
                     if rose {
                         self.announced.remove(from);
                     }
@@ -132,10 +134,17 @@ impl Witness {
                 self.last_epoch.insert(from.clone(), view.epoch);
             }
             Event::Notice { from: Some(from), notice: Notice::ConfigUpdateFrom { peer } } => {
-                self.announced.insert(from.clone(), (peer.clone(), now, self.last_epoch.get(from).copied()));
+                if let Some(was) = self.last_epoch.get(from) {
+                    self.announced.insert(from.clone(), (peer.clone(), now, *was));
+                }
             }
             _ => {}
         }
+    }
+
+    /// Silence for longer than any opinion stands, and any verification lasts, can be the cause of nothing.
+    fn heard_within(&self, now: Instant, long: Duration) -> bool {
+        self.heard_at.is_some_and(|at| now <= at + long + Duration::from_millis(1))
     }
 
     fn name(&mut self, claim: Claim, by: MyId, at: Instant) {
@@ -186,7 +195,6 @@ impl Witness {
         self.published = Some(claim.clone());
         self.last = Some(claim);
         self.held = false;
-        self.anything_heard = false;
     }
 
     fn verified_after_its_evidence(&self, now: Instant, commit: &Commit, claim: &Claim, probe: &Probe) {
@@ -212,9 +220,10 @@ impl Witness {
         }
     }
 
-    fn cleared(&mut self, lack: Lack, event: &Event) {
+    fn cleared(&mut self, now: Instant, lack: Lack, event: &Event) {
         let Some((target, _)) = self.published.take() else { panic!("cleared without a target") };
-        assert!(self.anything_heard, "S5: cleared out of silence");
+        let long = self.rules.view_expiry + self.rules.verify_deadline;
+        assert!(self.heard_within(now, long), "S5: cleared out of silence");
         match lack {
             Lack::Demoted => {
                 let Event::Probed { node, probe } = event else { panic!("demoted, but nobody said so") };
