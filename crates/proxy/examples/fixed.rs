@@ -1,6 +1,6 @@
 //! The data plane alone, with its points fixed on one address: for benches and for trying things by hand.
 //!
-//!     cargo run --release -p pointsman-proxy --example fixed -- 127.0.0.1:7000 127.0.0.1:6379 [WORKERS] [SPLICE_FROM]
+//!     cargo run --release -p pointsman-proxy --example fixed -- 127.0.0.1:7000 127.0.0.1:6379 [WORKERS]
 //!
 //! The first address is listened on, the second is the target. On SIGINT or SIGTERM it drains for up to two seconds, then
 //! prints its counters.
@@ -17,14 +17,13 @@ use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);
-    let listen = words.next().ok_or("usage: fixed LISTEN TARGET [WORKERS] [SPLICE_FROM]")?.parse()?;
+    let listen = words.next().ok_or("usage: fixed LISTEN TARGET [WORKERS]")?.parse()?;
     let addr: std::net::SocketAddr = words.next().ok_or("TARGET is missing")?.parse()?;
     let workers = words.next().map_or(Ok(worker_count()), |word| word.parse::<NonZeroUsize>())?;
-    let splice_from = words.next().map(|word| word.parse()).transpose()?;
 
     let (mut points, route) = Points::new();
     points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
-    let options = Options { max_connections: 100_000, splice_from, ..Options::default() };
+    let options = Options { max_connections: 100_000, ..Options::default() };
     let service = Service { name: "fixed".into(), route, options, hints: Arc::new(NoHints) };
     let settings = Settings {
         accept_min: Duration::ZERO,

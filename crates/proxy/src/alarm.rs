@@ -21,6 +21,11 @@ impl Alarm {
         self.0 = Some(sleep);
     }
 
+    /// Takes it back.
+    pub(crate) fn clear(&mut self) {
+        self.0 = None;
+    }
+
     /// Whether it is set, due or not.
     pub(crate) fn is_set(&self) -> bool {
         self.0.is_some()

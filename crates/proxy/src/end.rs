@@ -1,13 +1,13 @@
 //! The narrow interface through which the pump meets its two ends.
 //!
-//! Three verbs are all that forwarding needs. A TCP socket is one such end; a TLS session over one will be another, and the
+//! A few verbs are all that forwarding needs. A TCP socket is one such end; a TLS session over one will be another, and the
 //! pump will not notice.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
 /// One end of a session. Whoever gets `Pending` is woken when it is worth another try.
@@ -20,6 +20,9 @@ pub(crate) trait End {
 
     /// Ends our direction: the peer reads an end behind the last byte written.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Whether the peer has ended its direction or broken off, as far as is known, even if unread bytes stand before it.
+    fn has_gone(&self) -> bool;
 }
 
 impl End for TcpStream {
@@ -39,5 +42,14 @@ impl End for TcpStream {
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         AsyncWrite::poll_shutdown(Pin::new(self), cx)
+    }
+
+    fn has_gone(&self) -> bool {
+        // Asked of what the event loop has noted; nothing is waited for.
+        let mut ready = pin!(self.ready(Interest::READABLE));
+        match ready.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(ready) => ready.is_ok_and(Ready::is_read_closed),
+            Poll::Pending => false,
+        }
     }
 }

@@ -25,9 +25,6 @@ pub struct Options {
     /// own rule of about a quarter of an hour. It also ends a peer that has not read anything for this long while
     /// bytes wait for it.
     pub user_timeout: Duration,
-    /// Smallest body of a bulk string that is moved from socket to socket inside the kernel (`splice(2)`), in bytes; `None`
-    /// for never. Without effect where the kernel refuses it.
-    pub splice_from: Option<u64>,
 }
 
 impl Default for Options {
@@ -41,7 +38,6 @@ impl Default for Options {
             max_connections: 10_000,
             keepalive: Duration::from_secs(60),
             user_timeout: Duration::from_secs(30),
-            splice_from: None,
         }
     }
 }

@@ -82,6 +82,19 @@ fn while_the_gate_is_shut_requests_wait_and_replies_flow() {
 }
 
 #[test]
+fn what_a_client_sent_at_the_shut_gate_before_it_left_is_never_sent() {
+    let backend = Backend::new();
+    let mut house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    house.points.hold();
+    client.write_all(b"INCR k\r\n").unwrap();
+    drop(client);
+    house.ended(Reason::HoldAbandoned);
+    house.points.release();
+    assert_eq!(rest(&mut upstream), b"");
+}
+
+#[test]
 fn a_gate_that_shuts_and_opens_between_two_looks_loses_no_later_move() {
     let backend = Backend::new();
     let mut house = House::towards(&backend);

@@ -13,12 +13,12 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use drain::Ticket;
+use drain::{Phase, Ticket};
 use resp::{Ledger, Limits, Standing};
 use route::{Route, Target};
 
@@ -36,6 +36,9 @@ use crate::worker::Seat;
 /// Silent quarters of the idle timeout after which a client counts as idle.
 const IDLE_QUARTERS: u8 = 4;
 
+/// How often a session looks whether its client is still there while the gate is shut.
+const PATROL: Duration = Duration::from_millis(250);
+
 /// A session with both ends connected.
 pub(crate) struct Pump<'a, C, U> {
     client: &'a mut C,
@@ -51,8 +54,12 @@ pub(crate) struct Pump<'a, C, U> {
     heard: bool,
     measured: usize,
     leaving: Leaving,
+    /// Waits for this session's turn to leave.
+    turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     half_close: Alarm,
     patience: Alarm,
+    /// Set while the gate is shut.
+    patrol: Alarm,
     idle: Alarm,
     idle_quarters: u8,
     idle_moved: u64,
@@ -92,8 +99,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             first: None,
             measured: 0,
             leaving: Leaving::No,
+            turn: None,
             half_close: Alarm::default(),
             patience: Alarm::default(),
+            patrol: Alarm::default(),
             idle: Alarm::default(),
             idle_quarters: 0,
             idle_moved: 0,
@@ -103,29 +112,19 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     /// Pumps until there is a reason to stop.
     ///
     /// By reference, because what an async function takes by value is in its future twice.
-    pub(crate) async fn run(&mut self, ticket: &Ticket) -> Stopped {
+    pub(crate) async fn run(&mut self, ticket: &'a Ticket) -> Stopped {
         let bell = poll_fn(|cx| Poll::Ready(Bell::new(cx.waker()))).await;
         let waker = Waker::from(Arc::clone(&bell));
-        let route = self.route;
-        let asked = AtomicBool::new(false);
-        let mut moved = pin!(route.moved());
-        let mut turn = pin!(async {
-            ticket.asked().await;
-            asked.store(true, Ordering::Relaxed);
-            ticket.cut().await;
-        });
+        let seat = self.seat;
+        let mut news = pin!(seat.news.notified());
         self.set_idle_alarm(&waker);
         let reason = poll_fn(|cx| {
             if bell.was_rung() {
-                let mut rare = Context::from_waker(&waker);
-                // A new future before the look at fence and gate, so that no move between the two is lost.
-                while moved.as_mut().poll(&mut rare).is_ready() {
-                    moved.set(route.moved());
+                // A new future before the look at fence, gate and drain, so that no news between the two is lost.
+                while news.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                    news.set(seat.news.notified());
                 }
-                if turn.as_mut().poll(&mut rare).is_ready() {
-                    return Poll::Ready(Reason::Cut);
-                }
-                if let Some(reason) = self.look(asked.load(Ordering::Relaxed), &waker) {
+                if let Some(reason) = self.look(ticket, &waker) {
                     return Poll::Ready(reason);
                 }
             }
@@ -144,13 +143,24 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     /// Looks at what only the bell tells of.
-    fn look(&mut self, asked: bool, waker: &Waker) -> Option<Reason> {
-        if asked && self.leaving == Leaving::No {
-            self.leaving = Leaving::WhenQuiet;
-            self.patience.set(leave::PATIENCE, waker);
+    fn look(&mut self, ticket: &'a Ticket, waker: &Waker) -> Option<Reason> {
+        if ticket.is_cut() {
+            return Some(Reason::Cut);
+        }
+        if self.leaving == Leaving::No && self.seat.drain.phase() >= Phase::Draining {
+            // Made only now: ten thousand sessions need no room for it while nobody drains.
+            let turn = self.turn.get_or_insert_with(|| Box::pin(ticket.asked()));
+            if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
+                self.turn = None;
+                self.leaving = Leaving::WhenQuiet;
+                self.patience.set(leave::PATIENCE, waker);
+            }
         }
         if self.leaving == Leaving::WhenQuiet && self.patience.is_due(waker) {
             self.leaving = Leaving::AtBoundary;
+        }
+        if self.is_abandoned_at_the_gate(waker) {
+            return Some(Reason::HoldAbandoned);
         }
         if self.half_close.is_due(waker) {
             return Some(Reason::HalfCloseTimeout);
@@ -159,6 +169,22 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             return self.idle_quarter(waker);
         }
         None
+    }
+
+    /// Whether the client has gone while the gate was shut. It is not read then, so its end may stand behind requests that
+    /// nobody waits for any more: they must not be executed late. Looked at from time to time, and when the gate opens.
+    fn is_abandoned_at_the_gate(&mut self, waker: &Waker) -> bool {
+        let shut = self.route.is_shut();
+        let due = self.patrol.is_due(waker);
+        if !shut && !self.patrol.is_set() {
+            return false;
+        }
+        if !shut {
+            self.patrol.clear();
+        } else if due || !self.patrol.is_set() {
+            self.patrol.set(PATROL, waker);
+        }
+        (due || !shut) && !self.requests.has_ended() && self.client.has_gone()
     }
 
     fn set_idle_alarm(&mut self, waker: &Waker) {

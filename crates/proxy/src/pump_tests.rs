@@ -21,7 +21,7 @@ fn seat() -> (Points, Seat) {
     let shared = Arc::new(Shared { service, places: places(), held: places(), total: places() });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
     let (drain, _controller) = drain::new(drain::Settings::default());
-    (points, Seat { shared, block, drain })
+    (points, Seat { shared, block, drain, news: tokio::sync::Notify::new() })
 }
 
 async fn pump(seat: &Seat, fence_first: Option<&mut Points>, client: &mut Puppet, upstream: &mut Puppet) -> Stopped {
@@ -84,6 +84,6 @@ async fn a_session_is_small() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let size = size_of_val(&session.run(client));
-    // Of it, 192 are the ledger and about 300 the places in the bells' waiting lists.
-    assert!(size <= 1120, "{size} bytes");
+    // Of it, 192 are the ledger and about 100 the place in the bell's waiting list.
+    assert!(size <= 880, "{size} bytes");
 }

@@ -36,7 +36,7 @@ pub(crate) struct Session {
     ticket: Option<Ticket>,
     _places: (Place, Place),
     reason: Reason,
-    target: Option<SocketAddr>,
+    target: Option<Arc<Target>>,
     bytes: (u64, u64),
 }
 
@@ -55,26 +55,28 @@ impl Session {
         Self { peer, seat, ticket, _places: places, reason: Reason::Aborted, target: None, bytes: (0, 0) }
     }
 
-    /// Serves the client to its end. Not an async function, because the future of one holds what it is given twice.
+    /// Serves the client to its end.
+    // Not an async function, because the future of one holds what it is given twice.
+    #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(mut self, mut client: TcpStream) -> impl Future<Output = ()> + Send {
         async move {
             let Some(ticket) = self.ticket.take() else { return };
-            let mut early = Vec::new();
-            let mut undelivered = Vec::new();
-            self.reason = match self.reach(&mut client, &mut early, &ticket).await {
+            // First what the client said too early, in the end what it has not taken yet.
+            let mut waiting = Vec::new();
+            self.reason = match self.reach(&mut client, &mut waiting, &ticket).await {
                 Err(reason) => reason,
                 Ok((target, mut upstream)) => {
-                    self.target = Some(target.addr());
-                    let stopped =
-                        Pump::new((&mut client, &mut upstream), &self.seat, &target, early).run(&ticket).await;
-                    undelivered = stopped.undelivered;
+                    let target = &*self.target.insert(target);
+                    let early = std::mem::take(&mut waiting);
+                    let stopped = Pump::new((&mut client, &mut upstream), &self.seat, target, early).run(&ticket).await;
+                    waiting = stopped.undelivered;
                     self.bytes = (stopped.bytes_in, stopped.bytes_out);
                     stopped.reason
                     // The connection to the target ends here, before the goodbye to the client.
                 }
             };
             self.ticket = Some(ticket);
-            finish::finish(&mut client, &undelivered, self.reason).await;
+            finish::finish(&mut client, &waiting, self.reason).await;
         }
     }
 
@@ -174,7 +176,7 @@ impl Drop for Session {
         tracing::debug!(
             service = &*self.seat.shared.service.name,
             peer = %self.peer,
-            target = self.target.map(tracing::field::display),
+            target = self.target.as_ref().map(|target| tracing::field::display(target.addr())),
             reason = self.reason.label(),
             bytes_in,
             bytes_out,

@@ -282,4 +282,8 @@ impl End for Puppet {
         self.told = true;
         Poll::Ready(Ok(()))
     }
+
+    fn has_gone(&self) -> bool {
+        self.says.back().is_some_and(Vec::is_empty)
+    }
 }

@@ -1,6 +1,6 @@
 //! One bell for everything that happens rarely.
 //!
-//! A session waits for the points to move, for its turn to leave, and for a timer or two, and none of it happens while ten
+//! A session waits for news of the points and of the drain, and for a timer or two, and none of it happens while ten
 //! thousand requests go by. Asking each of those futures at every poll would cost a lock each time. So they are polled once
 //! with a waker of their own, which notes that it was rung before it wakes the task; from then on the pump looks at one flag
 //! in its own memory, and at the futures only when the flag is up.

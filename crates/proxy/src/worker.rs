@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use drain::{Drain, Phase};
 use tokio::net::TcpListener as Listener;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::entrance;
@@ -148,7 +148,7 @@ impl Running {
             running.heartbeats.push(heartbeat.clone());
             let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
                 let block = running.stats.block(index, number)?;
-                Some(Seat { shared: Arc::clone(shared), block, drain: drain.clone() })
+                Some(Seat { shared: Arc::clone(shared), block, drain: drain.clone(), news: Notify::new() })
             });
             let seats = seats.map(Arc::new).collect();
             workers.push((runtime, Worker { number, entrances, seats, heartbeat, drain: drain.clone() }));
@@ -237,6 +237,29 @@ pub(crate) struct Seat {
     pub(crate) shared: Arc<Shared>,
     pub(crate) block: Arc<Block>,
     pub(crate) drain: Drain,
+    /// Rung for the sessions of this seat when the points have moved, and when a drain asks and when it cuts. Each session
+    /// waits in this one list instead of one for each kind of news, and no list is shared between workers.
+    pub(crate) news: Notify,
+}
+
+impl Seat {
+    /// Passes the news on. Each kind of news has a future that is created before the bell rings, and whoever waits for the bell
+    /// creates his before he looks: so no news is lost on either step.
+    async fn tell_the_news(self: Arc<Self>) {
+        let Self { shared, drain, news, .. } = &*self;
+        let route = &shared.service.route;
+        let mut next = Phase::Draining;
+        loop {
+            let moved = route.moved();
+            news.notify_waiters();
+            tokio::select! {
+                () = moved => {}
+                () = drain.reached(next), if next <= Phase::Cutting => {
+                    next = if next == Phase::Draining { Phase::Cutting } else { Phase::Stopped };
+                }
+            }
+        }
+    }
 }
 
 /// One worker before its thread runs.
@@ -253,6 +276,9 @@ impl Worker {
         let worker = self.number;
         let mut core = JoinSet::new();
         core.spawn(self.heartbeat.beat());
+        for seat in &self.seats {
+            core.spawn(Arc::clone(seat).tell_the_news());
+        }
         for entrance in self.entrances {
             let Some(seat) = self.seats.get(entrance.service) else { continue };
             // The door opens here and not in the task, so that a drain that begins at once does not miss it.
