@@ -133,8 +133,7 @@ impl Bound {
         let mut sockets = Vec::with_capacity(self.entrances.len());
         for _ in 0..self.entrances.len() {
             let socket = open(real.unwrap_or(addr), real.is_some(), options)?;
-            let bound = TcpListener::from(socket.try_clone()?).local_addr()?;
-            real = Some(bound);
+            real = socket.local_addr()?.as_socket();
             sockets.push(socket);
         }
         let real = real.unwrap_or(addr);

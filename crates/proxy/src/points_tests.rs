@@ -233,3 +233,41 @@ fn a_client_whose_target_refuses_follows_the_points() {
     house.commit(backend.addr());
     expect(&mut backend.accept(), b"PING\r\n");
 }
+
+#[test]
+fn a_dial_that_a_dead_target_swallows_is_given_up_when_the_points_move() {
+    let (socket, addr) = closed_port();
+    // A queue of one, full: what comes after gets no answer.
+    socket.listen(0).unwrap();
+    let fillers: Vec<socket2::Socket> = (0..4)
+        .map(|_| {
+            let filler = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            filler.set_nonblocking(true).unwrap();
+            drop(filler.connect(&addr.into()));
+            filler
+        })
+        .collect();
+    let backend = Backend::new();
+    let mut house = House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
+    house.commit(addr);
+    let mut client = house.client();
+    client.write_all(b"PING\r\n").unwrap();
+    house.until("the session", |stats| stats.open == 1);
+    house.commit(backend.addr());
+    expect(&mut backend.accept(), b"PING\r\n");
+    assert_eq!((house.stats().dials, house.stats().dial_failures), (1, [0; 5]));
+    drop(fillers);
+}
+
+#[test]
+fn a_cut_ends_a_dial() {
+    let (socket, addr) = closed_port();
+    socket.listen(0).unwrap();
+    let _fillers: Vec<_> = (0..4).map(|_| TcpStream::connect_timeout(&addr, Duration::from_millis(1))).collect();
+    let mut house = House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
+    house.commit(addr);
+    let _client = house.client();
+    house.until("the session", |stats| stats.open == 1);
+    let (_, stats) = house.end(drain::Order::Cut);
+    assert_eq!((stats.closed_for(Reason::Cut), stats.open), (1, 0));
+}

@@ -102,7 +102,18 @@ impl Session {
                 deadline: Instant::now() + options.connect_timeout,
                 pause: FIRST_PAUSE,
             });
-            match dial::connect(target.addr(), options, attempt.deadline).await {
+            let dialled = tokio::select! {
+                biased;
+                dialled = dial::connect(target.addr(), options, attempt.deadline) => dialled,
+                () = self.overtaken(&target, ticket) => {
+                    // A dead master swallows the dial, and the points have moved on: no use in waiting for its timeout.
+                    if ticket.is_cut() {
+                        return Err(Reason::Cut);
+                    }
+                    continue;
+                }
+            };
+            match dialled {
                 Ok(upstream) => {
                     block.dials.one();
                     // The points may have moved while we were dialling: then this connection leads nowhere.
@@ -115,6 +126,17 @@ impl Session {
                     attempts = Some(self.after_failure(attempt, failure, ticket).await?);
                 }
             }
+        }
+    }
+
+    /// Returns when it is of no use any more to dial `target`.
+    async fn overtaken(&self, target: &Target, ticket: &Ticket) {
+        loop {
+            let news = self.seat.news.notified();
+            if ticket.is_cut() || target.fence().has_fallen() {
+                return;
+            }
+            news.await;
         }
     }
 
