@@ -18,7 +18,7 @@ use crate::conn::{Conn, ConnError, USER_TIMEOUT};
 use crate::discovery::Incoming;
 use crate::questions::put_command;
 use crate::reply::Reply;
-use crate::resolve::{Lookup, leads_back};
+use crate::resolve::{Lookup, Resolver, leads_back};
 use crate::{Lineage, NodeAddr, Probe, ProbeFailure, Report, Role, Verify};
 
 /// The configuration section that redis nodes' refusals point to.
@@ -38,6 +38,8 @@ pub(crate) struct Keeper {
     pub(crate) address_map: BTreeMap<NodeAddr, NodeAddr>,
     /// Our own listeners, never to be dialled.
     pub(crate) own: Vec<SocketAddr>,
+    /// For names.
+    pub(crate) resolver: Resolver,
 }
 
 /// What a canary tells.
@@ -58,7 +60,7 @@ pub(crate) async fn run(
     out: mpsc::Sender<Incoming>,
 ) {
     let dial = keeper.address_map.get(&node).unwrap_or(&node);
-    let mut canary = Canary { lookup: Lookup::new(&dial.host, dial.port), keeper, perch: None };
+    let mut canary = Canary { lookup: Lookup::new(&keeper.resolver, &dial.host, dial.port), keeper, perch: None };
     loop {
         let song = tokio::select! {
             () = ask.notified() => canary.probe().await,
@@ -154,12 +156,12 @@ impl Canary {
 
     async fn connect(&mut self) -> Result<Perch, Trouble> {
         let unreachable = Trouble::Failed(ProbeFailure::Unreachable);
-        let found = self.lookup.addresses(self.keeper.patience).await.unwrap_or_default();
-        let Some(dialled) = found.first().copied() else { return Err(unreachable) };
+        let Ok(dialled) = self.lookup.address(self.keeper.patience).await else { return Err(unreachable) };
         if leads_back(dialled, &self.keeper.own) {
             return Err(Trouble::Failed(ProbeFailure::Rejected));
         }
-        let mut conn = Conn::connect(dialled, self.keeper.patience, USER_TIMEOUT).await?;
+        let connected = Conn::connect(dialled, self.keeper.patience, USER_TIMEOUT).await;
+        let mut conn = connected.inspect_err(|_| self.lookup.failed())?;
         if self.keeper.verify != Verify::Tcp {
             let greeting =
                 tokio::time::timeout(self.keeper.patience, greet(&mut conn, self.keeper.credentials.as_ref()));

@@ -21,7 +21,7 @@ use crate::group::Group;
 use crate::link::{LinkId, What};
 use crate::links::{Key, Links, Wish};
 use crate::questions::Round;
-use crate::resolve::{Lookup, leads_back};
+use crate::resolve::{Lookup, Resolver, leads_back};
 use crate::seen::Seen;
 use crate::{Event, MyId, NodeAddr, Rules};
 
@@ -153,14 +153,25 @@ impl Discovery {
     /// connection may lead back to.
     #[must_use]
     pub fn new(watches: Vec<Watch>, timeouts: Timeouts, own: &[SocketAddr]) -> (Self, Vec<Handle>) {
+        Self::with_resolver(watches, timeouts, own, &Resolver::default())
+    }
+
+    /// The same, with names looked up by `resolver`.
+    #[must_use]
+    pub fn with_resolver(
+        watches: Vec<Watch>,
+        timeouts: Timeouts,
+        own: &[SocketAddr],
+        resolver: &Resolver,
+    ) -> (Self, Vec<Handle>) {
         let (out, incoming) = mpsc::channel(BACKLOG);
         let names = watches.iter().map(|watch| Arc::clone(&watch.name)).collect();
-        let mut links = Links::new(names, timeouts, out.clone());
+        let mut links = Links::new(names, timeouts, own, resolver, out.clone());
         let (mut groups, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
         for (number, watch) in watches.into_iter().enumerate() {
             let key_auth = links.number(watch.sentinel_auth.as_ref());
             for seed in &watch.sentinels {
-                let lookup = Lookup::new(&seed.host, seed.port);
+                let lookup = Lookup::new(resolver, &seed.host, seed.port);
                 let task = tokio::spawn(look_up_forever(seeds.len(), lookup, timeouts.command, out.clone()));
                 seeds.push(Seed { group: number, key_auth, found: Vec::new(), _task: AbortOnDropHandle::new(task) });
             }
@@ -171,6 +182,7 @@ impl Discovery {
                 patience: watch.probe_timeout,
                 address_map: watch.address_map,
                 own: own.to_vec(),
+                resolver: resolver.clone(),
             };
             let rules = (watch.rules, watch.sentinels.len());
             groups.push(Group::new(number, &watch.name, watch.points, rules, keeper, out.clone()));

@@ -28,6 +28,7 @@ pub use auth::{Credentials, Denied};
 pub use discovery::{Discovery, Handle, Heartbeat, Timeouts, Watch};
 pub use machine::{Action, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, State, Story};
 pub use notice::Notice;
+pub use resolve::Resolver;
 pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenSentinel};
 pub use timers::{Minority, Rules, Verify};
 pub use types::{Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View};

@@ -20,7 +20,7 @@ use crate::conn::{Conn, ConnError, Protocol};
 use crate::discovery::{Incoming, Timeouts};
 use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, put_command};
 use crate::reply::Reply;
-use crate::resolve::{Lookup, ResolveError, is_usable};
+use crate::resolve::{Lookup, ResolveError, Resolver, is_usable, leads_back};
 use crate::{MyId, NodeAddr, Notice, notice};
 
 /// Tells links apart; never reused within a process.
@@ -40,6 +40,10 @@ pub(crate) struct Spec {
     /// Rung to ask now.
     pub(crate) ask: Arc<Notify>,
     pub(crate) timeouts: Timeouts,
+    /// For names.
+    pub(crate) resolver: Resolver,
+    /// Our own listeners, never to be dialled.
+    pub(crate) own: Arc<[SocketAddr]>,
 }
 
 /// Something a link has to tell.
@@ -73,6 +77,9 @@ pub(crate) enum LinkError {
     /// It is another sentinel than the one that was announced at this address.
     #[error("another sentinel answers at this address than the one that was announced")]
     WrongIdentity,
+    /// It was announced at an address of ours.
+    #[error("this address is one of our own listeners")]
+    LeadsBack,
     /// It has no MYID.
     #[error("it does not know SENTINEL MYID: Sentinel 6.2 or newer is needed")]
     NoIdentity,
@@ -80,7 +87,7 @@ pub(crate) enum LinkError {
 
 /// Runs until its owner drops it.
 pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
-    let mut lookup = Lookup::new(&spec.sentinel.host, spec.sentinel.port);
+    let mut lookup = Lookup::new(&spec.resolver, &spec.sentinel.host, spec.sentinel.port);
     let mut backoff = Backoff::new(spec.timeouts.reconnect_min, spec.timeouts.reconnect_max);
     loop {
         let began = Instant::now();
@@ -100,10 +107,14 @@ pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
 
 /// One connection's life. `Ok` only when nobody listens to this link any more.
 async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incoming>) -> Result<(), LinkError> {
-    let addr = *lookup.addresses(spec.timeouts.command).await?.first().ok_or(ResolveError::NotFound)?;
+    let addr = lookup.address(spec.timeouts.command).await?;
+    if leads_back(addr, &spec.own) {
+        return Err(LinkError::LeadsBack);
+    }
     let patience = spec.timeouts.command * 2;
     let greeting = tokio::time::timeout(spec.timeouts.connect + patience, greet(addr, spec));
-    let mut session = greeting.await.map_err(|_| LinkError::Silent(patience))??;
+    let greeted = greeting.await.unwrap_or(Err(LinkError::Silent(patience)));
+    let mut session = greeted.inspect_err(|_| lookup.failed())?;
     let id = session.id.clone();
     if spec.expect.as_ref().is_some_and(|expected| *expected != id) {
         return Err(LinkError::WrongIdentity);

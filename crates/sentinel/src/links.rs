@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::auth::Credentials;
 use crate::discovery::{Incoming, Timeouts};
 use crate::link::{self, LinkId, Spec};
+use crate::resolve::Resolver;
 use crate::{MyId, NodeAddr};
 
 /// The most sentinel connections of one process.
@@ -54,13 +55,22 @@ pub(crate) struct Links {
     names: Vec<Arc<str>>,
     made: u64,
     timeouts: Timeouts,
+    resolver: Resolver,
+    own: Arc<[SocketAddr]>,
     out: mpsc::Sender<Incoming>,
 }
 
 impl Links {
-    /// `names` are the services' names by number; `timeouts` those of connecting and of a command.
-    pub(crate) fn new(names: Vec<Arc<str>>, timeouts: Timeouts, out: mpsc::Sender<Incoming>) -> Self {
-        Self { by_key: BTreeMap::new(), credentials: Vec::new(), names, made: 0, timeouts, out }
+    /// `names` are the services' names by number; `own` our listeners, which no link may lead back to.
+    pub(crate) fn new(
+        names: Vec<Arc<str>>,
+        timeouts: Timeouts,
+        own: &[SocketAddr],
+        resolver: &Resolver,
+        out: mpsc::Sender<Incoming>,
+    ) -> Self {
+        let (by_key, credentials, own, resolver) = (BTreeMap::new(), Vec::new(), own.into(), resolver.clone());
+        Self { by_key, credentials, names, made: 0, timeouts, resolver, own, out }
     }
 
     /// The number that stands for these credentials in a [`Key`].
@@ -103,6 +113,8 @@ impl Links {
             masters: watch,
             ask: Arc::clone(&ask),
             timeouts: self.timeouts,
+            resolver: self.resolver.clone(),
+            own: Arc::clone(&self.own),
         };
         let task = AbortOnDropHandle::new(tokio::spawn(link::run(spec, self.out.clone())));
         let (addr, groups) = (key.0.clone(), wish.groups.clone());

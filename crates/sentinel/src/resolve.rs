@@ -4,13 +4,22 @@
 //! bounded pool of blocking threads; who asks waits for as long as it can afford and finds the answer later if it comes late.
 //! The last good answer is kept while look-ups fail.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The most addresses taken from one name.
 const MAX_ADDRESSES: usize = 32;
+
+/// The most look-ups of one process under way at a time. A resolver that hangs takes these threads and no others.
+const MAX_LOOKUPS: usize = 16;
+
+/// With an earlier answer in hand, a slow resolver is waited for no longer than this.
+const PATIENCE_WITH_SPARE: Duration = Duration::from_millis(50);
 
 /// Why a name has no address now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -23,29 +32,78 @@ pub(crate) enum ResolveError {
     TimedOut,
 }
 
+type Ask = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+
+/// Who is asked for the addresses behind a name. Clones share the bound on look-ups under way.
+#[derive(Clone)]
+pub struct Resolver {
+    ask: Arc<Ask>,
+    turns: Arc<Semaphore>,
+}
+
+impl Resolver {
+    /// Asks `ask` for the addresses of a host and port. It may block: it runs on the runtime's blocking threads.
+    #[must_use]
+    pub fn new(ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
+        Self { ask: Arc::new(ask), turns: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
+    }
+
+    async fn look_up(self, host: Box<str>, port: u16) -> Vec<SocketAddr> {
+        // The turn goes along and is given back when the resolver returns, even if nobody waits for the answer any more.
+        let Ok(turn) = self.turns.acquire_owned().await else { return Vec::new() };
+        let ask = self.ask;
+        let answer = tokio::task::spawn_blocking(move || {
+            let found = ask(&host, port).unwrap_or_default();
+            drop(turn);
+            found
+        });
+        let mut found = answer.await.unwrap_or_default();
+        found.sort_unstable();
+        found.dedup();
+        found.truncate(MAX_ADDRESSES);
+        found
+    }
+}
+
+impl Default for Resolver {
+    /// The system's.
+    fn default() -> Self {
+        Self::new(|host, port| (host, port).to_socket_addrs().map(Iterator::collect))
+    }
+}
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Resolver")
+    }
+}
+
 /// One name with its port.
 #[derive(Debug)]
 pub(crate) struct Lookup {
     host: Box<str>,
     port: u16,
-    pending: Option<JoinHandle<Vec<SocketAddr>>>,
+    resolver: Resolver,
+    pending: Option<AbortOnDropHandle<Vec<SocketAddr>>>,
     last_good: Vec<SocketAddr>,
+    /// How many of its addresses were tried in vain.
+    tried: usize,
 }
 
 impl Lookup {
-    pub(crate) fn new(host: &str, port: u16) -> Self {
-        Self { host: host.into(), port, pending: None, last_good: Vec::new() }
+    pub(crate) fn new(resolver: &Resolver, host: &str, port: u16) -> Self {
+        Self { host: host.into(), port, resolver: resolver.clone(), pending: None, last_good: Vec::new(), tried: 0 }
     }
 
-    /// The addresses now: at once for an IP address, else by asking, for `patience` at most. Fails only if there is no
-    /// earlier answer to fall back on.
+    /// The addresses now: at once for an IP address, else by asking, for `patience` at most, and much less where an earlier
+    /// answer is there to fall back on. Fails only if there is none. Safe to drop.
     pub(crate) async fn addresses(&mut self, patience: Duration) -> Result<Vec<SocketAddr>, ResolveError> {
         if let Ok(ip) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, self.port)]);
         }
+        let patience = if self.last_good.is_empty() { patience } else { patience.min(PATIENCE_WITH_SPARE) };
         let pending = self.pending.get_or_insert_with(|| {
-            let (host, port) = (self.host.clone(), self.port);
-            tokio::task::spawn_blocking(move || look_up(&host, port))
+            AbortOnDropHandle::new(tokio::spawn(self.resolver.clone().look_up(self.host.clone(), self.port)))
         });
         let error = match tokio::time::timeout(patience, pending).await {
             Err(_) => ResolveError::TimedOut,
@@ -61,20 +119,27 @@ impl Lookup {
         };
         if self.last_good.is_empty() { Err(error) } else { Ok(self.last_good.clone()) }
     }
-}
 
-fn look_up(host: &str, port: u16) -> Vec<SocketAddr> {
-    let mut found: Vec<SocketAddr> = (host, port).to_socket_addrs().map(|it| it.collect()).unwrap_or_default();
-    found.sort_unstable();
-    found.dedup();
-    found.truncate(MAX_ADDRESSES);
-    found
+    /// The one address to dial now. After [`Self::failed`] it is the name's next one.
+    pub(crate) async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
+        let found = self.addresses(patience).await?;
+        let turn = self.tried.checked_rem(found.len()).unwrap_or_default();
+        found.get(turn).copied().ok_or(ResolveError::NotFound)
+    }
+
+    /// Nobody could be reached at the last [`Self::address`].
+    pub(crate) fn failed(&mut self) {
+        self.tried = self.tried.wrapping_add(1);
+    }
 }
 
 /// Whether a connection to `addr` would come back to one of our own listeners.
 pub(crate) fn leads_back(addr: SocketAddr, own: &[SocketAddr]) -> bool {
-    own.iter().any(|ours| {
-        ours.port() == addr.port() && (ours.ip() == addr.ip() || (ours.ip().is_unspecified() && is_local(addr.ip())))
+    let to = addr.ip().to_canonical();
+    own.iter().filter(|ours| ours.port() == addr.port()).any(|ours| {
+        let ours = ours.ip().to_canonical();
+        // Dialling the unspecified address reaches this machine.
+        ours == to || (to.is_unspecified() && is_local(ours)) || (ours.is_unspecified() && is_local(to))
     })
 }
 
@@ -86,6 +151,7 @@ fn is_local(ip: IpAddr) -> bool {
 /// Whether an address that a sentinel at `said_by` announces can be meant for us. A sentinel on another machine that announces
 /// a loopback address means itself.
 pub(crate) fn is_usable(ip: IpAddr, said_by: IpAddr) -> bool {
+    let (ip, said_by) = (ip.to_canonical(), said_by.to_canonical());
     !ip.is_unspecified() && !ip.is_multicast() && (!ip.is_loopback() || said_by.is_loopback())
 }
 
@@ -95,18 +161,57 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_needs_no_resolver_and_a_bad_name_is_an_error() {
-        let mut lookup = Lookup::new("::1", 26379);
+        let mut lookup = Lookup::new(&Resolver::default(), "::1", 26379);
         assert_eq!(lookup.addresses(Duration::ZERO).await, Ok(vec!["[::1]:26379".parse().expect("address")]));
-        let mut lookup = Lookup::new("name.invalid", 1);
+        let mut lookup = Lookup::new(&Resolver::default(), "name.invalid", 1);
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Err(ResolveError::NotFound));
     }
 
     #[tokio::test]
     async fn the_last_good_answer_outlives_a_failing_resolver() {
         let good: SocketAddr = "10.1.2.3:1".parse().expect("address");
-        let mut lookup = Lookup::new("name.invalid", 1);
+        let mut lookup = Lookup::new(&Resolver::default(), "name.invalid", 1);
         lookup.last_good = vec![good];
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Ok(vec![good]));
+    }
+
+    #[tokio::test]
+    async fn a_name_with_several_addresses_is_tried_through() {
+        let both: [SocketAddr; 2] = ["10.0.0.1:5", "10.0.0.2:5"].map(|it| it.parse().expect("address"));
+        let resolver = Resolver::new(move |_, _| Ok(both.to_vec()));
+        let mut lookup = Lookup::new(&resolver, "both.example", 5);
+        for turn in [0, 1, 0] {
+            assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(both[turn]));
+            lookup.failed();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_resolver_that_hangs_holds_up_few_threads_and_nobody_with_an_earlier_answer() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Mutex::new(held);
+        let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let resolver = Resolver::new({
+            let calls = Arc::clone(&calls);
+            move |_, _| {
+                calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                let _ = held.lock().map(|held| held.recv());
+                Ok(Vec::new())
+            }
+        });
+        let mut lookups: Vec<Lookup> =
+            (0..100).map(|number| Lookup::new(&resolver, &format!("name{number}.example"), 1)).collect();
+        for lookup in &mut lookups {
+            assert_eq!(lookup.addresses(Duration::from_millis(1)).await, Err(ResolveError::TimedOut));
+        }
+        assert!(calls.load(std::sync::atomic::Ordering::SeqCst) <= MAX_LOOKUPS);
+        let good: SocketAddr = "10.1.2.3:1".parse().expect("address");
+        let mut lookup = Lookup::new(&resolver, "late.example", 1);
+        lookup.last_good = vec![good];
+        let asked = tokio::time::Instant::now();
+        assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Ok(vec![good]));
+        assert!(asked.elapsed() < Duration::from_secs(10));
+        drop(release);
     }
 
     #[test]
@@ -114,6 +219,8 @@ mod tests {
         let own: Vec<SocketAddr> = ["0.0.0.0:6379", "192.0.2.1:7000"].map(|it| it.parse().expect("address")).to_vec();
         assert!(leads_back("127.0.0.1:6379".parse().expect("address"), &own));
         assert!(leads_back("192.0.2.1:7000".parse().expect("address"), &own));
+        assert!(leads_back("[::ffff:192.0.2.1]:7000".parse().expect("address"), &own));
+        assert!(leads_back("0.0.0.0:6379".parse().expect("address"), &own));
         assert!(!leads_back("127.0.0.1:6380".parse().expect("address"), &own));
         assert!(!leads_back("198.51.100.7:6379".parse().expect("address"), &own));
     }
