@@ -12,6 +12,18 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// A point in time on the coarse clock, to be taken before a look at the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(now())
+    }
+}
+
 /// The time until which the writer's word holds; without end until it is first given.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -31,11 +43,11 @@ impl Lease {
         until != u64::MAX && now() > until
     }
 
-    /// Gives the word anew, from now on for `span`. Whether it had run out.
-    pub(crate) fn renew(&self, span: Duration) -> bool {
+    /// Gives the word anew, for `span` from the moment before the writer looked. Whether it had run out.
+    pub(crate) fn renew(&self, looked: Moment, span: Duration) -> bool {
         let was_over = self.is_over();
         let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        self.until.store(now().saturating_add(span), Ordering::Release);
+        self.until.store(looked.0.saturating_add(span), Ordering::Release);
         was_over
     }
 }
@@ -56,12 +68,15 @@ mod tests {
     fn without_a_word_there_is_no_end_and_a_renewal_begins_anew() {
         let lease = Lease::endless();
         assert!(!lease.is_over());
-        assert!(!lease.renew(Duration::from_secs(60)));
+        assert!(!lease.renew(Moment::now(), Duration::from_secs(60)));
         assert!(!lease.is_over());
         // An end in the past: the word was given long ago.
         lease.until.store(now().saturating_sub(1), Ordering::Release);
         assert!(lease.is_over());
-        assert!(lease.renew(Duration::from_secs(60)), "the renewal knows that it came late");
+        assert!(lease.renew(Moment::now(), Duration::from_secs(60)), "the renewal knows that it came late");
         assert!(!lease.is_over());
+        // A writer that was stopped between its look and its word says nothing new.
+        lease.renew(Moment(now().saturating_sub(10_000)), Duration::from_secs(3));
+        assert!(lease.is_over());
     }
 }

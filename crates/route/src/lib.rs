@@ -18,5 +18,6 @@ mod points;
 mod target;
 
 pub use fence::Fence;
+pub use lease::Moment;
 pub use points::{Points, Route};
 pub use target::{Destination, Generation, Target};

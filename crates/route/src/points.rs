@@ -10,7 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::Notify;
 
-use crate::lease::Lease;
+use crate::lease::{Lease, Moment};
 use crate::{Destination, Generation, Target};
 
 /// The reader's side: shared by every worker and every session of a service.
@@ -118,11 +118,12 @@ impl Points {
         self.set_gate(false);
     }
 
-    /// Gives the writer's word for another `span`: until then readers may believe what the points say. A writer that renews
-    /// late must have looked at the world first, and must have shut the gate if it does not know better. Before the first
-    /// renewal there is no end.
-    pub fn vouch_for(&mut self, span: Duration) {
-        if self.route.lease.renew(span) {
+    /// Gives the writer's word for `span` from `looked` on: until then readers may believe what the points say. `looked` is a
+    /// moment taken *before* the writer looked at the world, so that a writer that is stopped between its look and its word
+    /// says nothing new. One that looks late must have shut the gate if it does not know better. Before the first call there
+    /// is no end.
+    pub fn vouch(&mut self, looked: Moment, span: Duration) {
+        if self.route.lease.renew(looked, span) {
             self.route.bell.notify_waiters();
         }
     }
@@ -191,7 +192,7 @@ mod tests {
     async fn a_word_that_ran_out_shuts_the_gate_until_it_is_given_again() {
         let (mut points, route) = Points::new();
         points.commit(to(1));
-        points.vouch_for(Duration::ZERO);
+        points.vouch(Moment::now(), Duration::ZERO);
         let mut looks = 0_u32;
         while !route.is_shut() {
             // The coarse clock ticks every few milliseconds.
@@ -206,7 +207,7 @@ mod tests {
         };
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
-        points.vouch_for(Duration::from_secs(60));
+        points.vouch(Moment::now(), Duration::from_secs(60));
         assert_eq!(waiter.await.expect("waiter"), 1);
     }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use route::Points;
+use route::{Moment, Points};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -218,12 +218,14 @@ impl Discovery {
                 () = self.bell.notified() => self.take_hints(),
                 () = tokio::time::sleep_until(deadline) => {}
             }
+            // Before the look, so that a stop of the process between the look and the word leaves the word as it was.
+            let looked = Moment::now();
             let now = Instant::now();
             for group in &mut self.groups {
                 if group.next_deadline() <= now {
                     group.step(Event::Tick, &self.links);
                 }
-                group.vouch();
+                group.vouch(looked);
             }
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;

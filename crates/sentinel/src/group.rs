@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use route::{Destination, Points};
+use route::{Destination, Moment, Points};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -114,10 +114,10 @@ impl Group {
         }
     }
 
-    /// Everything that was due has been looked at: the points may be believed for a while. Not earlier, because after a stall of
-    /// the process the machine has to shut the gate first.
-    pub(crate) fn vouch(&mut self) {
-        self.points.vouch_for(self.trust);
+    /// Everything that was due has been looked at since `looked`: the points may be believed for a while. Not earlier, because
+    /// after a stall of the process the machine has to shut the gate first.
+    pub(crate) fn vouch(&mut self, looked: Moment) {
+        self.points.vouch(looked, self.trust);
     }
 
     /// A canary's answer, with what it was refused.
