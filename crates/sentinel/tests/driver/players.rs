@@ -1,0 +1,206 @@
+//! The two kinds of server: a sentinel that says what a test tells it to, and a redis node with a role and a history.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::fake::{Gate, Mind, Standing, common};
+use crate::wire;
+
+/// What a sentinel says of one master.
+#[derive(Debug, Clone)]
+pub struct Word {
+    pub ip: String,
+    pub port: u16,
+    pub epoch: u64,
+    pub flags: String,
+    pub run_id: String,
+    /// Announced addresses of the replicas.
+    pub replicas: Vec<(String, u16)>,
+    /// The other sentinels: MYID, ip, port.
+    pub peers: Vec<(String, String, u16)>,
+    /// If set, the second question for the address is answered with this port instead.
+    pub torn: Option<u16>,
+}
+
+/// A sentinel.
+#[derive(Debug, Clone, Default)]
+pub struct SentinelMind {
+    pub id: String,
+    pub gate: Gate,
+    pub tilt: bool,
+    pub masters: BTreeMap<String, Word>,
+    /// Raw answers by the beginning of the command, in capitals.
+    pub instead: BTreeMap<String, Vec<u8>>,
+    asked: usize,
+}
+
+/// Forty digits.
+pub fn my_id(number: usize) -> String {
+    format!("{number:040x}")
+}
+
+impl SentinelMind {
+    pub fn new(number: usize) -> Self {
+        Self { id: my_id(number), ..Self::default() }
+    }
+
+    /// What it says of `mymaster`.
+    pub fn word(&mut self) -> &mut Word {
+        self.masters.get_mut("mymaster").expect("it watches mymaster")
+    }
+
+    fn about(&mut self, what: &str, name: &str, resp3: bool) -> Vec<u8> {
+        let Some(word) = self.masters.get(name).cloned() else {
+            return match what {
+                "GET-MASTER-ADDR-BY-NAME" => wire::nothing(resp3),
+                _ => b"-ERR No such master with that name\r\n".to_vec(),
+            };
+        };
+        match what {
+            "GET-MASTER-ADDR-BY-NAME" => {
+                self.asked += 1;
+                let port = if self.asked.is_multiple_of(2) { word.torn.unwrap_or(word.port) } else { word.port };
+                wire::words(&[&word.ip, &port.to_string()])
+            }
+            "MASTER" => wire::fields(
+                resp3,
+                &[
+                    ("name", name.to_owned()),
+                    ("ip", "203.0.113.9".to_owned()),
+                    ("port", "1".to_owned()),
+                    ("runid", word.run_id),
+                    ("flags", word.flags),
+                    ("config-epoch", word.epoch.to_string()),
+                ],
+            ),
+            "SENTINELS" => wire::array(word.peers.iter().map(|(id, ip, port)| {
+                let at = [("ip", ip.clone()), ("port", port.to_string())];
+                wire::fields(
+                    resp3,
+                    &[at[0].clone(), at[1].clone(), ("runid", id.clone()), ("flags", "sentinel".to_owned())],
+                )
+            })),
+            "REPLICAS" => wire::array(word.replicas.iter().map(|(ip, port)| {
+                let at = [("ip", ip.clone()), ("port", port.to_string())];
+                let state = [("flags", "slave".to_owned()), ("master-link-status", "ok".to_owned())];
+                wire::fields(resp3, &[at[0].clone(), at[1].clone(), state[0].clone(), state[1].clone()])
+            })),
+            _ => b"-ERR Unknown sentinel subcommand\r\n".to_vec(),
+        }
+    }
+}
+
+impl Mind for SentinelMind {
+    fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8> {
+        if let Some(answer) = common(&self.gate, command, standing) {
+            return answer;
+        }
+        let whole = command.join(" ").to_ascii_uppercase();
+        if let Some((_, answer)) = self.instead.iter().find(|(beginning, _)| whole.starts_with(beginning.as_str())) {
+            return answer.clone();
+        }
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        match words.as_slice() {
+            ["SUBSCRIBE", channels @ ..] => {
+                standing.subscribed = true;
+                let confirm = |(number, channel): (usize, &&str)| {
+                    let count = format!(":{}\r\n", number + 1).into_bytes();
+                    wire::push(standing.resp3, [wire::bulk("subscribe"), wire::bulk(channel), count])
+                };
+                channels.iter().enumerate().flat_map(confirm).collect()
+            }
+            ["PING", ..] => b"+PONG\r\n".to_vec(),
+            ["INFO", ..] => {
+                wire::bulk(&format!("# Sentinel\r\nsentinel_masters:1\r\nsentinel_tilt:{}\r\n", u8::from(self.tilt)))
+            }
+            ["SENTINEL", what, ..] if what.eq_ignore_ascii_case("MYID") => wire::bulk(&self.id),
+            ["SENTINEL", what, name] => self.about(&what.to_ascii_uppercase(), name, standing.resp3),
+            _ => b"-ERR unknown command\r\n".to_vec(),
+        }
+    }
+}
+
+/// A redis node.
+#[derive(Debug, Clone)]
+pub struct RedisMind {
+    pub gate: Gate,
+    /// The master it follows, as it was told; `None`: it is one.
+    pub follows: Option<(String, u16)>,
+    pub pong: Vec<u8>,
+    pub run_id: String,
+    pub replid: String,
+    pub replid2: String,
+    pub offset: u64,
+    pub second_offset: i64,
+    /// Says `+HELLO` before it is asked anything, and such.
+    pub chatter: Vec<u8>,
+}
+
+impl RedisMind {
+    pub fn master(number: usize) -> Self {
+        Self {
+            gate: Gate::default(),
+            follows: None,
+            pong: b"+PONG\r\n".to_vec(),
+            run_id: format!("{number:040x}"),
+            replid: "1".repeat(40),
+            replid2: "0".repeat(40),
+            offset: 1000,
+            second_offset: -1,
+            chatter: Vec::new(),
+        }
+    }
+
+    pub fn replica(number: usize, of: SocketAddr) -> Self {
+        Self { follows: Some((of.ip().to_string(), of.port())), ..Self::master(number) }
+    }
+
+    /// `SLAVEOF NO ONE`: a history of its own, that continues the old one.
+    pub fn promote(&mut self) {
+        self.follows = None;
+        self.second_offset = i64::try_from(self.offset).expect("small") + 1;
+        let number = u64::from_str_radix(&self.replid[..8], 16).expect("digits") + 1;
+        self.replid2 = std::mem::replace(&mut self.replid, format!("{number:08x}").repeat(5));
+    }
+
+    pub fn follow(&mut self, master: &Self, addr: SocketAddr) {
+        self.follows = Some((addr.ip().to_string(), addr.port()));
+        (self.replid, self.replid2) = (master.replid.clone(), master.replid2.clone());
+    }
+}
+
+impl Mind for RedisMind {
+    fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8> {
+        let mut said = self.reply(command, standing);
+        said.extend(&self.chatter);
+        said
+    }
+}
+
+impl RedisMind {
+    fn reply(&self, command: &[String], standing: &mut Standing) -> Vec<u8> {
+        if let Some(answer) = common(&self.gate, command, standing) {
+            return answer;
+        }
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        match (words.as_slice(), &self.follows) {
+            (["PING"], _) => self.pong.clone(),
+            (["ROLE"], None) => {
+                wire::array([wire::bulk("master"), format!(":{}\r\n", self.offset).into_bytes(), wire::array([])])
+            }
+            (["ROLE"], Some((host, port))) => wire::array([
+                wire::bulk("slave"),
+                wire::bulk(host),
+                format!(":{port}\r\n").into_bytes(),
+                wire::bulk("connected"),
+                format!(":{}\r\n", self.offset).into_bytes(),
+            ]),
+            (["INFO", "server"], _) => wire::bulk(&format!("# Server\r\nrun_id:{}\r\n", self.run_id)),
+            (["INFO", "replication"], _) => wire::bulk(&format!(
+                "# Replication\r\nmaster_replid:{}\r\nmaster_replid2:{}\r\nmaster_repl_offset:{}\r\nsecond_repl_offset:{}\r\n",
+                self.replid, self.replid2, self.offset, self.second_offset
+            )),
+            _ => b"-ERR unknown command\r\n".to_vec(),
+        }
+    }
+}
