@@ -2,12 +2,12 @@
 //!
 //! One poll function does all of it: it moves requests as far as they go, then replies, then looks whether the session should
 //! end. Nothing is selected over, no future is polled that cannot have changed: rare events come through one
-//! [`Bell`](crate::watch::Bell). The first poll comes right after the connection to the target opened, without a turn of the
+//! [`Bell`]. The first poll comes right after the connection to the target opened, without a turn of the
 //! event loop in between, so a request that is already waiting goes out at once.
 //!
 //! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
 //! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain: see
-//! [`leave`](crate::leave).
+//! [`leave`].
 //!
 //! Deliberately absent: moving a session to another target.
 
