@@ -254,7 +254,6 @@ fn options(service: &crate::config::Service, max_connections: usize) -> Options 
         user_timeout: service.tcp_user_timeout,
         max_held: max_connections,
         max_connections,
-        splice_from: None,
     }
 }
 
