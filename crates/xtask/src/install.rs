@@ -1,11 +1,12 @@
 //! Looks at the machine and carries out what [`needs`](crate::needs) decides.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use harness::{Binary, find_in_path};
 
-use crate::needs::{Machine, Need, Plan, REDIS, plan};
+use crate::needs::{HAPROXY, IPROUTE, Machine, NFTABLES, Need, Plan, REDIS, plan};
 use crate::steps::seconds;
 
 /// Installs what is missing.
@@ -13,7 +14,23 @@ use crate::steps::seconds;
 /// # Errors
 /// What to tell the person who started this: the command to run, or what failed.
 pub(crate) fn whatever_is_missing() -> Result<(), String> {
-    let missing = missing();
+    install(&[REDIS])
+}
+
+/// Installs what the measurement of failovers needs besides: haproxy, and, where that is possible, what makes partitions.
+///
+/// # Errors
+/// As [`whatever_is_missing`]; the tools for partitions may be missing.
+pub(crate) fn for_failovers() -> Result<(), String> {
+    install(&[REDIS, HAPROXY])?;
+    if let Err(why) = install(&[NFTABLES, IPROUTE]) {
+        println!("{why}");
+    }
+    Ok(())
+}
+
+fn install(needs: &[Need]) -> Result<(), String> {
+    let missing = missing(needs);
     match plan(&missing, machine(&missing)) {
         Plan::Nothing => Ok(()),
         Plan::Tell(text) => Err(text),
@@ -29,7 +46,7 @@ pub(crate) fn whatever_is_missing() -> Result<(), String> {
                 }
             }
             println!("Installed in {}\n", seconds(start.elapsed()));
-            if self::missing().is_empty() {
+            if self::missing(needs).is_empty() {
                 Ok(())
             } else {
                 Err("It is installed and still not found in PATH.".to_owned())
@@ -38,9 +55,17 @@ pub(crate) fn whatever_is_missing() -> Result<(), String> {
     }
 }
 
-fn missing() -> Vec<Need> {
-    let redis = Binary::Server.find().is_some() && Binary::Sentinel.find().is_some();
-    if redis { Vec::new() } else { vec![REDIS] }
+fn missing(needs: &[Need]) -> Vec<Need> {
+    needs.iter().copied().filter(|need| !is_here(*need)).collect()
+}
+
+fn is_here(need: Need) -> bool {
+    if need == REDIS {
+        return Binary::Server.find().is_some() && Binary::Sentinel.find().is_some();
+    }
+    // What only root runs is not in everybody's PATH.
+    let elsewhere = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(need.what));
+    find_in_path(need.what).is_some() || elsewhere.iter().any(|path| path.is_file())
 }
 
 fn machine(missing: &[Need]) -> Machine {

@@ -1,4 +1,4 @@
-//! Everything a person or CI starts: `cargo xtask demo`, `test` and `ci`.
+//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench` and `ci`.
 //!
 //! Each command brings what it lacks, says what it does, and ends with a line that a person can read. What is to be done is
 //! decided in small pure functions (what is missing, which steps, what to print); the rest carries it out.
@@ -7,6 +7,7 @@
 //! how containers and CI run; everybody else is told the command.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command for people: what it prints is what it is for")]
 
+mod bench;
 mod build;
 mod demo;
 mod install;
@@ -39,6 +40,9 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
+    /// Measure, beside what people use today.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// What CI checks: formatting, lints, tests, documentation, dependencies.
     Ci,
 }
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Demo(options) => demo::run(options),
         Command::Test { args } => test(&args),
+        Command::Bench(bench) => bench::run(&bench),
         Command::Ci => ci(),
     };
     match done {

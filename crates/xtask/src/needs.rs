@@ -12,6 +12,13 @@ pub(crate) struct Need {
 /// redis-server and redis-sentinel.
 pub(crate) const REDIS: Need = Need { what: "redis-server and redis-sentinel", package: "redis-tools" };
 
+/// What people have today in place of pointsman, to compare with.
+pub(crate) const HAPROXY: Need = Need { what: "haproxy", package: "haproxy" };
+/// `nft`, which cuts a network.
+pub(crate) const NFTABLES: Need = Need { what: "nft", package: "nftables" };
+/// `ip`, which brings a network up.
+pub(crate) const IPROUTE: Need = Need { what: "ip", package: "iproute2" };
+
 /// The machine, as far as installing is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine {

@@ -1,0 +1,103 @@
+//! What was measured on what: the first line of the raw data. No names of hosts or folders.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use harness::Binary;
+use serde_json::{Value, json};
+
+/// The machine and the versions of everything.
+pub(super) fn describe(program: &Path, haproxy: &Path, namespaced: bool) -> Value {
+    json!({
+        "cpu": cpu(&read("/proc/cpuinfo")),
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "memory_mib": memory(&read("/proc/meminfo")),
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        "network_namespace": namespaced,
+        "pointsman": said(Command::new(program).arg("--version")),
+        "revision": revision(),
+        "haproxy": said(Command::new(haproxy).arg("-v")),
+        "redis": redis(),
+    })
+}
+
+/// One sentence of it for people.
+pub(super) fn sentence(machine: &Value) -> String {
+    let text = |key: &str| machine.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let cores = machine.get("cores").and_then(Value::as_u64).unwrap_or(0);
+    format!(
+        "{cores} cores of {}, Linux {}; {} ({}), {}, Redis and Sentinel {}.",
+        text("cpu"),
+        text("kernel"),
+        text("pointsman"),
+        text("revision"),
+        text("haproxy"),
+        text("redis")
+    )
+}
+
+/// The average number of processes that wanted to run in the last minute: how much else is going on.
+pub(super) fn load_average() -> Option<f64> {
+    read("/proc/loadavg").split(' ').next()?.parse().ok()
+}
+
+/// Microseconds for which some process of the machine had to wait for a core, since its start.
+pub(super) fn waited_for_cpu() -> Option<u64> {
+    read("/proc/pressure/cpu")
+        .lines()
+        .find(|line| line.starts_with("some"))?
+        .rsplit_once("total=")?
+        .1
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn cpu(info: &str) -> Option<&str> {
+    info.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()))
+}
+
+fn memory(info: &str) -> Option<u64> {
+    let kib: u64 =
+        info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())?;
+    Some(kib / 1024)
+}
+
+/// The first line that a command prints.
+fn said(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().next()?;
+    // haproxy adds its home page.
+    Some(line.split(" - http").next().unwrap_or(line).to_owned())
+}
+
+/// `v=` of what redis-server says of itself.
+fn redis() -> Option<String> {
+    let program = Binary::Server.find()?;
+    let line = said(Command::new(program).arg0(Binary::Server.name()).arg("--version"))?;
+    line.split(' ').find_map(|word| word.strip_prefix("v=").map(str::to_owned))
+}
+
+/// The commit that this was built from; `-modified` if there was more than it.
+fn revision() -> Option<String> {
+    let mut git = Command::new("git");
+    git.current_dir(env!("CARGO_MANIFEST_DIR")).args(["describe", "--always", "--abbrev=10", "--dirty=-modified"]);
+    said(&mut git)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_is_read() {
+        assert_eq!(cpu("processor\t: 0\nmodel name\t: A CPU\nflags\t: x\n"), Some("A CPU"));
+        assert_eq!(memory("MemTotal:        8145408 kB\nMemFree: 1 kB\n"), Some(7954));
+    }
+}

@@ -1,0 +1,183 @@
+//! What one run brought, and its line in the file of raw data.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+/// What happens to the master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Scenario {
+    /// SENTINEL FAILOVER.
+    Planned,
+    /// Its process dies.
+    Sigkill,
+    /// Its process hangs, with all connections open.
+    Sigstop,
+    /// It and the sentinel beside it are cut off from everybody else.
+    Partition,
+}
+
+impl Scenario {
+    /// In the order of the tables.
+    pub(super) const ALL: [Self; 4] = [Self::Planned, Self::Sigkill, Self::Sigstop, Self::Partition];
+
+    /// As in the raw data.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Planned => "planned",
+            Self::Sigkill => "sigkill",
+            Self::Sigstop => "sigstop",
+            Self::Partition => "partition",
+        }
+    }
+
+    /// As in the tables.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Planned => "Planned failover (SENTINEL FAILOVER)",
+            Self::Sigkill => "SIGKILL of the master",
+            Self::Sigstop => "SIGSTOP of the master",
+            Self::Partition => "Network partition of the master and one sentinel",
+        }
+    }
+}
+
+/// What stands between the writers and the master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Proxy {
+    /// What people use today.
+    Haproxy,
+    /// Ours.
+    Pointsman,
+}
+
+impl Proxy {
+    /// In the order of the tables.
+    pub(super) const ALL: [Self; 2] = [Self::Haproxy, Self::Pointsman];
+
+    /// As in the raw data and the tables.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Haproxy => "haproxy",
+            Self::Pointsman => "pointsman",
+        }
+    }
+}
+
+/// What is measured. Times are in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Measure {
+    /// Writes answered with OK.
+    Acknowledged,
+    /// Of those, not on the final master after the old one had become its replica.
+    Lost,
+    /// Failed connections, broken ones, timeouts and error replies.
+    Errors,
+    /// Longest time without an acknowledged write, of all writers together.
+    Gap,
+    /// From the cause to the first `+switch-master` of any sentinel.
+    Sentinel,
+    /// [`Gap`](Self::Gap) minus [`Sentinel`](Self::Sentinel).
+    Beyond,
+    /// From ROLE of the new master saying master to the first write of a client on it.
+    FirstWrite,
+    /// SETs that the old master executed while it still was one, after the commit (pointsman) or the first `+switch-master`.
+    OldWrites,
+}
+
+impl Measure {
+    /// In the order of the tables.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Acknowledged,
+        Self::Lost,
+        Self::Errors,
+        Self::Gap,
+        Self::Sentinel,
+        Self::Beyond,
+        Self::FirstWrite,
+        Self::OldWrites,
+    ];
+
+    /// Its key in the raw data.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged",
+            Self::Lost => "lost",
+            Self::Errors => "errors",
+            Self::Gap => "gap_ms",
+            Self::Sentinel => "sentinel_ms",
+            Self::Beyond => "gap_minus_sentinel_ms",
+            Self::FirstWrite => "writable_to_first_write_ms",
+            Self::OldWrites => "old_master_writes",
+        }
+    }
+
+    /// What the tables call it.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged writes",
+            Self::Lost => "acknowledged writes lost",
+            Self::Errors => "errors seen by writers",
+            Self::Gap => "longest gap without a write, ms",
+            Self::Sentinel => "Sentinel's own time, ms",
+            Self::Beyond => "gap minus Sentinel's time, ms",
+            Self::FirstWrite => "new master writable to first write, ms",
+            Self::OldWrites => "writes on the superseded master",
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Record {
+    pub(super) scenario: Scenario,
+    pub(super) proxy: Proxy,
+    /// Counted from one.
+    pub(super) run: u32,
+    /// What could be measured.
+    pub(super) values: BTreeMap<Measure, f64>,
+    /// Whatever else was seen, for those who look closer.
+    pub(super) more: Value,
+}
+
+impl Record {
+    pub(super) fn value(&self, measure: Measure) -> Option<f64> {
+        self.values.get(&measure).copied()
+    }
+
+    /// One line of JSON.
+    pub(super) fn line(&self) -> String {
+        let mut object = json!({
+            "scenario": self.scenario.name(),
+            "proxy": self.proxy.name(),
+            "run": self.run,
+            "more": self.more,
+        });
+        for measure in Measure::ALL {
+            let value = self.value(measure).map_or(Value::Null, |value| json!((value * 1000.0).round() / 1000.0));
+            if let Some(object) = object.as_object_mut() {
+                object.insert(measure.key().to_owned(), value);
+            }
+        }
+        object.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_every_measure_and_null_for_what_is_not_known() {
+        let values = BTreeMap::from([(Measure::Lost, 3.0), (Measure::Gap, 1_234.567_89)]);
+        let (scenario, proxy) = (Scenario::Sigkill, Proxy::Pointsman);
+        let record = Record { scenario, proxy, run: 2, values, more: json!({"load": 0.5}) };
+        let line: Value = serde_json::from_str(&record.line()).expect("JSON");
+        assert_eq!(line["scenario"], "sigkill");
+        assert_eq!(line["gap_ms"], 1234.568);
+        assert_eq!(line["lost"], 3.0);
+        assert_eq!(line["more"]["load"], 0.5);
+        assert!(line["old_master_writes"].is_null() && !record.line().contains('\n'));
+    }
+}

@@ -1,0 +1,67 @@
+//! How many writes the old master executed after it had been superseded: decided from samples of its own statistics.
+//!
+//! Each sample holds the role and the count of SETs of one and the same instant. A server counts what its own master sends it
+//! too, so only samples in which it says `master` matter. A server that was started again counts from zero.
+
+use std::time::Instant;
+
+/// What the old master said at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    /// Whether it called itself master.
+    pub(super) master: bool,
+    /// SETs it has executed since its start.
+    pub(super) sets: u64,
+}
+
+/// SETs executed as a master after `moment`, as far as the samples, in the order of time, can tell. The count begins at the last
+/// sample before the moment, so it is rather too high than too low. `None` if there is no sample before.
+pub(super) fn writes_after(samples: &[Sample], moment: Instant) -> Option<u64> {
+    let masters = samples.iter().filter(|sample| sample.master);
+    let before = masters.clone().rev().find(|sample| sample.at <= moment)?;
+    let mut last = before.sets;
+    let mut sum = 0;
+    for sample in masters.filter(|sample| sample.at > moment) {
+        sum += if sample.sets >= last { sample.sets - last } else { sample.sets };
+        last = sample.sets;
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn samples(start: Instant, rows: &[(u64, bool, u64)]) -> Vec<Sample> {
+        rows.iter()
+            .map(|(ms, master, sets)| Sample { at: start + Duration::from_millis(*ms), master: *master, sets: *sets })
+            .collect()
+    }
+
+    #[test]
+    fn only_what_it_did_as_a_master_counts() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let rows =
+            samples(start, &[(0, true, 100), (5, true, 110), (10, true, 113), (15, false, 500), (20, false, 900)]);
+        assert_eq!(writes_after(&rows, at(7)), Some(3));
+        assert_eq!(writes_after(&rows, at(12)), Some(0));
+        assert_eq!(writes_after(&rows, at(2)), Some(13));
+    }
+
+    #[test]
+    fn a_restarted_server_counts_from_zero() {
+        let start = Instant::now();
+        let rows = samples(start, &[(0, true, 100), (50, true, 0), (60, true, 4), (70, true, 6), (80, false, 80)]);
+        assert_eq!(writes_after(&rows, start + Duration::from_millis(20)), Some(6));
+    }
+
+    #[test]
+    fn without_a_sample_before_nothing_is_known() {
+        let start = Instant::now();
+        assert_eq!(writes_after(&samples(start, &[(9, true, 1)]), start), None);
+    }
+}

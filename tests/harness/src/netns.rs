@@ -1,0 +1,141 @@
+//! A network partition without a network: rules in a network namespace of one's own that drop what crosses the line.
+//!
+//! All members of a cluster share one loopback address, so servers are told apart by their ports. That catches both
+//! directions of every connection *to* them, which is all of a master's traffic. A sentinel also dials out, from ports that the
+//! kernel chooses; [`own_source`] gives it a loopback address of its own to dial from, by which that is caught too.
+//! The rules drop silently, as a broken switch does: nobody gets an RST, and what was sent is sent again after healing.
+//!
+//! The rules act on everything in the namespace. So that nobody does this to a machine by accident, [`Partition::around`]
+//! refuses in the namespace of process 1. A namespace and its rules end with the last process in it.
+//!
+//! Deliberately absent: making the namespace. A process that has threads does not simply enter another one; whoever wants
+//! one starts itself again under `unshare --net`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Command, Stdio};
+
+use crate::binary::find_in_path;
+use crate::cluster::{Cluster, Node};
+
+const TABLE: &str = "harness_partition";
+
+/// Whether this process is in another network namespace than process 1, as far as it may know.
+#[must_use]
+pub fn in_private_namespace() -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    namespace("self").is_some_and(|own| namespace("1") != Some(own))
+}
+
+/// Gives the namespace's loopback interface its addresses; a new one is down.
+///
+/// # Errors
+/// In words.
+pub fn loopback_up() -> Result<(), String> {
+    run(Command::new("ip").args(["link", "set", "lo", "up"]), "")
+}
+
+/// Lets a sentinel dial from a loopback address that nobody else has, and starts it again for that. Gives the address.
+///
+/// # Panics
+/// If its configuration cannot be changed, or it does not come back.
+#[track_caller]
+pub fn own_source(cluster: &Cluster, sentinel: &Node) -> Ipv4Addr {
+    let IpAddr::V4(shared) = cluster.address().ip() else { panic!("partitions are made on IPv4") };
+    let [a, b, c, d] = shared.octets();
+    // Cluster addresses never have a second octet of 255, so this is no other cluster's.
+    let own = Ipv4Addr::new(a, 255, b ^ c, d);
+    sentinel.kill();
+    let file = cluster.folder().join(sentinel.name()).join(format!("{}.conf", sentinel.name()));
+    let mut conf = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let _ = write!(conf, "\nbind-source-addr {own}\n");
+    std::fs::write(&file, conf).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    sentinel.restart();
+    cluster.wait_whole();
+    own
+}
+
+/// Some servers cut off from everybody else. Dropping it heals the network.
+#[derive(Debug)]
+pub struct Partition(());
+
+impl Partition {
+    /// Cuts off a server together with the sentinel that dials from `source`; the two still reach each other, as the two of
+    /// one pod or machine would.
+    ///
+    /// # Errors
+    /// In words: no private namespace, no `nft`, or it refused the rules.
+    pub fn around(server: &Node, sentinel: &Node, source: Ipv4Addr) -> Result<Self, String> {
+        if !in_private_namespace() {
+            return Err("a partition is made only in a network namespace of one's own".to_owned());
+        }
+        nft(&rules(server.addr().port(), sentinel.addr().port(), source)).map(|()| Self(()))
+    }
+
+    /// Whether partitions can be made here, found out with rules that match nothing.
+    ///
+    /// # Errors
+    /// In words, why not.
+    pub fn possible() -> Result<(), String> {
+        if !in_private_namespace() {
+            return Err("there is no network namespace of its own".to_owned());
+        }
+        nft(&rules(1, 2, Ipv4Addr::new(127, 255, 255, 254))).map(|()| drop(Self(())))
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        if let Err(why) = nft(&format!("delete table inet {TABLE}\n")) {
+            eprintln!("the partition cannot be healed: {why}");
+        }
+    }
+}
+
+fn rules(server: u16, sentinel: u16, source: Ipv4Addr) -> String {
+    let inside = format!("ip saddr {source} tcp dport {server} accept\n  ip daddr {source} tcp sport {server} accept");
+    let ports = format!("{{ {server}, {sentinel} }}");
+    format!(
+        "table inet {TABLE} {{ chain cut {{ type filter hook output priority 0; policy accept;\n  {inside}\n  \
+         tcp dport {ports} drop\n  tcp sport {ports} drop\n  ip saddr {source} drop\n  ip daddr {source} drop\n}} }}\n"
+    )
+}
+
+fn nft(rules: &str) -> Result<(), String> {
+    let program = find_in_path("nft").ok_or("nft is missing (Debian's nftables)")?;
+    run(Command::new(program).args(["-f", "-"]), rules)
+}
+
+fn run(command: &mut Command, input: &str) -> Result<(), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let words = |error: std::io::Error| format!("{name}: {error}");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(words)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes()).map_err(words)?;
+    }
+    let output = child.wait_with_output().map_err(words)?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() { Ok(()) } else { Err(format!("{name} ended with {}: {said}", output.status)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_inside_is_let_through_before_anything_is_dropped() {
+        let rules = rules(7001, 7002, Ipv4Addr::new(127, 255, 3, 4));
+        let at = |text: &str| rules.find(text).unwrap_or_else(|| panic!("{text} in\n{rules}"));
+        assert!(at("ip saddr 127.255.3.4 tcp dport 7001 accept") < at("tcp dport { 7001, 7002 } drop"));
+        assert!(at("ip daddr 127.255.3.4 tcp sport 7001 accept") < at("ip daddr 127.255.3.4 drop"));
+    }
+
+    #[test]
+    fn the_namespace_of_the_machine_is_left_alone() {
+        if !in_private_namespace() {
+            assert!(Partition::possible().is_err());
+        }
+    }
+}
