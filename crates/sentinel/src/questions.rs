@@ -90,7 +90,7 @@ pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
         return Round::Malformed("SENTINELS or REPLICAS gave no list");
     };
     let flag = |name: &str| has_flag(master, name);
-    let listed: Vec<(Peer, bool)> = sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
+    let listed: Vec<(MyId, bool, Option<NodeAddr>)> = sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
     let view = View {
         addr,
         epoch,
@@ -98,10 +98,11 @@ pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
         down: flag("s_down") || flag("o_down"),
         failing_over: flag("failover_in_progress"),
         tilt,
-        peers: listed.iter().map(|(peer, up)| (peer.id.clone(), *up)).collect(),
+        peers: listed.iter().map(|(id, up, _)| (id.clone(), *up)).collect(),
         replicas: replicas.iter().take(MAX_LISTED).filter_map(replica).collect(),
     };
-    Round::View { view, peers: listed.into_iter().map(|(peer, _)| peer).collect() }
+    let peers = listed.into_iter().filter_map(|(id, _, addr)| Some(Peer { id, addr: addr? })).collect();
+    Round::View { view, peers }
 }
 
 /// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel that does not allow INFO is taken not to be in TILT.
@@ -124,10 +125,12 @@ fn has_flag(reply: &Reply, flag: &str) -> bool {
     reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
 }
 
-fn peer(reply: &Reply) -> Option<(Peer, bool)> {
-    let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
-    let up = !has_flag(reply, "s_down") && !has_flag(reply, "disconnected");
-    Some((Peer { id: MyId::parse(reply.field("runid")?)?, addr }, up))
+/// Who, whether up, and where. A peer whose address Sentinel itself holds to be invalid (port 0) still is one of those that a
+/// majority is counted of.
+fn peer(reply: &Reply) -> Option<(MyId, bool, Option<NodeAddr>)> {
+    let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?);
+    let up = addr.is_some() && !has_flag(reply, "s_down") && !has_flag(reply, "disconnected");
+    Some((MyId::parse(reply.field("runid")?)?, up, addr))
 }
 
 fn replica(reply: &Reply) -> Option<ReplicaView> {
@@ -204,6 +207,15 @@ mod tests {
         assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [false]);
         assert!(view.replicas.iter().all(|replica| replica.healthy));
         assert_eq!(peers.len(), 1);
+    }
+
+    #[test]
+    fn a_peer_without_a_valid_address_counts_but_cannot_be_dialled() {
+        let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
+        answers[2] = Reply::List(vec![list(&["ip", "10.0.0.8", "port", "0", "runid", &"b".repeat(40)])]);
+        let Round::View { view, peers } = read_round(&answers, false) else { panic!("a view") };
+        assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [false]);
+        assert_eq!(peers, []);
     }
 
     #[test]
