@@ -3,36 +3,40 @@
 //! Links and canaries tell what they hear through one bounded channel; the loop hands it to the machine of the service it is
 //! about and carries out what the machine wants. It wakes for events and for the machines' own deadlines, and for nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use route::{Moment, Points};
 use tokio::sync::{Notify, mpsc};
-use tokio_util::task::AbortOnDropHandle;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::auth::Credentials;
 use crate::canary::{Keeper, Song};
 use crate::group::Group;
+use crate::handle::{Handle, Heartbeat};
+use crate::learnt::usable;
 use crate::link::{LinkId, What};
 use crate::links::{Key, Links, Wish};
 use crate::questions::Round;
-use crate::resolve::{Lookup, Resolver, leads_back};
-use crate::seen::Seen;
+use crate::resolve::Resolver;
+use crate::seeds::Seed;
 use crate::{Event, MyId, NodeAddr, Rules};
 
 /// Messages on their way to the loop. A peer that floods waits here, and so stops being read.
 const BACKLOG: usize = 1024;
 
+/// How long an answer may lie about in this process before it is taken note of.
+const SLACK: Duration = Duration::from_millis(250);
+
 /// What is seen is published at least this often.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
-/// Names are looked up again this often.
-const LOOKUP_EVERY: Duration = Duration::from_secs(5);
+/// Connections are brought in line with what is known this often at most: a peer that tells something else each time must not
+/// make this process dial without end.
+const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
 /// Configuration of one service's discovery.
 #[derive(Debug)]
@@ -72,52 +76,8 @@ pub struct Timeouts {
     pub user: Duration,
 }
 
-/// What the rest of the process holds of one service's discovery.
-#[derive(Debug, Clone)]
-pub struct Handle {
-    seen: Arc<ArcSwap<Seen>>,
-    hinted: Arc<AtomicBool>,
-    bell: Arc<Notify>,
-}
-
-impl Handle {
-    /// The latest picture, at most a quarter of a second old.
-    #[must_use]
-    pub fn seen(&self) -> Arc<Seen> {
-        self.seen.load_full()
-    }
-
-    /// The data plane saw something that makes a look worth while. Cheap, and any number of times.
-    pub fn hint(&self) {
-        if !self.hinted.swap(true, Ordering::AcqRel) {
-            self.bell.notify_one();
-        }
-    }
-}
-
-/// Beats as long as the loop turns.
-#[derive(Debug, Clone)]
-pub struct Heartbeat {
-    start: Instant,
-    beat_ms: Arc<AtomicU64>,
-}
-
-impl Heartbeat {
-    fn new() -> Self {
-        Self { start: Instant::now(), beat_ms: Arc::new(AtomicU64::new(0)) }
-    }
-
-    fn beat(&self) {
-        let ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.beat_ms.store(ms, Ordering::Relaxed);
-    }
-
-    /// How long ago the loop last turned. It turns every second at least.
-    #[must_use]
-    pub fn age(&self) -> Duration {
-        self.start.elapsed().saturating_sub(Duration::from_millis(self.beat_ms.load(Ordering::Relaxed)))
-    }
-}
+/// What is wrong with a sentinel that has another one's identity.
+const TWIN: &str = "another connection leads to a sentinel with this MYID: its word is not counted twice";
 
 /// What links, canaries and look-ups tell the loop.
 #[derive(Debug)]
@@ -128,23 +88,20 @@ pub(crate) enum Incoming {
     Seed(usize, Vec<SocketAddr>),
 }
 
-struct Seed {
-    group: usize,
-    key_auth: usize,
-    found: Vec<SocketAddr>,
-    _task: AbortOnDropHandle<()>,
-}
-
 /// The loop and all that it owns. Must be made and run inside a tokio runtime.
 pub struct Discovery {
     groups: Vec<Group>,
     links: Links,
     seeds: Vec<Seed>,
     learn: Vec<(bool, usize)>,
-    own: Vec<SocketAddr>,
-    hints: Vec<Arc<AtomicBool>>,
+    handles: Vec<Handle>,
     bell: Arc<Notify>,
     heartbeat: Heartbeat,
+    /// An answer that comes later than this after its question, is about a past that this process slept through.
+    stale_after: Duration,
+    /// When the connections have to be brought in line next; `None` while they are.
+    reconcile_at: Option<Instant>,
+    reconciled_at: Option<Instant>,
     incoming: mpsc::Receiver<Incoming>,
 }
 
@@ -171,9 +128,8 @@ impl Discovery {
         for (number, watch) in watches.into_iter().enumerate() {
             let key_auth = links.number(watch.sentinel_auth.as_ref());
             for seed in &watch.sentinels {
-                let lookup = Lookup::new(resolver, &seed.host, seed.port);
-                let task = tokio::spawn(look_up_forever(seeds.len(), lookup, timeouts.command, out.clone()));
-                seeds.push(Seed { group: number, key_auth, found: Vec::new(), _task: AbortOnDropHandle::new(task) });
+                let whose = (number, key_auth);
+                seeds.push(Seed::new(seeds.len(), whose, seed, timeouts.command, resolver, out.clone()));
             }
             learn.push((watch.learn, key_auth));
             let keeper = Keeper {
@@ -188,15 +144,21 @@ impl Discovery {
             groups.push(Group::new(number, &watch.name, watch.points, rules, keeper, out.clone()));
         }
         let bell = Arc::new(Notify::new());
-        let handle = |group: &Group| Handle {
-            seen: group.seen(),
-            hinted: Arc::new(AtomicBool::new(false)),
-            bell: Arc::clone(&bell),
+        let handles: Vec<Handle> = groups.iter().map(|group| Handle::new(group.seen(), Arc::clone(&bell))).collect();
+        let discovery = Self {
+            groups,
+            links,
+            seeds,
+            learn,
+            handles: handles.clone(),
+            bell,
+            heartbeat: Heartbeat::new(),
+            stale_after: timeouts.command * 2 + SLACK,
+            reconcile_at: None,
+            reconciled_at: None,
+            incoming,
         };
-        let handles: Vec<Handle> = groups.iter().map(handle).collect();
-        let hints = handles.iter().map(|handle| Arc::clone(&handle.hinted)).collect();
-        let (own, heartbeat) = (own.to_vec(), Heartbeat::new());
-        (Self { groups, links, seeds, learn, own, hints, bell, heartbeat, incoming }, handles)
+        (discovery, handles)
     }
 
     /// Tells whether the loop turns.
@@ -210,14 +172,16 @@ impl Discovery {
         let mut publish_at = tokio::time::Instant::now();
         loop {
             self.heartbeat.beat();
-            let deadline = self.groups.iter().map(Group::next_deadline).min();
+            let deadline = self.groups.iter().map(Group::next_deadline).chain(self.reconcile_at).min();
             let deadline = deadline.map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)));
             tokio::select! {
                 biased;
                 Some(incoming) = self.incoming.recv() => self.take(incoming),
-                () = self.bell.notified() => self.take_hints(),
+                () = self.bell.notified() => {}
                 () = tokio::time::sleep_until(deadline) => {}
             }
+            // On every turn: however many messages wait, a hint waits for one of them at most.
+            self.take_hints();
             // Before the look, so that a stop of the process between the look and the word leaves the word as it was.
             let looked = Moment::now();
             let now = Instant::now();
@@ -226,6 +190,9 @@ impl Discovery {
                     group.step(Event::Tick, &self.links);
                 }
                 group.vouch(looked);
+            }
+            if self.reconcile_at.is_some_and(|at| at <= now) {
+                self.reconcile(now);
             }
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
@@ -237,8 +204,8 @@ impl Discovery {
     }
 
     fn take_hints(&mut self) {
-        for (group, hint) in self.groups.iter_mut().zip(&self.hints) {
-            if hint.swap(false, Ordering::AcqRel) {
+        for (group, handle) in self.groups.iter_mut().zip(&self.handles) {
+            if handle.take_hint() {
                 group.step(Event::Hint, &self.links);
             }
         }
@@ -255,12 +222,10 @@ impl Discovery {
                 }
             }
             Incoming::Seed(number, found) => {
-                let own = &self.own;
-                let usable = found.into_iter().filter(|addr| !leads_back(*addr, own)).collect();
                 if let Some(seed) = self.seeds.get_mut(number) {
-                    seed.found = usable;
+                    seed.has(found, Instant::now());
                 }
-                self.reconcile();
+                self.reconcile_soon();
             }
         }
     }
@@ -270,82 +235,107 @@ impl Discovery {
         let Some(link) = self.links.get_mut(id) else { return };
         match what {
             What::Up { id, addr, protocol, events } => {
-                info!(sentinel = %link.addr, id = id.short(), protocol = ?protocol, events, "sentinel connected");
+                if let Some(unsaid) = link.hush.speak(Instant::now()) {
+                    info!(sentinel = %link.addr, id = id.short(), protocol = ?protocol, events, unsaid, "sentinel connected");
+                }
                 link.up = Some((id, addr));
                 link.events = events;
-                link.problem = (!events)
-                    .then(|| "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned());
+                link.problem = None;
+                self.reconcile_soon();
             }
             What::Down(error) => {
                 let problem = describe(&error);
                 if link.up.is_some() || link.problem.as_ref() != Some(&problem) {
-                    warn!(sentinel = %link.addr, "sentinel lost: {problem}");
+                    link.warn(&problem);
                 }
                 link.up = None;
                 link.problem = Some(problem);
+                link.troubles.clear();
+                self.reconcile_soon();
             }
             What::Notice { master, notice } => {
-                let from = link.up.as_ref().map(|(id, _)| id.clone());
+                let from = link.id().cloned();
                 let groups = link.groups.clone();
                 for number in groups {
                     let Some(group) = self.groups.get_mut(number) else { continue };
-                    if master.as_ref().is_none_or(|master| **master == *group.name) {
+                    let speaks = from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
+                    if speaks && master.as_ref().is_none_or(|master| **master == *group.name) {
                         group.step(Event::Notice { from: from.clone(), notice: notice.clone() }, &self.links);
                     }
                 }
             }
-            What::Round { master, round } => {
-                let (from, groups) = (link.up.as_ref().map(|(id, _)| id.clone()), link.groups.clone());
-                link.problem = problem_of(&round, &master);
-                let Some(from) = from else { return };
+            What::Round { asked_at, .. } if asked_at.elapsed() > self.stale_after => link.ask(),
+            What::Round { master, round, .. } => {
+                let (up, groups) = (link.up.clone(), link.groups.clone());
+                let Some((from, addr)) = up else { return };
                 for number in groups {
                     if self.groups.get(number).is_some_and(|group| group.name == master) {
-                        self.take_round(number, from.clone(), round.clone());
+                        self.take_round(number, id, (from.clone(), addr), round.clone());
                     }
                 }
             }
         }
     }
 
-    fn take_round(&mut self, number: usize, from: MyId, round: Round) {
+    fn take_round(&mut self, number: usize, link: LinkId, (from, addr): (MyId, SocketAddr), round: Round) {
         let Some(group) = self.groups.get_mut(number) else { return };
+        let round = usable(round, addr.ip(), group.address_map());
+        let speaks = self.links.speaks(number, link, &from);
+        let trouble = if speaks { trouble_of(&round, &group.name) } else { Some(TWIN.to_owned()) };
+        if let Some(link) = self.links.get_mut(link) {
+            link.is_troubled(number, trouble);
+        }
+        if !speaks {
+            return;
+        }
         match round {
             Round::View { view, peers } => {
                 group.step(Event::View { from: from.clone(), view }, &self.links);
-                let told: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(|peer| (peer.id, peer.addr)).collect();
                 let learns = self.learn.get(number).is_some_and(|(learn, _)| *learn);
-                if learns && group.learn(from, told, &self.links) {
-                    self.reconcile();
+                if learns && group.learn(from, peers, &self.links) {
+                    self.reconcile_soon();
                 }
             }
             Round::UnknownName => group.count(|counts| counts.unknown_names += 1),
-            Round::Torn => {
-                group.count(|counts| counts.bad_rounds += 1);
-                self.links.ask(number);
-            }
-            Round::Malformed(_) | Round::Denied(_) => group.count(|counts| counts.bad_rounds += 1),
+            // A torn round is asked again by its link.
+            Round::Torn | Round::Malformed(_) | Round::Denied(_) => group.count(|counts| counts.bad_rounds += 1),
         }
     }
 
+    /// Something changed: brings the connections in line now, or as soon as it may be done again.
+    fn reconcile_soon(&mut self) {
+        let now = Instant::now();
+        let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_EVERY).max(now));
+        self.reconcile_at.get_or_insert(at);
+    }
+
     /// Brings the connections in line with the seeds and with what was learnt.
-    fn reconcile(&mut self) {
+    fn reconcile(&mut self, now: Instant) {
+        (self.reconcile_at, self.reconciled_at) = (None, Some(now));
         let mut wishes: BTreeMap<Key, Wish> = BTreeMap::new();
-        let mut wish = |key: Key, group: usize, expect: Option<MyId>| {
-            let wish = wishes.entry(key).or_insert_with(|| Wish { groups: Vec::new(), expect });
-            if !wish.groups.contains(&group) {
-                wish.groups.push(group);
-            }
-        };
-        for seed in &self.seeds {
-            for addr in &seed.found {
-                wish((NodeAddr::from(*addr), seed.key_auth), seed.group, None);
+        for seed in &mut self.seeds {
+            let (group, auth) = (seed.group, seed.auth);
+            for addr in seed.wanted(now, |addr| self.links.is_up(&(NodeAddr::from(addr), auth))) {
+                wishes.entry((NodeAddr::from(addr), auth)).or_default().want(group);
             }
         }
-        for (group, (_, key_auth)) in self.groups.iter().zip(&self.learn) {
-            for (id, addr) in group.learnt() {
-                let here = self.links.of(group.number).any(|link| link.addr == addr);
-                if here || !self.links.reaches(group.number, &id) {
-                    wish((addr, *key_auth), group.number, Some(id));
+        for (group, (_, auth)) in self.groups.iter().zip(&self.learn) {
+            for (id, addrs) in group.learnt().candidates() {
+                // Whoever is reached needs no second connection; until then every address it is said to have is tried.
+                let reached = self.links.speaker(group.number, id).map(|link| &link.addr);
+                for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr)) {
+                    match wishes.entry((addr.clone(), *auth)) {
+                        Entry::Occupied(mut known) => {
+                            known.get_mut().want(group.number);
+                            if let Some(expected) = &mut known.get_mut().expect {
+                                expected.insert(id.clone());
+                            }
+                        }
+                        Entry::Vacant(vacant) => {
+                            let expect = Some(BTreeSet::from([id.clone()]));
+                            vacant.insert(Wish { groups: vec![group.number], expect });
+                        }
+                    }
                 }
             }
         }
@@ -353,28 +343,7 @@ impl Discovery {
     }
 }
 
-async fn look_up_forever(number: usize, mut lookup: Lookup, patience: Duration, out: mpsc::Sender<Incoming>) {
-    let mut last: Option<Vec<SocketAddr>> = None;
-    loop {
-        let found = lookup.addresses(patience).await;
-        if let Err(error) = &found {
-            if last.is_none() {
-                warn!(seed = number, "a sentinel's name has no address yet: {error}");
-            }
-        }
-        let found = found.unwrap_or_default();
-        let empty = found.is_empty();
-        if !empty && last.as_ref() != Some(&found) {
-            last = Some(found.clone());
-            if out.send(Incoming::Seed(number, found)).await.is_err() {
-                return;
-            }
-        }
-        tokio::time::sleep(if empty { Duration::from_millis(500) } else { LOOKUP_EVERY }).await;
-    }
-}
-
-fn problem_of(round: &Round, master: &str) -> Option<String> {
+fn trouble_of(round: &Round, master: &str) -> Option<String> {
     match round {
         Round::View { .. } | Round::Torn => None,
         Round::UnknownName => {

@@ -15,12 +15,11 @@ use tracing::{info, warn};
 use crate::auth::Denied;
 use crate::canary::{self, Keeper};
 use crate::discovery::Incoming;
+use crate::learnt::{AddressMap, Learnt};
 use crate::links::Links;
+use crate::questions::Peer;
 use crate::seen::{Counts, Failover, REMEMBERED, Seen, SeenMaster, SeenNode, SeenSentinel};
 use crate::{Action, Commit, Event, Machine, MyId, NodeAddr, Note, Probe, Rules};
-
-/// The most sentinels that one service learns of.
-const MAX_LEARNT: usize = 64;
 
 struct Canary {
     ask: Arc<Notify>,
@@ -37,8 +36,7 @@ pub(crate) struct Group {
     trust: Duration,
     keeper: Arc<Keeper>,
     canaries: BTreeMap<NodeAddr, Canary>,
-    /// Who told of which other sentinels, and where they are said to be.
-    told: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
+    learnt: Learnt,
     master: Option<SeenMaster>,
     stopped_since: Option<Instant>,
     failovers: Vec<Failover>,
@@ -80,7 +78,7 @@ impl Group {
             trust,
             keeper,
             canaries: BTreeMap::new(),
-            told: BTreeMap::new(),
+            learnt: Learnt::default(),
             master: None,
             stopped_since: Some(now),
             failovers: Vec::new(),
@@ -132,19 +130,18 @@ impl Group {
     }
 
     /// Takes note of the peers that `teller` lists now. Whether that changes anything.
-    pub(crate) fn learn(&mut self, teller: MyId, peers: BTreeMap<MyId, NodeAddr>, links: &Links) -> bool {
-        if self.told.get(&teller) == Some(&peers) {
-            return false;
-        }
-        // What a sentinel told that cannot be reached any more is forgotten once somebody else tells something new.
-        self.told.retain(|id, _| links.reaches(self.number, id));
-        self.told.insert(teller, peers);
-        true
+    pub(crate) fn learn(&mut self, teller: MyId, peers: Vec<Peer>, links: &Links) -> bool {
+        self.learnt.hear(teller, peers, &self.keeper.address_map, |id| links.reaches(self.number, id))
     }
 
-    /// Every sentinel that somebody told of.
-    pub(crate) fn learnt(&self) -> BTreeMap<MyId, NodeAddr> {
-        self.told.values().flatten().map(|(id, addr)| (id.clone(), addr.clone())).take(MAX_LEARNT).collect()
+    /// The sentinels that others told of.
+    pub(crate) fn learnt(&self) -> &Learnt {
+        &self.learnt
+    }
+
+    /// Announced address to the address to dial.
+    pub(crate) fn address_map(&self) -> &AddressMap {
+        &self.keeper.address_map
     }
 
     pub(crate) fn count(&mut self, what: impl FnOnce(&mut Counts)) {
@@ -231,7 +228,7 @@ impl Group {
     /// Puts together what is seen now.
     pub(crate) fn publish(&self, links: &Links) {
         let sentinels = links.of(self.number).map(|link| {
-            let id = link.up.as_ref().map(|(id, _)| id.clone());
+            let id = link.id().cloned();
             let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
             SeenSentinel {
                 addr: link.addr.clone(),
@@ -239,7 +236,7 @@ impl Group {
                 events: link.events,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
                 view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
-                problem: link.problem.clone(),
+                problem: link.problem_for(self.number),
                 id,
             }
         });

@@ -6,6 +6,7 @@
 //!
 //! The link decides nothing. It tells what it heard, coalesces requests to ask again, and reconnects with jitter.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,12 @@ use crate::conn::{Conn, ConnError, Protocol};
 use crate::discovery::{Incoming, Timeouts};
 use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, put_command};
 use crate::reply::Reply;
-use crate::resolve::{Lookup, ResolveError, Resolver, is_usable, leads_back};
+use crate::resolve::{Lookup, ResolveError, Resolver, leads_back};
 use crate::{MyId, NodeAddr, Notice, notice};
+
+/// A torn round is asked again after this long, and if that one is torn too, after twice as long, up to the second bound.
+const RETRY_MIN: Duration = Duration::from_millis(2);
+const RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// Tells links apart; never reused within a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,8 +38,8 @@ pub(crate) struct Spec {
     pub(crate) id: LinkId,
     pub(crate) sentinel: NodeAddr,
     pub(crate) credentials: Option<Credentials>,
-    /// Set for a sentinel that was learnt from another: it counts only if it turns out to be that one.
-    pub(crate) expect: Option<MyId>,
+    /// Set for a sentinel that was learnt from others: it counts only if it turns out to be one that they told of.
+    pub(crate) expect: watch::Receiver<Option<BTreeSet<MyId>>>,
     /// The masters to ask about.
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
     /// Rung to ask now.
@@ -51,8 +56,8 @@ pub(crate) struct Spec {
 pub(crate) enum What {
     /// Connected and greeted.
     Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
-    /// A round about one master was answered.
-    Round { master: Arc<str>, round: Round },
+    /// A round about one master was answered; its questions were written at `asked_at`.
+    Round { master: Arc<str>, asked_at: Instant, round: Round },
     /// An event was published; `master` is `None` for one about the sentinel itself.
     Notice { master: Option<Box<str>>, notice: Notice },
     /// The connection ended, or could not be made.
@@ -116,7 +121,7 @@ async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incomi
     let greeted = greeting.await.unwrap_or(Err(LinkError::Silent(patience)));
     let mut session = greeted.inspect_err(|_| lookup.failed())?;
     let id = session.id.clone();
-    if spec.expect.as_ref().is_some_and(|expected| *expected != id) {
+    if spec.expect.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
         return Err(LinkError::WrongIdentity);
     }
     let up = What::Up { id, addr, protocol: session.queries.protocol, events: session.subscribed };
@@ -124,10 +129,17 @@ async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incomi
         return Ok(());
     }
     loop {
-        let deadline = session.deadline;
+        let (deadline, retry_at) = (session.deadline, session.retry_at);
         let heard = tokio::select! {
+            // What has arrived counts before what has not: after a stall of this process both may be true.
+            biased;
             heard = session.listen() => heard?,
             () = spec.ask.notified() => {
+                session.again = Some(spec.masters.borrow().clone());
+                Vec::new()
+            }
+            () = expiry(retry_at) => {
+                session.retry_at = None;
                 session.again = Some(spec.masters.borrow().clone());
                 Vec::new()
             }
@@ -137,6 +149,10 @@ async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incomi
             if out.send(Incoming::Link(spec.id, what)).await.is_err() {
                 return Ok(());
             }
+        }
+        // Whoever keeps publishing but does not answer is silent all the same.
+        if session.deadline.is_some_and(|at| at + patience < Instant::now()) {
+            return Err(LinkError::Silent(patience));
         }
         session.begin_wanted_round(patience).await?;
     }
@@ -151,27 +167,48 @@ async fn expiry(deadline: Option<Instant>) {
 
 struct Session {
     id: MyId,
-    addr: SocketAddr,
     queries: Conn,
     /// The second connection of RESP2.
     events: Option<Conn>,
     subscribed: bool,
-    /// The masters of the round under way.
-    asking: Vec<Arc<str>>,
-    answers: Vec<Reply>,
+    round: Option<Asking>,
     /// Somebody wants another round after this one.
     again: Option<Vec<Arc<str>>>,
+    /// The round under way has to be over by then.
     deadline: Option<Instant>,
+    /// A round was torn: when to ask again, and how long that pause was.
+    retry_at: Option<Instant>,
+    retry_pause: Duration,
+}
+
+/// A round under way.
+struct Asking {
+    masters: Vec<Arc<str>>,
+    asked_at: Instant,
+    answers: Vec<Reply>,
+    /// The second connection of RESP2 owes an answer too: it could be dead while the first one lives.
+    pong_owed: bool,
+}
+
+impl Asking {
+    fn is_over(&self) -> bool {
+        !self.pong_owed && self.answers_owed() == 0
+    }
+
+    fn answers_owed(&self) -> usize {
+        (1 + QUESTIONS * self.masters.len()).saturating_sub(self.answers.len())
+    }
 }
 
 impl Session {
-    fn is_asking(&self) -> bool {
-        !self.asking.is_empty()
+    fn new(id: MyId, queries: Conn, events: Option<Conn>, subscribed: bool) -> Self {
+        let (retry_at, retry_pause) = (None, RETRY_MIN);
+        Self { id, queries, events, subscribed, round: None, again: None, deadline: None, retry_at, retry_pause }
     }
 
     /// Starts the round that is wanted, if none is under way.
     async fn begin_wanted_round(&mut self, patience: Duration) -> Result<(), LinkError> {
-        if self.is_asking() {
+        if self.round.is_some() {
             return Ok(());
         }
         let Some(masters) = self.again.take() else { return Ok(()) };
@@ -180,62 +217,69 @@ impl Session {
         for master in &masters {
             questions::put_round(&mut commands, master);
         }
-        self.asking = masters;
-        self.deadline = Some(Instant::now() + patience);
-        let sent = tokio::time::timeout(patience, self.queries.send(&commands));
+        let (asked_at, pong_owed) = (Instant::now(), self.events.is_some());
+        self.round = Some(Asking { masters, asked_at, answers: Vec::new(), pong_owed });
+        self.deadline = Some(asked_at + patience);
+        let (queries, events) = (&mut self.queries, &mut self.events);
+        let sending = async {
+            if let Some(events) = events {
+                let mut ping = BytesMut::new();
+                put_command(&mut ping, &["PING"]);
+                events.send(&ping).await?;
+            }
+            queries.send(&commands).await
+        };
+        let sent = tokio::time::timeout(patience, sending);
         Ok(sent.await.map_err(|_| LinkError::Silent(patience))??)
     }
 
-    /// Waits for something to tell.
+    /// Waits for something to tell. Safe to drop.
     async fn listen(&mut self) -> Result<Vec<What>, ConnError> {
-        let reply = match &mut self.events {
-            None => self.queries.next().await?,
+        let (reply, second) = match &mut self.events {
+            None => (self.queries.next().await?, false),
             Some(events) => tokio::select! {
-                reply = self.queries.next() => reply?,
-                event = events.next() => match event? {
-                    Reply::List(items) => Reply::Push(items),
-                    other => other,
-                },
+                reply = self.queries.next() => (reply?, false),
+                event = events.next() => (event?, true),
             },
         };
         match reply {
             Reply::Push(items) => Ok(read_event(&items).into_iter().collect()),
-            answer if self.is_asking() => {
-                self.answers.push(answer);
+            Reply::List(items) if second && is_message(&items) => Ok(read_event(&items).into_iter().collect()),
+            answer => {
+                match &mut self.round {
+                    // A pong, or a refusal to give one: somebody is there.
+                    Some(round) if second => round.pong_owed = false,
+                    Some(round) if round.answers_owed() > 0 => round.answers.push(answer),
+                    _ => return Err(ConnError::Malformed("it answers what was not asked")),
+                }
                 Ok(self.finish_round())
             }
-            _ => Ok(Vec::new()),
         }
     }
 
     fn finish_round(&mut self) -> Vec<What> {
-        if self.answers.len() < 1 + QUESTIONS * self.asking.len() {
+        let Some(Asking { masters, asked_at, answers, .. }) = self.round.take_if(|round| round.is_over()) else {
             return Vec::new();
-        }
-        let answers = std::mem::take(&mut self.answers);
-        let masters = std::mem::take(&mut self.asking);
+        };
         self.deadline = None;
         let tilt = answers.first().is_some_and(questions::read_tilt);
         let rounds = answers.get(1..).unwrap_or_default().chunks(QUESTIONS);
-        let read = |answers: &[Reply]| usable(questions::read_round(answers, tilt), self.addr);
-        masters.into_iter().zip(rounds).map(|(master, answers)| What::Round { master, round: read(answers) }).collect()
+        let read = |answers: &[Reply]| questions::read_round(answers, tilt);
+        let rounds: Vec<(Arc<str>, Round)> = masters.into_iter().zip(rounds.map(read)).collect();
+        if rounds.iter().any(|(_, round)| *round == Round::Torn) {
+            // Once at once, as a switch tears one round; more and more seldom for whoever answers like that for ever.
+            self.retry_at = Some(Instant::now() + self.retry_pause);
+            self.retry_pause = (self.retry_pause * 2).min(RETRY_MAX);
+        } else {
+            self.retry_pause = RETRY_MIN;
+        }
+        rounds.into_iter().map(|(master, round)| What::Round { master, asked_at, round }).collect()
     }
 }
 
-/// Leaves out what cannot be meant for us, such as the loopback address of another machine.
-fn usable(round: Round, said_by: SocketAddr) -> Round {
-    let fits = |addr: &NodeAddr| addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()));
-    match round {
-        Round::View { view, .. } if !fits(&view.addr) => {
-            Round::Malformed("it announces an address that only it can reach")
-        }
-        Round::View { mut view, mut peers } => {
-            view.replicas.retain(|replica| fits(&replica.addr));
-            peers.retain(|peer| fits(&peer.addr));
-            Round::View { view, peers }
-        }
-        other => other,
-    }
+/// Whether an array on the second connection of RESP2 is a message, or a confirmation, rather than an answer.
+fn is_message(items: &[Reply]) -> bool {
+    matches!(items.first().and_then(Reply::text), Some("message" | "subscribe" | "unsubscribe"))
 }
 
 fn read_event(items: &[Reply]) -> Option<What> {
@@ -270,9 +314,8 @@ async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
         events = Some(second);
     }
     let subscribed = subscribe(events.as_mut().unwrap_or(&mut queries)).await?;
-    let again = Some(spec.masters.borrow().clone());
-    let (asking, answers) = (Vec::new(), Vec::new());
-    let mut session = Session { id, addr, queries, events, subscribed, asking, answers, again, deadline: None };
+    let mut session = Session::new(id, queries, events, subscribed);
+    session.again = Some(spec.masters.borrow().clone());
     session.begin_wanted_round(spec.timeouts.command * 2).await?;
     Ok(session)
 }
@@ -310,18 +353,17 @@ async fn subscribe(conn: &mut Conn) -> Result<bool, LinkError> {
     let mut commands = BytesMut::new();
     let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
     put_command(&mut commands, &words);
-    // Confirmations come as pushes or arrays, one for each channel; the PONG behind them marks their end.
-    put_command(&mut commands, &["PING"]);
     conn.send(&commands).await?;
-    let mut allowed = true;
-    loop {
-        let reply = conn.next().await?;
-        match &reply {
-            Reply::Error(_) => allowed = false,
-            Reply::Text(word) if word.eq_ignore_ascii_case(b"PONG") => return Ok(allowed),
-            // RESP2 answers a PING on a subscribed connection with an array.
-            Reply::List(items) if items.first().and_then(Reply::text) == Some("pong") => return Ok(allowed),
-            _ => {}
+    // One confirmation for each channel, or one refusal for all; messages may come in between already.
+    let mut confirmed = 0;
+    while confirmed < notice::CHANNELS.len() {
+        match conn.next().await? {
+            Reply::Error(_) => return Ok(false),
+            Reply::Push(items) | Reply::List(items) => {
+                confirmed += usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
+            }
+            _ => return Err(ConnError::Malformed("an answer to SUBSCRIBE that is none").into()),
         }
     }
+    Ok(true)
 }

@@ -3,15 +3,18 @@
 //! A sentinel is shared by every service that names it, or learns of it, with the same credentials. Which connections are
 //! wanted is computed anew whenever something changes, and the difference is carried out; nothing else opens or closes one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::warn;
 
 use crate::auth::Credentials;
 use crate::discovery::{Incoming, Timeouts};
+use crate::hush::Hush;
 use crate::link::{self, LinkId, Spec};
 use crate::resolve::Resolver;
 use crate::{MyId, NodeAddr};
@@ -27,14 +30,24 @@ pub(crate) type Key = (NodeAddr, usize);
 pub(crate) struct Wish {
     /// The services that want it, by their number.
     pub(crate) groups: Vec<usize>,
-    /// Set if it is wanted only as this very sentinel.
-    pub(crate) expect: Option<MyId>,
+    /// Set if it is wanted only as one of these sentinels.
+    pub(crate) expect: Option<BTreeSet<MyId>>,
+}
+
+impl Wish {
+    /// This service wants it too.
+    pub(crate) fn want(&mut self, group: usize) {
+        if !self.groups.contains(&group) {
+            self.groups.push(group);
+        }
+    }
 }
 
 /// One connection's handle.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
+    /// Where it is dialled.
     pub(crate) addr: NodeAddr,
     pub(crate) groups: Vec<usize>,
     /// Who answered, at which address; `None` while it is down.
@@ -42,9 +55,59 @@ pub(crate) struct Link {
     pub(crate) events: bool,
     /// Why it is down, for people.
     pub(crate) problem: Option<String>,
+    /// What is wrong with its answers about one service, by the service's number.
+    pub(crate) troubles: BTreeMap<usize, String>,
+    /// Bounds what is logged about it.
+    pub(crate) hush: Hush,
     masters: watch::Sender<Vec<Arc<str>>>,
+    expect: watch::Sender<Option<BTreeSet<MyId>>>,
     ask: Arc<Notify>,
     _task: AbortOnDropHandle<()>,
+}
+
+impl Link {
+    /// Who answers.
+    pub(crate) fn id(&self) -> Option<&MyId> {
+        self.up.as_ref().map(|(id, _)| id)
+    }
+
+    /// Whether whoever answers counts for this service only under its announced identity.
+    fn is_learnt(&self) -> bool {
+        self.expect.borrow().is_some()
+    }
+
+    /// Says in the log that it is of no use, if it does not say so all the time.
+    pub(crate) fn warn(&mut self, problem: &str) {
+        if let Some(unsaid) = self.hush.speak(Instant::now()) {
+            warn!(sentinel = %self.addr, unsaid, "sentinel of no use: {problem}");
+        }
+    }
+
+    /// Takes note of what is wrong with its answers about one service.
+    pub(crate) fn is_troubled(&mut self, group: usize, trouble: Option<String>) {
+        if self.troubles.get(&group) == trouble.as_ref() {
+            return;
+        }
+        match trouble {
+            None => drop(self.troubles.remove(&group)),
+            Some(trouble) => {
+                self.warn(&trouble);
+                self.troubles.insert(group, trouble);
+            }
+        }
+    }
+
+    /// What is wrong with it as far as this service is concerned, for people.
+    pub(crate) fn problem_for(&self, group: usize) -> Option<String> {
+        let deaf = (self.up.is_some() && !self.events)
+            .then(|| "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned());
+        self.problem.clone().or_else(|| self.troubles.get(&group).cloned()).or(deaf)
+    }
+
+    /// Asks it again.
+    pub(crate) fn ask(&self) {
+        self.ask.notify_one();
+    }
 }
 
 /// All of them.
@@ -82,34 +145,49 @@ impl Links {
         })
     }
 
-    /// Opens what is wished for and not there, closes what is there and not wished for.
+    /// Opens what is wished for and not there, closes what is there and not wished for. Where there are too many wishes, those of
+    /// the configuration come first.
     pub(crate) fn reconcile(&mut self, wishes: &BTreeMap<Key, Wish>) {
-        self.by_key.retain(|key, _| wishes.contains_key(key));
-        for (key, wish) in wishes {
-            let masters: Vec<Arc<str>> = wish.groups.iter().filter_map(|at| self.names.get(*at).cloned()).collect();
+        self.by_key.retain(|key, link| {
+            let wish = wishes.get(key);
+            // Whoever is connected but was never told of has to be dialled anew, or not at all.
+            wish.is_some_and(|wish| match (&wish.expect, link.id()) {
+                (Some(expected), Some(id)) => expected.contains(id),
+                _ => true,
+            })
+        });
+        let (configured, learnt): (Vec<_>, Vec<_>) = wishes.iter().partition(|(_, wish)| wish.expect.is_none());
+        for (key, wish) in configured.into_iter().chain(learnt) {
             if let Some(link) = self.by_key.get_mut(key) {
+                link.expect.send_if_modified(|expect| {
+                    let changed = *expect != wish.expect;
+                    expect.clone_from(&wish.expect);
+                    changed
+                });
                 if link.groups != wish.groups {
                     link.groups.clone_from(&wish.groups);
-                    link.masters.send_replace(masters);
+                    link.troubles.retain(|group, _| wish.groups.contains(group));
+                    link.masters.send_replace(names_of(&self.names, wish));
                     link.ask.notify_one();
                 }
             } else if self.by_key.len() < MAX_LINKS {
-                let link = self.open(key, wish, masters);
+                let link = self.open(key, wish);
                 self.by_key.insert(key.clone(), link);
             }
         }
     }
 
-    fn open(&mut self, key: &Key, wish: &Wish, masters: Vec<Arc<str>>) -> Link {
+    fn open(&mut self, key: &Key, wish: &Wish) -> Link {
         self.made += 1;
         let id = LinkId(self.made);
         let ask = Arc::new(Notify::new());
-        let (masters, watch) = watch::channel(masters);
+        let (masters, watch) = watch::channel(names_of(&self.names, wish));
+        let (expect, expected) = watch::channel(wish.expect.clone());
         let spec = Spec {
             id,
             sentinel: key.0.clone(),
             credentials: self.credentials.get(key.1).cloned().flatten(),
-            expect: wish.expect.clone(),
+            expect: expected,
             masters: watch,
             ask: Arc::clone(&ask),
             timeouts: self.timeouts,
@@ -118,7 +196,21 @@ impl Links {
         };
         let task = AbortOnDropHandle::new(tokio::spawn(link::run(spec, self.out.clone())));
         let (addr, groups) = (key.0.clone(), wish.groups.clone());
-        Link { id, addr, groups, up: None, events: false, problem: None, masters, ask, _task: task }
+        let (hush, troubles) = (Hush::new(5, Duration::from_secs(10)), BTreeMap::new());
+        Link {
+            id,
+            addr,
+            groups,
+            up: None,
+            events: false,
+            problem: None,
+            troubles,
+            hush,
+            masters,
+            expect,
+            ask,
+            _task: task,
+        }
     }
 
     pub(crate) fn get_mut(&mut self, id: LinkId) -> Option<&mut Link> {
@@ -137,8 +229,30 @@ impl Links {
         }
     }
 
-    /// Whether this sentinel is reached already, at whatever address.
+    /// Whether this sentinel is reached, at whatever address.
     pub(crate) fn reaches(&self, group: usize, id: &MyId) -> bool {
-        self.of(group).any(|link| link.up.as_ref().is_some_and(|(up, _)| up == id))
+        self.speaker(group, id).is_some()
     }
+
+    /// The one link whose word counts as that of `id`, where several lead to it, or to somebody who claims to be it: one of the
+    /// configuration before one that was learnt, then the oldest.
+    pub(crate) fn speaker(&self, group: usize, id: &MyId) -> Option<&Link> {
+        self.of(group).filter(|link| link.id() == Some(id)).min_by_key(|link| (link.is_learnt(), link.id))
+    }
+
+    /// Whether this link is the one that speaks for `id`.
+    pub(crate) fn speaks(&self, group: usize, link: LinkId, id: &MyId) -> bool {
+        self.speaker(group, id).is_some_and(|speaker| speaker.id == link)
+    }
+
+    /// Whether a sentinel answers at this address.
+    pub(crate) fn is_up(&self, key: &Key) -> bool {
+        self.by_key.get(key).is_some_and(|link| link.up.is_some())
+    }
+}
+
+/// The masters to ask about, each once.
+fn names_of(names: &[Arc<str>], wish: &Wish) -> Vec<Arc<str>> {
+    let asked: BTreeSet<&Arc<str>> = wish.groups.iter().filter_map(|group| names.get(*group)).collect();
+    asked.into_iter().map(Arc::clone).collect()
 }
