@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+/// No configuration makes a loop spin.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// The next pause grows up to a bound until [`Backoff::reset`].
 #[derive(Debug)]
 pub(crate) struct Backoff {
@@ -13,18 +16,18 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new(least: Duration, most: Duration) -> Self {
-        Self { least, most, bound: least }
+        Self { least, most: most.max(SHORTEST), bound: least.max(SHORTEST) }
     }
 
     /// A random pause between `least / 2` and the present bound, which then doubles.
     pub(crate) fn pause(&mut self) -> Duration {
         let bound = self.bound;
         self.bound = (bound * 2).min(self.most);
-        (self.least / 2).max(bound.mul_f64(fastrand::f64()))
+        (self.least / 2).max(SHORTEST).max(bound.mul_f64(fastrand::f64()))
     }
 
     pub(crate) fn reset(&mut self) {
-        self.bound = self.least;
+        self.bound = self.least.max(SHORTEST);
     }
 }
 

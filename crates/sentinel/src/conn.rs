@@ -77,8 +77,9 @@ impl Conn {
             .map_err(|_| ConnError::ConnectTimeout(patience))?
             .map_err(ConnError::Connect)?;
         let socket = SockRef::from(&stream);
-        let keepalive =
-            TcpKeepalive::new().with_time(user_timeout).with_interval(Duration::from_secs(1)).with_retries(3);
+        // The kernel counts these in whole seconds and refuses none.
+        let idle = user_timeout.max(Duration::from_secs(1));
+        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(1)).with_retries(3);
         socket
             .set_tcp_nodelay(true)
             .and_then(|()| socket.set_tcp_keepalive(&keepalive))
@@ -114,6 +115,11 @@ impl Conn {
                 return Err(ConnError::Closed);
             }
         }
+    }
+
+    /// Whether something has been read that nobody took.
+    pub(crate) fn has_input(&self) -> bool {
+        !self.input.is_empty()
     }
 
     /// Where the first frame of the input ends, if it is all there.

@@ -20,6 +20,7 @@ mod link;
 mod links;
 mod machine;
 mod notice;
+mod perch;
 mod questions;
 mod reply;
 mod resolve;
