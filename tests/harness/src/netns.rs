@@ -94,12 +94,19 @@ impl Drop for Partition {
 }
 
 fn rules(server: u16, sentinel: u16, source: Ipv4Addr) -> String {
-    let inside = format!("ip saddr {source} tcp dport {server} accept\n  ip daddr {source} tcp sport {server} accept");
     let ports = format!("{{ {server}, {sentinel} }}");
-    format!(
-        "table inet {TABLE} {{ chain cut {{ type filter hook output priority 0; policy accept;\n  {inside}\n  \
-         tcp dport {ports} drop\n  tcp sport {ports} drop\n  ip saddr {source} drop\n  ip daddr {source} drop\n}} }}\n"
-    )
+    let lines = [
+        format!("table inet {TABLE} {{ chain cut {{"),
+        "type filter hook output priority 0; policy accept;".to_owned(),
+        format!("ip saddr {source} tcp dport {server} accept"),
+        format!("ip daddr {source} tcp sport {server} accept"),
+        format!("tcp dport {ports} drop"),
+        format!("tcp sport {ports} drop"),
+        format!("ip saddr {source} drop"),
+        format!("ip daddr {source} drop"),
+        "}\n}\n".to_owned(),
+    ];
+    lines.join("\n")
 }
 
 fn nft(rules: &str) -> Result<(), String> {

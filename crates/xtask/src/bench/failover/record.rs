@@ -82,7 +82,8 @@ pub(super) enum Measure {
     Beyond,
     /// From ROLE of the new master saying master to the first write of a client on it.
     FirstWrite,
-    /// SETs that the old master executed while it still was one, after the commit (pointsman) or the first `+switch-master`.
+    /// SETs that the old master executed while it still was one, after the commit (pointsman) or the first `+switch-master`;
+    /// where it could not be asked then (SIGSTOP, partition), those that nobody got an OK for.
     OldWrites,
 }
 

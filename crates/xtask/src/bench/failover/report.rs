@@ -63,8 +63,9 @@ const READING: &str = "
   Pointsman stops traffic in a planned failover when a replica is selected, and starts it again at the switch.
 - **New master writable to first write**: mostly Sentinel's as well. It announces a promotion about a second after it.
 - **Writes on the superseded master**: SETs that the old master executed while it called itself master, after pointsman's commit
-  or, with haproxy, after the first `+switch-master`. After SIGSTOP and a partition these are requests that were sent before,
-  lay in the kernel's buffers and were executed when the server came back. None of them was acknowledged.
+  or, with haproxy, after the first `+switch-master`. After SIGSTOP and in a partition it cannot be asked then; there they are
+  the SETs that it executed and nobody got an OK for: requests that had been sent before, lay in the kernel's buffers and
+  were executed when the server came back. A writer has at most one such request under way.
 ";
 
 #[cfg(test)]

@@ -29,6 +29,13 @@ pub(super) fn writes_after(samples: &[Sample], moment: Instant) -> Option<u64> {
     Some(sum)
 }
 
+/// SETs that it executed as a master and that nobody got an OK for, when `acknowledged` were before it went silent. For a
+/// server that could not be asked for a while: between two samples so far apart, only this tells what came late.
+pub(super) fn unacknowledged(samples: &[Sample], acknowledged: u64) -> Option<u64> {
+    let last = samples.iter().rev().find(|sample| sample.master)?;
+    Some(last.sets.saturating_sub(acknowledged))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -57,6 +64,14 @@ mod tests {
         let start = Instant::now();
         let rows = samples(start, &[(0, true, 100), (50, true, 0), (60, true, 4), (70, true, 6), (80, false, 80)]);
         assert_eq!(writes_after(&rows, start + Duration::from_millis(20)), Some(6));
+    }
+
+    #[test]
+    fn what_nobody_got_an_ok_for_is_counted_up_to_the_demotion() {
+        let rows = samples(Instant::now(), &[(0, true, 90), (900, true, 112), (905, false, 500)]);
+        assert_eq!(unacknowledged(&rows, 100), Some(12));
+        assert_eq!(unacknowledged(&rows, 112), Some(0));
+        assert_eq!(unacknowledged(&[], 0), None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::machine;
 use super::observer::Observer;
 use super::record::{Measure, Proxy, Record, Scenario};
-use super::samples::writes_after;
+use super::samples::{unacknowledged, writes_after};
 
 /// Writers, each with one connection.
 pub(super) const WRITERS: usize = 16;
@@ -28,6 +28,8 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 const BEFORE: u64 = 4000;
 /// Writes to the new master before the old one comes back.
 const BETWEEN: u64 = 4000;
+/// When no write has been acknowledged for so long, none is on its way any more.
+const SILENCE: Duration = Duration::from_millis(200);
 /// How long a sentinel, a proxy and a writer may take to find a new master.
 const FAILOVER: Duration = Duration::from_secs(40);
 /// How long the old master may take to become a replica in sync.
@@ -105,6 +107,11 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
         (Scenario::Partition, Some(source)) => cut = Some(Partition::around(old, beside, source)?),
         (Scenario::Partition, None) => return Err("a partition without a source".to_owned()),
     }
+    let mut silent = None;
+    if matches!(scenario, Scenario::Sigstop | Scenario::Partition) {
+        wait("the writers to notice", FAILOVER, stage, || load.since_last() > SILENCE)?;
+        silent = Some(load.counts().acknowledged);
+    }
     wait("+switch-master", FAILOVER, stage, || switch(&events).is_some())?;
     wait("a write on the new master", FAILOVER, stage, || observer.written())?;
     let seen = load.counts().acknowledged;
@@ -127,6 +134,9 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     });
     let mut record = count(&cluster, &events, &observer, &load, (cause, commit.as_ref()))?;
     (record.scenario, record.proxy, record.run) = (scenario, proxy, run);
+    if let Some(late) = silent.and_then(|acknowledged| unacknowledged(&observer.old(), acknowledged)) {
+        record.values.insert(Measure::OldWrites, number(late));
+    }
     if let Some(more) = record.more.as_object_mut() {
         more.insert("load_average".to_owned(), json!(load_average));
         more.insert(
