@@ -15,11 +15,12 @@ use tracing::{info, warn};
 use crate::auth::Denied;
 use crate::canary::{self, Keeper};
 use crate::discovery::Incoming;
+use crate::hush::Hush;
 use crate::learnt::{AddressMap, Learnt};
 use crate::links::Links;
 use crate::questions::Peer;
 use crate::seen::{Counts, Failover, REMEMBERED, Seen, SeenMaster, SeenNode, SeenSentinel};
-use crate::{Action, Commit, Event, Machine, MyId, NodeAddr, Note, Probe, Rules};
+use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
 
 struct Canary {
     ask: Arc<Notify>,
@@ -39,6 +40,9 @@ pub(crate) struct Group {
     learnt: Learnt,
     master: Option<SeenMaster>,
     stopped_since: Option<Instant>,
+    held_since: Option<Instant>,
+    /// Bounds what is logged about this service.
+    hush: Hush,
     failovers: Vec<Failover>,
     counts: Counts,
     seen: Arc<ArcSwap<Seen>>,
@@ -64,6 +68,8 @@ impl Group {
             holding: false,
             master: None,
             stopped_since: Some(now),
+            held_since: None,
+            disagreement: false,
             quorum: machine.quorum(),
             sentinels: Vec::new(),
             nodes: Vec::new(),
@@ -81,6 +87,8 @@ impl Group {
             learnt: Learnt::default(),
             master: None,
             stopped_since: Some(now),
+            held_since: None,
+            hush: Hush::new(60, Duration::from_millis(500)),
             failovers: Vec::new(),
             counts: Counts::default(),
             seen: Arc::new(ArcSwap::from_pointee(first)),
@@ -107,7 +115,9 @@ impl Group {
         self.canaries.retain(|addr, _| wanted.contains(addr));
         let after = self.machine.state().label();
         if before != after {
-            info!(service = %self.name, from = before, to = after, "discovery state");
+            if let Some(unsaid) = self.hush.speak(Instant::now()) {
+                info!(service = %self.name, unsaid, from = before, to = after, "discovery state");
+            }
             self.publish(links);
         }
     }
@@ -121,8 +131,9 @@ impl Group {
     /// A canary's answer, with what it was refused.
     pub(crate) fn probed(&mut self, node: NodeAddr, probe: Probe, denied: Option<Denied>, links: &Links) {
         if let Some(canary) = self.canaries.get_mut(&node) {
-            if let Some(denied) = denied.as_ref().filter(|_| canary.problem != denied) {
-                warn!(service = %self.name, %node, "cannot verify a redis node: {denied}");
+            let news = denied.as_ref().filter(|_| canary.problem != denied);
+            if let Some((denied, unsaid)) = news.and_then(|news| Some((news, self.hush.speak(Instant::now())?))) {
+                warn!(service = %self.name, %node, unsaid, "cannot verify a redis node: {denied}");
             }
             canary.problem = denied;
         }
@@ -154,22 +165,29 @@ impl Group {
             Action::Probe(node) => self.canary(node).notify_one(),
             Action::Hold => {
                 self.points.hold();
-                self.stopped_since.get_or_insert_with(Instant::now);
+                let now = Instant::now();
+                self.stopped_since.get_or_insert(now);
+                self.held_since.get_or_insert(now);
                 self.counts.holds += 1;
-                info!(service = %self.name, state = self.machine.state().label(), "gate shut: traffic is held");
+                if let Some(unsaid) = self.hush.speak(now) {
+                    info!(service = %self.name, unsaid, state = self.machine.state().label(), "gate shut: traffic is held");
+                }
             }
             Action::Release => {
                 self.points.release();
-                self.stopped_since = None;
-                info!(service = %self.name, "gate open again: the same master goes on");
+                (self.stopped_since, self.held_since) = (None, None);
+                if let Some(unsaid) = self.hush.speak(Instant::now()) {
+                    info!(service = %self.name, unsaid, "gate open again: the same master goes on");
+                }
             }
             Action::Commit(commit) => self.commit(commit, links),
             Action::Clear(lack) => {
                 self.points.clear();
                 self.stopped_since.get_or_insert_with(Instant::now);
-                self.master = None;
+                (self.master, self.held_since) = (None, None);
                 self.counts.clears += 1;
-                warn!(service = %self.name, reason = ?lack, "no master: its sessions are cut, new ones wait");
+                let Some(unsaid) = self.hush.speak(Instant::now()) else { return };
+                warn!(service = %self.name, unsaid, reason = ?lack, "no master: its sessions are cut, new ones wait");
             }
             Action::Note(note) => self.note(note),
         }
@@ -188,15 +206,17 @@ impl Group {
     fn commit(&mut self, commit: Commit, links: &Links) {
         let Commit { addr, dialled, epoch, run_id, basis, lost_bytes } = commit;
         let name = addr.to_string().into();
-        self.stopped_since = None;
+        (self.stopped_since, self.held_since) = (None, None);
         let target = self.points.commit(Destination { addr: dialled, name, epoch, run_id: run_id.clone() });
         let generation = target.generation().get();
         let story = self.machine.story().clone();
         let from = self.master.take().map(|master| master.addr);
         self.counts.commits += 1;
         self.counts.held += story.hold().unwrap_or_default();
+        let unsaid = self.hush.speak(Instant::now());
+        // What moves the points is always told: Sentinel itself bounds how often they move.
         info!(
-            service = %self.name, master = %addr, epoch, generation, basis = ?basis,
+            service = %self.name, unsaid, master = %addr, epoch, generation, basis = ?basis,
             from = from.as_ref().map(ToString::to_string), held_ms = story.hold().map(|it| it.as_millis()),
             verified_us = story.verification().map(|it| it.as_micros()), lost_bytes, "the points lead to a new master"
         );
@@ -220,13 +240,29 @@ impl Group {
             Note::HoldsExhausted | Note::Minority | Note::Rebooted => {}
         }
         // A stale view comes with every poll of a stale sentinel; all others come once for what they tell of.
-        if note != Note::StaleView {
-            warn!(service = %self.name, note = ?note, "discovery");
+        if note == Note::StaleView {
+            return;
         }
+        if let Some(unsaid) = self.hush.speak(Instant::now()) {
+            warn!(service = %self.name, unsaid, note = ?note, "discovery");
+        }
+    }
+
+    /// What sentinels are compared with: the published master, or else the leading claim.
+    fn reference(&self) -> Option<(NodeAddr, u64)> {
+        let published = self.machine.committed().filter(|it| it.published).map(|it| (it.addr.clone(), it.epoch));
+        published.or_else(|| match self.machine.finding() {
+            Finding::Claimed(claim) | Finding::Regressed(claim) => Some((claim.addr.clone(), claim.epoch)),
+            Finding::Silence | Finding::Confirmed { .. } => None,
+        })
     }
 
     /// Puts together what is seen now.
     pub(crate) fn publish(&self, links: &Links) {
+        let reference = self.reference();
+        let names = |view: &View| (view.addr.clone(), view.epoch);
+        let voiced: BTreeSet<(NodeAddr, u64)> =
+            self.machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| names(view)).collect();
         let sentinels = links.of(self.number).map(|link| {
             let id = link.id().cloned();
             let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
@@ -235,6 +271,9 @@ impl Group {
                 up: link.up.is_some(),
                 events: link.events,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
+                disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
+                    reference.as_ref().is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
+                }),
                 view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
                 problem: link.problem_for(self.number),
                 id,
@@ -252,8 +291,14 @@ impl Group {
             at: Instant::now(),
             state: self.machine.state().label(),
             holding: self.machine.is_holding(),
-            master: self.master.clone(),
+            // The epoch may fall without a move, when the sentinels were configured anew.
+            master: self.master.clone().map(|master| SeenMaster {
+                epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
+                ..master
+            }),
             stopped_since: self.stopped_since,
+            held_since: self.held_since,
+            disagreement: voiced.len() > 1,
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),

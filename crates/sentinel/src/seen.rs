@@ -24,6 +24,11 @@ pub struct Seen {
     pub master: Option<SeenMaster>,
     /// Since when nothing may be sent to a master, because none is known or the gate is shut; `None` while all flows.
     pub stopped_since: Option<Instant>,
+    /// Since when the gate is shut; `None` while it is open. With the present time: how long this hold has lasted.
+    pub held_since: Option<Instant>,
+    /// Voters disagree: they name more than one address, or one address at more than one epoch. See
+    /// [`SeenSentinel::disagrees`] for who does. True for a moment in every failover.
+    pub disagreement: bool,
     /// Members of the electorate, and how many of them are a majority.
     pub quorum: (usize, usize),
     /// Every sentinel there is a connection to, or wanted.
@@ -66,6 +71,9 @@ pub struct SeenSentinel {
     pub events: bool,
     /// It belongs to the electorate.
     pub member: bool,
+    /// It names another address or epoch than what is published or, where nothing is, than the leading claim. May be a sentinel
+    /// without a vote.
+    pub disagrees: bool,
     /// What it names, at which epoch, heard when.
     pub view: Option<(NodeAddr, Epoch, Instant)>,
     /// Why it is of no use now, for people. Never contains a secret.
