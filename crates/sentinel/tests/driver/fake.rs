@@ -15,7 +15,7 @@ use crate::wire;
 
 /// How a server behaves, whatever it has to say.
 #[derive(Debug, Clone)]
-pub enum Manner {
+pub(crate) enum Manner {
     /// As it should.
     Proper,
     /// One byte at a time, with a pause behind each.
@@ -36,14 +36,14 @@ pub enum Manner {
 
 /// What a connection has come to.
 #[derive(Debug, Default)]
-pub struct Standing {
+pub(crate) struct Standing {
     pub resp3: bool,
-    pub authenticated: bool,
-    pub subscribed: bool,
+    pub(crate) authenticated: bool,
+    pub(crate) subscribed: bool,
 }
 
 /// What a server knows.
-pub trait Mind: Send + 'static {
+pub(crate) trait Mind: Send + 'static {
     /// The answer to one command; may be several frames, or none.
     fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8>;
 }
@@ -60,18 +60,18 @@ struct Shared<M> {
 }
 
 /// A server on a port that the kernel chose.
-pub struct Fake<M> {
-    pub addr: SocketAddr,
+pub(crate) struct Fake<M> {
+    pub(crate) addr: SocketAddr,
     shared: Arc<Shared<M>>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl<M: Mind> Fake<M> {
-    pub async fn start(mind: M) -> Self {
+    pub(crate) async fn start(mind: M) -> Self {
         Self::start_at(IpAddr::V4(Ipv4Addr::LOCALHOST), 0, mind).await.expect("a free port")
     }
 
-    pub async fn start_at(ip: IpAddr, port: u16, mind: M) -> std::io::Result<Self> {
+    pub(crate) async fn start_at(ip: IpAddr, port: u16, mind: M) -> std::io::Result<Self> {
         let listener = TcpListener::bind((ip, port)).await?;
         let addr = listener.local_addr()?;
         let shared = Arc::new(Shared {
@@ -89,41 +89,41 @@ impl<M: Mind> Fake<M> {
     }
 
     /// What it knows, to be changed.
-    pub fn mind(&self) -> MutexGuard<'_, M> {
+    pub(crate) fn mind(&self) -> MutexGuard<'_, M> {
         self.shared.mind.lock().expect("no poison")
     }
 
-    pub fn behave(&self, manner: Manner) {
+    pub(crate) fn behave(&self, manner: Manner) {
         *self.shared.manner.lock().expect("no poison") = manner;
     }
 
-    pub fn publish(&self, channel: &str, payload: &str) {
+    pub(crate) fn publish(&self, channel: &str, payload: &str) {
         // Nobody may be listening: then the message is lost, as with any Pub/Sub.
         let _ = self.shared.events.send((channel.to_owned(), payload.to_owned()));
     }
 
     /// Ends every connection; new ones are welcome.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         let _ = self.shared.cut.send(());
     }
 
     /// Connections since the start.
-    pub fn accepted(&self) -> usize {
+    pub(crate) fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
     /// Connections now.
-    pub fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         self.shared.open.load(Ordering::SeqCst)
     }
 
     /// Commands since the start.
-    pub fn commands(&self) -> usize {
+    pub(crate) fn commands(&self) -> usize {
         self.shared.commands.load(Ordering::SeqCst)
     }
 
     /// The last commands, oldest first.
-    pub fn heard(&self) -> Vec<String> {
+    pub(crate) fn heard(&self) -> Vec<String> {
         self.shared.heard.lock().expect("no poison").iter().cloned().collect()
     }
 }
@@ -213,7 +213,7 @@ async fn say(stream: &mut TcpStream, bytes: &[u8], manner: &Manner) -> std::io::
 }
 
 /// Answers to what every server understands: authentication, the protocol, PING. `None`: something else was asked.
-pub fn common(gate: &Gate, command: &[String], standing: &mut Standing) -> Option<Vec<u8>> {
+pub(crate) fn common(gate: &Gate, command: &[String], standing: &mut Standing) -> Option<Vec<u8>> {
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
     let upper = command.first()?.to_ascii_uppercase();
     let whole = words.join(" ").to_ascii_uppercase();
@@ -252,10 +252,10 @@ const WRONGPASS: &[u8] = b"-WRONGPASS invalid username-password pair or user is 
 
 /// Who is let in, and what is not.
 #[derive(Debug, Clone, Default)]
-pub struct Gate {
+pub(crate) struct Gate {
     pub resp2_only: bool,
     /// User and password.
-    pub password: Option<(String, String)>,
+    pub(crate) password: Option<(String, String)>,
     /// Beginnings of commands in capitals, that the ACL refuses.
-    pub refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
 }

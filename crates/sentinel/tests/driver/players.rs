@@ -8,44 +8,46 @@ use crate::wire;
 
 /// What a sentinel says of one master.
 #[derive(Debug, Clone)]
-pub struct Word {
-    pub ip: String,
-    pub port: u16,
-    pub epoch: u64,
-    pub flags: String,
-    pub run_id: String,
+pub(crate) struct Word {
+    pub(crate) ip: String,
+    pub(crate) port: u16,
+    pub(crate) epoch: u64,
+    pub(crate) flags: String,
+    pub(crate) run_id: String,
     /// Announced addresses of the replicas.
-    pub replicas: Vec<(String, u16)>,
+    pub(crate) replicas: Vec<(String, u16)>,
     /// The other sentinels: MYID, ip, port.
-    pub peers: Vec<(String, String, u16)>,
+    pub(crate) peers: Vec<(String, String, u16)>,
     /// If set, the second question for the address is answered with this port instead.
-    pub torn: Option<u16>,
+    pub(crate) torn: Option<u16>,
 }
 
 /// A sentinel.
 #[derive(Debug, Clone, Default)]
-pub struct SentinelMind {
-    pub id: String,
-    pub gate: Gate,
-    pub tilt: bool,
-    pub masters: BTreeMap<String, Word>,
+pub(crate) struct SentinelMind {
+    pub(crate) id: String,
+    pub(crate) gate: Gate,
+    pub(crate) tilt: bool,
+    pub(crate) masters: BTreeMap<String, Word>,
     /// Raw answers by the beginning of the command, in capitals.
-    pub instead: BTreeMap<String, Vec<u8>>,
+    pub(crate) instead: BTreeMap<String, Vec<u8>>,
+    /// Connections that subscribed get no answer any more.
+    pub(crate) deaf: bool,
     asked: usize,
 }
 
 /// Forty digits.
-pub fn my_id(number: usize) -> String {
+pub(crate) fn my_id(number: usize) -> String {
     format!("{number:040x}")
 }
 
 impl SentinelMind {
-    pub fn new(number: usize) -> Self {
+    pub(crate) fn new(number: usize) -> Self {
         Self { id: my_id(number), ..Self::default() }
     }
 
     /// What it says of `mymaster`.
-    pub fn word(&mut self) -> &mut Word {
+    pub(crate) fn word(&mut self) -> &mut Word {
         self.masters.get_mut("mymaster").expect("it watches mymaster")
     }
 
@@ -92,6 +94,9 @@ impl SentinelMind {
 
 impl Mind for SentinelMind {
     fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8> {
+        if self.deaf && standing.subscribed {
+            return Vec::new();
+        }
         if let Some(answer) = common(&self.gate, command, standing) {
             return answer;
         }
@@ -122,22 +127,22 @@ impl Mind for SentinelMind {
 
 /// A redis node.
 #[derive(Debug, Clone)]
-pub struct RedisMind {
-    pub gate: Gate,
+pub(crate) struct RedisMind {
+    pub(crate) gate: Gate,
     /// The master it follows, as it was told; `None`: it is one.
-    pub follows: Option<(String, u16)>,
-    pub pong: Vec<u8>,
-    pub run_id: String,
-    pub replid: String,
+    pub(crate) follows: Option<(String, u16)>,
+    pub(crate) pong: Vec<u8>,
+    pub(crate) run_id: String,
+    pub(crate) replid: String,
     pub replid2: String,
-    pub offset: u64,
-    pub second_offset: i64,
+    pub(crate) offset: u64,
+    pub(crate) second_offset: i64,
     /// Says `+HELLO` before it is asked anything, and such.
-    pub chatter: Vec<u8>,
+    pub(crate) chatter: Vec<u8>,
 }
 
 impl RedisMind {
-    pub fn master(number: usize) -> Self {
+    pub(crate) fn master(number: usize) -> Self {
         Self {
             gate: Gate::default(),
             follows: None,
@@ -151,19 +156,19 @@ impl RedisMind {
         }
     }
 
-    pub fn replica(number: usize, of: SocketAddr) -> Self {
+    pub(crate) fn replica(number: usize, of: SocketAddr) -> Self {
         Self { follows: Some((of.ip().to_string(), of.port())), ..Self::master(number) }
     }
 
     /// `SLAVEOF NO ONE`: a history of its own, that continues the old one.
-    pub fn promote(&mut self) {
+    pub(crate) fn promote(&mut self) {
         self.follows = None;
         self.second_offset = i64::try_from(self.offset).expect("small") + 1;
         let number = u64::from_str_radix(&self.replid[..8], 16).expect("digits") + 1;
         self.replid2 = std::mem::replace(&mut self.replid, format!("{number:08x}").repeat(5));
     }
 
-    pub fn follow(&mut self, master: &Self, addr: SocketAddr) {
+    pub(crate) fn follow(&mut self, master: &Self, addr: SocketAddr) {
         self.follows = Some((addr.ip().to_string(), addr.port()));
         (self.replid, self.replid2) = (master.replid.clone(), master.replid2.clone());
     }

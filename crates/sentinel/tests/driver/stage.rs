@@ -12,26 +12,26 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::fake::Fake;
 use crate::players::{RedisMind, SentinelMind, Word, my_id};
 
-pub type Sentinel = Fake<SentinelMind>;
-pub type Redis = Fake<RedisMind>;
+pub(crate) type Sentinel = Fake<SentinelMind>;
+pub(crate) type Redis = Fake<RedisMind>;
 
-pub const NAME: &str = "mymaster";
+pub(crate) const NAME: &str = "mymaster";
 
 /// Longer than anything here takes, so that only something that never happens runs into it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub fn ms(number: u64) -> Duration {
+pub(crate) fn ms(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
 /// A cluster: node 0 is the master at epoch 1, and every sentinel says so.
-pub struct Stage {
-    pub sentinels: Vec<Sentinel>,
-    pub nodes: Vec<Redis>,
+pub(crate) struct Stage {
+    pub(crate) sentinels: Vec<Sentinel>,
+    pub(crate) nodes: Vec<Redis>,
 }
 
 impl Stage {
-    pub async fn new(sentinels: usize, nodes: usize) -> Self {
+    pub(crate) async fn new(sentinels: usize, nodes: usize) -> Self {
         let master = Fake::start(RedisMind::master(1)).await;
         let mut stage = Self { sentinels: Vec::new(), nodes: vec![master] };
         for number in 1..nodes {
@@ -44,7 +44,7 @@ impl Stage {
         stage
     }
 
-    pub fn addr(&self, node: usize) -> SocketAddr {
+    pub(crate) fn addr(&self, node: usize) -> SocketAddr {
         self.nodes[node].addr
     }
 
@@ -54,7 +54,7 @@ impl Stage {
     }
 
     /// What an honest sentinel says when `node` is the master at `epoch`.
-    pub fn word(&self, sentinel: usize, node: usize, epoch: u64) -> Word {
+    pub(crate) fn word(&self, sentinel: usize, node: usize, epoch: u64) -> Word {
         let others = self.nodes.iter().enumerate().filter(|(number, _)| *number != node);
         Word {
             ip: self.addr(node).ip().to_string(),
@@ -69,30 +69,30 @@ impl Stage {
     }
 
     /// From now on this sentinel names `node` at `epoch`. Nothing is published.
-    pub fn say(&self, sentinel: usize, node: usize, epoch: u64) {
+    pub(crate) fn say(&self, sentinel: usize, node: usize, epoch: u64) {
         let word = self.word(sentinel, node, epoch);
         self.sentinels[sentinel].mind().masters.insert(NAME.to_owned(), word);
     }
 
-    pub fn all_say(&self, node: usize, epoch: u64) {
+    pub(crate) fn all_say(&self, node: usize, epoch: u64) {
         (0..self.sentinels.len()).for_each(|sentinel| self.say(sentinel, node, epoch));
     }
 
     /// The node becomes a master that continues its history; its clients are killed, as Sentinel does it.
-    pub fn promote(&self, node: usize) {
+    pub(crate) fn promote(&self, node: usize) {
         self.nodes[node].mind().promote();
         self.nodes[node].cut();
     }
 
     /// The node follows another; its clients are killed.
-    pub fn follow(&self, node: usize, master: usize) {
+    pub(crate) fn follow(&self, node: usize, master: usize) {
         let lead = self.nodes[master].mind().clone();
         self.nodes[node].mind().follow(&lead, self.addr(master));
         self.nodes[node].cut();
     }
 
     /// This sentinel switches, and says so.
-    pub fn switch(&self, sentinel: usize, from: usize, to: usize, epoch: u64) {
+    pub(crate) fn switch(&self, sentinel: usize, from: usize, to: usize, epoch: u64) {
         self.say(sentinel, to, epoch);
         let (old, new) = (self.addr(from), self.addr(to));
         let payload = format!("{NAME} {} {} {} {}", old.ip(), old.port(), new.ip(), new.port());
@@ -100,7 +100,7 @@ impl Stage {
     }
 
     /// The sentinel publishes `channel` about `candidate` as a replica of `master`.
-    pub fn announce(&self, sentinel: usize, channel: &str, candidate: usize, master: usize) {
+    pub(crate) fn announce(&self, sentinel: usize, channel: &str, candidate: usize, master: usize) {
         let (node, lead) = (self.addr(candidate), self.addr(master));
         let (ip, port) = (node.ip(), node.port());
         let payload = format!("slave {ip}:{port} {ip} {port} @ {NAME} {} {}", lead.ip(), lead.port());
@@ -108,23 +108,23 @@ impl Stage {
     }
 
     /// The sentinel publishes `channel` about the master.
-    pub fn about_master(&self, sentinel: usize, channel: &str, master: usize) {
+    pub(crate) fn about_master(&self, sentinel: usize, channel: &str, master: usize) {
         let lead = self.addr(master);
         self.sentinels[sentinel].publish(channel, &format!("master {NAME} {} {} #quorum 2/2", lead.ip(), lead.port()));
     }
 
     /// A watch over this cluster by all its sentinels' addresses.
-    pub fn watch(&self) -> (Watch, Arc<Route>) {
+    pub(crate) fn watch(&self) -> (Watch, Arc<Route>) {
         watch(NAME, self.sentinels.iter().map(|it| it.addr.into()).collect())
     }
 
     /// The driver, with ordinary rules made quick.
-    pub fn drive(&self) -> Driver {
+    pub(crate) fn drive(&self) -> Driver {
         Driver::one(self.watch())
     }
 }
 
-pub fn rules() -> Rules {
+pub(crate) fn rules() -> Rules {
     Rules {
         poll: ms(200),
         poll_suspect: ms(50),
@@ -137,16 +137,16 @@ pub fn rules() -> Rules {
 }
 
 /// Rules by which nothing is found out by asking again: what happens, happens because somebody said so.
-pub fn patient_rules() -> Rules {
+pub(crate) fn patient_rules() -> Rules {
     let long = Duration::from_secs(60);
     Rules { poll: long, probe_master: long, probe_replica: long, view_expiry: long * 2, ..rules() }
 }
 
-pub fn timeouts() -> Timeouts {
+pub(crate) fn timeouts() -> Timeouts {
     Timeouts { connect: ms(300), command: ms(250), reconnect_min: ms(20), reconnect_max: ms(200), user: ms(3000) }
 }
 
-pub fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<Route>) {
+pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<Route>) {
     let (points, route) = Points::new();
     let watch = Watch {
         name: Arc::from(name),
@@ -164,7 +164,7 @@ pub fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<Route>) {
 
 /// A move of the points, as a session would see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Move {
+pub(crate) enum Move {
     Shut,
     Open,
     To(SocketAddr),
@@ -172,20 +172,20 @@ pub enum Move {
 }
 
 /// The driver at work for one service.
-pub struct Driver {
-    pub route: Arc<Route>,
-    pub handle: Handle,
-    pub heartbeat: Heartbeat,
+pub(crate) struct Driver {
+    pub(crate) route: Arc<Route>,
+    pub(crate) handle: Handle,
+    pub(crate) heartbeat: Heartbeat,
     moves: Arc<Mutex<Vec<(Instant, Move)>>>,
     _tasks: Vec<Arc<AbortOnDropHandle<()>>>,
 }
 
 impl Driver {
-    pub fn one(watched: (Watch, Arc<Route>)) -> Self {
+    pub(crate) fn one(watched: (Watch, Arc<Route>)) -> Self {
         Self::all(vec![watched], &[], None).remove(0)
     }
 
-    pub fn all(watched: Vec<(Watch, Arc<Route>)>, own: &[SocketAddr], resolver: Option<Resolver>) -> Vec<Self> {
+    pub(crate) fn all(watched: Vec<(Watch, Arc<Route>)>, own: &[SocketAddr], resolver: Option<Resolver>) -> Vec<Self> {
         let (watches, routes): (Vec<Watch>, Vec<Arc<Route>>) = watched.into_iter().unzip();
         let resolver = resolver.unwrap_or_default();
         let (discovery, handles) = Discovery::with_resolver(watches, timeouts(), own, &resolver);
@@ -200,26 +200,26 @@ impl Driver {
         routes.into_iter().zip(handles).map(driver).collect()
     }
 
-    pub fn target(&self) -> Option<SocketAddr> {
+    pub(crate) fn target(&self) -> Option<SocketAddr> {
         self.route.current().map(|target| target.addr())
     }
 
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.route.current().map_or(0, |target| target.generation().get())
     }
 
-    pub fn seen(&self) -> Arc<Seen> {
+    pub(crate) fn seen(&self) -> Arc<Seen> {
         self.handle.seen()
     }
 
     /// Waits until traffic flows to `addr`.
-    pub async fn leads_to(&self, addr: SocketAddr) {
+    pub(crate) async fn leads_to(&self, addr: SocketAddr) {
         let open = || self.route.open_target().is_some_and(|target| target.addr() == addr);
         until(&format!("the points lead to {addr}"), open).await;
     }
 
     /// Waits until the picture satisfies `wanted`.
-    pub async fn sees(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
+    pub(crate) async fn sees(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
         let started = Instant::now();
         while !wanted(&self.seen()) {
             assert!(started.elapsed() < PATIENCE, "never seen: {what}; last seen: {:#?}", self.seen());
@@ -228,12 +228,12 @@ impl Driver {
     }
 
     /// The moves so far, with their times.
-    pub fn moves(&self) -> Vec<(Instant, Move)> {
+    pub(crate) fn moves(&self) -> Vec<(Instant, Move)> {
         self.moves.lock().expect("no poison").clone()
     }
 
     /// Waits for a move and gives its time.
-    pub async fn moved(&self, what: Move, since: Instant) -> Instant {
+    pub(crate) async fn moved(&self, what: Move, since: Instant) -> Instant {
         let find = || self.moves().into_iter().find(|(at, it)| *at >= since && *it == what).map(|(at, _)| at);
         until(&format!("{what:?}"), || find().is_some()).await;
         find().expect("just seen")
@@ -261,7 +261,7 @@ async fn record(route: Arc<Route>, moves: Arc<Mutex<Vec<(Instant, Move)>>>) {
 }
 
 /// Waits until something is so.
-pub async fn until(what: &str, so: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while !so() {
         assert!(started.elapsed() < PATIENCE, "it never came to be that {what}");
@@ -270,7 +270,7 @@ pub async fn until(what: &str, so: impl Fn() -> bool) {
 }
 
 /// Looks again and again for `long` that something stays so. For what must not happen there is no event to wait for.
-pub async fn stays(long: Duration, what: &str, so: impl Fn() -> bool) {
+pub(crate) async fn stays(long: Duration, what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while started.elapsed() < long {
         assert!(so(), "it did not stay so that {what}");

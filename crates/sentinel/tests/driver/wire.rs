@@ -1,12 +1,12 @@
 //! RESP as a fake server writes and reads it: by hand, so that it shares no code with what it tests.
 
 /// A bulk string.
-pub fn bulk(text: &str) -> Vec<u8> {
+pub(crate) fn bulk(text: &str) -> Vec<u8> {
     format!("${}\r\n{text}\r\n", text.len()).into_bytes()
 }
 
 /// An array of values.
-pub fn array(items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+pub(crate) fn array(items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     let items: Vec<Vec<u8>> = items.into_iter().collect();
     let mut out = format!("*{}\r\n", items.len()).into_bytes();
     out.extend(items.concat());
@@ -14,12 +14,12 @@ pub fn array(items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
 }
 
 /// An array of bulk strings.
-pub fn words(items: &[&str]) -> Vec<u8> {
+pub(crate) fn words(items: &[&str]) -> Vec<u8> {
     array(items.iter().map(|item| bulk(item)))
 }
 
 /// Keys and values: a map in RESP3, a flat array in RESP2.
-pub fn fields(resp3: bool, pairs: &[(&str, String)]) -> Vec<u8> {
+pub(crate) fn fields(resp3: bool, pairs: &[(&str, String)]) -> Vec<u8> {
     let mut out =
         if resp3 { format!("%{}\r\n", pairs.len()) } else { format!("*{}\r\n", 2 * pairs.len()) }.into_bytes();
     for (key, value) in pairs {
@@ -30,12 +30,12 @@ pub fn fields(resp3: bool, pairs: &[(&str, String)]) -> Vec<u8> {
 }
 
 /// What Redis says for "nothing".
-pub fn nothing(resp3: bool) -> Vec<u8> {
+pub(crate) fn nothing(resp3: bool) -> Vec<u8> {
     if resp3 { b"_\r\n".to_vec() } else { b"*-1\r\n".to_vec() }
 }
 
 /// A message or confirmation of Pub/Sub.
-pub fn push(resp3: bool, items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+pub(crate) fn push(resp3: bool, items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut out = array(items);
     if resp3 && let Some(kind) = out.first_mut() {
         *kind = b'>';
@@ -44,7 +44,7 @@ pub fn push(resp3: bool, items: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
 }
 
 /// Takes one command, an array of bulk strings, off the front of `input`, if it is all there.
-pub fn take_command(input: &mut Vec<u8>) -> Option<Vec<String>> {
+pub(crate) fn take_command(input: &mut Vec<u8>) -> Option<Vec<String>> {
     let mut at = 0;
     let mut header = |kind: u8| -> Option<usize> {
         let rest = input.get(at..)?;
