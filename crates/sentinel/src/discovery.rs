@@ -136,7 +136,7 @@ impl Discovery {
                 credentials: watch.auth,
                 verify: watch.rules.verify,
                 patience: watch.probe_timeout,
-                address_map: watch.address_map,
+                address_map: watch.address_map.into_iter().map(|(from, to)| (from.normal(), to)).collect(),
                 own: own.to_vec(),
                 resolver: resolver.clone(),
             };

@@ -53,7 +53,15 @@ impl NodeAddr {
     #[must_use]
     pub fn parse(host: &str, port: &str) -> Option<Self> {
         let port: u16 = port.parse().ok()?;
-        (port != 0 && !host.is_empty() && host.len() <= 253).then(|| Self { host: host.into(), port })
+        (port != 0 && !host.is_empty() && host.len() <= 253).then(|| Self { host: host.into(), port }.normal())
+    }
+
+    /// The one spelling of this address: names compare without regard to case, as in Sentinel itself
+    /// (`redis:src/sentinel.c:sentinelAddrOrHostnameEqual`), and an IP address has many forms.
+    #[must_use]
+    pub(crate) fn normal(self) -> Self {
+        let host = self.ip().map_or_else(|| self.host.to_ascii_lowercase(), |ip| ip.to_string());
+        Self { host: host.into(), port: self.port }
     }
 
     /// The host as an IP address, if it is one.
@@ -195,4 +203,18 @@ pub struct Probe {
     pub asked_at: Instant,
     /// What came back.
     pub outcome: Result<Report, ProbeFailure>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_has_one_spelling() {
+        let parse = |host: &str| NodeAddr::parse(host, "6379").map(|addr| addr.to_string());
+        assert_eq!(parse("Redis-0.Redis.SVC").as_deref(), Some("redis-0.redis.svc:6379"));
+        assert_eq!(parse("FD00:0:0:0:0:0:0:1"), parse("fd00::1"));
+        assert_eq!(NodeAddr::parse("10.0.0.1", "0"), None);
+        assert_eq!(NodeAddr::parse("", "1"), None);
+    }
 }
