@@ -150,3 +150,54 @@ fn decode(frame: &bytes::Bytes, protocol: Protocol) -> Result<Reply, ConnError> 
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Pieces that a frame is made of, and some that no frame is made of.
+    fn piece() -> impl Strategy<Value = Vec<u8>> {
+        let header = (prop::sample::select(b"*$%~>|+-:#,_(!=;.".to_vec()), -2_i64..9)
+            .prop_map(|(kind, number)| format!("{}{number}\r\n", char::from(kind)).into_bytes());
+        let odd = prop::sample::select(vec![
+            &b"_\r\n"[..],
+            b"#t\r\n",
+            b",nan\r\n",
+            b",-inf\r\n",
+            b"$?\r\n",
+            b"*?\r\n",
+            b";0\r\n",
+            b".\r\n",
+            b"$5\r\nhello\r\n",
+            b"=7\r\ntxt:abc\r\n",
+            b"=3\r\nabc\r\n",
+            b"!3\r\n\xff\xfe\x00\r\n",
+            b"$0\r\n\r\n",
+            b"(99999999999999999999\r\n",
+            b":99999999999999999999\r\n",
+            b"-\xff\xff\r\n",
+            b"|1\r\n+a\r\n+b\r\n",
+            b"%1\r\n*1\r\n+k\r\n,nan\r\n",
+            b"+HELLO\r\n",
+        ]);
+        prop_oneof![3 => header, 2 => odd.prop_map(<[u8]>::to_vec), 1 => prop::collection::vec(any::<u8>(), 0..6)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whatever_the_scanner_lets_through_the_decoder_survives(pieces in prop::collection::vec(piece(), 1..24)) {
+            let wire = pieces.concat();
+            if let Ok(Some(length)) = resp::Frames::new(LIMITS).end(&wire) {
+                prop_assert!(length <= wire.len() && length > 0);
+                let frame = bytes::Bytes::copy_from_slice(&wire[..length]);
+                for protocol in [Protocol::Resp2, Protocol::Resp3] {
+                    let _ = decode(&frame, protocol);
+                }
+            }
+        }
+    }
+}
