@@ -18,6 +18,8 @@ pub enum Notice {
     ConfigUpdateFrom {
         /// The peer.
         peer: MyId,
+        /// The master that this sentinel names until then. Tells this switch from an earlier one.
+        leaving: NodeAddr,
     },
     /// `+selected-slave`, `+failover-state-send-slaveof-noone`, `+failover-state-wait-promotion`: this replica will be, or is
     /// being, promoted.
@@ -106,7 +108,10 @@ fn about(channel: &str, kind: &str, words: &[&str]) -> Option<Notice> {
     let node = || NodeAddr::parse(words.get(2)?, words.get(3)?);
     let on_master = kind == "master";
     Some(match channel {
-        "+config-update-from" => Notice::ConfigUpdateFrom { peer: MyId::parse(words.get(1)?)? },
+        "+config-update-from" => Notice::ConfigUpdateFrom {
+            peer: MyId::parse(words.get(1)?)?,
+            leaving: NodeAddr::parse(words.get(6)?, words.get(7)?)?,
+        },
         "+selected-slave" | "+failover-state-send-slaveof-noone" | "+failover-state-wait-promotion" => {
             Notice::CandidateSelected { candidate: node()? }
         }
@@ -140,7 +145,10 @@ mod tests {
         assert_eq!(
             parse("+config-update-from", &format!("sentinel {peer} 10.0.0.9 26379 @ mymaster 10.0.0.1 6379"))
                 .map(|(_, notice)| notice),
-            Some(Notice::ConfigUpdateFrom { peer: MyId::parse(&peer).expect("forty digits") })
+            Some(Notice::ConfigUpdateFrom {
+                peer: MyId::parse(&peer).expect("forty digits"),
+                leaving: NodeAddr { host: "10.0.0.1".into(), port: 6379 }
+            })
         );
         assert_eq!(
             parse("+odown", "master mymaster 10.0.0.1 6379 #quorum 2/2"),

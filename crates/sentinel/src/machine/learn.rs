@@ -94,10 +94,13 @@ impl Machine {
                 }
                 self.suspect(now);
             }
-            (Notice::ConfigUpdateFrom { peer }, Some(from)) => {
-                // Of a sentinel whose last word is not known it could not be told which view follows the hello.
-                let was = self.voters.epoch_of(&from).filter(|_| self.updating_from.len() < MAX_VOTERS);
-                if let Some(was) = was {
+            (Notice::ConfigUpdateFrom { peer, leaving }, Some(from)) => {
+                // It must leave what it named last: then the next view in which its epoch has risen is the one that
+                // follows the hello. An announcement that comes late, from before that view, is of an earlier switch.
+                if let Some((addr, was)) = self.voters.word_of(&from)
+                    && addr == leaving
+                    && self.updating_from.len() < MAX_VOTERS
+                {
                     self.updating_from.insert(from, Announced { peer, at: now, was });
                 }
             }

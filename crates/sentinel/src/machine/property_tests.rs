@@ -60,7 +60,8 @@ fn letter() -> impl Strategy<Value = Letter> {
 fn notice() -> impl Strategy<Value = Notice> {
     prop_oneof![
         3 => letter().prop_map(|to| Notice::Switched { to: node(to) }),
-        3 => (1_u8..=5).prop_map(|peer| Notice::ConfigUpdateFrom { peer: id(peer) }),
+        3 => (1_u8..=5, letter())
+            .prop_map(|(peer, leaving)| Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) }),
         2 => letter().prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
         1 => letter().prop_map(|candidate| Notice::Promoted { candidate: node(candidate) }),
         1 => Just(Notice::Aborted),
@@ -130,8 +131,9 @@ impl World {
     }
 
     fn step(&mut self, event: Event) {
-        let actions = self.machine.step(self.now, event.clone());
-        self.witness.saw(self.now, &event, &actions, self.machine.committed());
+        let seen = event.clone();
+        let actions = self.machine.step(self.now, event);
+        self.witness.saw(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
         assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already");
         let target = self.machine.committed().is_some_and(|it| it.published);

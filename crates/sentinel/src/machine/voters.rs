@@ -160,9 +160,9 @@ impl Voters {
         self.member_views().flat_map(|(_, view)| view.replicas.iter().map(|replica| replica.addr.clone())).collect()
     }
 
-    /// The epoch of a sentinel's last view, if that is fresh.
-    pub(super) fn epoch_of(&self, id: &MyId) -> Option<Epoch> {
-        self.by_id.get(id).and_then(|voter| voter.heard.as_ref()).map(|(view, _)| view.epoch)
+    /// What a sentinel's last view names and at which epoch, if that is fresh.
+    pub(super) fn word_of(&self, id: &MyId) -> Option<(NodeAddr, Epoch)> {
+        self.by_id.get(id).and_then(|voter| voter.heard.as_ref()).map(|(view, _)| (view.addr.clone(), view.epoch))
     }
 
     /// Whether `id` belongs to the electorate.

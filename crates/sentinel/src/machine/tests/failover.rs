@@ -141,7 +141,7 @@ fn an_old_announcement_does_not_double_the_leaders_word() {
     let mut rig = Rig::booted();
     // S3 was behind, and catches up with what is committed already: this says nothing about the next failover.
     rig.names(3, 'C', 4).at(2000);
-    rig.names(3, 'A', 5).says(3, Notice::ConfigUpdateFrom { peer: id(1) });
+    rig.names(3, 'A', 5).says(3, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('C') });
     rig.at(2500);
     // Now S3 leads one, and dies before anybody heard of it.
     rig.selects(3, 'B').promotes('B');
@@ -151,9 +151,20 @@ fn an_old_announcement_does_not_double_the_leaders_word() {
     // The same without a selection heard, right after the announcement.
     let mut rig = Rig::booted();
     rig.names(3, 'C', 4).at(2000);
-    rig.names(3, 'A', 5).says(3, Notice::ConfigUpdateFrom { peer: id(1) });
+    rig.names(3, 'A', 5).says(3, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('C') });
     rig.at(2010).names(3, 'B', 6).promotes('B');
     rig.at(4000);
+    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+}
+
+#[test]
+fn an_announcement_that_comes_after_its_own_switch_was_seen_is_not_of_the_next_one() {
+    let mut rig = Rig::booted();
+    rig.promotes('B').all_name('B', 6).at(2000);
+    rig.mark();
+    // Events and answers on two connections: the event was overtaken.
+    rig.says(2, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('A') });
+    rig.names(2, 'C', 7).promotes('C').run(3000);
     assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
 }
 

@@ -182,8 +182,9 @@ impl Rig {
 
     /// One event, now.
     pub(in crate::machine) fn step(&mut self, event: Event) {
-        let actions = self.machine.step(self.now, event.clone());
-        self.witness.saw(self.now, &event, &actions, self.machine.committed());
+        let seen = event.clone();
+        let actions = self.machine.step(self.now, event);
+        self.witness.saw(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
         assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already would be a busy loop");
         for action in actions {
@@ -286,9 +287,10 @@ impl Rig {
 
     /// An observer's switch: `+config-update-from` where `after` is given, then `+switch-master`, then its new answers.
     pub(in crate::machine) fn switches(&mut self, sentinel: u8, after: Option<u8>, addr: Letter, epoch: Epoch) {
+        let leaving = self.sentinels[&sentinel].addr.clone();
         self.names(sentinel, addr, epoch);
         if let Some(peer) = after {
-            self.says(sentinel, Notice::ConfigUpdateFrom { peer: id(peer) });
+            self.says(sentinel, Notice::ConfigUpdateFrom { peer: id(peer), leaving });
         }
         self.says(sentinel, Notice::Switched { to: node(addr) });
     }

@@ -21,7 +21,7 @@ pub(in crate::machine) struct Witness {
     left: BTreeMap<NodeAddr, Epoch>,
     /// When each sentinel named each claim, by itself or through a peer that followed it; the last few.
     named: BTreeMap<Claim, Vec<(MyId, Instant)>>,
-    last_epoch: BTreeMap<MyId, Epoch>,
+    last_word: BTreeMap<MyId, Claim>,
     /// Whose hello each is about to follow, since when, and the epoch it named before.
     announced: BTreeMap<MyId, (MyId, Instant, Epoch)>,
     asked: BTreeMap<NodeAddr, Vec<Instant>>,
@@ -41,7 +41,7 @@ impl Witness {
             held: false,
             left: BTreeMap::new(),
             named: BTreeMap::new(),
-            last_epoch: BTreeMap::new(),
+            last_word: BTreeMap::new(),
             announced: BTreeMap::new(),
             asked: BTreeMap::new(),
             heard_at: None,
@@ -131,10 +131,12 @@ impl Witness {
                         self.name(claim, peer, now);
                     }
                 }
-                self.last_epoch.insert(from.clone(), view.epoch);
+                self.last_word.insert(from.clone(), (view.addr.clone(), view.epoch));
             }
-            Event::Notice { from: Some(from), notice: Notice::ConfigUpdateFrom { peer } } => {
-                if let Some(was) = self.last_epoch.get(from) {
+            Event::Notice { from: Some(from), notice: Notice::ConfigUpdateFrom { peer, leaving } } => {
+                if let Some((addr, was)) = self.last_word.get(from)
+                    && addr == leaving
+                {
                     self.announced.insert(from.clone(), (peer.clone(), now, *was));
                 }
             }
