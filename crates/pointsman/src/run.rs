@@ -65,15 +65,15 @@ struct Ear(Handle);
 /// # Errors
 ///
 /// What kept the process from starting, or made it end early.
-pub fn run(config: Config) -> Result<ExitCode, RunError> {
+pub fn run(config: &Config) -> Result<ExitCode, RunError> {
     let telemetry = Telemetry::start(&config.log);
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    let (limits, total) = make_room(&config)?;
+    let (limits, total) = make_room(config)?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUP_THREADS).build()?;
-    let outcome = runtime.block_on(async { Process::start(&config, &limits, total, &telemetry)?.serve().await });
+    let outcome = runtime.block_on(async { Process::start(config, &limits, total, &telemetry)?.serve().await });
     // A look-up that hangs in the system's resolver must not hold up the end.
     runtime.shutdown_background();
     if let Err(error) = &outcome {

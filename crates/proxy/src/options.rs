@@ -5,7 +5,8 @@ use std::time::Duration;
 /// The settings of one service's sessions. A zero duration turns off what it is about, where that is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// How long it may take to open a connection to the target, all attempts while that target is in force together.
+    /// How long one attempt to open a connection to the target may take. A refused or failed attempt is repeated for as long as a
+    /// client may be held.
     pub connect_timeout: Duration,
     /// How long a new session waits at the gate while there is no target. Keep it below the clients' own timeouts.
     pub hold_timeout: Duration,

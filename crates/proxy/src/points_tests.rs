@@ -210,7 +210,8 @@ fn a_target_that_is_just_starting_is_dialled_again() {
 #[test]
 fn a_target_that_keeps_refusing_is_given_up() {
     let (_socket, addr) = closed_port();
-    let mut house = House::new(Options { connect_timeout: Duration::from_millis(100), ..Options::default() });
+    let short = Duration::from_millis(100);
+    let mut house = House::new(Options { connect_timeout: short, hold_timeout: short, ..Options::default() });
     house.commit(addr);
     let mut client = house.client();
     assert_eq!(rest(&mut client), b"");

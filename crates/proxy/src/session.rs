@@ -43,7 +43,8 @@ pub(crate) struct Session {
 /// How far the attempts to reach one target have come.
 struct Attempts {
     generation: Generation,
-    deadline: Instant,
+    /// When to give up. One attempt never takes longer than `connect_timeout`.
+    until: Instant,
     pause: Duration,
 }
 
@@ -99,12 +100,13 @@ impl Session {
             let attempt = attempts.take().filter(|it| it.generation == target.generation());
             let attempt = attempt.unwrap_or_else(|| Attempts {
                 generation: target.generation(),
-                deadline: Instant::now() + options.connect_timeout,
+                until: hold_until.max(Instant::now() + options.connect_timeout),
                 pause: FIRST_PAUSE,
             });
+            let deadline = attempt.until.min(Instant::now() + options.connect_timeout);
             let dialled = tokio::select! {
                 biased;
-                dialled = dial::connect(target.addr(), options, attempt.deadline) => dialled,
+                dialled = dial::connect(target.addr(), options, deadline) => dialled,
                 () = self.overtaken(&target, ticket) => {
                     // A dead master swallows the dial, and the points have moved on: no use in waiting for its timeout.
                     if ticket.is_cut() {
@@ -164,7 +166,8 @@ impl Session {
         }
     }
 
-    /// Pauses before the next attempt, or gives up.
+    /// Pauses before the next attempt, or gives up. A master that does not take connections is about to be replaced or to come
+    /// back, so its client waits for as long as any other client may be held; `connect_timeout` is for one attempt.
     async fn after_failure(
         &self,
         mut attempt: Attempts,
@@ -178,7 +181,7 @@ impl Session {
             // The points have moved, or are about to: what failed is no longer what counts.
             return Ok(attempt);
         }
-        if failure == DialFailure::Exhausted || Instant::now() + attempt.pause >= attempt.deadline {
+        if failure == DialFailure::Exhausted || Instant::now() + attempt.pause >= attempt.until {
             return Err(Reason::DialFailed);
         }
         tokio::select! {

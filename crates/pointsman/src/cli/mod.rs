@@ -1,6 +1,6 @@
 //! The command line: what a person or a script types, and what they get back.
 //!
-//! Everything is decided inside and shown here, once: commands return their text or a [`Failure`], and [`main`] writes
+//! Everything is decided inside and shown here, once: commands return their text or a `Failure`, and [`main`] writes
 //! the one to the standard output and the other to the standard error, each error with its chain of causes. A reader that
 //! goes away (`pointsman config | head`) is no error.
 //!
@@ -42,7 +42,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
         Command::Run(source) => {
             let config = load(&source).config().cloned_faults()?;
-            return Ok(run::run(config)?);
+            return Ok(run::run(&config)?);
         }
         Command::Check(source) => check(&source)?,
         Command::Config(source) => {

@@ -87,7 +87,10 @@ section! {
         ///
         /// Turn it off where the reported addresses cannot be reached from here and no address_map is given.
         learn_sentinels: bool = Kind::Bool, Some("true"), Restart;
-        /// How long a connection to the master may take to open.
+        /// How long one attempt to connect to the master may take.
+        ///
+        /// A failed attempt is repeated for as long as a client may be held, because a master that does not answer is about to be
+        /// replaced or to come back.
         connect_timeout: Duration = Kind::Duration, Some("1s"), Live;
         /// How long a client waits at the gate while there is no master.
         ///
