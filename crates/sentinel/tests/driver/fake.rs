@@ -40,6 +40,10 @@ pub(crate) struct Standing {
     pub resp3: bool,
     pub(crate) authenticated: bool,
     pub(crate) subscribed: bool,
+    /// Commands answered so far.
+    pub(crate) answered: usize,
+    /// End it, without an answer.
+    pub(crate) over: bool,
 }
 
 /// What a server knows.
@@ -183,6 +187,10 @@ async fn converse<M: Mind>(mut stream: TcpStream, shared: &Shared<M>) -> std::io
                         }
                     }
                     let answer = shared.mind.lock().expect("no poison").answer(&command, &mut standing);
+                    if standing.over {
+                        return Ok(());
+                    }
+                    standing.answered += 1;
                     say(&mut stream, &answer, &manner()).await?;
                 }
             }

@@ -12,7 +12,8 @@ async fn ready() -> (Stage, Driver) {
     let driver = Driver::one((watch, route));
     driver.leads_to(stage.addr(0)).await;
     driver.sees("three members", |seen| seen.quorum == (3, 2) && seen.sentinels.iter().all(|it| it.member)).await;
-    driver.sees("quiet", |seen| seen.state == "stable").await;
+    driver.sees("calm", |seen| seen.state == "stable").await;
+    stage.quiet().await;
     (stage, driver)
 }
 

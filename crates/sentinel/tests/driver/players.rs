@@ -137,7 +137,9 @@ pub(crate) struct RedisMind {
     pub replid2: String,
     pub(crate) offset: u64,
     pub(crate) second_offset: i64,
-    /// Says `+HELLO` before it is asked anything, and such.
+    /// Ends a connection at the second PING on it.
+    pub(crate) once: bool,
+    /// Said behind every answer.
     pub(crate) chatter: Vec<u8>,
 }
 
@@ -152,6 +154,7 @@ impl RedisMind {
             replid2: "0".repeat(40),
             offset: 1000,
             second_offset: -1,
+            once: false,
             chatter: Vec::new(),
         }
     }
@@ -176,6 +179,7 @@ impl RedisMind {
 
 impl Mind for RedisMind {
     fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8> {
+        standing.over = self.once && standing.answered > 3 && command == ["PING"];
         let mut said = self.reply(command, standing);
         said.extend(&self.chatter);
         said

@@ -118,6 +118,21 @@ impl Stage {
         watch(NAME, self.sentinels.iter().map(|it| it.addr.into()).collect())
     }
 
+    /// Waits until nobody asks anybody anything any more. Only with rules that poll seldom.
+    pub(crate) async fn quiet(&self) {
+        let commands = || {
+            let sentinels = self.sentinels.iter().map(Fake::commands);
+            sentinels.chain(self.nodes.iter().map(Fake::commands)).sum::<usize>()
+        };
+        let (mut last, mut since) = (commands(), Instant::now());
+        while since.elapsed() < ms(300) {
+            tokio::time::sleep(ms(5)).await;
+            if commands() != last {
+                (last, since) = (commands(), Instant::now());
+            }
+        }
+    }
+
     /// The driver, with ordinary rules made quick.
     pub(crate) fn drive(&self) -> Driver {
         Driver::one(self.watch())
@@ -215,7 +230,11 @@ impl Driver {
     /// Waits until traffic flows to `addr`.
     pub(crate) async fn leads_to(&self, addr: SocketAddr) {
         let open = || self.route.open_target().is_some_and(|target| target.addr() == addr);
-        until(&format!("the points lead to {addr}"), open).await;
+        let started = Instant::now();
+        while !open() {
+            assert!(started.elapsed() < PATIENCE, "the points never led to {addr}; last seen: {:#?}", self.seen());
+            tokio::time::sleep(ms(2)).await;
+        }
     }
 
     /// Waits until the picture satisfies `wanted`.
