@@ -7,6 +7,7 @@
 
 mod machine;
 mod observer;
+mod phase;
 mod record;
 mod report;
 mod samples;
@@ -48,6 +49,9 @@ pub(crate) struct Options {
     /// Only this proxy. Nothing is written to benches/ then.
     #[arg(long, value_enum)]
     proxy: Vec<Proxy>,
+    /// Write the raw data to this new file, instead of benches/runs/.
+    #[arg(long, value_name = "FILE")]
+    raw: Option<PathBuf>,
     /// Measure this pointsman instead of building one.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
@@ -61,7 +65,7 @@ impl Options {
     }
 
     fn whole(&self) -> bool {
-        !self.quick && self.scenario.is_empty() && self.proxy.is_empty()
+        !self.quick && self.scenario.is_empty() && self.proxy.is_empty() && self.raw.is_none()
     }
 
     /// What to play, in order: the proxies in turns, so that both meet the same weather; who begins changes too.
@@ -69,8 +73,7 @@ impl Options {
         let wanted = |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
         let scenarios = Scenario::ALL.into_iter().filter(wanted);
         let scenarios: Vec<_> = scenarios.filter(|it| partitions || *it != Scenario::Partition).collect();
-        let proxies: Vec<_> =
-            Proxy::ALL.into_iter().filter(|proxy| self.proxy.is_empty() || self.proxy.contains(proxy)).collect();
+        let proxies = if self.proxy.is_empty() { Proxy::ALL.to_vec() } else { self.proxy.clone() };
         let mut list = Vec::new();
         for run in 1..=self.runs() {
             for scenario in &scenarios {
@@ -108,15 +111,19 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let described = machine::describe(&program, &haproxy, options.namespaced);
     let sentence = machine::sentence(&described);
     println!("{sentence}");
-    let mut raw = if options.whole() { Some(Raw::create()?) } else { None };
+    let mut raw = match &options.raw {
+        Some(file) => Some(Raw::at(file)?),
+        None if options.whole() => Some(Raw::create()?),
+        None => None,
+    };
     if let Some(raw) = &mut raw {
         raw.line(&described.to_string())?;
     }
-    let stage = Stage { pointsman: &program, haproxy: &haproxy, stop: &stop };
+    let stage = Stage { pointsman: &program, haproxy: &haproxy, runs: options.runs(), stop: &stop };
     let (records, failed) = play_all(&stage, &options.playlist(partitions.is_ok()), raw.as_mut())?;
     let targets = targets::judge(&records, WRITERS);
     conclude(&records, &targets);
-    if let Some(raw) = raw.filter(|_| !stop.load(Ordering::Acquire)) {
+    if let Some(raw) = raw.filter(|_| options.whole() && !stop.load(Ordering::Acquire)) {
         let (runs, name) = (options.runs(), raw.name);
         let about =
             report::About { machine: &sentence, runs, writers: WRITERS, rate: RATE, raw: &name, failed: &failed };
@@ -207,6 +214,12 @@ struct Raw {
 }
 
 impl Raw {
+    fn at(file: &Path) -> Result<Self, String> {
+        let name = file.display().to_string();
+        let opened = File::options().write(true).create_new(true).open(file);
+        opened.map(|file| Self { name: name.clone(), file }).map_err(|error| format!("{name}: {error}"))
+    }
+
     /// The first number that is free.
     fn create() -> Result<Self, String> {
         let folder = benches().join("runs");
@@ -246,7 +259,7 @@ mod tests {
     use super::*;
 
     fn options(runs: u32, quick: bool) -> Options {
-        Options { runs, quick, scenario: Vec::new(), proxy: Vec::new(), program: None, namespaced: false }
+        Options { runs, quick, scenario: Vec::new(), proxy: Vec::new(), raw: None, program: None, namespaced: false }
     }
 
     #[test]

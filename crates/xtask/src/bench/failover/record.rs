@@ -46,6 +46,8 @@ impl Scenario {
 /// What stands between the writers and the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Proxy {
+    /// None at all, as a control: clients that ask a sentinel themselves. Measured only where it is asked for.
+    Direct,
     /// What people use today.
     Haproxy,
     /// Ours.
@@ -53,12 +55,13 @@ pub(super) enum Proxy {
 }
 
 impl Proxy {
-    /// In the order of the tables.
+    /// Those that are compared, in the order of the tables.
     pub(super) const ALL: [Self; 2] = [Self::Haproxy, Self::Pointsman];
 
     /// As in the raw data and the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::Direct => "direct",
             Self::Haproxy => "haproxy",
             Self::Pointsman => "pointsman",
         }

@@ -64,8 +64,12 @@ const READING: &str = "
 - **New master writable to first write**: mostly Sentinel's as well. It announces a promotion about a second after it.
 - **Writes on the superseded master**: SETs that the old master executed while it called itself master, after pointsman's commit
   or, with haproxy, after the first `+switch-master`. After SIGSTOP and in a partition it cannot be asked then; there they are
-  the SETs that it executed and nobody got an OK for: requests that had been sent before, lay in the kernel's buffers and
-  were executed when the server came back. A writer has at most one such request under way.
+  the SETs that it executed and nobody got an OK for, and a writer has at most one such request under way. The count tells that
+  no writer sent a second one there. It does not tell when the bytes of the first arrived: what the kernel holds for a server
+  that is cut off it sends again, also after the commit, unless the connection was reset.
+- **The moment of the cause** is aimed at the same ages of a sentinel's last ping through both proxies, spread evenly over its period
+  of a second. A hang is noticed up to a second sooner or later depending on that age alone, so its extremes lie that far apart;
+  the medians of the two columns can be compared.
 ";
 
 #[cfg(test)]

@@ -6,17 +6,20 @@
 //! otherwise.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Event, Events, Haproxy, Load, Node, Partition, Pointsman, own_source, pause};
+use harness::{
+    Client, Cluster, Event, Events, Haproxy, Load, LoadBuilder, Node, Partition, Pointsman, own_source, pause,
+};
 use serde_json::{Value, json};
 
-use super::machine;
 use super::observer::Observer;
 use super::record::{Measure, Proxy, Record, Scenario};
 use super::samples::{unacknowledged, writes_after};
+use super::{machine, phase};
 
 /// Writers, each with one connection.
 pub(super) const WRITERS: usize = 16;
@@ -40,28 +43,37 @@ const SETTLE: Duration = Duration::from_secs(60);
 pub(super) struct Stage<'a> {
     pub(super) pointsman: &'a Path,
     pub(super) haproxy: &'a Path,
+    /// Runs of each scenario through each proxy.
+    pub(super) runs: u32,
     /// Set when all is to end.
     pub(super) stop: &'a AtomicBool,
 }
 
 /// The proxy under test. What is in it only has to live.
 enum Front {
+    /// None: the writers ask the last sentinel, which no scenario touches, before each dial.
+    Direct(SocketAddr, String),
     Haproxy(Haproxy),
     Pointsman(Pointsman),
 }
 
 impl Front {
-    fn start(stage: &Stage<'_>, proxy: Proxy, cluster: &Cluster) -> Self {
+    fn start(stage: &Stage<'_>, proxy: Proxy, cluster: &Cluster, timed: &Node) -> Self {
         match proxy {
+            Proxy::Direct => Self::Direct(timed.addr(), cluster.name().to_owned()),
             Proxy::Haproxy => Self::Haproxy(Haproxy::start(stage.haproxy, cluster)),
             Proxy::Pointsman => Self::Pointsman(Pointsman::builder(stage.pointsman, cluster).start()),
         }
     }
 
-    fn addr(&self) -> std::net::SocketAddr {
+    fn load(&self) -> LoadBuilder {
         match self {
-            Self::Haproxy(haproxy) => haproxy.addr(),
-            Self::Pointsman(pointsman) => pointsman.addr(),
+            Self::Direct(sentinel, name) => {
+                let (sentinel, name) = (*sentinel, name.clone());
+                Load::to_whoever(move || named_by(sentinel, &name))
+            }
+            Self::Haproxy(haproxy) => Load::to(haproxy.addr()),
+            Self::Pointsman(pointsman) => Load::to(pointsman.addr()),
         }
     }
 
@@ -79,6 +91,14 @@ impl Front {
     }
 }
 
+/// The master that a sentinel names.
+fn named_by(sentinel: SocketAddr, name: &str) -> Option<SocketAddr> {
+    let mut client = Client::connect(sentinel).ok()?;
+    let reply = client.cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).ok()?;
+    let [host, port] = reply.items() else { return None };
+    Some(SocketAddr::new(host.text()?.parse().ok()?, port.int()?.try_into().ok()?))
+}
+
 /// Plays one run to its end.
 ///
 /// # Errors
@@ -88,15 +108,22 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     let cluster = Cluster::builder().start();
     let beside = cluster.sentinels().first().ok_or("no sentinel")?;
     let source = (scenario == Scenario::Partition).then(|| own_source(&cluster, beside));
-    let front = Front::start(stage, proxy, &cluster);
+    // Not the first sentinel, which a partition cuts off.
+    let timed = cluster.sentinels().last().ok_or("no sentinel")?;
+    let front = Front::start(stage, proxy, &cluster, timed);
     let old = cluster.master();
     let replicas: Vec<_> = cluster.replicas().iter().map(|node| node.addr()).collect();
     let events = Events::of_all(cluster.sentinels());
     let observer = Observer::start(old.addr(), &replicas);
-    let mut load = Load::to(front.addr()).prefix("bench").writers(WRITERS).rate(RATE).timeout(TIMEOUT).start();
+    let mut load = front.load().prefix("bench").writers(WRITERS).rate(RATE).timeout(TIMEOUT).start();
     let waited = machine::waited_for_cpu();
     let began = Instant::now();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > BEFORE)?;
+
+    let aim = phase::aim(run, stage.runs);
+    wait("the right moment", FAILOVER, stage, || phase::age(&cluster, timed).is_some_and(|age| phase::near(age, aim)))?;
+    let ages = cluster.sentinels().iter().map(|it| phase::age(&cluster, it).map(|age| age.as_secs_f64() * 1000.0));
+    let ages: Vec<_> = ages.collect();
 
     let cause = Instant::now();
     let mut cut = None;
@@ -138,6 +165,8 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
         record.values.insert(Measure::OldWrites, number(late));
     }
     if let Some(more) = record.more.as_object_mut() {
+        more.insert("ping_ages_ms".to_owned(), json!(ages));
+        more.insert("milestones_ms".to_owned(), phase::milestones(&events.all(), cause));
         more.insert("load_average".to_owned(), json!(load_average));
         more.insert(
             "share_of_time_waited_for_cpu".to_owned(),

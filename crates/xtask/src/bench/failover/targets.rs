@@ -45,17 +45,13 @@ pub(super) fn judge(records: &[Record], writers: usize) -> Vec<Target> {
             Scenario::Sigstop,
             Measure::OldWrites,
             one_each,
-            format!(
-                "SIGSTOP, no more than the {writers} requests that were under way run on the old master when it goes on"
-            ),
+            format!("SIGSTOP, no more than the {writers} requests under way are executed late by the old master"),
         ),
         (
             Scenario::Partition,
             Measure::OldWrites,
             one_each,
-            format!(
-                "partition, no more than the {writers} requests that were under way reach the old master after healing"
-            ),
+            format!("partition, no more than the {writers} requests under way are executed late by the old master"),
         ),
         (Scenario::Sigkill, Measure::Beyond, 50.0, "SIGKILL, gap at most Sentinel's own time + 50 ms".to_owned()),
     ];
