@@ -1,0 +1,108 @@
+//! What can happen, at random: views, notices, answers that come, come twice or never, hints, waits and stalls.
+
+use proptest::prelude::*;
+
+use super::super::tests::rig::{Letter, id, node};
+use crate::{Epoch, Minority, Notice, ProbeFailure, Rules};
+
+pub(super) const LETTERS: [Letter; 4] = ['A', 'B', 'C', 'D'];
+
+/// One thing that happens. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only each other.
+#[derive(Debug, Clone)]
+pub(super) enum Happening {
+    View {
+        from: u8,
+        addr: Letter,
+        epoch: Epoch,
+        flags: u8,
+        peers: Option<Vec<u8>>,
+    },
+    Notice {
+        from: Option<u8>,
+        notice: Notice,
+    },
+    /// One of the open questions is answered; `keep` leaves it open, so that the answer comes twice.
+    Answer {
+        which: usize,
+        answer: Said,
+        keep: bool,
+    },
+    /// One of the open questions is never answered.
+    Lose {
+        which: usize,
+    },
+    Canary(Letter),
+    Hint,
+    Wait(u64),
+    Stall(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Said {
+    Master,
+    Promoted,
+    Unreadable,
+    Restarted,
+    Loading,
+    Replica,
+    Failed(ProbeFailure),
+}
+
+pub(super) fn letter() -> impl Strategy<Value = Letter> {
+    prop::sample::select(LETTERS.to_vec())
+}
+
+pub(super) fn notice() -> impl Strategy<Value = Notice> {
+    prop_oneof![
+        3 => letter().prop_map(|to| Notice::Switched { to: node(to) }),
+        3 => (1_u8..=5, letter())
+            .prop_map(|(peer, leaving)| Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) }),
+        2 => letter().prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
+        1 => letter().prop_map(|candidate| Notice::Promoted { candidate: node(candidate) }),
+        1 => Just(Notice::Aborted),
+        1 => Just(Notice::Trouble),
+        1 => Just(Notice::Changed),
+    ]
+}
+
+pub(super) fn said() -> impl Strategy<Value = Said> {
+    use ProbeFailure::{Denied, Rejected, Silent, Unreachable};
+    prop_oneof![
+        4 => Just(Said::Master),
+        3 => Just(Said::Promoted),
+        1 => Just(Said::Unreadable),
+        1 => Just(Said::Restarted),
+        1 => Just(Said::Loading),
+        3 => Just(Said::Replica),
+        3 => Just(Said::Failed(Unreachable)),
+        1 => prop::sample::select(vec![Said::Failed(Silent), Said::Failed(Denied), Said::Failed(Rejected)]),
+    ]
+}
+
+pub(super) fn a_view(any_peers: bool) -> BoxedStrategy<Happening> {
+    let peers =
+        if any_peers { prop::option::of(prop::collection::vec(1_u8..=9, 0..4)).boxed() } else { Just(None).boxed() };
+    let from = prop_oneof![8 => 1_u8..=3, 1 => 4_u8..=5];
+    (from, letter(), 4_u64..=8, any::<u8>(), peers)
+        .prop_map(|(from, addr, epoch, flags, peers)| Happening::View { from, addr, epoch, flags, peers })
+        .boxed()
+}
+
+pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        8 => a_view(any_peers),
+        3 => (prop::option::of(1_u8..=5), notice()).prop_map(|(from, notice)| Happening::Notice { from, notice }),
+        10 => (any::<usize>(), said(), prop::bool::weighted(0.1))
+            .prop_map(|(which, answer, keep)| Happening::Answer { which, answer, keep }),
+        1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
+        1 => letter().prop_map(Happening::Canary),
+        1 => Just(Happening::Hint),
+        4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000].prop_map(Happening::Wait),
+        1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
+    ]
+}
+
+pub(super) fn rules() -> impl Strategy<Value = Rules> {
+    let minority = prop_oneof![4 => Just(Minority::Keep), 1 => Just(Minority::Hold), 1 => Just(Minority::Cut)];
+    minority.prop_map(|minority| Rules { minority, ..Rules::default() })
+}
