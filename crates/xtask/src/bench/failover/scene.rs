@@ -6,7 +6,7 @@
 //! otherwise.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -126,14 +126,7 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     let ages: Vec<_> = ages.collect();
 
     let cause = Instant::now();
-    let mut cut = None;
-    match (scenario, source) {
-        (Scenario::Planned, _) => drop(cluster.begin_failover_of(cluster.name())),
-        (Scenario::Sigkill, _) => old.kill(),
-        (Scenario::Sigstop, _) => old.stop(),
-        (Scenario::Partition, Some(source)) => cut = Some(Partition::around(old, beside, source)?),
-        (Scenario::Partition, None) => return Err("a partition without a source".to_owned()),
-    }
+    let cut = bring_about(scenario, &cluster, (old, beside), source)?;
     let mut silent = None;
     if matches!(scenario, Scenario::Sigstop | Scenario::Partition) {
         wait("the writers to notice", FAILOVER, stage, || load.since_last() > SILENCE)?;
@@ -176,6 +169,23 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
         more.insert("pointsman_failover".to_owned(), commit.map_or(Value::Null, |(_, failover)| anonymous(failover)));
     }
     Ok(record)
+}
+
+/// Takes the master away, in the scenario's way. A partition lasts until what this gives is dropped.
+fn bring_about(
+    scenario: Scenario,
+    cluster: &Cluster,
+    (old, beside): (&Node, &Node),
+    source: Option<Ipv4Addr>,
+) -> Result<Option<Partition>, String> {
+    match (scenario, source) {
+        (Scenario::Planned, _) => drop(cluster.begin_failover_of(cluster.name())),
+        (Scenario::Sigkill, _) => old.kill(),
+        (Scenario::Sigstop, _) => old.stop(),
+        (Scenario::Partition, Some(source)) => return Partition::around(old, beside, source).map(Some),
+        (Scenario::Partition, None) => return Err("a partition without a source".to_owned()),
+    }
+    Ok(None)
 }
 
 /// What the run brought. Scenario, proxy and number are for the caller to fill in.
