@@ -37,6 +37,8 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_sentinels", "Sentinels with a connection wanted."),
     ("pointsman_sentinels_up", "Sentinels that are connected."),
     ("pointsman_sentinel_voters", "Members of the electorate, heard or not."),
+    ("pointsman_sentinel_disagreement", "1 while sentinels with a vote name different masters or epochs."),
+    ("pointsman_sentinel_minority", "1 while the sentinels that can be heard are provably a minority of theirs."),
     ("pointsman_commits_total", "Times the points moved."),
     ("pointsman_holds_total", "Times traffic was held."),
     ("pointsman_holds_expired_total", "Holds that ended without a move of the points."),
@@ -131,6 +133,8 @@ impl Metrics {
         gauge("pointsman_target_epoch", precise(seen.master.as_ref().map_or(0, |master| master.epoch)));
         gauge("pointsman_target_stopped_seconds", stopped.as_secs_f64());
         gauge("pointsman_gate_shut", flag(seen.holding));
+        gauge("pointsman_sentinel_disagreement", flag(seen.disagreement));
+        gauge("pointsman_sentinel_minority", flag(seen.minority));
         gauge("pointsman_sentinels", precise(seen.sentinels.len() as u64));
         gauge("pointsman_sentinels_up", precise(seen.sentinels.iter().filter(|it| it.up).count() as u64));
         gauge("pointsman_sentinel_voters", precise(seen.quorum.0 as u64));

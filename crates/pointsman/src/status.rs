@@ -66,6 +66,12 @@ pub struct Service {
     pub target: Option<Target>,
     /// Seconds for which nothing could be sent to a master; absent while all flows.
     pub stopped_s: Option<f64>,
+    /// Seconds for which traffic has been held; absent while it is not.
+    pub held_s: Option<f64>,
+    /// Sentinels with a vote name different masters, or different epochs: for a moment in every failover.
+    pub disagreement: bool,
+    /// The sentinels that can be heard are provably a minority of theirs.
+    pub minority: bool,
     /// Size of the electorate and of its majority.
     pub quorum: Quorum,
     /// Each sentinel.
@@ -121,6 +127,8 @@ pub struct Sentinel {
     pub epoch: Option<u64>,
     /// Seconds since it said so.
     pub age_s: Option<f64>,
+    /// It names something else than what is in force.
+    pub disagrees: bool,
     /// What is wrong with it, and what to do.
     pub problem: Option<String>,
 }
@@ -193,6 +201,9 @@ pub fn service(seen: &Seen, listen: Vec<String>, traffic: BTreeMap<&'static str,
         generation: seen.master.as_ref().map(|master| master.generation),
         target,
         stopped_s: seen.stopped_since.map(age),
+        held_s: seen.held_since.map(age),
+        disagreement: seen.disagreement,
+        minority: seen.minority,
         quorum: Quorum { voters, majority },
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
         nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
@@ -211,6 +222,7 @@ fn sentinel(seen: &sentinel::SeenSentinel, age: impl Fn(Instant) -> f64) -> Sent
         says: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
         epoch: seen.view.as_ref().map(|(_, epoch, _)| *epoch),
         age_s: seen.view.as_ref().map(|(_, _, at)| age(*at)),
+        disagrees: seen.disagrees,
         problem: seen.problem.clone(),
     }
 }

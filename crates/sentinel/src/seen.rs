@@ -29,6 +29,8 @@ pub struct Seen {
     /// Voters disagree: they name more than one address, or one address at more than one epoch. See
     /// [`SeenSentinel::disagrees`] for who does. True for a moment in every failover.
     pub disagreement: bool,
+    /// The sentinels that can be heard are provably cut off from the majority of their peers.
+    pub minority: bool,
     /// Members of the electorate, and how many of them are a majority.
     pub quorum: (usize, usize),
     /// Every sentinel there is a connection to, or wanted.

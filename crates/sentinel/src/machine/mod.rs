@@ -295,6 +295,12 @@ impl Machine {
         self.held
     }
 
+    /// Whether the sentinels that can be heard are provably cut off from the majority of their peers.
+    #[must_use]
+    pub fn is_minority(&self) -> bool {
+        self.minority
+    }
+
     /// The last count of votes.
     #[must_use]
     pub fn finding(&self) -> &Finding {
