@@ -12,13 +12,14 @@ use crate::options::Options;
 use crate::service::DialFailure;
 use crate::sockopt;
 
-/// Connects to `addr` until `deadline`.
+/// Connects to `addr`, within `connect_timeout` and until `deadline`.
 ///
 /// # Errors
 ///
 /// What kind of failure it was.
 pub(crate) async fn connect(addr: SocketAddr, options: &Options, deadline: Instant) -> Result<TcpStream, DialFailure> {
     let connecting = socket(addr, options).map_err(|error| sort(&error))?.connect(addr);
+    let deadline = deadline.min(Instant::now() + options.connect_timeout);
     match tokio::time::timeout_at(deadline.into(), connecting).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(sort(&error)),

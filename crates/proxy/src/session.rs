@@ -103,10 +103,9 @@ impl Session {
                 until: hold_until.max(Instant::now() + options.connect_timeout),
                 pause: FIRST_PAUSE,
             });
-            let deadline = attempt.until.min(Instant::now() + options.connect_timeout);
             let dialled = tokio::select! {
                 biased;
-                dialled = dial::connect(target.addr(), options, deadline) => dialled,
+                dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
                 () = self.overtaken(&target, ticket) => {
                     // A dead master swallows the dial, and the points have moved on: no use in waiting for its timeout.
                     if ticket.is_cut() {
