@@ -59,6 +59,10 @@ const READING: &str = "
   sent to the replica; no proxy can help that, because Redis replicates asynchronously.
 - **Longest gap**: the longest time in which no writer got an OK. A short gap with many lost writes is not a good failover: the
   writes went on to a master that was no longer one.
+  After SIGSTOP and in a partition, a writer whose connection nobody closes waits for its own timeout: with haproxy the gap is the
+  writers' five seconds, as it is with no proxy at all. Writers with a shorter timeout would see a shorter gap there.
+- **haproxy's check of the sentinels** does not wait for an answer to QUIT, as the chart's does: the sentinel of Redis 7.0 knows no
+  QUIT, and every vote would fail.
 - **Sentinel's own time**: from the cause to the first `+switch-master`. Before that no one may say who the new master is.
   Pointsman stops traffic in a planned failover when a replica is selected, and starts it again at the switch.
 - **New master writable to first write**: mostly Sentinel's as well. It announces a promotion about a second after it.
