@@ -20,7 +20,7 @@ use crate::limits::Place;
 use crate::pump::Pump;
 use crate::service::{DialFailure, Hint};
 use crate::worker::Seat;
-use crate::{dial, finish, hold};
+use crate::{dial, finish, hold, sockopt};
 
 /// The first pause after a failed dial; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -72,6 +72,10 @@ impl Session {
                     let stopped = Pump::new((&mut client, &mut upstream), &self.seat, target, early).run(&ticket).await;
                     waiting = stopped.undelivered;
                     self.bytes = (stopped.bytes_in, stopped.bytes_out);
+                    if stopped.reason == Reason::Fenced {
+                        // What a cut-off master has not acknowledged would be sent again when it comes back.
+                        sockopt::forget_unsent(&upstream);
+                    }
                     stopped.reason
                     // The connection to the target ends here, before the goodbye to the client.
                 }
