@@ -57,8 +57,8 @@ impl Model for Cluster {
     type State = World;
     type Action = Step;
 
-    /// Three beginnings, so that the same depth reaches further: all is well; a failover was committed, and the old master
-    /// calls itself master still; a leader died right after its promotion, which was seen.
+    /// Four beginnings, so that the same depth reaches further: all is well; a failover was committed, and the old master calls
+    /// itself master still; a leader died right after its promotion, which was seen; a failover of which nothing was heard.
     fn init_states(&self) -> Vec<World> {
         let calm = World::booted(self.start);
         let failover = [
@@ -79,7 +79,10 @@ impl Model for Cluster {
         assert_eq!(committed.books.published, Some((1, 1)));
         let orphaned = run(&calm, &[failover[0], failover[1], failover[2], Step::Die(0)]);
         assert!(orphaned.books.held);
-        vec![calm, committed, orphaned].into_iter().take(self.beginnings).collect()
+        let unheard = [failover[0], failover[2], failover[4], failover[5], Step::Pause(SHORT)];
+        let unheard = run(&calm, &unheard);
+        assert!(!unheard.books.held);
+        vec![calm, committed, orphaned, unheard].into_iter().take(self.beginnings).collect()
     }
 
     fn actions(&self, world: &World, steps: &mut Vec<Step>) {
@@ -216,18 +219,18 @@ fn search(beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
     checker.unique_state_count()
 }
 
-/// Seven steps from a calm start are just enough for a whole failover; six from the other beginnings reach into the next one.
+/// Seven steps from a calm start are just enough for a whole failover; five from the other beginnings reach into the next one.
 #[test]
 fn to_the_daily_depth() {
-    let states = (search(1, 7, (1, 1)), search(3, 6, (1, 1)));
+    let states = (search(1, 7, (1, 1)), search(4, 5, (1, 1)));
     println!("distinct states: {states:?}");
-    assert!(states.0 > 50_000 && states.1 > 100_000, "{states:?}");
+    assert!(states.0 > 50_000 && states.1 > 30_000, "{states:?}");
 }
 
-/// The depth for a release: some minutes and gigabytes.
+/// The depth for a release: some minutes, and gigabytes for the states whose turn is still to come.
 #[test]
 #[ignore = "minutes; run with --ignored before a release"]
 fn to_the_full_depth() {
-    let states = (search(1, 9, (2, 2)), search(3, 8, (1, 1)));
+    let states = (search(4, 7, (1, 2)), 0);
     println!("distinct states: {states:?}");
 }

@@ -158,6 +158,18 @@ fn an_old_announcement_does_not_double_the_leaders_word() {
 }
 
 #[test]
+fn a_round_that_was_under_way_does_not_use_the_announcement_up() {
+    let mut rig = Rig::booted();
+    let old = rig.sentinels[&2].clone();
+    rig.promotes('B').loses(1).loses(3).at(100);
+    rig.says(2, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('A') });
+    rig.step(Event::View { from: id(2), view: old });
+    rig.names(2, 'B', 6).says(2, Notice::Switched { to: node('B') });
+    rig.at(104);
+    assert_eq!(rig.told().last().map(String::as_str), Some("102 commit B@6 Majority"));
+}
+
+#[test]
 fn an_announcement_that_comes_after_its_own_switch_was_seen_is_not_of_the_next_one() {
     let mut rig = Rig::booted();
     rig.promotes('B').all_name('B', 6).at(2000);
