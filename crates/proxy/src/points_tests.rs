@@ -272,3 +272,20 @@ fn a_cut_ends_a_dial() {
     let (_, stats) = house.end(drain::Order::Cut);
     assert_eq!((stats.closed_for(Reason::Cut), stats.open), (1, 0));
 }
+
+#[test]
+fn the_first_session_that_reaches_a_target_is_noted_on_it() {
+    let (gone, there) = (Backend::new(), Backend::new());
+    let mut house = House::with(1, 10, hold(Duration::from_secs(10)));
+    let nowhere = gone.addr();
+    drop(gone);
+    let before = house.commit(nowhere);
+    let mut client = house.client();
+    client.write_all(b"a").unwrap();
+    house.until("a failed dial", |stats| stats.dial_failures.iter().sum::<u64>() > 0);
+    assert_eq!(before.first_use(), None, "a session that was not let in has not reached it");
+    let after = house.commit(there.addr());
+    expect(&mut there.accept(), b"a");
+    house.until("the session", |stats| stats.bytes_in > 0);
+    assert!(after.first_use().is_some() && before.first_use().is_none());
+}

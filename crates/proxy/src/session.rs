@@ -123,6 +123,7 @@ impl Session {
                     block.dials.one();
                     // The points may have moved while we were dialling: then this connection leads nowhere.
                     if !target.fence().has_fallen() && !service.route.is_shut() {
+                        target.note_use();
                         return Ok((target, upstream));
                     }
                 }

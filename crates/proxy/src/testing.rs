@@ -78,8 +78,8 @@ impl House {
         Self { points, drain, addr, heard, running: Some(running), controller: Some(controller) }
     }
 
-    pub(crate) fn commit(&mut self, addr: SocketAddr) {
-        self.points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
+    pub(crate) fn commit(&mut self, addr: SocketAddr) -> Arc<Target> {
+        self.points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None })
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {

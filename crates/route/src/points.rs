@@ -212,6 +212,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn only_the_first_use_of_a_target_is_noted_and_the_next_target_has_its_own() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        assert_eq!(first.first_use(), None);
+        route.open_target().expect("open").note_use();
+        let noted = first.first_use().expect("a use");
+        while std::time::Instant::now() == noted {}
+        first.note_use();
+        assert_eq!(first.first_use(), Some(noted), "a later use is not the first");
+        assert_eq!(points.commit(to(1)).first_use(), None);
+    }
+
+    #[tokio::test]
     async fn a_cleared_route_leads_nowhere_and_cuts_its_sessions() {
         let (mut points, route) = Points::new();
         let first = points.commit(to(1));

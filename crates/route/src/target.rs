@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 use crate::Fence;
 
@@ -40,17 +42,18 @@ pub struct Destination {
     pub run_id: Option<Box<str>>,
 }
 
-/// A committed destination. Immutable but for its fence.
+/// A committed destination. Immutable but for its fence, and for the note of its first use.
 #[derive(Debug)]
 pub struct Target {
     generation: Generation,
     destination: Destination,
     fence: Fence,
+    first_use: OnceLock<Instant>,
 }
 
 impl Target {
     pub(crate) fn new(generation: Generation, destination: Destination) -> Self {
-        Self { generation, destination, fence: Fence::default() }
+        Self { generation, destination, fence: Fence::default(), first_use: OnceLock::new() }
     }
 
     /// The commit that published this target.
@@ -69,6 +72,21 @@ impl Target {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.destination.addr
+    }
+
+    /// A session has just reached this target. Only the first call takes note of the time; any other is one atomic load.
+    #[inline]
+    pub fn note_use(&self) {
+        if self.first_use.get().is_none() {
+            // Of two that come first at the same moment, either is as good.
+            let _earlier = self.first_use.set(Instant::now());
+        }
+    }
+
+    /// When the first session reached this target; `None` while none has.
+    #[must_use]
+    pub fn first_use(&self) -> Option<Instant> {
+        self.first_use.get().copied()
     }
 
     /// The barrier before every byte to this target.
