@@ -90,13 +90,26 @@ impl Points {
 
     /// Publishes `destination` as the next generation: stores it, fences every session of the one before, opens the gate.
     pub fn commit(&mut self, destination: Destination) -> Arc<Target> {
+        let target = self.publish(destination);
+        self.set_gate(false);
+        target
+    }
+
+    /// The same behind a gate that stays shut, or shuts before the target can be seen: an operator wants no traffic now.
+    pub fn commit_held(&mut self, destination: Destination) -> Arc<Target> {
+        self.set_gate(true);
+        let target = self.publish(destination);
+        self.route.bell.notify_waiters();
+        target
+    }
+
+    fn publish(&mut self, destination: Destination) -> Arc<Target> {
         self.commits += 1;
         let target = Arc::new(Target::new(Generation::new(self.commits), destination));
         let old = self.route.current.swap(Some(Arc::clone(&target)));
         if let Some(old) = old {
             old.fence().fall();
         }
-        self.set_gate(false);
         target
     }
 
@@ -186,6 +199,17 @@ mod tests {
         assert!(!waiter.is_finished());
         points.commit(to(2));
         assert_eq!(waiter.await.expect("waiter"), 2);
+    }
+
+    #[tokio::test]
+    async fn a_commit_behind_a_shut_gate_fences_and_lets_nobody_through() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        let second = points.commit_held(to(2));
+        assert!(first.fence().has_fallen() && !second.fence().has_fallen());
+        assert!(route.open_target().is_none());
+        points.release();
+        assert_eq!(route.open_target().expect("open").generation(), second.generation());
     }
 
     #[tokio::test]

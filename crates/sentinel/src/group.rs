@@ -205,10 +205,18 @@ impl Group {
     }
 
     fn commit(&mut self, commit: Commit, links: &Links) {
-        let Commit { addr, dialled, epoch, run_id, basis, lost_bytes } = commit;
+        let Commit { addr, dialled, epoch, run_id, basis, lost_bytes, held } = commit;
         let name = addr.to_string().into();
-        (self.stopped_since, self.held_since) = (None, None);
-        let target = self.points.commit(Destination { addr: dialled, name, epoch, run_id: run_id.clone() });
+        let destination = Destination { addr: dialled, name, epoch, run_id: run_id.clone() };
+        let target = if held {
+            let now = Instant::now();
+            self.stopped_since.get_or_insert(now);
+            self.held_since.get_or_insert(now);
+            self.points.commit_held(destination)
+        } else {
+            (self.stopped_since, self.held_since) = (None, None);
+            self.points.commit(destination)
+        };
         let generation = target.generation().get();
         let story = self.machine.story().clone();
         let from = self.master.take().map(|master| master.addr);

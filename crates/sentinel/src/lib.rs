@@ -32,7 +32,9 @@ mod types;
 pub use auth::{Credentials, Denied};
 pub use discovery::{Discovery, Timeouts, Watch};
 pub use handle::{Handle, Heartbeat};
-pub use machine::{Action, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, State, Story};
+pub use machine::{
+    Action, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, Pause, State, Story,
+};
 pub use notice::Notice;
 pub use resolve::Resolver;
 pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenSentinel};

@@ -31,6 +31,8 @@ impl Machine {
                 self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
                 self.suspect(now);
             }
+            Event::Pause(pause) => self.pause = Some(pause),
+            Event::Resume => self.pause = None,
             Event::Hint | Event::Tick => {}
         }
     }

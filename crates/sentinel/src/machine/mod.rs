@@ -26,6 +26,7 @@ mod agree;
 mod decide;
 mod learn;
 mod nodes;
+mod pause;
 mod pursue;
 mod state;
 mod story;
@@ -42,6 +43,7 @@ use std::time::Instant;
 
 pub use agree::{Claim, Finding};
 use nodes::Nodes;
+pub use pause::Pause;
 pub use state::{Basis, Cause, Lack, State};
 pub use story::Story;
 use voters::Voters;
@@ -79,6 +81,10 @@ pub enum Event {
     },
     /// The data plane saw a failed dial, an upstream end or a `-READONLY`: look again.
     Hint,
+    /// An operator wants the gate shut; see `pause`.
+    Pause(Pause),
+    /// An operator does not want it shut any more.
+    Resume,
     /// A deadline passed.
     Tick,
 }
@@ -118,6 +124,8 @@ pub struct Commit {
     /// Bytes of the replication stream that the old master wrote and the new one never received; `None` where the lineage
     /// is not known or does not match. An estimate: the old offset is as of the last probe.
     pub lost_bytes: Option<u64>,
+    /// The gate stays shut: an operator wants it so.
+    pub held: bool,
 }
 
 /// Things an operator wants to hear of, each at its beginning; only [`Note::StaleView`] comes with every such view, to be
@@ -199,6 +207,8 @@ pub struct Machine {
     expected_voters: usize,
     minority: bool,
     held: bool,
+    /// What an operator wants of the gate.
+    pause: Option<Pause>,
     failed_holds: VecDeque<Instant>,
     exhausted: bool,
     hint_after: Instant,
@@ -231,6 +241,7 @@ impl Machine {
             expected_voters,
             minority: false,
             held: false,
+            pause: None,
             failed_holds: VecDeque::new(),
             exhausted: false,
             hint_after: now,
@@ -253,6 +264,7 @@ impl Machine {
         self.last_step = now;
         self.apply(now, event);
         self.decide(now);
+        self.pause_ends_in_time(now);
         self.set_gate(now);
         self.schedule(now);
         std::mem::take(&mut self.actions)
@@ -270,7 +282,8 @@ impl Machine {
         let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending));
         // A deadline that has passed already was acted upon as far as it could be; what it waits for is an event.
         let later = |at: &Instant| *at > self.last_step;
-        [state.filter(later), graces.filter(later), self.nodes.next_due(), Some(self.next_ask)]
+        let pause = self.pause.as_ref().map(|pause| pause.until);
+        [state.filter(later), graces.filter(later), pause, self.nodes.next_due(), Some(self.next_ask)]
             .into_iter()
             .flatten()
             .min()
@@ -348,13 +361,15 @@ impl Machine {
     fn set_gate(&mut self, now: Instant) {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
         let by_policy = self.minority && self.rules.minority == crate::Minority::Hold;
-        let want = published && (self.state.holds() || by_policy);
+        let by_order = self.pause.is_some();
+        let want = published && (self.state.holds() || by_policy || by_order);
         if want != self.held {
             self.held = want;
-            if want {
-                self.story.held(now);
-            }
             self.actions.push(if want { Action::Hold } else { Action::Release });
+        }
+        // A pause that leads to no failover is no part of the next one's story.
+        if want && (self.state.holds() || by_policy) {
+            self.story.held(now, self.pause.map_or(now, |pause| pause.since));
         }
     }
 

@@ -82,10 +82,11 @@ impl Machine {
         self.failed_holds.clear();
         self.exhausted = false;
         self.hint_pause = HINT_PAUSE_MIN;
-        // A commit opens the gate by itself.
-        self.held = false;
+        // A commit opens the gate by itself, unless an operator wants it shut.
+        self.held = self.pause_outlives_commit();
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
-        let commit = Commit { addr: addr.clone(), dialled: report.dialled, epoch, run_id, basis, lost_bytes };
+        let held = self.held;
+        let commit = Commit { addr: addr.clone(), dialled: report.dialled, epoch, run_id, basis, lost_bytes, held };
         self.actions.push(Action::Commit(commit));
     }
 

@@ -42,9 +42,10 @@ impl Story {
         self.suspected_at.get_or_insert(now);
     }
 
-    pub(super) fn held(&mut self, now: Instant) {
+    /// The gate is shut, and has been since `since`.
+    pub(super) fn held(&mut self, now: Instant, since: Instant) {
         self.suspected(now);
-        self.held_at.get_or_insert(now);
+        self.held_at.get_or_insert(since);
     }
 
     pub(super) fn switched(&mut self, now: Instant) {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use self::streams::{Happening, LETTERS, Said, happening, letter, rules};
 use super::tests::Witness;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
-use super::{Action, Event, Machine, State};
+use super::{Action, Event, Machine, Pause, State};
 use crate::{Epoch, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Rules, View};
 
 /// A machine, its clock, its open questions, and the witness.
@@ -70,6 +70,11 @@ impl World {
             Happening::Answer { .. } | Happening::Lose { .. } => {}
             Happening::Canary(letter) => self.step(Event::CanaryLost { node: node(letter) }),
             Happening::Hint => self.step(Event::Hint),
+            Happening::Pause { millis, ends_with_commit } => {
+                let (since, until) = (self.now, self.now + ms(millis));
+                self.step(Event::Pause(Pause { since, until, ends_with_commit }));
+            }
+            Happening::Resume => self.step(Event::Resume),
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
         }
@@ -214,6 +219,7 @@ proptest! {
             world.happens(happening);
         }
         world.open.clear();
+        world.step(Event::Resume);
         let start = world.now;
         let mut done_at = None;
         world.wait(ms(60_000), |world| {
@@ -242,6 +248,7 @@ proptest! {
             world.happens(happening);
         }
         world.open.clear();
+        world.step(Event::Resume);
         let start = world.now;
         let mut done_at = None;
         world.wait(ms(5_000), |world| {
@@ -267,7 +274,7 @@ proptest! {
                 // That an announced switch is two votes is trust in the one who announces it; not here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
-                Happening::Stall(_) => false,
+                Happening::Stall(_) | Happening::Pause { .. } => false,
                 _ => true,
             };
             match happening {

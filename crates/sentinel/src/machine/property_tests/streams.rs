@@ -33,6 +33,11 @@ pub(super) enum Happening {
     },
     Canary(Letter),
     Hint,
+    Pause {
+        millis: u64,
+        ends_with_commit: bool,
+    },
+    Resume,
     Wait(u64),
     Stall(u64),
 }
@@ -97,6 +102,9 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
         1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
         1 => letter().prop_map(Happening::Canary),
         1 => Just(Happening::Hint),
+        1 => (0_u64..20_000, any::<bool>())
+            .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),
+        1 => Just(Happening::Resume),
         4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000].prop_map(Happening::Wait),
         1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
     ]

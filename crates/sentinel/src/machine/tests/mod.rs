@@ -43,6 +43,7 @@ mod failover;
 mod hold;
 mod master;
 mod minority;
+mod pause;
 pub(super) mod rig;
 mod stall;
 mod voters;

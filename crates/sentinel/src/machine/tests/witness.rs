@@ -17,6 +17,8 @@ pub(in crate::machine) struct Witness {
     published: Option<Claim>,
     last: Option<Claim>,
     held: bool,
+    /// Until when an operator wants the gate shut, and whether a commit ends that.
+    ordered: Option<(Instant, bool)>,
     /// Every address that a commit moved away from, with that commit's epoch.
     left: BTreeMap<NodeAddr, Epoch>,
     /// When each sentinel named each claim, by itself or through a peer that followed it; the last few.
@@ -39,6 +41,7 @@ impl Witness {
             published: None,
             last: None,
             held: false,
+            ordered: None,
             left: BTreeMap::new(),
             named: BTreeMap::new(),
             last_word: BTreeMap::new(),
@@ -76,7 +79,8 @@ impl Witness {
                 Action::Hold => {
                     assert!(self.published.is_some(), "held without a target");
                     assert!(!self.held, "held twice");
-                    assert!(self.heard_within(now, self.rules.view_expiry), "S5: held out of silence");
+                    let ordered = self.ordered.is_some();
+                    assert!(ordered || self.heard_within(now, self.rules.view_expiry), "S5: held out of silence");
                     self.held = true;
                 }
                 Action::Release => {
@@ -96,6 +100,8 @@ impl Witness {
                 Action::Ask | Action::Note(_) => {}
             }
         }
+        self.ordered = self.ordered.filter(|(until, _)| now < *until);
+        assert!(self.held || self.ordered.is_none() || self.published.is_none(), "open against an order");
         self.agrees_with(after);
     }
 
@@ -117,6 +123,8 @@ impl Witness {
 
     fn learn(&mut self, now: Instant, event: &Event) {
         match event {
+            Event::Pause(pause) => self.ordered = Some((pause.until, pause.ends_with_commit)),
+            Event::Resume => self.ordered = None,
             Event::View { from, view } => {
                 let claim = (view.addr.clone(), view.epoch);
                 if !view.is_empty_state() {
@@ -196,7 +204,14 @@ impl Witness {
         }
         self.published = Some(claim.clone());
         self.last = Some(claim);
-        self.held = false;
+        // Only an order keeps the gate shut behind a commit, and one that does not end with it.
+        assert_eq!(
+            commit.held,
+            self.ordered.is_some_and(|(until, ends)| !ends && now < until),
+            "the order: {commit:?}"
+        );
+        self.held = commit.held;
+        self.ordered = self.ordered.filter(|(_, ends)| !ends);
     }
 
     fn verified_after_its_evidence(&self, now: Instant, commit: &Commit, claim: &Claim, probe: &Probe) {
