@@ -267,3 +267,23 @@ fn a_reader_that_goes_away_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
 }
+
+#[test]
+fn connections_that_the_system_has_no_files_for_are_a_fault_of_the_configuration() {
+    let run = |setting: &str| {
+        let mut shell = Command::new("sh");
+        let script = format!(
+            "ulimit -n 1000; exec {} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 --set {setting}",
+            env!("CARGO_BIN_EXE_pointsman")
+        );
+        shell.args(["-c", &script]).stdin(Stdio::null()).output().unwrap()
+    };
+    for setting in ["process.max_connections=5000", "service.max_connections=5000"] {
+        let output = run(setting);
+        assert_eq!(output.status.code(), Some(78), "{setting}: {}", stderr(&output));
+        let said = stderr(&output);
+        let parts =
+            ["open files are needed for 5000 connections", "allows 1000", "LimitNOFILE", "lower max_connections to"];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+}

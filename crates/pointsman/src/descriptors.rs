@@ -1,38 +1,31 @@
 //! Open files: as many as the connections need, asked for at the start, where a refusal can be told.
 //!
-//! The need follows from `max_connections` and never the other way round: container runtimes allow a billion files, and
-//! programs that size themselves by that are killed for their memory.
+//! A session needs two. A reserve beside them is never given to a session, since no more sessions are let in than were
+//! counted with: from it the listeners, the links to sentinels, the probes of nodes, the admin server and the log get
+//! theirs, however many clients there are.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files beside the sessions' own: listeners, sentinels, canaries, the admin server, logs.
-const RESERVE: u64 = 512;
+use crate::config::Config;
+
+/// The smallest reserve.
+const LEAST_RESERVE: usize = 512;
+/// Files of a worker beside its listeners: its event loop, and pipes for moving large values.
+const A_WORKER: usize = 40;
+/// Files of a service: links to its sentinels and connections to its nodes, old and new at once.
+const A_SERVICE: usize = 64;
 
 /// The system does not allow enough open files.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "{needed} open files are needed for {connections} connections, and the system allows {allowed}; raise the limit (ulimit -n, \
-     LimitNOFILE) or lower process.max_connections to {fits}"
+     LimitNOFILE) or lower max_connections to {fits}"
 )]
 pub struct TooFewFiles {
     needed: u64,
     connections: usize,
     allowed: u64,
     fits: u64,
-}
-
-/// What has to be done to the limit.
-fn plan(connections: usize, limit: &Rlimit) -> Result<Option<u64>, TooFewFiles> {
-    let needed = 2 * connections as u64 + RESERVE;
-    let soft = limit.current.unwrap_or(u64::MAX);
-    let hard = limit.maximum.unwrap_or(u64::MAX);
-    if soft >= needed {
-        Ok(None)
-    } else if hard >= needed {
-        Ok(Some(needed))
-    } else {
-        Err(TooFewFiles { needed, connections, allowed: hard, fits: hard.saturating_sub(RESERVE) / 2 })
-    }
 }
 
 impl TooFewFiles {
@@ -43,17 +36,68 @@ impl TooFewFiles {
     }
 }
 
-/// Makes room for this many client connections.
-///
-/// # Errors
-///
-/// If the hard limit is below the need.
-pub fn make_room(connections: usize) -> Result<(), TooFewFiles> {
-    let limit = getrlimit(Resource::Nofile);
-    match plan(connections, &limit)? {
-        None => Ok(()),
-        Some(needed) => setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
-            .map_err(|_| TooFewFiles { needed, connections, allowed: limit.current.unwrap_or(0), fits: 0 }),
+/// What the process may open, and what of it is not for sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Files {
+    /// The limit in force.
+    pub soft: u64,
+    /// As far as it can be raised.
+    pub hard: u64,
+    /// Not for sessions.
+    pub reserve: u64,
+}
+
+impl Files {
+    /// What the system allows a process with this configuration and so many workers.
+    #[must_use]
+    pub fn allowed(config: &Config, workers: usize) -> Self {
+        let listeners: usize = config.services.iter().map(|service| service.listen.len()).sum();
+        let workers = workers.saturating_mul(A_WORKER.saturating_add(listeners));
+        let services = config.services.len().saturating_mul(A_SERVICE);
+        let reserve = workers.saturating_add(services).saturating_add(config.admin.max_connections + 64);
+        let limit = getrlimit(Resource::Nofile);
+        Self {
+            soft: limit.current.unwrap_or(u64::MAX),
+            hard: limit.maximum.unwrap_or(u64::MAX),
+            reserve: reserve.max(LEAST_RESERVE) as u64,
+        }
+    }
+
+    fn needed(self, connections: usize) -> u64 {
+        (connections as u64).saturating_mul(2).saturating_add(self.reserve)
+    }
+
+    /// Whether so many connections fit.
+    ///
+    /// # Errors
+    ///
+    /// If the hard limit is below the need.
+    pub fn suffice(self, connections: usize) -> Result<(), TooFewFiles> {
+        let needed = self.needed(connections);
+        if needed <= self.hard {
+            return Ok(());
+        }
+        let fits = self.hard.saturating_sub(self.reserve) / 2;
+        Err(TooFewFiles { needed, connections, allowed: self.hard, fits })
+    }
+
+    /// Raises the limit in force as far as so many connections need, and no further.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not let us.
+    pub fn raise(self, connections: usize) -> Result<(), TooFewFiles> {
+        let needed = self.needed(connections);
+        if self.soft >= needed {
+            return Ok(());
+        }
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).map_err(|_| TooFewFiles {
+            needed,
+            connections,
+            allowed: self.soft,
+            fits: self.soft.saturating_sub(self.reserve) / 2,
+        })
     }
 }
 
@@ -61,20 +105,21 @@ pub fn make_room(connections: usize) -> Result<(), TooFewFiles> {
 mod tests {
     use super::*;
 
-    fn limit(current: u64, maximum: u64) -> Rlimit {
-        Rlimit { current: Some(current), maximum: Some(maximum) }
+    #[test]
+    fn two_files_a_connection_and_the_reserve() {
+        let files = Files { soft: 1024, hard: 4096, reserve: 512 };
+        assert_eq!(files.suffice(1792), Ok(()));
+        let error = files.suffice(1793).expect_err("too few");
+        assert_eq!(error.fits(), 1792);
+        assert!(error.to_string().contains("lower max_connections to 1792"), "{error}");
+        assert_eq!(Files { hard: 100, ..files }.suffice(1).expect_err("too few").fits(), 0);
     }
 
     #[test]
-    fn the_limit_is_raised_only_as_far_as_needed() {
-        assert_eq!(plan(10_000, &limit(1024, 1_000_000_000)), Ok(Some(20_512)));
-        assert_eq!(plan(100, &limit(1024, 4096)), Ok(None));
-        assert_eq!(plan(10_000, &Rlimit { current: None, maximum: None }), Ok(None));
-    }
-
-    #[test]
-    fn too_low_a_hard_limit_says_what_would_fit() {
-        let error = plan(10_000, &limit(1024, 4096)).expect_err("too few");
-        assert!(error.to_string().contains("process.max_connections to 1792"), "{error}");
+    fn a_limit_that_is_high_enough_is_left_alone() {
+        let before = getrlimit(Resource::Nofile);
+        let files = Files { soft: before.current.unwrap_or(u64::MAX), hard: u64::MAX, reserve: 8 };
+        assert_eq!(files.raise(1), Ok(()));
+        assert_eq!(getrlimit(Resource::Nofile), before);
     }
 }

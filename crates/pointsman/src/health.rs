@@ -48,6 +48,15 @@ impl Service {
     }
 }
 
+/// Why nobody new can be let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// Every connection that may be open is.
+    Connections,
+    /// Memory is about to run out.
+    Memory,
+}
+
 /// Whether the process works as such.
 #[must_use]
 pub fn alive(loops: &[Loop]) -> Verdict {
@@ -57,15 +66,17 @@ pub fn alive(loops: &[Loop]) -> Verdict {
 
 /// Whether new clients should be sent here.
 #[must_use]
-pub fn ready(phase: Phase, ready_while_leaving: bool, saturated: bool, services: &[Service]) -> Verdict {
+pub fn ready(phase: Phase, ready_while_leaving: bool, full: Option<Full>, services: &[Service]) -> Verdict {
     let mut reasons = Vec::new();
     match phase {
         Phase::Serving => {}
         Phase::Leaving if ready_while_leaving => {}
         _ => reasons.push(format!("shutting down: {}", phase.name())),
     }
-    if saturated {
-        reasons.push("every connection that max_connections allows is taken".to_owned());
+    match full {
+        None => {}
+        Some(Full::Connections) => reasons.push("every connection that max_connections allows is taken".to_owned()),
+        Some(Full::Memory) => reasons.push("memory is about to run out".to_owned()),
     }
     let lacks: Vec<String> = services.iter().filter_map(Service::lack).collect();
     if !services.is_empty() && lacks.len() == services.len() {
@@ -89,29 +100,30 @@ mod tests {
 
     #[test]
     fn a_failover_shorter_than_the_hold_does_not_make_unready() {
-        assert!(ready(Phase::Serving, false, false, &[service(Some(9_000), true)]).ok);
-        assert!(!ready(Phase::Serving, false, false, &[service(Some(11_000), true)]).ok);
+        assert!(ready(Phase::Serving, false, None, &[service(Some(9_000), true)]).ok);
+        assert!(!ready(Phase::Serving, false, None, &[service(Some(11_000), true)]).ok);
     }
 
     #[test]
     fn a_process_that_never_found_a_master_is_not_ready_and_says_so() {
-        let verdict = ready(Phase::Serving, false, false, &[service(Some(1), false)]);
+        let verdict = ready(Phase::Serving, false, None, &[service(Some(1), false)]);
         assert!(!verdict.ok && verdict.reasons.iter().any(|reason| reason.contains("no master found yet")));
     }
 
     #[test]
     fn one_dead_master_does_not_take_the_other_services_along() {
-        assert!(ready(Phase::Serving, false, false, &[service(Some(60_000), true), service(None, true)]).ok);
-        assert!(!ready(Phase::Serving, false, false, &[service(Some(60_000), true), service(Some(60_000), true)]).ok);
+        assert!(ready(Phase::Serving, false, None, &[service(Some(60_000), true), service(None, true)]).ok);
+        assert!(!ready(Phase::Serving, false, None, &[service(Some(60_000), true), service(Some(60_000), true)]).ok);
     }
 
     #[test]
     fn who_leaves_is_unready_unless_told_otherwise() {
         let fine = [service(None, true)];
-        assert!(!ready(Phase::Leaving, false, false, &fine).ok);
-        assert!(ready(Phase::Leaving, true, false, &fine).ok);
-        assert!(!ready(Phase::Draining, true, false, &fine).ok);
-        assert!(!ready(Phase::Serving, false, true, &fine).ok);
+        assert!(!ready(Phase::Leaving, false, None, &fine).ok);
+        assert!(ready(Phase::Leaving, true, None, &fine).ok);
+        assert!(!ready(Phase::Draining, true, None, &fine).ok);
+        assert!(!ready(Phase::Serving, false, Some(Full::Connections), &fine).ok);
+        assert!(!ready(Phase::Serving, false, Some(Full::Memory), &fine).ok);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use drain::{Drain, Phase};
 use probe::{Format, Reporter, Verdict};
-use proxy::{DialFailure, Reason, Snapshot};
+use proxy::{DialFailure, Limit, Reason, Scarcity, Snapshot};
 
-use crate::health::{self, Loop};
+use crate::health::{self, Full, Loop};
 use crate::metrics::{Metrics, precise, to_open_metrics};
 use crate::status::{self, Status};
 use crate::telemetry::DroppedLines;
@@ -45,6 +45,8 @@ pub struct Report {
     pub stats: proxy::Stats,
     /// The most client connections of all services together.
     pub max_connections: u64,
+    /// Up while new clients are refused for want of memory.
+    pub scarcity: Scarcity,
     /// The workers' heartbeats.
     pub workers: Vec<proxy::Heartbeat>,
     /// Discovery's heartbeat.
@@ -86,6 +88,8 @@ impl Report {
         for it in Phase::ALL {
             metrics.gauge("pointsman_drain_phase", &[("phase", it.name())], f64::from(u8::from(it == phase)));
         }
+        metrics.gauge("pointsman_connections_limit", &[], precise(self.max_connections));
+        metrics.gauge("pointsman_memory_scarce", &[], f64::from(u8::from(self.scarcity.is_up())));
         metrics.counter("pointsman_log_lines_dropped_total", &[], (self.dropped_lines)() as u64);
         for it in self.loops() {
             metrics.gauge("pointsman_loop_age_seconds", &[("loop", &it.name)], it.age.as_secs_f64());
@@ -110,13 +114,16 @@ fn traffic_metrics(metrics: &Metrics, watched: &Watched, traffic: &Snapshot) {
     }
     for (name, value) in [
         ("pointsman_sessions_total", traffic.accepted),
-        ("pointsman_sessions_refused_total", traffic.refused),
         ("pointsman_accept_errors_total", traffic.accept_errors),
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
         ("pointsman_hints_total", traffic.hints),
     ] {
         metrics.counter(name, &service, value);
+    }
+    for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
+        let labels = [("service", name), ("limit", limit.label())];
+        metrics.counter("pointsman_sessions_refused_total", &labels, count);
     }
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
         let labels = [("service", name), ("reason", failure.label())];
@@ -136,7 +143,7 @@ fn traffic_status(watched: &Watched, traffic: &Snapshot) -> BTreeMap<&'static st
         ("sessions_waiting", traffic.held),
         ("sessions_limit", watched.limit as u64),
         ("sessions_total", traffic.accepted),
-        ("sessions_refused", traffic.refused),
+        ("sessions_refused", traffic.refused_in_all()),
         ("commands", traffic.commands),
         ("bytes_in", traffic.bytes_in),
         ("bytes_out", traffic.bytes_out),
@@ -151,8 +158,12 @@ impl Reporter for Report {
 
     fn ready(&self) -> Verdict {
         let open: u64 = self.stats.services().map(|(_, traffic)| traffic.open).sum();
-        let saturated = open >= self.max_connections;
-        health::ready(self.drain.phase(), self.ready_while_leaving, saturated, &self.services())
+        let full = if open >= self.max_connections {
+            Some(Full::Connections)
+        } else {
+            self.scarcity.is_up().then_some(Full::Memory)
+        };
+        health::ready(self.drain.phase(), self.ready_while_leaving, full, &self.services())
     }
 
     fn started(&self) -> Verdict {

@@ -9,24 +9,30 @@
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use drain::{Drain, Summary};
-use proxy::{Bound, Options, Running};
+use proxy::{Bound, Options, Running, Scarcity};
 use route::Points;
 use sentinel::{Discovery, Handle};
+use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use crate::config::Config;
-use crate::descriptors::{self, TooFewFiles};
+use crate::config::{Config, Connections};
+use crate::descriptors::{Files, TooFewFiles};
+use crate::memory::{self, Memory};
 use crate::metrics::Metrics;
 use crate::report::{Report, Watched};
+use crate::room;
 use crate::signals::{Asked, Signals};
 use crate::telemetry::Telemetry;
 use crate::watch;
 
 /// Threads that may wait for name servers at a time.
 const LOOKUP_THREADS: usize = 8;
+
+/// How often the memory in use is looked at. A flood of clients that each cost some KiB does not eat a tenth of it meanwhile.
+const MEMORY_LOOK: Duration = Duration::from_millis(100);
 
 /// Why a run did not start, or ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
@@ -70,10 +76,11 @@ pub fn run(config: &Config) -> Result<ExitCode, RunError> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    let (limits, total) = make_room(config)?;
+    let memory = Memory::find(&memory::read);
+    let connections = make_room(config, memory.as_ref())?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUP_THREADS).build()?;
-    let outcome = runtime.block_on(async { Process::start(config, &limits, total, &telemetry)?.serve().await });
+    let outcome = runtime.block_on(async { Process::start(config, &connections, memory, &telemetry)?.serve().await });
     // A look-up that hangs in the system's resolver must not hold up the end.
     runtime.shutdown_background();
     if let Err(error) = &outcome {
@@ -85,28 +92,41 @@ pub fn run(config: &Config) -> Result<ExitCode, RunError> {
     })
 }
 
-/// The most connections of each service, and of all, with open files for them. A number that somebody configured is kept or
-/// refused; the default is lowered to what the system allows.
-fn make_room(config: &Config) -> Result<(Vec<usize>, usize), TooFewFiles> {
-    let mut limits = config.connection_limits();
-    let total = match config.process.max_connections {
-        0 => limits.iter().fold(0, |sum: usize, limit| sum.saturating_add(*limit)),
-        total => total,
-    };
-    let by_default =
-        config.process.max_connections == 0 && config.services.iter().all(|service| service.max_connections == 0);
-    match descriptors::make_room(total) {
-        Ok(()) => Ok((limits, total)),
-        Err(error) if by_default && error.fits() >= limits.len() => {
-            let fits = error.fits();
-            warn!("max_connections is {fits} instead of {total}: {error}");
-            for limit in &mut limits {
-                *limit = (fits / config.services.len().max(1)).max(1);
+/// Decides how many connections there may be, and asks the system for the open files they need.
+fn make_room(config: &Config, memory: Option<&Memory>) -> Result<Connections, TooFewFiles> {
+    let files = Files::allowed(config, workers(config).get());
+    let room = room::plan(config, memory, files)?;
+    for warning in &room.warnings {
+        warn!("{warning}");
+    }
+    files.raise(room.connections.total)?;
+    if let Some(memory) = memory {
+        info!(max_connections = room.connections.total, %memory, "room for connections");
+    }
+    Ok(room.connections)
+}
+
+fn workers(config: &Config) -> NonZeroUsize {
+    NonZeroUsize::new(config.process.workers).unwrap_or_else(proxy::worker_count)
+}
+
+/// Keeps new clients out while memory is about to run out. Never returns.
+async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
+    let Some(memory) = memory.filter(Memory::is_enforced) else { return std::future::pending().await };
+    let mut timer = tokio::time::interval(MEMORY_LOOK);
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        timer.tick().await;
+        let was = scarcity.is_up();
+        let is = memory.is_scarce(&memory::read, was);
+        if is != was {
+            scarcity.set(is);
+            if is {
+                warn!(%memory, "memory is about to run out: new clients are refused");
+            } else {
+                info!("there is memory again: clients are let in");
             }
-            descriptors::make_room(fits)?;
-            Ok((limits, fits))
         }
-        Err(error) => Err(error),
     }
 }
 
@@ -131,12 +151,19 @@ struct Process {
     drain: Drain,
     controller: tokio::task::JoinHandle<Summary>,
     discovery: tokio::task::JoinHandle<()>,
+    memory: tokio::task::JoinHandle<()>,
     workers: Running,
     probe: probe::Handle,
 }
 
 impl Process {
-    fn start(config: &Config, limits: &[usize], total: usize, telemetry: &Telemetry) -> Result<Self, RunError> {
+    fn start(
+        config: &Config,
+        connections: &Connections,
+        memory: Option<Memory>,
+        telemetry: &Telemetry,
+    ) -> Result<Self, RunError> {
+        let (limits, total) = (&connections.services, connections.total);
         let signals = Signals::listen()?;
         let start = Instant::now();
         let probe_settings =
@@ -158,8 +185,7 @@ impl Process {
             };
             (plane, service.listen.clone())
         });
-        let workers = NonZeroUsize::new(config.process.workers).unwrap_or_else(proxy::worker_count);
-        let bound = Bound::bind(workers, total, services)?;
+        let bound = Bound::bind(workers(config), total, services)?;
         let listening = bound.local_addrs().to_vec();
 
         let own: Vec<_> = listening.iter().flatten().chain(admin.addresses()).copied().collect();
@@ -174,6 +200,7 @@ impl Process {
         let (drain, controller) = drain::new(shutdown(config));
         let controller = tokio::spawn(controller.run());
         let workers = bound.serve(&drain)?;
+        let memory = tokio::spawn(watch_memory(memory, workers.scarcity().clone()));
         let services = config.services.iter().zip(limits).zip(listening.iter().zip(handles));
         let services = services.map(|((service, limit), (listen, discovery))| {
             info!(service = %service.name, listen = ?listen, "serving");
@@ -193,6 +220,7 @@ impl Process {
             ready_while_leaving: config.shutdown.ready_while_leaving,
             stats: workers.stats().clone(),
             max_connections: total as u64,
+            scarcity: workers.scarcity().clone(),
             workers: workers.heartbeats().to_vec(),
             discovery: heartbeat,
             dropped_lines: telemetry.dropped_lines(),
@@ -200,7 +228,7 @@ impl Process {
         };
         info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
         let probe = admin.serve(Arc::new(report))?;
-        Ok(Self { signals, drain, controller, discovery, workers, probe })
+        Ok(Self { signals, drain, controller, discovery, memory, workers, probe })
     }
 
     /// Until the drain is over.
@@ -217,6 +245,7 @@ impl Process {
                 },
                 summary = &mut self.controller => break summary.map_err(|_| RunError::Lost("the drain controller"))?,
                 _ = &mut self.discovery => return Err(RunError::Lost("discovery")),
+                _ = &mut self.memory => return Err(RunError::Lost("the watch over memory")),
                 // Without an error only when the drain is over, which the controller is about to say.
                 ended = self.workers.ended(), if !workers_ended => {
                     ended?;
@@ -254,6 +283,7 @@ fn options(service: &crate::config::Service, max_connections: usize) -> Options 
         user_timeout: service.tcp_user_timeout,
         max_held: max_connections,
         max_connections,
+        max_connections_per_source: service.max_connections_per_source,
     }
 }
 

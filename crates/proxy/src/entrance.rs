@@ -84,15 +84,16 @@ fn errno(error: &io::Error) -> Errno {
 
 /// Starts a session, or refuses it.
 fn admit(stream: TcpStream, peer: SocketAddr, seat: &Arc<Seat>) {
-    let shared = &seat.shared;
-    let places = shared.places.take().and_then(|place| Some((place, shared.total.take()?)));
-    let Some(places) = places else {
-        seat.block.refused.one();
-        refuse(&stream);
-        return;
-    };
-    let session = session::Session::new(peer, Arc::clone(seat), places);
-    tokio::spawn(session.run(stream));
+    match seat.shared.limits.admit(peer.ip()) {
+        Ok(admission) => {
+            let session = session::Session::new(peer, Arc::clone(seat), admission);
+            tokio::spawn(session.run(stream));
+        }
+        Err(limit) => {
+            seat.block.refuse(limit);
+            refuse(&stream);
+        }
+    }
 }
 
 /// Nothing here waits: in a flood each refused client costs a few system calls and no memory.

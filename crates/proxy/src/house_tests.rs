@@ -8,13 +8,17 @@ use std::time::Instant;
 use drain::Order;
 
 use crate::testing::{Backend, House, SOON, expect, is_silent, rest, session};
-use crate::{Options, Reason};
+use crate::{Limit, Options, Reason};
 
 #[test]
 fn one_too_many_is_refused_in_the_words_of_redis() {
     let backend = Backend::new();
-    for (total, of_the_service) in [(2, 100), (100, 2)] {
-        let mut house = House::with(1, total, Options { max_connections: of_the_service, ..Options::default() });
+    for (limit, total, of_the_service, of_a_source) in
+        [(Limit::Process, 2, 100, 0), (Limit::Service, 100, 2, 0), (Limit::Source, 100, 100, 2)]
+    {
+        let (max_connections, max_connections_per_source) = (of_the_service, of_a_source);
+        let options = Options { max_connections, max_connections_per_source, ..Options::default() };
+        let mut house = House::with(1, total, options);
         house.commit(backend.addr());
         let first = session(&house, &backend);
         let _second = session(&house, &backend);
@@ -23,7 +27,8 @@ fn one_too_many_is_refused_in_the_words_of_redis() {
             assert_eq!(rest(&mut third), b"-ERR max number of clients reached\r\n");
         }
         let stats = house.stats();
-        assert_eq!((stats.accepted, stats.refused, stats.open), (2, 3, 2));
+        assert_eq!((stats.accepted, stats.refused[limit as usize], stats.open), (2, 3, 2));
+        assert_eq!(stats.refused_in_all(), 3);
         drop(first);
         house.until("a free place", |stats| stats.open == 1);
         // The place is given back when the session is dropped, a moment after it was counted.
@@ -32,12 +37,26 @@ fn one_too_many_is_refused_in_the_words_of_redis() {
             assert!(begin.elapsed() < SOON);
             let mut client = house.client();
             client.write_all(b"PING\r\n").unwrap();
-            if house.until("an answer", |now| now.accepted + now.refused > stats.accepted + stats.refused).accepted == 3
-            {
+            let answered = stats.accepted + stats.refused_in_all();
+            if house.until("an answer", |now| now.accepted + now.refused_in_all() > answered).accepted == 3 {
                 expect(&mut backend.accept(), b"PING\r\n");
             }
         }
     }
+}
+
+#[test]
+fn while_memory_is_scarce_nobody_new_is_let_in_and_whoever_is_here_stays() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    house.running().scarcity().set(true);
+    assert_eq!(rest(&mut house.client()), b"-ERR max number of clients reached\r\n");
+    assert_eq!(house.stats().refused[Limit::Memory as usize], 1);
+    client.write_all(b"PING\r\n").unwrap();
+    expect(&mut upstream, b"PING\r\n");
+    house.running().scarcity().set(false);
+    let _next = session(&house, &backend);
 }
 
 #[test]

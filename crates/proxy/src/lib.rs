@@ -42,6 +42,7 @@ mod scratch;
 mod service;
 mod session;
 mod sockopt;
+mod sources;
 mod stats;
 mod valve;
 mod watch;
@@ -61,6 +62,7 @@ mod session_tests;
 mod testing;
 
 pub use close::{Reason, Side};
+pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};
 pub use options::Options;
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};

@@ -1,11 +1,50 @@
-//! Places: how many sessions there may be, in a service, in the process, and waiting at a gate.
+//! Places: how many sessions there may be, in a service, in the process, from one source, and waiting at a gate.
 //!
 //! A place is taken when a connection is accepted and given back when its guard is dropped, so no way of ending a
 //! session can forget it. The counts are shared by all workers, since a limit a worker would refuse clients while another
 //! worker has room.
+//!
+//! Beside the counts stands one flag, [`Scarcity`]: somebody who watches the memory of the process raises it before the kernel
+//! would end the process, and as long as it is up nobody new is let in. Counts are derived from an assumption about what a
+//! session costs; the flag holds when the assumption does not.
+//!
+//! Deliberately absent: who watches, and how a client is told.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::sources::{Source, Sources};
+
+/// What kept a client out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Limit {
+    /// The service has as many sessions as it may have.
+    Service,
+    /// All services together have as many as the process may have.
+    Process,
+    /// The client's address has as many as one may have.
+    Source,
+    /// Memory is about to run out.
+    Memory,
+}
+
+impl Limit {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Service, Self::Process, Self::Source, Self::Memory];
+
+    /// A stable word in snake case, for metrics and logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Process => "process",
+            Self::Source => "source",
+            Self::Memory => "memory",
+        }
+    }
+}
 
 /// A number of places.
 #[derive(Debug)]
@@ -21,13 +60,21 @@ impl Places {
 
     /// A place, if one is left.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Place> {
+        self.enter().then(|| Place(Arc::clone(self)))
+    }
+
+    fn enter(&self) -> bool {
         // Adding first and looking then never lets in one too many; at worst two who ask for the last place at the same moment
         // are both refused.
         if self.taken.fetch_add(1, Ordering::Relaxed) < self.most {
-            return Some(Place(Arc::clone(self)));
+            return true;
         }
+        self.leave();
+        false
+    }
+
+    fn leave(&self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
-        None
     }
 
     /// How many there are.
@@ -48,7 +95,81 @@ pub(crate) struct Place(Arc<Places>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+        self.0.leave();
+    }
+}
+
+/// Raised while memory is about to run out. Cheap to clone; one flag for the whole process.
+#[derive(Debug, Clone, Default)]
+pub struct Scarcity(Arc<AtomicBool>);
+
+impl Scarcity {
+    /// Raises or lowers it.
+    pub fn set(&self, scarce: bool) {
+        self.0.store(scarce, Ordering::Relaxed);
+    }
+
+    /// Whether it is up.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// All that has to agree before a client of one service is let in.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    service: Arc<Places>,
+    total: Arc<Places>,
+    sources: Option<Sources>,
+    scarcity: Scarcity,
+}
+
+impl Limits {
+    /// `per_source` is the most sessions of one source, 0 for no such limit.
+    pub(crate) fn new(service: usize, per_source: usize, total: Arc<Places>, scarcity: Scarcity) -> Arc<Self> {
+        let sources = (per_source > 0).then(|| Sources::new(per_source));
+        Arc::new(Self { service: Places::new(service), total, sources, scarcity })
+    }
+
+    /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is nearest to the client.
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<Admission, Limit> {
+        if self.scarcity.is_up() {
+            return Err(Limit::Memory);
+        }
+        if !self.service.enter() {
+            return Err(Limit::Service);
+        }
+        if !self.total.enter() {
+            self.service.leave();
+            return Err(Limit::Process);
+        }
+        // From here on the guard gives back what was taken. The table of sources comes last: it then holds no more entries than
+        // there are sessions.
+        let mut admission = Admission { limits: Arc::clone(self), source: None };
+        if let Some(sources) = &self.sources {
+            let source = sources.enter(Source::of(peer)).ok_or(Limit::Source)?;
+            admission.source = Some(Box::new(source));
+        }
+        Ok(admission)
+    }
+}
+
+/// The right of one session to be here, given back when dropped. As small as two pointers: every session holds one.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Admission {
+    limits: Arc<Limits>,
+    source: Option<Box<Source>>,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let (Some(sources), Some(source)) = (&self.limits.sources, &self.source) {
+            sources.leave(**source);
+        }
+        self.limits.total.leave();
+        self.limits.service.leave();
     }
 }
 
@@ -89,5 +210,35 @@ mod tests {
         });
         assert_eq!(places.taken(), 0);
         assert!(most.into_inner() > 0);
+    }
+
+    #[test]
+    fn each_limit_is_told_by_its_name_and_a_refusal_gives_back_what_it_took() {
+        let one: IpAddr = "192.0.2.1".parse().unwrap();
+        let other: IpAddr = "192.0.2.2".parse().unwrap();
+        let (total, scarcity) = (Places::new(3), Scarcity::default());
+        let a = Limits::new(2, 1, Arc::clone(&total), scarcity.clone());
+        let b = Limits::new(9, 0, Arc::clone(&total), scarcity.clone());
+        let first = a.admit(one).unwrap();
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Source);
+        let _second = a.admit(other).unwrap();
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Service);
+        assert_eq!(total.taken(), 2);
+        let _third = b.admit(one).unwrap();
+        assert_eq!(b.admit(one).unwrap_err(), Limit::Process);
+        assert_eq!((total.taken(), b.service.taken()), (3, 1));
+        drop(first);
+        scarcity.set(true);
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Memory);
+        scarcity.set(false);
+        assert!(a.admit(one).is_ok());
+        assert_eq!((total.taken(), a.service.taken()), (2, 1));
+    }
+
+    #[test]
+    fn labels_have_the_order_of_their_numbers() {
+        for (number, limit) in Limit::ALL.iter().enumerate() {
+            assert_eq!(*limit as usize, number, "{}", limit.label());
+        }
     }
 }

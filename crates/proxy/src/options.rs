@@ -20,6 +20,9 @@ pub struct Options {
     pub half_close_timeout: Duration,
     /// The most client connections of this service at a time.
     pub max_connections: usize,
+    /// The most of them from one source at a time, which is an IPv4 address or the first 64 bits of an IPv6 one; zero for no
+    /// such limit.
+    pub max_connections_per_source: usize,
     /// Idle time before TCP asks whether the peer is still there, on both sides; zero turns the asking off.
     pub keepalive: Duration,
     /// How long sent bytes may stay unacknowledged before the connection is given up, on both sides; zero for the kernel's
@@ -37,6 +40,7 @@ impl Default for Options {
             client_idle_timeout: Duration::ZERO,
             half_close_timeout: Duration::from_secs(30),
             max_connections: 10_000,
+            max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),
             user_timeout: Duration::from_secs(30),
         }

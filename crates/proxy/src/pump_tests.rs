@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use route::{Destination, Points};
 
-use crate::limits::Places;
+use crate::limits::{Limits, Places, Scarcity};
 use crate::pump::{Pump, Stopped};
 use crate::session::Session;
 use crate::stats::Stats;
@@ -17,8 +17,8 @@ fn seat() -> (Points, Seat) {
     let addr = "127.0.0.1:1".parse().unwrap();
     points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
     let service = Arc::new(Service { name: "s".into(), route, options: Options::default(), hints: Arc::new(NoHints) });
-    let places = || Places::new(1);
-    let shared = Arc::new(Shared { service, places: places(), held: places(), total: places() });
+    let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
+    let shared = Arc::new(Shared { service, limits, held: Places::new(1) });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
     let (drain, _controller) = drain::new(drain::Settings::default());
     (points, Seat { shared, block, drain, news: tokio::sync::Notify::new() })
@@ -79,8 +79,9 @@ async fn both_ends_end_it() {
 #[tokio::test]
 async fn a_session_is_small() {
     let (_points, seat) = seat();
-    let places = (seat.shared.places.take().unwrap(), seat.shared.total.take().unwrap());
-    let session = Session::new("127.0.0.1:1".parse().unwrap(), Arc::new(seat), places);
+    let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let admission = seat.shared.limits.admit(peer.ip()).unwrap();
+    let session = Session::new(peer, Arc::new(seat), admission);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let size = size_of_val(&session.run(client));

@@ -16,7 +16,7 @@ use route::{Generation, Target};
 use tokio::net::TcpStream;
 
 use crate::close::Reason;
-use crate::limits::Place;
+use crate::limits::Admission;
 use crate::pump::Pump;
 use crate::service::{DialFailure, Hint};
 use crate::worker::Seat;
@@ -34,7 +34,7 @@ pub(crate) struct Session {
     seat: Arc<Seat>,
     /// Gone when the session is.
     ticket: Option<Ticket>,
-    _places: (Place, Place),
+    _admission: Admission,
     reason: Reason,
     target: Option<Arc<Target>>,
     bytes: (u64, u64),
@@ -50,10 +50,10 @@ struct Attempts {
 
 impl Session {
     /// Counts the client in.
-    pub(crate) fn new(peer: SocketAddr, seat: Arc<Seat>, places: (Place, Place)) -> Self {
+    pub(crate) fn new(peer: SocketAddr, seat: Arc<Seat>, admission: Admission) -> Self {
         seat.block.accepted.one();
         let ticket = Some(seat.drain.ticket());
-        Self { peer, seat, ticket, _places: places, reason: Reason::Aborted, target: None, bytes: (0, 0) }
+        Self { peer, seat, ticket, _admission: admission, reason: Reason::Aborted, target: None, bytes: (0, 0) }
     }
 
     /// Serves the client to its end.

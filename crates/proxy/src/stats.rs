@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::close::Reason;
+use crate::limits::Limit;
 use crate::service::DialFailure;
 
 /// A number with one writer.
@@ -39,7 +40,7 @@ impl Count {
 #[repr(align(128))]
 pub(crate) struct Block {
     pub(crate) accepted: Count,
-    pub(crate) refused: Count,
+    pub(crate) refused: [Count; Limit::ALL.len()],
     pub(crate) accept_errors: Count,
     pub(crate) closed: [Count; Reason::COUNT],
     pub(crate) held: Count,
@@ -56,6 +57,12 @@ pub(crate) struct Block {
 impl Block {
     pub(crate) fn close(&self, reason: Reason) {
         if let Some(count) = self.closed.get(reason as usize) {
+            count.one();
+        }
+    }
+
+    pub(crate) fn refuse(&self, limit: Limit) {
+        if let Some(count) = self.refused.get(limit as usize) {
             count.one();
         }
     }
@@ -89,8 +96,8 @@ pub struct Snapshot {
     pub held: u64,
     /// Connections accepted and served.
     pub accepted: u64,
-    /// Connections refused because a limit was reached.
-    pub refused: u64,
+    /// Connections refused because a limit was reached, by [`Limit`]'s number.
+    pub refused: [u64; Limit::ALL.len()],
     /// Failures of `accept(2)`.
     pub accept_errors: u64,
     /// Sessions ended, by [`Reason`]'s number.
@@ -124,6 +131,12 @@ impl Snapshot {
         self.closed.iter().sum()
     }
 
+    /// Connections refused.
+    #[must_use]
+    pub fn refused_in_all(&self) -> u64 {
+        self.refused.iter().sum()
+    }
+
     fn add(&mut self, block: &Block) {
         // What ends is read before what begins, so that a session that does both meanwhile is not missed from the open ones.
         for (sum, count) in self.closed.iter_mut().zip(&block.closed) {
@@ -132,7 +145,9 @@ impl Snapshot {
         let released = block.released.get();
         self.held += block.held.get().saturating_sub(released);
         self.accepted += block.accepted.get();
-        self.refused += block.refused.get();
+        for (sum, count) in self.refused.iter_mut().zip(&block.refused) {
+            *sum += count.get();
+        }
         self.accept_errors += block.accept_errors.get();
         self.bytes_in += block.bytes_in.get();
         self.bytes_out += block.bytes_out.get();

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::entrance;
-use crate::limits::Places;
+use crate::limits::{Limits, Places, Scarcity};
 use crate::listener::{Bound, Entrance};
 use crate::service::Service;
 use crate::stats::{Block, Stats};
@@ -108,9 +108,8 @@ impl Heartbeat {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) service: Arc<Service>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) held: Arc<Places>,
-    pub(crate) total: Arc<Places>,
 }
 
 /// The workers at work.
@@ -118,6 +117,7 @@ pub(crate) struct Shared {
 pub struct Running {
     stats: Stats,
     total: Arc<Places>,
+    scarcity: Scarcity,
     heartbeats: Vec<Heartbeat>,
     threads: Vec<JoinHandle<()>>,
     ended: mpsc::Receiver<Result<(), WorkerError>>,
@@ -128,15 +128,17 @@ impl Running {
     pub(crate) fn start(bound: Bound, drain: &Drain) -> Result<Self, StartError> {
         let Bound { services, entrances, max_connections, .. } = bound;
         let stats = Stats::new(entrances.len(), services.iter().map(|service| Arc::clone(&service.name)));
-        let total = Places::new(max_connections);
+        let (total, scarcity) = (Places::new(max_connections), Scarcity::default());
         let shared = |service: Arc<Service>| {
-            let places = Places::new(service.options.max_connections);
+            let (most, per_source) = (service.options.max_connections, service.options.max_connections_per_source);
+            let limits = Limits::new(most, per_source, Arc::clone(&total), scarcity.clone());
             let held = Places::new(service.options.max_held);
-            Arc::new(Shared { service, places, held, total: Arc::clone(&total) })
+            Arc::new(Shared { service, limits, held })
         };
         let shared: Vec<Arc<Shared>> = services.into_iter().map(shared).collect();
         let (end, ended) = mpsc::channel(entrances.len().max(1));
-        let mut running = Self { stats, total: Arc::clone(&total), heartbeats: Vec::new(), threads: Vec::new(), ended };
+        let (heartbeats, threads) = (Vec::new(), Vec::new());
+        let mut running = Self { stats, total: Arc::clone(&total), scarcity, heartbeats, threads, ended };
         // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
         let mut workers = Vec::with_capacity(entrances.len());
         for (number, entrances) in entrances.into_iter().enumerate() {
@@ -177,6 +179,12 @@ impl Running {
     #[must_use]
     pub fn heartbeats(&self) -> &[Heartbeat] {
         &self.heartbeats
+    }
+
+    /// The flag that keeps new clients out while memory is about to run out. Nobody raises it by himself.
+    #[must_use]
+    pub fn scarcity(&self) -> &Scarcity {
+        &self.scarcity
     }
 
     /// Client connections of all services now, and the most there may be.

@@ -40,7 +40,8 @@ impl Failure {
         match self {
             Self::Usage(error) if !error.use_stderr() => ExitCode::SUCCESS,
             Self::Usage(_) => ExitCode::from(USAGE),
-            Self::Faults(_) => ExitCode::from(CONFIG),
+            // Numbers that somebody configured and that the system does not allow.
+            Self::Faults(_) | Self::Run(RunError::Files(_)) => ExitCode::from(CONFIG),
             Self::Run(_) | Self::Status(_) | Self::Output(_) => ExitCode::FAILURE,
         }
     }

@@ -37,7 +37,7 @@ pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;
 pub use finding::{Faults, Finding};
 pub use flags::Flags;
-pub use limits::DEFAULT_TOTAL;
+pub use limits::{Connections, DEFAULT_EACH};
 pub use load::{Loaded, load};
 pub use secret::{HIDDEN, Secret};
 pub use section::{OptionSpec, Reload};

@@ -116,6 +116,11 @@ section! {
         /// A client beyond it gets "-ERR max number of clients reached" and is closed. The share is taken of what the
         /// services with a number of their own leave over.
         max_connections: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Live;
+        /// The most client connections from one source at a time; 0 for no such bound.
+        ///
+        /// A source is an IPv4 address, or the first 64 bits of an IPv6 one. Behind a load balancer or NAT many clients share
+        /// one. Answered as max_connections is.
+        max_connections_per_source: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Live;
         /// What a candidate has to prove before traffic goes to it: role, ping or tcp.
         ///
         /// "role" wants ROLE to say master and PING to be answered; "ping" only the latter, for a user that may not run ROLE;
@@ -262,10 +267,12 @@ section! {
     Process {
         /// Worker threads; 0 for one a core, by CPU affinity and the cgroup's quota.
         workers: usize = Kind::Count(0, 256), Some("0"), Restart;
-        /// The most client connections of all services together; 0 for 10000, or what the services ask for if that is more.
+        /// The most client connections of all services together; 0 for what the memory carries.
         ///
-        /// Memory and file descriptors are sized by this and never by the limit on open files, which container runtimes set to
-        /// a billion. Count two file descriptors a connection.
+        /// Then it is 10000 a service (as many as a Redis takes by default), or what the memory limit of the cgroup or machine
+        /// carries at 32 KiB a connection, if that is less; never what the limit on open files allows, which container
+        /// runtimes set to a billion. A connection takes two open files; a number given here that the system does not allow
+        /// files for is an error at the start.
         max_connections: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Restart;
     }
 }

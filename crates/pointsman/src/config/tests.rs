@@ -51,7 +51,7 @@ fn one_service_by_flags_needs_no_file() {
     assert_eq!(service.verify, Verify::Role);
     assert!(service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty());
     assert_eq!(config.admin.listen, ["0.0.0.0:8888".parse::<SocketAddr>().unwrap()]);
-    assert_eq!(config.connection_limits(), [DEFAULT_TOTAL]);
+    assert_eq!(config.connections(usize::MAX).services, [DEFAULT_EACH]);
 }
 
 #[test]
@@ -266,11 +266,13 @@ fn the_bound_on_connections_is_shared_out() {
             })
             .collect();
         let text = format!("{}[process]\nmax_connections={total}\n", services.concat());
-        with(&text, &[], &Flags::default()).config().unwrap().connection_limits()
+        with(&text, &[], &Flags::default()).config().unwrap().connections(usize::MAX)
     };
-    assert_eq!(limits(&[0, 0], 0), [DEFAULT_TOTAL / 2; 2]);
-    assert_eq!(limits(&[100, 0, 0], 300), [100, 100, 100]);
-    assert_eq!(limits(&[20_000, 0], 0), [20_000, 1]);
+    let shared = |services: &[usize], total: usize| Connections { services: services.to_vec(), total };
+    assert_eq!(limits(&[0, 0], 0), shared(&[DEFAULT_EACH; 2], 2 * DEFAULT_EACH));
+    assert_eq!(limits(&[100, 0, 0], 300), shared(&[100, 100, 100], 300));
+    assert_eq!(limits(&[20_000, 0], 0), shared(&[20_000, DEFAULT_EACH], 20_000 + DEFAULT_EACH));
+    assert_eq!(limits(&[5, 6], 0), shared(&[5, 6], 11));
 }
 
 #[test]
