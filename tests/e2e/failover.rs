@@ -34,6 +34,21 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
     if old.role().is_ok_and(|role| role == "master") {
         assert_eq!(calls(old), at_commit, "the superseded master was written to");
     }
+    // The phases, the same in the metrics, the status and the log: from the deciding notice to the first session over there.
+    for histogram in ["switch", "verification", "hold", "first_session"] {
+        let count = format!("pointsman_failover_{histogram}_seconds_count{{service=\"mymaster\"}}");
+        wait_until(&count, PATIENCE, || metric(&pointsman, &count) >= Some(1.0));
+    }
+    let (_, status) = pointsman.get("/status").expect("status");
+    let last = &status[status.rfind("\"switched_ms\"").expect("a failover")..];
+    let number = |key: &str| {
+        let text = last.split_once(&format!("\"{key}\": ")).and_then(|(_, rest)| rest.split([',', '\n']).next());
+        text.and_then(|text| text.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {key} in {last}"))
+    };
+    let (switched, verified, reached) = (number("switched_ms"), number("verified_ms"), number("first_session_ms"));
+    assert!(verified <= switched && reached < 1000.0, "{last}");
+    let log = pointsman.process().log();
+    assert!(log.contains("the first session has reached the new master") && log.contains("switched_us"), "{log}");
     load.stop();
     let verdict = load.verify(failover.to).expect("a look at the new master");
     assert!(verdict.acknowledged > 1500, "{verdict:?}");

@@ -11,13 +11,20 @@ use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Sh
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use sentinel::Seen;
 
-/// Upper bounds, in seconds, of the histogram of verifications: from complete evidence to the move of the points.
-const VERIFICATION_BUCKETS: &[f64] = &[0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0, 10.0];
+/// Upper bounds, in seconds, of the histograms of switches and verifications: finest around the promise of 2 ms.
+const SWITCH_BUCKETS: &[f64] = &[
+    0.000_1, 0.000_25, 0.000_5, 0.000_75, 0.001, 0.001_25, 0.001_5, 0.001_75, 0.002, 0.002_5, 0.003, 0.004, 0.005,
+    0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0,
+];
 /// Upper bounds, in seconds, of the histogram of holds.
 const HOLD_BUCKETS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0];
 
+/// Histogram of the time from the notice, or answer, that made a majority to the commit.
+const SWITCH: &str = "pointsman_failover_switch_seconds";
 /// Histogram of the time from complete evidence to the commit.
 const VERIFICATION: &str = "pointsman_failover_verification_seconds";
+/// Histogram of the time from the commit to the first session on the new master.
+const FIRST_SESSION: &str = "pointsman_failover_first_session_seconds";
 /// Histogram of the time traffic was held before a commit.
 const HOLD: &str = "pointsman_failover_hold_seconds";
 
@@ -51,8 +58,10 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_sentinel_splits_total", "Times sentinels named different masters at one epoch."),
     ("pointsman_lineage_broken_total", "Commits whose master does not continue the history of the one before."),
     ("pointsman_stalls_total", "Times the process found that it had been stopped."),
-    (VERIFICATION, "From complete evidence of a new master to the move of the points."),
+    (SWITCH, "From the arrival of the +switch-master, or answer, that made a majority to the move of the points."),
+    (VERIFICATION, "From the arrival of the evidence's last answer to the move of the points."),
     (HOLD, "Time traffic was held before the points moved."),
+    (FIRST_SESSION, "From the move of the points to the first session on the new master."),
     ("pointsman_sessions_open", "Client connections open now."),
     ("pointsman_sessions_limit", "Client connections allowed."),
     ("pointsman_sessions_waiting", "Client connections that wait for a master."),
@@ -82,7 +91,12 @@ impl Metrics {
     /// An empty recorder with every help text in place.
     #[must_use]
     pub fn new() -> Self {
-        let buckets = [(VERIFICATION, VERIFICATION_BUCKETS), (HOLD, HOLD_BUCKETS)];
+        let buckets = [
+            (SWITCH, SWITCH_BUCKETS),
+            (VERIFICATION, SWITCH_BUCKETS),
+            (HOLD, HOLD_BUCKETS),
+            (FIRST_SESSION, HOLD_BUCKETS),
+        ];
         let builder = buckets.into_iter().try_fold(PrometheusBuilder::new(), |builder, (name, buckets)| {
             builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)
         });
@@ -93,7 +107,7 @@ impl Metrics {
             let (name, help) = (KeyName::from_const_str(name), SharedString::const_str(help));
             if name.as_str().ends_with("_total") {
                 recorder.describe_counter(name, None::<Unit>, help);
-            } else if name.as_str() == VERIFICATION || name.as_str() == HOLD {
+            } else if buckets.iter().any(|(histogram, _)| name.as_str() == *histogram) {
                 recorder.describe_histogram(name, None::<Unit>, help);
             } else {
                 recorder.describe_gauge(name, None::<Unit>, help);
@@ -125,8 +139,8 @@ impl Metrics {
         self.handle.render()
     }
 
-    /// What discovery sees of one service. `told` is how many of its commits were put into the histograms already.
-    pub fn discovery(&self, seen: &Seen, told: &mut u64) {
+    /// What discovery sees of one service. `told` is what of its failovers was put into the histograms already.
+    pub fn discovery(&self, seen: &Seen, told: &mut Told) {
         let service = [("service", &*seen.name)];
         let gauge = |name, value: f64| self.gauge(name, &service, value);
         let flag = |yes: bool| f64::from(u8::from(yes));
@@ -160,17 +174,36 @@ impl Metrics {
         ] {
             self.counter(name, &service, value);
         }
-        let fresh = usize::try_from(counts.commits.saturating_sub(*told)).unwrap_or(usize::MAX);
-        for failover in seen.failovers.iter().rev().take(fresh).rev() {
-            if let Some(took) = failover.story.verification() {
-                self.observe(VERIFICATION, &service, took);
-            }
-            if let Some(held) = failover.story.hold() {
-                self.observe(HOLD, &service, held);
+        self.failovers(seen, told);
+    }
+
+    /// Observes each failover once, and its first session once there was one.
+    fn failovers(&self, seen: &Seen, told: &mut Told) {
+        let service = [("service", &*seen.name)];
+        let observe =
+            |name, took: Option<Duration>| took.into_iter().for_each(|took| self.observe(name, &service, took));
+        let before = *told;
+        for failover in seen.failovers.iter().filter(|it| it.generation > before.commit) {
+            observe(SWITCH, failover.swap());
+            observe(VERIFICATION, failover.verification());
+            observe(HOLD, failover.story.hold());
+            told.commit = failover.generation;
+        }
+        // A failover gets its first session before the next one comes, or never.
+        for failover in seen.failovers.iter().filter(|it| it.generation > before.first_session) {
+            if let Some(took) = failover.first_session() {
+                self.observe(FIRST_SESSION, &service, took);
+                told.first_session = failover.generation;
             }
         }
-        *told = counts.commits;
     }
+}
+
+/// Which failovers of one service were put into the histograms, by their generation: all up to and including this one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Told {
+    commit: u64,
+    first_session: u64,
 }
 
 impl Default for Metrics {

@@ -11,7 +11,7 @@ use probe::{Format, Reporter, Verdict};
 use proxy::{DialFailure, Limit, Reason, Scarcity, Snapshot};
 
 use crate::health::{self, Full, Loop};
-use crate::metrics::{Metrics, precise, to_open_metrics};
+use crate::metrics::{Metrics, Told, precise, to_open_metrics};
 use crate::status::{self, Status};
 use crate::telemetry::DroppedLines;
 
@@ -53,9 +53,9 @@ pub struct Report {
     pub discovery: sentinel::Heartbeat,
     /// Dropped log lines.
     pub dropped_lines: DroppedLines,
-    /// The recorder, and how many commits of each service were put into its histograms. Locked by scrapes only, which the
+    /// The recorder, and what of each service's failovers was put into its histograms. Locked by scrapes only, which the
     /// probe server makes one after the other.
-    pub metrics: Mutex<(Metrics, Vec<u64>)>,
+    pub metrics: Mutex<(Metrics, Vec<Told>)>,
 }
 
 impl Report {
@@ -80,7 +80,7 @@ impl Report {
         self.services.iter().map(facts).collect()
     }
 
-    fn collect(&self, metrics: &Metrics, told: &mut Vec<u64>) {
+    fn collect(&self, metrics: &Metrics, told: &mut Vec<Told>) {
         metrics.gauge("pointsman_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
         metrics.gauge("pointsman_config_info", &[("hash", &self.config_hash)], 1.0);
         metrics.gauge("pointsman_uptime_seconds", &[], self.start.elapsed().as_secs_f64());
@@ -94,7 +94,7 @@ impl Report {
         for it in self.loops() {
             metrics.gauge("pointsman_loop_age_seconds", &[("loop", &it.name)], it.age.as_secs_f64());
         }
-        told.resize(self.services.len(), 0);
+        told.resize(self.services.len(), Told::default());
         for ((watched, told), (_, traffic)) in self.services.iter().zip(told).zip(self.stats.services()) {
             metrics.discovery(&watched.discovery.seen(), told);
             traffic_metrics(metrics, watched, &traffic);

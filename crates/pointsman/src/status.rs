@@ -167,8 +167,12 @@ pub struct Failover {
     pub suspected_ms: Option<f64>,
     /// For how long traffic was held before the commit, in milliseconds.
     pub held_ms: Option<f64>,
-    /// From complete evidence to the commit, in milliseconds.
+    /// From the arrival of what made a majority, mostly a `+switch-master`, to the commit, in milliseconds.
+    pub switched_ms: Option<f64>,
+    /// From the arrival of the evidence's last answer to the commit, in milliseconds.
     pub verified_ms: Option<f64>,
+    /// From the commit to the first session on the new master, in milliseconds; absent while there is none.
+    pub first_session_ms: Option<f64>,
     /// Bytes of the old master's history that the new one does not have, estimated, where known.
     pub lost_bytes: Option<u64>,
 }
@@ -253,16 +257,17 @@ fn node(seen: &sentinel::SeenNode, age: impl Fn(Instant) -> f64) -> Node {
 
 fn failover(seen: &sentinel::Failover, age: impl Fn(Instant) -> f64) -> Failover {
     let story = &seen.story;
-    let suspected = story.committed_at.zip(story.suspected_at).map(|(end, start)| end.saturating_duration_since(start));
     Failover {
         from: seen.from.as_ref().map(ToString::to_string),
         to: seen.to.to_string(),
         epoch: seen.epoch,
         basis: format!("{:?}", seen.basis),
         age_s: story.committed_at.map(age),
-        suspected_ms: suspected.map(ms),
+        suspected_ms: story.suspicion().map(ms),
         held_ms: story.hold().map(ms),
-        verified_ms: story.verification().map(ms),
+        switched_ms: seen.swap().map(ms),
+        verified_ms: seen.verification().map(ms),
+        first_session_ms: seen.first_session().map(ms),
         lost_bytes: seen.lost_bytes,
     }
 }

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use redis_protocol::{resp2, resp3};
@@ -62,6 +62,8 @@ pub(crate) struct Conn {
     frames: resp::Frames,
     /// Bytes of `input` that `frames` has seen.
     scanned: usize,
+    /// When the last bytes were read.
+    read_at: Instant,
     pub(crate) protocol: Protocol,
 }
 
@@ -90,6 +92,7 @@ impl Conn {
             input: BytesMut::new(),
             frames: resp::Frames::new(LIMITS),
             scanned: 0,
+            read_at: Instant::now(),
             protocol: Protocol::Resp2,
         })
     }
@@ -114,7 +117,13 @@ impl Conn {
             if self.stream.read_buf(&mut self.input).await.map_err(ConnError::Io)? == 0 {
                 return Err(ConnError::Closed);
             }
+            self.read_at = Instant::now();
         }
+    }
+
+    /// When the end of the reply that was given last was read from the socket.
+    pub(crate) fn read_at(&self) -> Instant {
+        self.read_at
     }
 
     /// Whether something has been read that nobody took.

@@ -196,8 +196,8 @@ impl Discovery {
             }
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
-                for group in &self.groups {
-                    group.publish(&self.links);
+                for group in &mut self.groups {
+                    group.look(&self.links);
                 }
             }
         }
@@ -253,31 +253,41 @@ impl Discovery {
                 link.troubles.clear();
                 self.reconcile_soon();
             }
-            What::Notice { master, notice } => {
+            What::Notice { master, notice, heard_at } => {
                 let from = link.id().cloned();
                 let groups = link.groups.clone();
                 for number in groups {
                     let Some(group) = self.groups.get_mut(number) else { continue };
                     let speaks = from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
                     if speaks && master.as_ref().is_none_or(|master| **master == *group.name) {
-                        group.step(Event::Notice { from: from.clone(), notice: notice.clone() }, &self.links);
+                        group.heard(
+                            Event::Notice { from: from.clone(), notice: notice.clone() },
+                            heard_at,
+                            &self.links,
+                        );
                     }
                 }
             }
             What::Round { asked_at, .. } if asked_at.elapsed() > self.stale_after => link.ask(),
-            What::Round { master, round, .. } => {
+            What::Round { master, heard_at, round, .. } => {
                 let (up, groups) = (link.up.clone(), link.groups.clone());
                 let Some((from, addr)) = up else { return };
                 for number in groups {
                     if self.groups.get(number).is_some_and(|group| group.name == master) {
-                        self.take_round(number, id, (from.clone(), addr), round.clone());
+                        self.take_round(number, id, (from.clone(), addr), (heard_at, round.clone()));
                     }
                 }
             }
         }
     }
 
-    fn take_round(&mut self, number: usize, link: LinkId, (from, addr): (MyId, SocketAddr), round: Round) {
+    fn take_round(
+        &mut self,
+        number: usize,
+        link: LinkId,
+        (from, addr): (MyId, SocketAddr),
+        (heard_at, round): (Instant, Round),
+    ) {
         let Some(group) = self.groups.get_mut(number) else { return };
         let round = usable(round, addr.ip(), group.address_map());
         let speaks = self.links.speaks(number, link, &from);
@@ -290,7 +300,7 @@ impl Discovery {
         }
         match round {
             Round::View { view, peers } => {
-                group.step(Event::View { from: from.clone(), view }, &self.links);
+                group.heard(Event::View { from: from.clone(), view }, heard_at, &self.links);
                 let learns = self.learn.get(number).is_some_and(|(learn, _)| *learn);
                 if learns && group.learn(from, peers, &self.links) {
                     self.reconcile_soon();

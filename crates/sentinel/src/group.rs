@@ -14,12 +14,13 @@ use tracing::{info, warn};
 
 use crate::auth::Denied;
 use crate::canary::{self, Keeper};
+use crate::chronicle::{self, Chronicle};
 use crate::discovery::Incoming;
 use crate::hush::Hush;
 use crate::learnt::{AddressMap, Learnt};
 use crate::links::Links;
 use crate::questions::Peer;
-use crate::seen::{Counts, Failover, REMEMBERED, Seen, SeenMaster, SeenNode, SeenSentinel};
+use crate::seen::{Counts, Seen, SeenMaster, SeenNode, SeenSentinel};
 use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
 
 struct Canary {
@@ -43,7 +44,7 @@ pub(crate) struct Group {
     held_since: Option<Instant>,
     /// Bounds what is logged about this service.
     hush: Hush,
-    failovers: Vec<Failover>,
+    chronicle: Chronicle,
     counts: Counts,
     seen: Arc<ArcSwap<Seen>>,
     out: mpsc::Sender<Incoming>,
@@ -90,7 +91,7 @@ impl Group {
             stopped_since: Some(now),
             held_since: None,
             hush: Hush::new(60, Duration::from_millis(500)),
-            failovers: Vec::new(),
+            chronicle: Chronicle::default(),
             counts: Counts::default(),
             seen: Arc::new(ArcSwap::from_pointee(first)),
             out,
@@ -107,10 +108,17 @@ impl Group {
 
     /// One event in, everything that follows from it done.
     pub(crate) fn step(&mut self, event: Event, links: &Links) {
+        self.heard(event, Instant::now(), links);
+    }
+
+    /// The same for what was read from a socket at `heard_at`.
+    pub(crate) fn heard(&mut self, event: Event, heard_at: Instant, links: &Links) {
         let before = self.machine.state().label();
+        self.chronicle.before(&event, heard_at, &self.machine);
         for action in self.machine.step(Instant::now(), event) {
             self.perform(action, links);
         }
+        self.chronicle.after(heard_at, &self.machine);
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
         self.canaries.retain(|addr, _| wanted.contains(addr));
@@ -205,36 +213,32 @@ impl Group {
     }
 
     fn commit(&mut self, commit: Commit, links: &Links) {
-        let Commit { addr, dialled, epoch, run_id, basis, lost_bytes, held } = commit;
-        let name = addr.to_string().into();
-        let destination = Destination { addr: dialled, name, epoch, run_id: run_id.clone() };
-        let target = if held {
-            let now = Instant::now();
-            self.stopped_since.get_or_insert(now);
-            self.held_since.get_or_insert(now);
-            self.points.commit_held(destination)
+        let (name, run_id) = (commit.addr.to_string().into(), commit.run_id.clone());
+        let destination = Destination { addr: commit.dialled, name, epoch: commit.epoch, run_id };
+        let target = if commit.held { self.points.commit_held(destination) } else { self.points.commit(destination) };
+        // Everything else comes after the move: nobody waits for the books.
+        let swapped_at = Instant::now();
+        self.chronicle.note_first_session(&self.name, &mut self.hush);
+        if commit.held {
+            self.stopped_since.get_or_insert(swapped_at);
+            self.held_since.get_or_insert(swapped_at);
         } else {
             (self.stopped_since, self.held_since) = (None, None);
-            self.points.commit(destination)
-        };
-        let generation = target.generation().get();
-        let story = self.machine.story().clone();
-        let from = self.master.take().map(|master| master.addr);
-        self.counts.commits += 1;
-        self.counts.held += story.hold().unwrap_or_default();
-        let unsaid = self.hush.speak(Instant::now());
-        // What moves the points is always told: Sentinel itself bounds how often they move.
-        info!(
-            service = %self.name, unsaid, master = %addr, epoch, generation, basis = ?basis,
-            from = from.as_ref().map(ToString::to_string), held_ms = story.hold().map(|it| it.as_millis()),
-            verified_us = story.verification().map(|it| it.as_micros()), lost_bytes, "the points lead to a new master"
-        );
-        self.master =
-            Some(SeenMaster { addr: addr.clone(), dialled, generation, epoch, run_id, since: Instant::now() });
-        if self.failovers.len() >= REMEMBERED {
-            self.failovers.remove(0);
         }
-        self.failovers.push(Failover { from, to: addr, epoch, basis, lost_bytes, story });
+        let generation = target.generation().get();
+        let from = self.master.take().map(|master| master.addr);
+        let failover = self.chronicle.moved((from, &commit), (target, swapped_at), &self.machine);
+        self.counts.commits += 1;
+        self.counts.held += failover.story.hold().unwrap_or_default();
+        chronicle::tell(&self.name, &failover, self.hush.speak(swapped_at));
+        let Commit { addr, dialled, epoch, run_id, .. } = commit;
+        self.master = Some(SeenMaster { addr, dialled, generation, epoch, run_id, since: swapped_at });
+        self.publish(links);
+    }
+
+    /// What is looked at now and then: whether a session has reached the master in force.
+    pub(crate) fn look(&mut self, links: &Links) {
+        self.chronicle.note_first_session(&self.name, &mut self.hush);
         self.publish(links);
     }
 
@@ -312,7 +316,7 @@ impl Group {
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
-            failovers: self.failovers.clone(),
+            failovers: self.chronicle.failovers().to_vec(),
             counts: self.counts,
         }));
     }

@@ -10,6 +10,7 @@
 mod auth;
 mod backoff;
 mod canary;
+mod chronicle;
 mod conn;
 mod discovery;
 mod group;
@@ -26,6 +27,7 @@ mod reply;
 mod resolve;
 mod seeds;
 mod seen;
+mod tidings;
 mod timers;
 mod types;
 

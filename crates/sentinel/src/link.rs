@@ -56,10 +56,11 @@ pub(crate) struct Spec {
 pub(crate) enum What {
     /// Connected and greeted.
     Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
-    /// A round about one master was answered; its questions were written at `asked_at`.
-    Round { master: Arc<str>, asked_at: Instant, round: Round },
-    /// An event was published; `master` is `None` for one about the sentinel itself.
-    Notice { master: Option<Box<str>>, notice: Notice },
+    /// A round about one master was answered; its questions were written at `asked_at`, and the last answer was read from the
+    /// socket at `heard_at`.
+    Round { master: Arc<str>, asked_at: Instant, heard_at: std::time::Instant, round: Round },
+    /// An event was published; `master` is `None` for one about the sentinel itself. Read from the socket at `heard_at`.
+    Notice { master: Option<Box<str>>, notice: Notice, heard_at: std::time::Instant },
     /// The connection ended, or could not be made.
     Down(LinkError),
 }
@@ -242,9 +243,13 @@ impl Session {
                 event = events.next() => (event?, true),
             },
         };
+        let from = self.events.as_ref().filter(|_| second).unwrap_or(&self.queries);
+        let heard_at = from.read_at();
         match reply {
-            Reply::Push(items) => Ok(read_event(&items).into_iter().collect()),
-            Reply::List(items) if second && is_message(&items) => Ok(read_event(&items).into_iter().collect()),
+            Reply::Push(items) => Ok(read_event(&items, heard_at).into_iter().collect()),
+            Reply::List(items) if second && is_message(&items) => {
+                Ok(read_event(&items, heard_at).into_iter().collect())
+            }
             answer => {
                 match &mut self.round {
                     // A pong, or a refusal to give one: somebody is there.
@@ -252,12 +257,12 @@ impl Session {
                     Some(round) if round.answers_owed() > 0 => round.answers.push(answer),
                     _ => return Err(ConnError::Malformed("it answers what was not asked")),
                 }
-                Ok(self.finish_round())
+                Ok(self.finish_round(heard_at))
             }
         }
     }
 
-    fn finish_round(&mut self) -> Vec<What> {
+    fn finish_round(&mut self, heard_at: std::time::Instant) -> Vec<What> {
         let Some(Asking { masters, asked_at, answers, .. }) = self.round.take_if(|round| round.is_over()) else {
             return Vec::new();
         };
@@ -273,7 +278,7 @@ impl Session {
         } else {
             self.retry_pause = RETRY_MIN;
         }
-        rounds.into_iter().map(|(master, round)| What::Round { master, asked_at, round }).collect()
+        rounds.into_iter().map(|(master, round)| What::Round { master, asked_at, heard_at, round }).collect()
     }
 }
 
@@ -282,11 +287,11 @@ fn is_message(items: &[Reply]) -> bool {
     matches!(items.first().and_then(Reply::text), Some("message" | "subscribe" | "unsubscribe"))
 }
 
-fn read_event(items: &[Reply]) -> Option<What> {
+fn read_event(items: &[Reply], heard_at: std::time::Instant) -> Option<What> {
     match items {
         [kind, channel, payload] if kind.text() == Some("message") => {
             let (master, notice) = notice::parse(channel.text()?, payload.text()?)?;
-            Some(What::Notice { master: master.map(Box::from), notice })
+            Some(What::Notice { master: master.map(Box::from), notice, heard_at })
         }
         _ => None,
     }

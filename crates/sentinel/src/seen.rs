@@ -106,8 +106,41 @@ pub struct Failover {
     pub basis: Basis,
     /// Bytes of the old master's history that the new one does not have, where known.
     pub lost_bytes: Option<u64>,
-    /// The phases.
+    /// The commit's number.
+    pub generation: u64,
+    /// The phases, by the machine's clock.
     pub story: Story,
+    /// When the answer that completed the evidence was read from its socket.
+    pub evidence_read_at: Option<Instant>,
+    /// When a majority of the sentinels had said so: by the `+switch-master` that made the majority, or by the answer that did,
+    /// whichever was read first. `None` if the commit did not rest on a majority.
+    pub decided_at: Option<Instant>,
+    /// When the new target had been stored.
+    pub swapped_at: Instant,
+    /// When the first session reached the new master; `None` while none has.
+    pub first_session_at: Option<Instant>,
+}
+
+impl Failover {
+    /// From complete evidence, as it was read, to the store of the new target: one verification round trip.
+    #[must_use]
+    pub fn verification(&self) -> Option<Duration> {
+        self.evidence_read_at.map(|at| self.swapped_at.saturating_duration_since(at))
+    }
+
+    /// From the notice, or answer, that made a majority, as it was read, to the store of the new target: a round of questions
+    /// and a verification. Of moves from one master to another only.
+    #[must_use]
+    pub fn swap(&self) -> Option<Duration> {
+        let moved = self.from.as_ref().is_some_and(|from| *from != self.to);
+        self.decided_at.filter(|_| moved).map(|at| self.swapped_at.saturating_duration_since(at))
+    }
+
+    /// From the store of the new target to the first session that reached it.
+    #[must_use]
+    pub fn first_session(&self) -> Option<Duration> {
+        self.first_session_at.map(|at| at.saturating_duration_since(self.swapped_at))
+    }
 }
 
 /// Counters since the start of the process.

@@ -28,6 +28,7 @@ mod learn;
 mod nodes;
 mod pause;
 mod pursue;
+mod shown;
 mod state;
 mod story;
 mod voters;
@@ -330,32 +331,6 @@ impl Machine {
     #[must_use]
     pub fn quorum(&self) -> (usize, usize) {
         (self.voters.electorate(), self.voters.majority())
-    }
-
-    /// Every fresh view: whose, whether it votes, what it says, when it was heard.
-    pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
-        self.voters.all_views()
-    }
-
-    /// Every node under observation with its last answer.
-    pub fn nodes(&self) -> impl Iterator<Item = (&NodeAddr, Option<&Probe>)> {
-        self.nodes.iter().map(|(addr, node)| (addr, node.last.as_ref()))
-    }
-
-    /// The first broken safety rule, if any: for tests, and for a debug build's assertion in the driver.
-    #[must_use]
-    pub fn broken_invariant(&self) -> Option<&'static str> {
-        let votes = self.voters.votes();
-        let distinct: BTreeSet<&MyId> = votes.iter().map(|vote| &vote.voter).collect();
-        if distinct.len() != votes.len() {
-            return Some("S6: a sentinel votes twice");
-        }
-        let committed = self.committed.as_ref()?;
-        let superseded = self.superseded.get(&committed.addr).copied();
-        if superseded.is_some_and(|epoch| epoch >= committed.epoch) && committed.published {
-            return Some("zombie guard: a superseded address is published");
-        }
-        None
     }
 
     fn set_gate(&mut self, now: Instant) {

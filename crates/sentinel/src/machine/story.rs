@@ -24,6 +24,12 @@ impl Story {
         Some(self.committed_at?.saturating_duration_since(self.evidence_at?))
     }
 
+    /// From the first sign of trouble to the move of the points.
+    #[must_use]
+    pub fn suspicion(&self) -> Option<Duration> {
+        Some(self.committed_at?.saturating_duration_since(self.suspected_at?))
+    }
+
     /// How long traffic was held.
     #[must_use]
     pub fn hold(&self) -> Option<Duration> {

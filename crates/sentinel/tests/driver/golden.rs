@@ -65,7 +65,14 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
         "a few milliseconds, with room for a busy machine"
     );
     assert!(fence.fence().has_fallen());
-    assert_eq!((lead.to, lead.epoch, lead.basis), (stage.addr(1).into(), 2, sentinel::Basis::Majority));
+    assert_eq!((&lead.to, lead.epoch, lead.basis), (&stage.addr(1).into(), 2, sentinel::Basis::Majority));
+    // Measured from that very notice: not from the leader's word 85 ms before, and not from the answers to the round after it.
+    let decided = lead.decided_at.expect("a majority decided");
+    assert!(decided >= switched && lead.evidence_read_at.is_some_and(|read| read >= decided));
+    assert!(lead.swap().expect("a move") >= lead.verification().expect("evidence") && lead.swapped_at >= decided);
+    assert_eq!(lead.first_session(), None);
+    driver.route.open_target().expect("open").note_use();
+    driver.sees("the first session", |seen| seen.failovers.last().is_some_and(|it| it.first_session().is_some())).await;
     observer_switches(&stage, 2, 0, 2);
     at(2164).await;
     stage.switch(0, 0, 1, 2);
