@@ -7,6 +7,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
@@ -23,6 +24,9 @@ pub(crate) trait End {
 
     /// Whether the peer has ended its direction or broken off, as far as is known, even if unread bytes stand before it.
     fn has_gone(&self) -> bool;
+
+    /// Whether bytes are waiting to be read at this very moment, whatever the event loop has noted. Asks the system.
+    fn has_unread(&self) -> bool;
 }
 
 impl End for TcpStream {
@@ -51,5 +55,35 @@ impl End for TcpStream {
             Poll::Ready(ready) => ready.is_ok_and(Ready::is_read_closed),
             Poll::Pending => false,
         }
+    }
+
+    fn has_unread(&self) -> bool {
+        let mut byte = [0];
+        let peeked = recv(self, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Ok((1.., _)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_the_event_loop_has_not_told_of_is_seen() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut buffer = [0; 8];
+        // The first read finds nothing, so that the next one waits for the event loop, which gets no turn here.
+        let silent = poll_fn(|cx| Poll::Ready(stream.poll_read(cx, &mut buffer).is_pending())).await;
+        assert!(silent && !stream.has_unread());
+        peer.write_all(b"PING\r\n").unwrap();
+        let unheard = poll_fn(|cx| Poll::Ready(stream.poll_read(cx, &mut buffer).is_pending())).await;
+        assert!(unheard && stream.has_unread());
+        let read = poll_fn(|cx| stream.poll_read(cx, &mut buffer)).await.unwrap();
+        assert_eq!((read, stream.has_unread()), (6, false));
     }
 }

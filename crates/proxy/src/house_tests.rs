@@ -103,6 +103,18 @@ fn the_listener_is_closed_by_a_drain_and_those_in_the_queue_are_served() {
 }
 
 #[test]
+fn a_quiet_client_is_given_time_to_leave_behind_a_reply() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, _upstream) = session(&house, &backend);
+    let begin = Instant::now();
+    house.drain.order(Order::DrainAtOnce);
+    assert_eq!(rest(&mut client), b"");
+    assert!(begin.elapsed() >= crate::leave::LISTEN, "it was closed in its pause, after {:?}", begin.elapsed());
+    house.ended(Reason::Drained);
+}
+
+#[test]
 fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
     let backend = Backend::new();
     let house = House::towards(&backend);

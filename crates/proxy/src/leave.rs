@@ -6,20 +6,28 @@
 //! the session is no longer read beyond the end of the request under way, and the moment comes when what was forwarded is
 //! answered. Whoever waits for messages or is in a transaction would lose something, and stays until the cut.
 //!
-//! A request may always be on the wire when the end is sent. It is not forwarded, so it was not executed.
+//! A request may always be on the wire when the end is sent. It is not forwarded, so it was not executed, but its client cannot
+//! know that. Two things make it rare. The end is sent right behind a reply, where there is one to wait for: a client that has
+//! just been answered is the least likely to be sending. And before it is sent, the system is asked whether something has
+//! arrived that the event loop does not know of yet; such a request is served first.
 
 use std::time::Duration;
 
 use resp::Standing;
 
-/// How long a session may wait for a moment of its own.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a session that is asked waits for a reply to leave behind. Who gets none in this time is idle, and leaves at once.
+pub(crate) const LISTEN: Duration = Duration::from_millis(250);
+
+/// How long a session may then wait for a moment of its own.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(750);
 
 /// How far a session is on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaving {
     /// Not asked.
     No,
+    /// Goes behind the next reply.
+    AfterReply,
     /// Goes when it happens to be quiet.
     WhenQuiet,
     /// Is forwarded to the end of the request under way and no further.
@@ -35,6 +43,8 @@ pub(crate) struct Moment {
     pub(crate) heard: bool,
     /// Everything that has come from the client was forwarded, and there is nothing more to be read at present.
     pub(crate) requests_idle: bool,
+    /// The client was sent something since it was asked to leave.
+    pub(crate) replied: bool,
     /// The client has taken every reply.
     pub(crate) replies_delivered: bool,
     /// No part of a request is accounted for and not yet written.
@@ -48,10 +58,13 @@ pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
     }
     match (leaving, moment.standing) {
         (Leaving::No, _) => false,
+        (Leaving::AfterReply, Standing::Quiet | Standing::Ended) => {
+            moment.heard && moment.requests_idle && moment.replied
+        }
         // A client that came so late that it was asked at once has its first request on the way.
         (Leaving::WhenQuiet, Standing::Quiet | Standing::Ended) => moment.heard && moment.requests_idle,
         // Watched keys are given the same time to come to their transaction as a pipeline to come to its end.
-        (Leaving::WhenQuiet, _) => false,
+        (Leaving::AfterReply | Leaving::WhenQuiet, _) => false,
         (Leaving::AtBoundary, Standing::Quiet | Standing::Ended | Standing::Pinned) => true,
         (Leaving::AtBoundary, _) => false,
     }
@@ -73,13 +86,14 @@ mod tests {
     ];
 
     fn moment(standing: Standing) -> Moment {
-        Moment { standing, heard: true, requests_idle: true, replies_delivered: true, unmeasured: true }
+        Moment { standing, heard: true, requests_idle: true, replied: true, replies_delivered: true, unmeasured: true }
     }
 
     #[test]
     fn who_would_lose_something_stays_and_who_is_quiet_goes() {
         for standing in STANDINGS {
             let now = may_leave(Leaving::WhenQuiet, moment(standing));
+            assert_eq!(may_leave(Leaving::AfterReply, moment(standing)), now, "{standing:?}");
             let later = may_leave(Leaving::AtBoundary, moment(standing));
             let expected = match standing {
                 Standing::Quiet | Standing::Ended => (true, true),
@@ -94,12 +108,19 @@ mod tests {
     #[test]
     fn nobody_goes_with_something_undelivered() {
         let quiet = moment(Standing::Quiet);
-        for leaving in [Leaving::WhenQuiet, Leaving::AtBoundary] {
+        for leaving in [Leaving::AfterReply, Leaving::WhenQuiet, Leaving::AtBoundary] {
             assert!(!may_leave(leaving, Moment { replies_delivered: false, ..quiet }));
             assert!(!may_leave(leaving, Moment { unmeasured: false, ..quiet }));
         }
         assert!(!may_leave(Leaving::WhenQuiet, Moment { heard: false, ..quiet }));
         assert!(may_leave(Leaving::AtBoundary, Moment { heard: false, ..quiet }));
         assert!(!may_leave(Leaving::WhenQuiet, Moment { requests_idle: false, ..quiet }));
+        assert!(!may_leave(Leaving::AfterReply, Moment { requests_idle: false, ..quiet }));
+    }
+
+    #[test]
+    fn at_first_only_a_reply_makes_the_moment() {
+        let silent = Moment { replied: false, ..moment(Standing::Quiet) };
+        assert!(!may_leave(Leaving::AfterReply, silent) && may_leave(Leaving::WhenQuiet, silent));
     }
 }

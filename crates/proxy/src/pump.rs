@@ -54,6 +54,8 @@ pub(crate) struct Pump<'a, C, U> {
     heard: bool,
     measured: usize,
     leaving: Leaving,
+    /// Bytes that the client had been sent when it was asked to leave.
+    asked_at: u64,
     /// Waits for this session's turn to leave.
     turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     half_close: Alarm,
@@ -99,6 +101,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             first: None,
             measured: 0,
             leaving: Leaving::No,
+            asked_at: 0,
             turn: None,
             half_close: Alarm::default(),
             patience: Alarm::default(),
@@ -152,9 +155,14 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             let turn = self.turn.get_or_insert_with(|| Box::pin(ticket.asked()));
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.turn = None;
-                self.leaving = Leaving::WhenQuiet;
-                self.patience.set(leave::PATIENCE, waker);
+                self.leaving = Leaving::AfterReply;
+                self.asked_at = self.replies.moved();
+                self.patience.set(leave::LISTEN, waker);
             }
+        }
+        if self.leaving == Leaving::AfterReply && self.patience.is_due(waker) {
+            self.leaving = Leaving::WhenQuiet;
+            self.patience.set(leave::PATIENCE, waker);
         }
         if self.leaving == Leaving::WhenQuiet && self.patience.is_due(waker) {
             self.leaving = Leaving::AtBoundary;
@@ -230,7 +238,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.first.is_some() && !self.half_close.is_set() {
             self.half_close.set(self.seat.shared.service.options.half_close_timeout, waker);
         }
-        if self.leaving != Leaving::No && self.may_leave(idle) {
+        if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
             return Poll::Ready(Reason::Drained);
         }
         if more {
@@ -313,11 +321,18 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         }
     }
 
+    /// Whether a request has arrived that the event loop has not told of yet. It will, and the session goes on until then. One
+    /// that is stopped at a boundary leaves what it has not read.
+    fn has_unread_request(&self) -> bool {
+        self.leaving != Leaving::AtBoundary && self.client.has_unread()
+    }
+
     fn may_leave(&self, idle: bool) -> bool {
         let moment = Moment {
             standing: self.ledger.standing(),
             heard: self.heard,
             requests_idle: idle,
+            replied: self.replies.moved() > self.asked_at,
             replies_delivered: self.replies.kept().is_empty(),
             unmeasured: self.measured == 0,
         };

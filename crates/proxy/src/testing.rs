@@ -286,4 +286,8 @@ impl End for Puppet {
     fn has_gone(&self) -> bool {
         self.says.back().is_some_and(Vec::is_empty)
     }
+
+    fn has_unread(&self) -> bool {
+        self.says.front().is_some_and(|word| !word.is_empty())
+    }
 }
