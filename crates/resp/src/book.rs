@@ -9,10 +9,13 @@
 
 use crate::class::{Class, Group};
 use crate::marks::{MOST_EXPECTED, Mark, Marks};
+use crate::memory::Memory;
+use crate::recorder::{Answered, Recorder};
 use crate::reply::Replies;
 use crate::said::Said;
 use crate::silence::Silence;
 use crate::standing::{Answer, Counts, Standing};
+use crate::waiting::Waiting;
 
 /// The session left what can be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +64,8 @@ pub(crate) struct Book {
     silence: Silence,
     life: Life,
     last_answer: Option<(Class, Answer)>,
+    recorder: Recorder,
+    waiting: Waiting,
 }
 
 impl Book {
@@ -75,6 +80,8 @@ impl Book {
             silence: Silence::new(),
             life: Life::Followed,
             last_answer: None,
+            recorder: Recorder::default(),
+            waiting: Waiting::Never,
         }
     }
 
@@ -123,6 +130,9 @@ impl Book {
         let position = self.answered.wrapping_add(self.owed);
         if !self.silence.request(class, position)? {
             return Ok(());
+        }
+        if class == Class::Wait {
+            self.waiting = self.waiting.asked();
         }
         if !matches!(class, Class::Ordinary | Class::Shutdown) {
             self.mark(class, args, most_marks)?;
@@ -255,6 +265,7 @@ impl Book {
         self.marks.pop();
         self.answered();
         self.last_answer = Some((class, answer));
+        self.recorder.answered(Answered { class, answer, top: frame.top(), line: frame.line() });
         match answer {
             Answer::Done => self.took_effect(class, frame.top()),
             Answer::Queued if takes_effect_unseen(class) => Err(Lost),
@@ -335,7 +346,7 @@ impl Book {
 
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.marks.allocated()
+        self.marks.allocated() + self.recorder.allocated()
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
@@ -346,6 +357,26 @@ impl Book {
     pub(crate) fn turn_opaque(&mut self) {
         self.life = Life::Opaque;
         self.marks.clear();
+        self.recorder.clear();
+    }
+
+    pub(crate) fn recorder(&mut self) -> &mut Recorder {
+        &mut self.recorder
+    }
+
+    /// The state that can be had again on another connection, `None` for that of a fresh one; the outer `None` if something
+    /// stands against that.
+    pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
+        if self.waiting == Waiting::Stays { None } else { self.recorder.memory() }
+    }
+
+    /// Notes that the session has been on another connection before.
+    pub(crate) fn was_carried(&mut self) {
+        self.waiting = Waiting::Carried;
+    }
+
+    pub(crate) fn is_forfeit(&self) -> bool {
+        self.waiting == Waiting::Forfeit
     }
 }
 

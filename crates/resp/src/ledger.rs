@@ -9,6 +9,8 @@
 use crate::book::{Book, Lost};
 use crate::class::Class;
 use crate::limits::{Bounds, Limits};
+use crate::memory::Memory;
+use crate::recorder::may_be_copied;
 use crate::reply::{Heard, Replies};
 use crate::request::{Asked, Requests};
 use crate::standing::{Answer, Counts, Direction, Hint, Standing};
@@ -52,15 +54,35 @@ impl Ledger {
             *input = &[];
             return;
         }
+        let (bytes, first) = (*input, self.requests.at_boundary());
         let booked = match self.requests.scan(input, &self.limits) {
-            Asked::More => return,
-            Asked::Request(class, args) => self.book.request(class, args, self.limits.marks),
+            Asked::More => return self.keep_piece(bytes, first),
+            Asked::Request(class, args) => {
+                let booked = self.book.request(class, args, self.limits.marks);
+                if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
+                    let piece = bytes.get(..bytes.len() - input.len()).unwrap_or_default();
+                    self.book.recorder().request(class, piece, first, self.limits.memory);
+                }
+                booked
+            }
             Asked::Empty => self.book.empty_request(),
             Asked::Lost => Err(Lost),
         };
         if booked == Err(Lost) {
             *input = &[];
             self.turn_opaque();
+        }
+    }
+
+    /// A request goes on behind `piece`. What may have to be remembered is kept until that is known.
+    fn keep_piece(&mut self, piece: &[u8], first: bool) {
+        if self.limits.memory == 0 {
+            return;
+        }
+        if may_be_copied(self.requests.class_so_far()) {
+            self.book.recorder().piece(piece, first, self.limits.memory);
+        } else if !first {
+            self.book.recorder().drop_pieces();
         }
     }
 
@@ -108,6 +130,37 @@ impl Ledger {
         self.book.turn_opaque();
     }
 
+    /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay) on it: it is quiet, and all
+    /// that the server keeps for it is known and can be had again. Never if [`Limits::memory`] is zero.
+    #[must_use]
+    pub fn can_be_carried(&self) -> bool {
+        self.standing() == Standing::Quiet && self.memory().is_some()
+    }
+
+    /// Whether the session was carried over and then asked a question whose answer would be about the connection before
+    /// (`WAIT`): the reply to it must not be delivered.
+    #[must_use]
+    pub fn is_forfeit(&self) -> bool {
+        self.book.is_forfeit()
+    }
+
+    pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
+        if self.limits.memory == 0 { None } else { self.book.memory() }
+    }
+
+    pub(crate) fn is_opaque(&self) -> bool {
+        self.book.is_opaque()
+    }
+
+    pub(crate) fn was_carried(&mut self) {
+        self.book.was_carried();
+    }
+
+    /// The same limits, for a ledger that continues this one.
+    pub(crate) fn successor(&self) -> Self {
+        Self { requests: Requests::new(), replies: Replies::new(), book: Book::new(), limits: self.limits }
+    }
+
     /// Whether the bytes seen so far end between two frames of that direction. Never true of an opaque session.
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
@@ -150,7 +203,10 @@ impl Ledger {
             return;
         }
         match (direction, u32::try_from(n)) {
-            (Direction::Request, Ok(n)) if n <= self.requests.body_left() => self.requests.skip_body(n),
+            (Direction::Request, Ok(n)) if n <= self.requests.body_left() => {
+                self.book.recorder().drop_pieces();
+                self.requests.skip_body(n);
+            }
             (Direction::Reply, Ok(n)) if n <= self.replies.body_left() => self.replies.skip_body(n),
             _ => self.turn_opaque(),
         }

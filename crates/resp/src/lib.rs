@@ -22,20 +22,28 @@ mod inline;
 mod ledger;
 mod limits;
 mod marks;
+mod memory;
 mod naming;
 mod number;
+mod recorder;
+mod refusal;
+mod replay;
 mod reply;
 mod request;
 mod said;
 mod silence;
 mod stack;
 mod standing;
+mod waiting;
 mod word;
+mod words;
 
 #[cfg(test)]
 mod conversation_tests;
 #[cfg(test)]
 mod ledger_tests;
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -51,4 +59,6 @@ pub use class::{Class, Group};
 pub use frames::{Frames, NotResp};
 pub use ledger::Ledger;
 pub use limits::Limits;
+pub use refusal::Refusals;
+pub use replay::{Refused, Replay};
 pub use standing::{Answer, Counts, Direction, Hint, Standing};

@@ -24,15 +24,26 @@ pub struct Limits {
     /// Most requests in flight that need an eye on their reply (MULTI, SUBSCRIBE, HELLO, ...), eight bytes each. Ordinary
     /// requests are only counted, in any number.
     pub marks: u16,
+    /// Most bytes of text that are remembered of the session's state, so that it can be had again on another connection:
+    /// credentials and names, for a while twice. A session that says more can still be followed, but not carried over. Zero
+    /// for sessions that nobody will carry over: nothing is remembered.
+    pub memory: u16,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { inline_bytes: 64 * 1024, bulk_bytes: 512 * 1024 * 1024, elements: 1 << 30, depth: 128, marks: 1024 }
+        Self {
+            inline_bytes: 64 * 1024,
+            bulk_bytes: 512 * 1024 * 1024,
+            elements: 1 << 30,
+            depth: 128,
+            marks: 1024,
+            memory: 0,
+        }
     }
 }
 
-/// The limits as the scanners hold them, in sixteen bytes a session, and none beyond what they can count.
+/// The limits as the scanners hold them, in twenty bytes a session, and none beyond what they can count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) inline_bytes: u32,
@@ -40,6 +51,7 @@ pub(crate) struct Bounds {
     pub(crate) elements: u32,
     pub(crate) depth: u16,
     pub(crate) marks: u16,
+    pub(crate) memory: u16,
 }
 
 impl From<&Limits> for Bounds {
@@ -50,6 +62,7 @@ impl From<&Limits> for Bounds {
             elements: limits.elements.min(MOST),
             depth: limits.depth,
             marks: limits.marks,
+            memory: limits.memory,
         }
     }
 }

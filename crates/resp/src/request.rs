@@ -77,6 +77,14 @@ impl Requests {
         self.state == State::Start
     }
 
+    /// The class of the request under way, if that is known yet.
+    pub(crate) fn class_so_far(&self) -> Option<Class> {
+        match self.naming {
+            Naming::Known(class) => Some(class),
+            Naming::After(_) => None,
+        }
+    }
+
     /// Bytes of the argument under way that nobody needs to see.
     pub(crate) fn body_left(&self) -> u32 {
         if self.state == State::Body { self.left.saturating_sub(CRLF) } else { 0 }

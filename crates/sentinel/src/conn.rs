@@ -21,8 +21,14 @@ use crate::reply::Reply;
 const LONGEST_REPLY: usize = 1024 * 1024;
 
 /// Replies nest three deep at most; the decoder recurses, so that the bound matters.
-const LIMITS: Limits =
-    Limits { inline_bytes: 64 * 1024, bulk_bytes: LONGEST_REPLY as u64, elements: 64 * 1024, depth: 16, marks: 0 };
+const LIMITS: Limits = Limits {
+    inline_bytes: 64 * 1024,
+    bulk_bytes: LONGEST_REPLY as u64,
+    elements: 64 * 1024,
+    depth: 16,
+    marks: 0,
+    memory: 0,
+};
 
 /// For connections to redis nodes: an unanswered write or keepalive probe ends the connection after this long.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(3);

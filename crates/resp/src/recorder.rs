@@ -1,0 +1,213 @@
+//! Records, from requests and the replies to them, what a [`Memory`] holds.
+//!
+//! A request is copied when it is one of the few that a memory is made of, and enters the memory when its reply says that it
+//! was accepted: the copies wait in the order of their requests, which is the order of the replies. A request that comes in pieces
+//! is copied while it may still turn out to be one of them, which its first words decide. A session that never says such a
+//! thing costs one empty pointer.
+//!
+//! What is queued in a transaction takes effect within the reply to `EXEC`, which is not looked into: the parts it is about
+//! are in doubt from then on.
+//!
+//! Deliberately absent: which reply belongs to which request; the book knows.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::class::{Class, Group};
+use crate::memory::{Memory, parts};
+use crate::standing::Answer;
+use crate::words::words;
+
+/// The bytes of a request; overwritten with zeros when they go.
+type Copied = Zeroizing<Vec<u8>>;
+
+/// A request that was forwarded and not answered yet. `None` if its bytes are not known.
+type Pending = Option<Copied>;
+
+/// A request whose reply ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answered<'a> {
+    pub(crate) class: Class,
+    pub(crate) answer: Answer,
+    /// The first byte of the reply.
+    pub(crate) top: u8,
+    /// The beginning of an error.
+    pub(crate) line: &'a [u8],
+}
+
+#[derive(Default)]
+struct Record {
+    memory: Memory,
+    pending: VecDeque<Pending>,
+    /// Bytes in `pending`.
+    copied: usize,
+    /// The request under way so far.
+    fragment: Option<Copied>,
+    /// Parts that requests queued in the transaction are about.
+    queued: u8,
+}
+
+/// Records a session's memory. How many bytes of text it may take is told each time, as `most`, since a pointer is all that a session
+/// of every day has room for; if that is zero, nothing must be recorded.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    record: Option<Box<Record>>,
+}
+
+impl fmt::Debug for Recorder {
+    /// Without what it recorded, which may be a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("anything", &self.record.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Whether a request of that class is copied.
+fn is_copied(class: Class) -> bool {
+    class.group() == Group::Replayable
+}
+
+/// Whether a request may turn out to be copied: its class, if that is known.
+pub(crate) fn may_be_copied(class: Option<Class>) -> bool {
+    class.is_none_or(is_copied)
+}
+
+impl Recorder {
+    /// The memory, unless a part of it is in doubt or a request that may change it is unanswered. The outer `None`.
+    /// The inner one: that of a fresh connection.
+    pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
+        let Some(record) = &self.record else { return Some(None) };
+        let sure = !record.memory.is_in_doubt() && record.pending.is_empty() && record.queued == 0;
+        sure.then_some(Some(&record.memory))
+    }
+
+    /// A piece of a request came that may be one to be copied, and not its end. `first`: it is its beginning.
+    #[cold]
+    pub(crate) fn piece(&mut self, piece: &[u8], first: bool, most: u16) {
+        if first {
+            self.record.get_or_insert_default().begin(most);
+        }
+        let Some(record) = &mut self.record else { return };
+        record.fragment = record.fragment.take().and_then(|before| record.join(&before, piece, most));
+    }
+
+    /// The request under way is none to be copied.
+    #[cold]
+    pub(crate) fn drop_pieces(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.fragment = None;
+            self.tidy();
+        }
+    }
+
+    /// A request ended with `piece`, and gets a reply. `first`: the piece is all of it.
+    #[cold]
+    pub(crate) fn request(&mut self, class: Class, piece: &[u8], first: bool, most: u16) {
+        if !is_copied(class) {
+            self.drop_pieces();
+            return;
+        }
+        let record = self.record.get_or_insert_default();
+        if first {
+            record.begin(most);
+        }
+        let before = record.fragment.take();
+        let whole = before.and_then(|before| record.join(&before, piece, most));
+        record.copied += whole.as_ref().map_or(0, |whole| whole.len());
+        record.pending.push_back(whole);
+    }
+
+    /// A marked request was answered.
+    pub(crate) fn answered(&mut self, it: Answered<'_>) {
+        let Some(record) = &mut self.record else { return };
+        if is_copied(it.class) {
+            record.decide(it);
+        }
+        match (it.class, it.answer) {
+            (Class::Exec, Answer::Done) => {
+                let queued = std::mem::take(&mut record.queued);
+                record.memory.doubt(queued);
+            }
+            (Class::Exec, Answer::Error) | (Class::Discard, Answer::Done) => record.queued = 0,
+            (Class::Reset, Answer::Done) => {
+                record.queued = 0;
+                record.memory.reset();
+            }
+            _ => {}
+        }
+        self.tidy();
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        self.record = None;
+    }
+
+    fn tidy(&mut self) {
+        if self.record.as_ref().is_some_and(|record| record.is_blank()) {
+            self.record = None;
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn allocated(&self) -> usize {
+        self.record.as_ref().map_or(0, |record| 1 + record.copied + record.memory.weight())
+    }
+}
+
+impl Record {
+    fn is_blank(&self) -> bool {
+        self.pending.is_empty() && self.fragment.is_none() && self.queued == 0 && self.memory == Memory::default()
+    }
+
+    /// A new request begins.
+    fn begin(&mut self, most: u16) {
+        self.fragment = (self.memory.weight() + self.copied <= usize::from(most)).then(Copied::default);
+    }
+
+    /// Both pieces in one; `None` if that would be too much. What goes is overwritten.
+    fn join(&self, before: &[u8], piece: &[u8], most: u16) -> Option<Copied> {
+        let len = before.len() + piece.len();
+        if self.memory.weight() + self.copied + len > usize::from(most) {
+            return None;
+        }
+        // Of the right size at once: a vector that grows leaves copies behind.
+        let mut all = Vec::with_capacity(len);
+        all.extend_from_slice(before);
+        all.extend_from_slice(piece);
+        Some(Zeroizing::new(all))
+    }
+
+    /// The oldest copied request was answered.
+    fn decide(&mut self, it: Answered<'_>) {
+        let Some(request) = self.pending.pop_front() else {
+            self.memory.doubt(parts(it.class));
+            return;
+        };
+        self.copied -= request.as_ref().map_or(0, |request| request.len()).min(self.copied);
+        if self.pending.is_empty() {
+            self.pending = VecDeque::new();
+        }
+        let words = request.as_ref().and_then(|request| words(request));
+        match it.answer {
+            Answer::Done => self.memory.accept(it.class, words.as_deref(), it.top == b'%'),
+            Answer::Queued => self.queued |= parts(it.class),
+            Answer::Error if it.class == Class::Hello && !is_without_effect(words.as_deref(), it.line) => {
+                self.memory.doubt(parts(it.class));
+            }
+            Answer::Error => {}
+        }
+    }
+}
+
+/// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0 its options take effect one by one, so that the refusal of
+/// a later one leaves the effect of an earlier one (`redis:src/networking.c`, `helloCommand`).
+fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
+    let refused_as_a_whole = [&b"NOPROTO"[..], b"ERR unknown", b"NOPERM"].iter().any(|start| error.starts_with(start));
+    let first_option = words.and_then(|words| words.get(2));
+    let wrong_password = error.starts_with(b"WRONGPASS");
+    refused_as_a_whole
+        || words.is_some_and(|words| words.len() <= 2)
+        || (wrong_password && first_option.is_some_and(|option| option.eq_ignore_ascii_case(b"AUTH")))
+}

@@ -1,0 +1,172 @@
+//! The state of a session, said again to another server, and its answers checked.
+//!
+//! The requests are not those that the client once sent, but the shortest that lead to the same state, in the order in which
+//! each may need the one before it: who it is, the protocol, its names, its switches, its database. They go through a fresh
+//! [`Ledger`], so their answers are told apart by the same rule as any others, and that ledger records what was accepted. In the
+//! end both memories must be equal: only then is the session what it was, and the fresh ledger goes on with it.
+//!
+//! Deliberately absent: sending, and what to do with a refusal.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::ledger::Ledger;
+use crate::memory::{Login, Memory, Text, part};
+use crate::standing::{Answer, Direction, Hint};
+
+/// Why a session cannot go on over that connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The server is not able to yet, or it is not the master: another attempt, or another server, may be.
+    NotReady(Hint),
+    /// It does not accept what the other server had accepted.
+    Refused,
+    /// Its answers cannot be understood.
+    Odd,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotReady(_) => "the new master is not ready to take over a session",
+            Self::Refused => "the new master refuses what the old one had accepted of a session",
+            Self::Odd => "the new master's answers to a session's state make no sense",
+        })
+    }
+}
+
+/// A session's state on its way to another server.
+pub struct Replay {
+    requests: Zeroizing<Vec<u8>>,
+    ledger: Ledger,
+}
+
+impl fmt::Debug for Replay {
+    /// Without the requests: one of them may be a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replay").field("bytes", &self.requests.len()).finish_non_exhaustive()
+    }
+}
+
+impl Replay {
+    /// The replay of the session that `ledger` has followed; `None` if that [cannot be carried](Ledger::can_be_carried).
+    #[must_use]
+    pub fn of(ledger: &Ledger) -> Option<Self> {
+        if !ledger.can_be_carried() {
+            return None;
+        }
+        let requests = ledger.memory()?.map_or_else(Zeroizing::default, requests);
+        let mut fresh = ledger.successor();
+        fresh.request(&requests);
+        Some(Self { requests, ledger: fresh })
+    }
+
+    /// What has to be sent, all of it; often nothing.
+    #[must_use]
+    pub fn requests(&self) -> &[u8] {
+        &self.requests
+    }
+
+    /// Whether every answer has come.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.ledger.owed() == 0 && self.ledger.at_boundary(Direction::Reply)
+    }
+
+    /// Takes `bytes` that the server sends, and returns how many belong to the answers: the rest follows the last of them.
+    ///
+    /// # Errors
+    ///
+    /// The first answer that is not the one hoped for.
+    pub fn answer(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
+        let mut taken = 0;
+        while !self.is_answered() {
+            let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) else { break };
+            let owed = self.ledger.owed();
+            taken += self.ledger.reply_one(rest);
+            if let Some(hint) = self.ledger.take_hint() {
+                return Err(Refused::NotReady(hint));
+            }
+            if self.ledger.owed() == owed {
+                // A push, a piece, or no RESP, of which an opaque ledger is at no boundary for ever.
+                if self.ledger.is_opaque() {
+                    return Err(Refused::Odd);
+                }
+                continue;
+            }
+            match self.ledger.last_answer() {
+                Some((_, Answer::Done)) => {}
+                Some((_, Answer::Error)) => return Err(Refused::Refused),
+                _ => return Err(Refused::Odd),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The ledger that goes on with the session that `before` has followed.
+    ///
+    /// # Errors
+    ///
+    /// The two are not the same, or not every answer has come.
+    pub fn finish(mut self, before: &Ledger) -> Result<Ledger, Refused> {
+        if !self.is_answered() || self.ledger.memory() != before.memory() {
+            return Err(Refused::Odd);
+        }
+        self.ledger.was_carried();
+        // What was said here the client has not said.
+        self.ledger.take_counts();
+        Ok(self.ledger)
+    }
+}
+
+/// The requests that lead a fresh connection to the state in `memory`.
+fn requests(memory: &Memory) -> Zeroizing<Vec<u8>> {
+    let text = |text| memory.text(text);
+    let (db, name) = (memory.db.to_string(), text(Text::Name));
+    let mut all: Vec<Vec<&[u8]>> = Vec::new();
+    match memory.login {
+        Login::None => {}
+        Login::Password => all.push(vec![b"AUTH", text(Text::Password)]),
+        Login::User => all.push(vec![b"AUTH", text(Text::User), text(Text::Password)]),
+    }
+    if memory.resp3 {
+        all.push(vec![b"HELLO", b"3"]);
+    }
+    if !name.is_empty() {
+        all.push(vec![b"CLIENT", b"SETNAME", name]);
+    }
+    for (which, value) in [(&b"LIB-NAME"[..], text(Text::LibName)), (b"LIB-VER", text(Text::LibVersion))] {
+        if !value.is_empty() {
+            all.push(vec![b"CLIENT", b"SETINFO", which, value]);
+        }
+    }
+    for (part, switch) in [(part::NO_EVICT, &b"NO-EVICT"[..]), (part::NO_TOUCH, b"NO-TOUCH")] {
+        if memory.is_on(part) {
+            all.push(vec![b"CLIENT", switch, b"ON"]);
+        }
+    }
+    if memory.is_on(part::READ_ONLY) {
+        all.push(vec![b"READONLY"]);
+    }
+    if memory.db != 0 {
+        all.push(vec![b"SELECT", db.as_bytes()]);
+    }
+    encode(&all)
+}
+
+/// The requests on the wire, in a buffer that has the right size from the start: one that grows leaves copies behind.
+fn encode(requests: &[Vec<&[u8]>]) -> Zeroizing<Vec<u8>> {
+    // A header is `*` or `$`, at most ten digits and a line end, and behind a word stands another line end.
+    let room = |words: &Vec<&[u8]>| 13 + words.iter().map(|word| 15 + word.len()).sum::<usize>();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(requests.iter().map(room).sum()));
+    for words in requests {
+        bytes.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(word);
+            bytes.extend_from_slice(b"\r\n");
+        }
+    }
+    bytes
+}

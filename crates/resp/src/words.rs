@@ -1,0 +1,50 @@
+//! The words of one whole request, for the few requests that are remembered.
+//!
+//! The scanner finds ends and never sees a request as a whole; whoever remembers one has its bytes and needs its words.
+//!
+//! Deliberately absent: the quoting of inline commands. A quoted one has no plain words, and what it did is then not known.
+
+/// The words of `request`, which the scanner has found to be one whole request. `None` if they are not plain to see.
+pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
+    match request.strip_prefix(b"*") {
+        Some(rest) => array(rest),
+        None if request.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | 0)) => None,
+        None => Some(request.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect()),
+    }
+}
+
+fn array(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let (count, mut rest) = header(bytes)?;
+    let mut words = Vec::with_capacity(count.min(16));
+    for _ in 0..count {
+        let (len, body) = header(rest.strip_prefix(b"$")?)?;
+        let (word, behind) = body.split_at_checked(len)?;
+        words.push(word);
+        rest = behind.strip_prefix(b"\r\n")?;
+    }
+    rest.is_empty().then_some(words)
+}
+
+/// A length and what follows its line.
+fn header(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\r')?;
+    let (number, rest) = bytes.split_at_checked(end)?;
+    Some((std::str::from_utf8(number).ok()?.parse().ok()?, rest.strip_prefix(b"\r\n")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn arrays_and_plain_lines_have_words_and_quoted_ones_have_none() {
+        let both: &[&[u8]] = &[b"*2\r\n$4\r\nAUTH\r\n$5\r\na\r\nbc\r\n", b"*2\r\n$04\r\nAUTH\r\n$5\r\na\r\nbc\r\n"];
+        for request in both {
+            assert_eq!(words(request), Some(vec![&b"AUTH"[..], b"a\r\nbc"]));
+        }
+        assert_eq!(words(b"  SELECT\t 3 \r\n"), Some(vec![&b"SELECT"[..], b"3"]));
+        assert_eq!(words(b"AUTH \"a b\"\r\n"), None);
+        assert_eq!(words(b"*1\r\n$4\r\nAUTH\r\nx"), None);
+        assert_eq!(words(b"*2\r\n$4\r\nAUTH\r\n"), None);
+    }
+}
