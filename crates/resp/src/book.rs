@@ -239,21 +239,23 @@ impl Book {
             return Ok(());
         }
         self.marks.pop();
-        self.heard();
+        self.heard(Some(class));
         self.answered();
         self.last_answer = Some((class, Answer::Done));
         Ok(())
     }
 
     /// Notes that the server has come to the request that is answered now.
-    fn heard(&mut self) {
-        self.kept.asking = false;
+    fn heard(&mut self, class: Option<Class>) {
+        // Even a refused `ASKING` leaves an earlier one as it is (`redis:src/networking.c`, `resetClient`).
+        self.kept.asking = self.kept.asking && class == Some(Class::Asking);
         self.silence.heard(self.answered);
     }
 
     fn special_reply(&mut self, frame: &Replies) -> Result<(), Lost> {
-        self.heard();
-        let Some(class) = self.head() else {
+        let head = self.head();
+        self.heard(head);
+        let Some(class) = head else {
             self.answered();
             return Ok(());
         };
