@@ -278,6 +278,7 @@ fn options(service: &crate::config::Service, max_connections: usize) -> Options 
         connect_timeout: service.connect_timeout,
         hold_timeout: service.hold_timeout,
         client_idle_timeout: service.client_idle_timeout,
+        first_byte_timeout: service.first_byte_timeout,
         half_close_timeout: service.half_close_timeout,
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,

@@ -65,6 +65,8 @@ reasons! {
     HalfCloseTimeout = "half_close_timeout";
     /// The client had sent nothing for too long.
     IdleTimeout = "idle_timeout";
+    /// The client had sent nothing since it came.
+    FirstByteTimeout = "first_byte_timeout";
     /// The points moved: the target is not the master any more.
     Fenced = "fenced";
     /// There was no target for as long as a client may be held.

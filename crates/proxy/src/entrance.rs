@@ -25,8 +25,27 @@ const REFUSAL: &[u8] = b"-ERR max number of clients reached\r\n";
 /// flood that arrives faster than it is accepted.
 const LAST_GUESTS: usize = 8192;
 
+/// Where clients come from: a listening socket, or in tests one that fails as the system rarely does.
+pub(crate) trait Accept {
+    /// The next client. Safe to drop and to call again.
+    fn accept(&self) -> impl Future<Output = io::Result<(TcpStream, SocketAddr)>> + Send;
+
+    /// The bare socket, once nobody is waited for any more.
+    fn into_std(self) -> io::Result<std::net::TcpListener>;
+}
+
+impl Accept for TcpListener {
+    fn accept(&self) -> impl Future<Output = io::Result<(TcpStream, SocketAddr)>> + Send {
+        Self::accept(self)
+    }
+
+    fn into_std(self) -> io::Result<std::net::TcpListener> {
+        Self::into_std(self)
+    }
+}
+
 /// Accepts until the drain closes the listeners and the queue is empty.
-pub(crate) async fn serve(listener: TcpListener, seat: Arc<Seat>, door: Door) {
+pub(crate) async fn serve(listener: impl Accept, seat: Arc<Seat>, door: Door) {
     let mut pace = Pace::default();
     let closing = seat.drain.reached(Phase::Draining);
     tokio::pin!(closing);
@@ -63,7 +82,7 @@ pub(crate) async fn serve(listener: TcpListener, seat: Arc<Seat>, door: Door) {
 }
 
 /// Asks the socket itself and not the event loop, which may not have heard yet of whoever came last.
-fn empty_the_queue(listener: TcpListener, seat: &Arc<Seat>) {
+fn empty_the_queue(listener: impl Accept, seat: &Arc<Seat>) {
     let Ok(listener) = listener.into_std() else { return };
     for _ in 0..LAST_GUESTS {
         let accepted = listener.accept().and_then(|(stream, peer)| {

@@ -36,6 +36,7 @@ pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Re
         | Reason::UpstreamLost
         | Reason::UpstreamError
         | Reason::IdleTimeout
+        | Reason::FirstByteTimeout
         | Reason::Fenced
         | Reason::HoldTimeout
         | Reason::HoldFull

@@ -41,6 +41,7 @@ mod pump;
 mod scratch;
 mod service;
 mod session;
+mod silence;
 mod sockopt;
 mod sources;
 mod stats;
@@ -48,6 +49,8 @@ mod valve;
 mod watch;
 mod worker;
 
+#[cfg(test)]
+mod entrance_tests;
 #[cfg(test)]
 mod flow_tests;
 #[cfg(test)]
@@ -58,6 +61,8 @@ mod points_tests;
 mod pump_tests;
 #[cfg(test)]
 mod session_tests;
+#[cfg(test)]
+mod silence_tests;
 #[cfg(test)]
 mod testing;
 

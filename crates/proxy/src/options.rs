@@ -15,6 +15,9 @@ pub struct Options {
     /// Closes a client that has sent nothing for this long and is owed nothing; zero for never. Blocked and subscribed
     /// sessions and those in a transaction are silent by nature and are left alone.
     pub client_idle_timeout: Duration,
+    /// Closes a client that has sent nothing at all this long after its connection to the target was there; zero for never. Time
+    /// in which the client was held does not count.
+    pub first_byte_timeout: Duration,
     /// How long the second direction may stay open after the first has ended. Linux's connection tracking forgets
     /// half-closed connections after 60 s (`nf_conntrack_tcp_timeout_close_wait`), so keep it below.
     pub half_close_timeout: Duration,
@@ -38,6 +41,7 @@ impl Default for Options {
             hold_timeout: Duration::from_secs(10),
             max_held: 10_000,
             client_idle_timeout: Duration::ZERO,
+            first_byte_timeout: Duration::ZERO,
             half_close_timeout: Duration::from_secs(30),
             max_connections: 10_000,
             max_connections_per_source: 0,

@@ -29,12 +29,10 @@ use crate::flow::{Flow, Step, Tell};
 use crate::leave::{self, Leaving, Moment};
 use crate::scratch;
 use crate::service::Hint;
+use crate::silence::{Facts, Silence};
 use crate::valve::{Replies, Requests};
 use crate::watch::Bell;
 use crate::worker::Seat;
-
-/// Silent quarters of the idle timeout after which a client counts as idle.
-const IDLE_QUARTERS: u8 = 4;
 
 /// How often a session looks whether its client is still there while the gate is shut.
 const PATROL: Duration = Duration::from_millis(250);
@@ -62,9 +60,7 @@ pub(crate) struct Pump<'a, C, U> {
     patience: Alarm,
     /// Set while the gate is shut.
     patrol: Alarm,
-    idle: Alarm,
-    idle_quarters: u8,
-    idle_moved: u64,
+    silence: Silence,
 }
 
 /// What is left when a pump has stopped.
@@ -88,6 +84,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         target: &'a Target,
         early: Vec<u8>,
     ) -> Self {
+        let heard = !early.is_empty();
+        if heard {
+            seat.drain.arrival();
+        }
         Self {
             client,
             upstream,
@@ -95,7 +95,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             target,
             route: &seat.shared.service.route,
             ledger: Ledger::new(&Limits::default()),
-            heard: false,
+            heard,
             requests: Flow::new(early, scratch::SIZE),
             replies: Flow::new(Vec::new(), scratch::SIZE),
             first: None,
@@ -106,9 +106,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             half_close: Alarm::default(),
             patience: Alarm::default(),
             patrol: Alarm::default(),
-            idle: Alarm::default(),
-            idle_quarters: 0,
-            idle_moved: 0,
+            silence: Silence::default(),
         }
     }
 
@@ -120,9 +118,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         let waker = Waker::from(Arc::clone(&bell));
         let seat = self.seat;
         let mut news = pin!(seat.news.notified());
-        self.set_idle_alarm(&waker);
+        self.silence.watch(&seat.shared.service.options, self.heard, &waker);
         let reason = poll_fn(|cx| {
-            if bell.was_rung() {
+            let rung = bell.was_rung();
+            if rung {
                 // A new future before the look at fence, gate and drain, so that no news between the two is lost.
                 while news.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
                     news.set(seat.news.notified());
@@ -131,7 +130,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
                     return Poll::Ready(reason);
                 }
             }
-            scratch::with(|scratch| self.poll(cx, &waker, scratch))
+            match scratch::with(|scratch| self.poll(cx, &waker, scratch)) {
+                Poll::Pending if rung => self.judge_silence(&waker).map_or(Poll::Pending, Poll::Ready),
+                result => result,
+            }
         })
         .await;
         if reason == Reason::Fenced {
@@ -173,9 +175,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.half_close.is_due(waker) {
             return Some(Reason::HalfCloseTimeout);
         }
-        if self.idle.is_due(waker) {
-            return self.idle_quarter(waker);
-        }
         None
     }
 
@@ -195,24 +194,12 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         (due || !shut) && !self.requests.has_ended() && self.client.has_gone()
     }
 
-    fn set_idle_alarm(&mut self, waker: &Waker) {
-        let timeout = self.seat.shared.service.options.client_idle_timeout;
-        if !timeout.is_zero() {
-            self.idle.set(timeout / IDLE_QUARTERS.into(), waker);
+    fn judge_silence(&mut self, waker: &Waker) -> Option<Reason> {
+        if self.route.is_shut() {
+            self.silence.excuse();
         }
-    }
-
-    /// A quarter of the idle timeout has gone by. Counting quarters in which nothing came needs no clock on the way of a byte.
-    fn idle_quarter(&mut self, waker: &Waker) -> Option<Reason> {
-        let moved = self.requests.moved();
-        if moved == self.idle_moved && matches!(self.ledger.standing(), Standing::Quiet | Standing::Pinned) {
-            self.idle_quarters += 1;
-        } else {
-            self.idle_quarters = 0;
-        }
-        self.idle_moved = moved;
-        self.set_idle_alarm(waker);
-        (self.idle_quarters >= IDLE_QUARTERS).then_some(Reason::IdleTimeout)
+        let facts = Facts { heard: self.heard, moved: self.requests.moved(), standing: self.ledger.standing() };
+        self.silence.judge(&self.seat.shared.service.options, facts, waker)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {

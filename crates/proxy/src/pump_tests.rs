@@ -2,27 +2,13 @@
 
 use std::sync::Arc;
 
-use route::{Destination, Points};
+use route::Points;
 
-use crate::limits::{Limits, Places, Scarcity};
+use crate::Reason;
 use crate::pump::{Pump, Stopped};
 use crate::session::Session;
-use crate::stats::Stats;
-use crate::testing::Puppet;
-use crate::worker::{Seat, Shared};
-use crate::{NoHints, Options, Reason, Service};
-
-fn seat() -> (Points, Seat) {
-    let (mut points, route) = Points::new();
-    let addr = "127.0.0.1:1".parse().unwrap();
-    points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
-    let service = Arc::new(Service { name: "s".into(), route, options: Options::default(), hints: Arc::new(NoHints) });
-    let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
-    let shared = Arc::new(Shared { service, limits, held: Places::new(1) });
-    let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
-    let (drain, _controller) = drain::new(drain::Settings::default());
-    (points, Seat { shared, block, drain, news: tokio::sync::Notify::new() })
-}
+use crate::testing::{Puppet, seat};
+use crate::worker::Seat;
 
 async fn pump(seat: &Seat, fence_first: Option<&mut Points>, client: &mut Puppet, upstream: &mut Puppet) -> Stopped {
     let target = seat.shared.service.route.current().unwrap();

@@ -54,6 +54,17 @@ pub(crate) struct Block {
     pub(crate) hints: Count,
 }
 
+#[cfg(test)]
+impl Block {
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted.get()
+    }
+
+    pub(crate) fn accept_errors(&self) -> u64 {
+        self.accept_errors.get()
+    }
+}
+
 impl Block {
     pub(crate) fn close(&self, reason: Reason) {
         if let Some(count) = self.closed.get(reason as usize) {

@@ -16,7 +16,10 @@ use drain::{Drain, Order, Settings};
 use route::{Destination, Points, Target};
 
 use crate::end::End;
-use crate::{Bound, Hint, Hints, Options, Reason, Running, Service, Snapshot};
+use crate::limits::{Limits, Places, Scarcity};
+use crate::stats::Stats;
+use crate::worker::{Seat, Shared};
+use crate::{Bound, Hint, Hints, NoHints, Options, Reason, Running, Service, Snapshot};
 
 /// How long anything may take that should happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -202,6 +205,19 @@ pub(crate) fn session(house: &House, backend: &Backend) -> (TcpStream, TcpStream
     upstream.write_all(b"+PONG\r\n").unwrap();
     expect(&mut client, b"+PONG\r\n");
     (client, upstream)
+}
+
+/// What one worker has of a service, with points that lead somewhere.
+pub(crate) fn seat() -> (Points, Seat) {
+    let (mut points, route) = Points::new();
+    let addr = "127.0.0.1:1".parse().unwrap();
+    points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
+    let service = Arc::new(Service { name: "s".into(), route, options: Options::default(), hints: Arc::new(NoHints) });
+    let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
+    let shared = Arc::new(Shared { service, limits, held: Places::new(1) });
+    let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
+    let (drain, _controller) = drain::new(Settings::default());
+    (points, Seat { shared, block, drain, news: tokio::sync::Notify::new() })
 }
 
 /// Reads exactly these bytes.

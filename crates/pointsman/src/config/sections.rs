@@ -101,6 +101,11 @@ section! {
         ///
         /// Redis clients keep idle connections in pools, and blocked or subscribed ones are silent by nature, so this is off.
         client_idle_timeout: Duration = Kind::DurationOrOff, Some("0s"), Live;
+        /// Closes a client that has sent nothing at all for this long after it came; "0s" for never.
+        ///
+        /// Guards against connections that are opened and left, where clients cannot be trusted. Pools that open connections
+        /// in advance need it off or long. Time at the gate does not count.
+        first_byte_timeout: Duration = Kind::DurationOrOff, Some("0s"), Live;
         /// How long the second direction may stay open after one side has ended; below 60s.
         ///
         /// Linux forgets half-closed connections after 60 s in its connection tracking, and a FIN sent later never arrives.

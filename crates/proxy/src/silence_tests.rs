@@ -1,0 +1,120 @@
+//! Who is closed for saying nothing, and who is not.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use crate::testing::{Backend, House, expect, rest, session};
+use crate::{Options, Reason};
+
+const SHORT: Duration = Duration::from_millis(100);
+/// Several times as long, so that whatever should not happen after the short one would have.
+const LONG: Duration = Duration::from_millis(400);
+
+fn house(backend: &Backend, options: Options) -> House {
+    let mut house = House::new(options);
+    house.commit(backend.addr());
+    house
+}
+
+/// Nothing comes from this stream for a long while, not even an end.
+#[track_caller]
+fn stays(stream: &mut TcpStream) {
+    let before = stream.read_timeout().unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let read = stream.read(&mut [0; 64]);
+    assert!(matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock), "{read:?}");
+    stream.set_read_timeout(before).unwrap();
+}
+
+#[test]
+fn who_comes_and_says_nothing_is_closed_and_who_said_a_byte_is_not() {
+    let backend = Backend::new();
+    let house = house(&backend, Options { first_byte_timeout: SHORT, ..Options::default() });
+    let mut spoke = house.client();
+    spoke.write_all(b"P").unwrap();
+    let mut spoken_to = backend.accept();
+    expect(&mut spoken_to, b"P");
+    let mut silent = house.client();
+    assert_eq!(rest(&mut silent), b"");
+    house.ended(Reason::FirstByteTimeout);
+    stays(&mut spoke);
+    spoke.write_all(b"ING\r\n").unwrap();
+    expect(&mut spoken_to, b"ING\r\n");
+}
+
+#[test]
+fn a_held_client_is_never_taken_for_a_silent_one() {
+    let backend = Backend::new();
+    // Long enough for the first client to speak in time on a busy machine; three looks together outlast it.
+    let timeout = LONG * 2;
+    let mut house = house(&backend, Options { first_byte_timeout: timeout, ..Options::default() });
+    // One that came while the gate was open, and spoke when nobody listened.
+    let mut early = house.client();
+    let mut early_upstream = backend.accept();
+    house.points.hold();
+    early.write_all(b"GET a\r\n").unwrap();
+    // And one that came while it was shut.
+    let mut late = house.client();
+    late.write_all(b"GET b\r\n").unwrap();
+    house.until("the hold", |stats| stats.held == 1);
+    stays(&mut early);
+    stays(&mut late);
+    stays(&mut early);
+    house.points.release();
+    expect(&mut early_upstream, b"GET a\r\n");
+    let mut late_upstream = backend.accept();
+    expect(&mut late_upstream, b"GET b\r\n");
+    stays(&mut late);
+    assert_eq!(house.stats().closed_in_all(), 0);
+}
+
+#[test]
+fn a_held_client_that_says_nothing_has_its_whole_time_after_the_hold() {
+    let backend = Backend::new();
+    let mut house = house(&backend, Options { first_byte_timeout: SHORT, ..Options::default() });
+    house.points.hold();
+    let mut client = house.client();
+    house.until("the hold", |stats| stats.held == 1);
+    stays(&mut client);
+    house.points.release();
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::FirstByteTimeout);
+}
+
+#[test]
+fn time_at_a_shut_gate_makes_nobody_idle() {
+    let backend = Backend::new();
+    let mut house = house(&backend, Options { client_idle_timeout: SHORT, ..Options::default() });
+    let (mut client, mut upstream) = session(&house, &backend);
+    house.points.hold();
+    client.write_all(b"GET a\r\n").unwrap();
+    stays(&mut client);
+    house.points.release();
+    expect(&mut upstream, b"GET a\r\n");
+    stays(&mut client);
+    upstream.write_all(b"$-1\r\n").unwrap();
+    expect(&mut client, b"$-1\r\n");
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::IdleTimeout);
+}
+
+#[test]
+fn subscribers_and_transactions_are_not_idle() {
+    let backend = Backend::new();
+    let house = house(&backend, Options { client_idle_timeout: SHORT, ..Options::default() });
+    let (mut subscriber, mut messages) = session(&house, &backend);
+    subscriber.write_all(b"SUBSCRIBE c\r\n").unwrap();
+    expect(&mut messages, b"SUBSCRIBE c\r\n");
+    let confirmed = b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
+    messages.write_all(confirmed).unwrap();
+    expect(&mut subscriber, confirmed);
+    let (mut multi, mut queue) = session(&house, &backend);
+    multi.write_all(b"MULTI\r\n").unwrap();
+    expect(&mut queue, b"MULTI\r\n");
+    queue.write_all(b"+OK\r\n").unwrap();
+    expect(&mut multi, b"+OK\r\n");
+    stays(&mut subscriber);
+    stays(&mut multi);
+    assert_eq!(house.stats().closed_in_all(), 0);
+}
