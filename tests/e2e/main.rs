@@ -14,6 +14,7 @@ mod discovery;
 mod failover;
 mod services;
 mod shutdown;
+mod switchover;
 mod traffic;
 
 use harness::{Cluster, Pointsman, PointsmanBuilder};

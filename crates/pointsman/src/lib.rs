@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod config;
+mod control;
 pub mod descriptors;
 pub mod health;
 pub mod memory;

@@ -19,6 +19,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Connections};
+use crate::control::Control;
 use crate::descriptors::{Files, TooFewFiles};
 use crate::memory::{self, Memory};
 use crate::metrics::Metrics;
@@ -201,6 +202,7 @@ impl Process {
         let controller = tokio::spawn(controller.run());
         let workers = bound.serve(&drain)?;
         let memory = tokio::spawn(watch_memory(memory, workers.scarcity().clone()));
+        let admin = take_orders(config, &handles, admin);
         let services = config.services.iter().zip(limits).zip(listening.iter().zip(handles));
         let services = services.map(|((service, limit), (listen, discovery))| {
             info!(service = %service.name, listen = ?listen, "serving");
@@ -270,6 +272,17 @@ impl proxy::Hints for LateEar {
         if let Some(Ear(handle)) = self.0.get() {
             handle.hint();
         }
+    }
+}
+
+/// Lets the admin server take orders, where that is on.
+fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> probe::Server {
+    match &config.admin.control_token.0 {
+        Some(token) if config.admin.control => {
+            let names = config.services.iter().map(|service| service.name.clone());
+            Control::new(token.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
+        }
+        _ => admin,
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::info;
 use crate::auth::Credentials;
 use crate::canary::{Keeper, Song};
 use crate::group::Group;
-use crate::handle::{Handle, Heartbeat};
+use crate::handle::{Handle, Heartbeat, Reach};
 use crate::learnt::usable;
 use crate::link::{LinkId, What};
 use crate::links::{Key, Links, Wish};
@@ -125,6 +125,7 @@ impl Discovery {
         let names = watches.iter().map(|watch| Arc::clone(&watch.name)).collect();
         let mut links = Links::new(names, timeouts, own, resolver, out.clone());
         let (mut groups, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
+        let mut reaches = Vec::new();
         for (number, watch) in watches.into_iter().enumerate() {
             let key_auth = links.number(watch.sentinel_auth.as_ref());
             for seed in &watch.sentinels {
@@ -140,11 +141,22 @@ impl Discovery {
                 own: own.to_vec(),
                 resolver: resolver.clone(),
             };
+            let sentinel_auth = watch.sentinel_auth;
+            reaches.push(Reach {
+                name: Arc::clone(&watch.name),
+                auth: keeper.credentials.clone(),
+                sentinel_auth,
+                resolver: resolver.clone(),
+            });
             let rules = (watch.rules, watch.sentinels.len());
             groups.push(Group::new(number, &watch.name, watch.points, rules, keeper, out.clone()));
         }
         let bell = Arc::new(Notify::new());
-        let handles: Vec<Handle> = groups.iter().map(|group| Handle::new(group.seen(), Arc::clone(&bell))).collect();
+        let handles: Vec<Handle> = groups
+            .iter()
+            .zip(reaches)
+            .map(|(group, reach)| Handle::new(group.seen(), reach, Arc::clone(&bell)))
+            .collect();
         let discovery = Self {
             groups,
             links,
@@ -207,6 +219,11 @@ impl Discovery {
         for (group, handle) in self.groups.iter_mut().zip(&self.handles) {
             if handle.take_hint() {
                 group.step(Event::Hint, &self.links);
+            }
+            if let Some(order) = handle.take_order() {
+                group.step(order, &self.links);
+                // Whoever gave it waits to see it.
+                group.publish(&self.links);
             }
         }
     }

@@ -1,25 +1,74 @@
 //! What the rest of the process holds of discovery: a picture to look at, a bell to ring, a pulse to feel.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
-use crate::Seen;
+use crate::auth::Credentials;
+use crate::resolve::Resolver;
+use crate::{Event, Pause, Seen};
+
+/// How the servers of a service are reached, for what is done beside discovery.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    pub(crate) name: Arc<str>,
+    pub(crate) auth: Option<Credentials>,
+    pub(crate) sentinel_auth: Option<Credentials>,
+    pub(crate) resolver: Resolver,
+}
 
 /// What the rest of the process holds of one service's discovery.
 #[derive(Debug, Clone)]
 pub struct Handle {
     seen: Arc<ArcSwap<Seen>>,
     hinted: Arc<AtomicBool>,
+    /// The latest order that discovery has not taken yet: a newer one replaces it.
+    order: Arc<Mutex<Option<Event>>>,
+    switching: Arc<AtomicBool>,
+    reach: Arc<Reach>,
     bell: Arc<Notify>,
 }
 
 impl Handle {
-    pub(crate) fn new(seen: Arc<ArcSwap<Seen>>, bell: Arc<Notify>) -> Self {
-        Self { seen, hinted: Arc::new(AtomicBool::new(false)), bell }
+    pub(crate) fn new(seen: Arc<ArcSwap<Seen>>, reach: Reach, bell: Arc<Notify>) -> Self {
+        let (hinted, switching) = (Arc::default(), Arc::default());
+        Self { seen, hinted, order: Arc::default(), switching, reach: Arc::new(reach), bell }
+    }
+
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// Keeps the gate shut as `pause` says. The next picture shows it.
+    pub fn pause(&self, pause: Pause) {
+        self.order(Event::Pause(pause));
+    }
+
+    /// Ends a pause. Without one it does nothing.
+    pub fn resume(&self) {
+        self.order(Event::Resume);
+    }
+
+    fn order(&self, event: Event) {
+        *self.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
+        self.bell.notify_one();
+    }
+
+    /// The order that was given since the last call.
+    pub(crate) fn take_order(&self) -> Option<Event> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether a switchover may begin: one at a time.
+    pub(crate) fn begin_switchover(&self) -> bool {
+        !self.switching.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn end_switchover(&self) {
+        self.switching.store(false, Ordering::Release);
     }
 
     /// The latest picture, at most a quarter of a second old.

@@ -27,6 +27,7 @@ mod reply;
 mod resolve;
 mod seeds;
 mod seen;
+mod switchover;
 mod tidings;
 mod timers;
 mod types;
@@ -40,5 +41,6 @@ pub use machine::{
 pub use notice::Notice;
 pub use resolve::Resolver;
 pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenSentinel};
+pub use switchover::{Limits, Outcome, Reason, Told, switchover};
 pub use timers::{Minority, Rules, Verify};
 pub use types::{Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View};

@@ -53,6 +53,16 @@ pub(super) enum Command {
     Config(SourceArgs),
     /// Show how a running pointsman is doing.
     Status(StatusArgs),
+    /// Move a service to another master, with nothing lost and nothing failed.
+    ///
+    /// Holds traffic, waits until every replica has all of the master's data, has a sentinel start the failover, and lets traffic
+    /// on as soon as the new master is verified. Whatever is not as it should be before the failover is ordered, ends it with
+    /// nothing changed. Needs `control = true` and a token in [admin].
+    Switchover(OrderArgs),
+    /// Hold a service's traffic: clients wait, nothing reaches Redis.
+    Pause(PauseArgs),
+    /// Let a paused service's traffic on.
+    Resume(OrderArgs),
     /// Print a completion script for a shell.
     ///
     /// For example: pointsman completions bash > /etc/bash_completion.d/pointsman
@@ -120,6 +130,40 @@ pub(super) struct StatusArgs {
     /// Print the JSON as it comes
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// To whom, and about which service.
+#[derive(Debug, Args)]
+pub(super) struct OrderArgs {
+    /// The service; needed where there are several
+    pub(super) service: Option<String>,
+
+    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else 127.0.0.1:8888]
+    #[arg(long, value_name = "ADDR")]
+    pub(super) admin: Option<String>,
+
+    /// Configuration file to learn the address and the token from [env: POINTSMAN_CONFIG]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) config: Option<PathBuf>,
+
+    /// File that holds the control token [env: POINTSMAN_CONTROL_TOKEN holds the token itself]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) token_file: Option<PathBuf>,
+
+    /// Print the lines of JSON as they come
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// A pause.
+#[derive(Debug, Args)]
+pub(super) struct PauseArgs {
+    #[command(flatten)]
+    pub(super) order: OrderArgs,
+
+    /// How long at most, up to 10m
+    #[arg(long = "for", value_name = "TIME", default_value = "30s")]
+    pub(super) span: String,
 }
 
 /// The summary of an option with its variable and its default.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use super::order::OrderError;
 use super::status::StatusError;
 use crate::config::Faults;
 use crate::run::RunError;
@@ -29,6 +30,9 @@ pub(super) enum Failure {
     /// The status could not be had.
     #[error(transparent)]
     Status(#[from] StatusError),
+    /// An order was not carried out.
+    #[error(transparent)]
+    Order(#[from] OrderError),
     /// The text could not be written.
     #[error("the output could not be written")]
     Output(#[source] io::Error),
@@ -42,7 +46,7 @@ impl Failure {
             Self::Usage(_) => ExitCode::from(USAGE),
             // Numbers that somebody configured and that the system does not allow.
             Self::Faults(_) | Self::Run(RunError::Files(_)) => ExitCode::from(CONFIG),
-            Self::Run(_) | Self::Status(_) | Self::Output(_) => ExitCode::FAILURE,
+            Self::Run(_) | Self::Status(_) | Self::Order(_) | Self::Output(_) => ExitCode::FAILURE,
         }
     }
 

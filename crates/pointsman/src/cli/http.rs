@@ -1,4 +1,4 @@
-//! One GET request over a plain socket, bounded in time and size.
+//! One request over a plain socket, bounded in time and size.
 //!
 //! `pointsman status` runs where something is wrong: in a throttled container, beside a process that hangs. So it has no
 //! runtime, no pool and no dependency, and every step has a deadline. The answer may come from anything that listens on that
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 const CONNECT: Duration = Duration::from_secs(2);
 const WHOLE: Duration = Duration::from_secs(5);
+/// For an order: a switchover may take as long as its limits allow.
+const ORDER: Duration = Duration::from_secs(30);
 const LARGEST: u64 = 8 * 1024 * 1024;
 const LONGEST_LINE: u64 = 8 * 1024;
 const MOST_HEADERS: usize = 100;
@@ -51,8 +53,42 @@ pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     response(&mut BufReader::new(bounded.take(LARGEST)))
 }
 
+/// Posts to `path` with a bearer token and gives each line of the answer to `tell` as it comes. Returns the status code.
+///
+/// # Errors
+///
+/// As [`get`].
+pub(super) fn post(addr: SocketAddr, path: &str, token: &str, tell: &mut dyn FnMut(&str)) -> io::Result<u16> {
+    let mut stream = TcpStream::connect_timeout(&addr, CONNECT)?;
+    stream.set_write_timeout(Some(WHOLE))?;
+    let head = format!("POST {path} HTTP/1.1\r\nHost: {addr}\r\nAuthorization: Bearer {token}\r\n");
+    write!(stream, "{head}Content-Length: 0\r\nConnection: close\r\n\r\n")?;
+    let bounded = Bounded { stream, deadline: Instant::now() + ORDER };
+    let mut line = Vec::new();
+    let code = answer(&mut BufReader::new(bounded.take(LARGEST)), &mut |bytes| {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            line.extend_from_slice(piece);
+            if line.ends_with(b"\n") {
+                tell(String::from_utf8_lossy(&line).trim_end());
+                line.clear();
+            }
+        }
+    })?;
+    if !line.is_empty() {
+        tell(String::from_utf8_lossy(&line).trim_end());
+    }
+    Ok(code)
+}
+
 /// Reads a whole response.
 fn response(from: &mut impl BufRead) -> io::Result<(u16, Vec<u8>)> {
+    let mut body = Vec::new();
+    let code = answer(from, &mut |bytes| body.extend_from_slice(bytes))?;
+    Ok((code, body))
+}
+
+/// Reads a response and gives its body to `tell` piece by piece.
+fn answer(from: &mut impl BufRead, tell: &mut dyn FnMut(&[u8])) -> io::Result<u16> {
     let status = line(from)?;
     let mut words = status.split(' ');
     let code = match (words.next(), words.next()) {
@@ -64,7 +100,8 @@ fn response(from: &mut impl BufRead) -> io::Result<(u16, Vec<u8>)> {
     for _ in 0..MOST_HEADERS {
         let header = line(from)?;
         if header.is_empty() {
-            return Ok((code, body(from, length, chunked)?));
+            body(from, (length, chunked), tell)?;
+            return Ok(code);
         }
         let (name, value) = header.split_once(':').ok_or_else(|| invalid("a header is malformed"))?;
         if name.eq_ignore_ascii_case("content-length") {
@@ -76,25 +113,46 @@ fn response(from: &mut impl BufRead) -> io::Result<(u16, Vec<u8>)> {
     Err(invalid("too many headers"))
 }
 
-fn body(from: &mut impl BufRead, length: Option<u64>, chunked: bool) -> io::Result<Vec<u8>> {
-    let mut body = Vec::new();
+fn body(
+    from: &mut impl BufRead,
+    (length, chunked): (Option<u64>, bool),
+    tell: &mut dyn FnMut(&[u8]),
+) -> io::Result<()> {
     if !chunked {
         let length = length.unwrap_or(LARGEST);
-        let got = from.take(length).read_to_end(&mut body)? as u64;
-        return if got == length || length == LARGEST { Ok(body) } else { Err(invalid("the answer ends early")) };
+        let got = pass_on(from, length, tell)?;
+        return if got == length || length == LARGEST { Ok(()) } else { Err(invalid("the answer ends early")) };
     }
     loop {
         let header = line(from)?;
         let size = header.split(';').next().unwrap_or_default().trim();
         let size = u64::from_str_radix(size, 16).map_err(|_| invalid("a chunk is malformed"))?;
         if size == 0 {
-            return Ok(body);
+            return Ok(());
         }
-        let got = from.take(size).read_to_end(&mut body)? as u64;
+        let got = pass_on(from, size, tell)?;
         if got != size || !line(from)?.is_empty() {
             return Err(invalid("the answer ends early"));
         }
     }
+}
+
+/// Passes on up to `length` bytes as they come, and returns how many there were.
+fn pass_on(from: &mut impl BufRead, length: u64, tell: &mut dyn FnMut(&[u8])) -> io::Result<u64> {
+    let mut got = 0;
+    while got < length {
+        let here = from.fill_buf()?;
+        let most = usize::try_from(length - got).unwrap_or(usize::MAX);
+        let piece = here.get(..here.len().min(most)).unwrap_or_default();
+        if piece.is_empty() {
+            break;
+        }
+        tell(piece);
+        let taken = piece.len();
+        from.consume(taken);
+        got += taken as u64;
+    }
+    Ok(got)
 }
 
 fn line(from: &mut impl BufRead) -> io::Result<String> {

@@ -11,6 +11,7 @@ mod args;
 mod failure;
 mod http;
 mod man;
+mod order;
 mod status;
 
 use std::ffi::OsString;
@@ -52,6 +53,11 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             loaded.print()
         }
         Command::Status(args) => status::status(&args, environment())?,
+        Command::Switchover(args) => order::order("switchover", (&args, &[]), &environment().collect::<Vec<_>>())?,
+        Command::Pause(args) => {
+            order::order("pause", (&args.order, &[("for", &args.span)]), &environment().collect::<Vec<_>>())?
+        }
+        Command::Resume(args) => order::order("resume", (&args, &[]), &environment().collect::<Vec<_>>())?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "pointsman", &mut script);

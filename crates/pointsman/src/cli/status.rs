@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json};
 
@@ -41,7 +42,7 @@ pub(super) fn status(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<String, StatusError> {
-    let addr = address(args, env)?;
+    let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
     let (code, body) = http::get(addr, "/status").map_err(|error| StatusError::Ask(addr, error))?;
     if code != 200 {
         return Err(StatusError::Code(addr, code));
@@ -55,11 +56,15 @@ pub(super) fn status(
 
 /// The address given, else the one that the configuration of this place has, else the usual one. Faults of a configuration
 /// do not matter here: an address is all that is wanted of it.
-fn address(args: &StatusArgs, env: impl IntoIterator<Item = (OsString, OsString)>) -> Result<SocketAddr, StatusError> {
-    if let Some(text) = &args.admin {
+pub(super) fn address(
+    admin: Option<&str>,
+    config: Option<&PathBuf>,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<SocketAddr, StatusError> {
+    if let Some(text) = admin {
         return resolve(text);
     }
-    let loaded = config::load(&Flags { config: args.config.clone(), ..Flags::default() }, env);
+    let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
     match loaded.settings().process.value("admin.listen") {
         Some(Value::Listen(addrs)) => {
             addrs.first().copied().map_or_else(|| resolve(DEFAULT), |addr| Ok(dialable(addr)))
@@ -185,12 +190,13 @@ mod tests {
     fn the_address_is_given_configured_or_usual() {
         let ask = |admin: Option<&str>, env: &[(&str, &str)]| {
             let args = StatusArgs { admin: admin.map(str::to_owned), config: None, json: false };
-            address(&args, env.iter().map(|(name, value)| (name.into(), value.into()))).unwrap().to_string()
+            let env = env.iter().map(|(name, value)| (name.into(), value.into()));
+            address(args.admin.as_deref(), args.config.as_ref(), env).unwrap().to_string()
         };
         assert_eq!(ask(None, &[]), DEFAULT);
         assert_eq!(ask(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
         assert_eq!(ask(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
         let wrong = StatusArgs { admin: Some("nonsense".to_owned()), config: None, json: false };
-        assert!(matches!(address(&wrong, []), Err(StatusError::Address(..))));
+        assert!(matches!(address(wrong.admin.as_deref(), None, []), Err(StatusError::Address(..))));
     }
 }

@@ -17,6 +17,16 @@ pub struct Credentials {
     pub password: Option<Secret>,
 }
 
+/// A secret by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Token(pub Option<Secret>);
+
+impl FromValues for Token {
+    fn read(values: &Values, section: &str) -> Self {
+        Self(values.passwords.get(section).cloned())
+    }
+}
+
 impl FromValues for Credentials {
     fn read(values: &Values, section: &str) -> Self {
         Self { username: field(values, section, "username"), password: values.passwords.get(section).cloned() }

@@ -109,6 +109,7 @@ pub(super) fn assemble(
     for service in &mut settings.services {
         findings.extend(passwords::resolve(service, read_file, &texts));
     }
+    findings.extend(passwords::control_token(&mut settings.process, read_file, &texts));
     findings.extend(check::faults(&settings, damaged));
     warnings.extend(check::warnings(&settings));
     warnings.sort();
@@ -118,7 +119,9 @@ pub(super) fn assemble(
 /// The variable that a setting refers to.
 fn referred((path, setting): (&String, &super::values::Setting)) -> Option<String> {
     match &setting.value {
-        Value::Text(name) if path.ends_with(".password_env") => Some(name.clone()),
+        Value::Text(name) if path.ends_with(".password_env") || path.ends_with(".control_token_env") => {
+            Some(name.clone())
+        }
         _ => None,
     }
 }

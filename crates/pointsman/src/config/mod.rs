@@ -32,7 +32,7 @@ mod toml_value;
 mod value;
 mod values;
 
-pub use credentials::Credentials;
+pub use credentials::{Credentials, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;
 pub use finding::{Faults, Finding};
@@ -47,6 +47,12 @@ pub use sections::{
 pub use settings::Settings;
 pub use value::{Kind, Problem, Value};
 pub use values::{Origin, Setting, Values};
+
+/// A duration as the configuration writes it, such as "250ms"; `None` if it is none.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<std::time::Duration> {
+    duration::parse(text).ok()
+}
 
 /// A configuration without a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -45,6 +45,36 @@ pub(super) fn resolve(service: &mut Values, read_file: ReadFile<'_>, env: &BTree
     findings
 }
 
+/// Finds the token of the admin server's orders, where they are on.
+pub(super) fn control_token(process: &mut Values, read_file: ReadFile<'_>, env: &BTreeMap<&str, &str>) -> Vec<Finding> {
+    const SHORTEST: usize = 16;
+    let ways = ["admin.control_token_file", "admin.control_token_env"];
+    let on = matches!(process.value("admin.control"), Some(Value::Bool(true)));
+    let sound = !ways.iter().any(|way| process.broken.contains(*way));
+    let given: Vec<&str> = ways.into_iter().filter(|way| process.settings.contains_key(*way)).collect();
+    let fault = |key: &str, what: String, remedy: &str| vec![Finding::new(process.origin(key), key, what, remedy)];
+    match given.as_slice() {
+        [] if on && sound => {
+            let what = "orders are on and no token is named".to_owned();
+            fault("admin.control", what, "add control_token_file or control_token_env")
+        }
+        [] => Vec::new(),
+        [first, second, ..] => {
+            fault(second, format!("{first} is given too"), "keep one of control_token_file and control_token_env")
+        }
+        [way] => match password(process.value(way), way, read_file, env) {
+            Ok(Some(token)) if token.reveal().len() < SHORTEST => {
+                fault(way, "the token is too short".to_owned(), "take 16 characters or more, at random")
+            }
+            Ok(token) => {
+                process.passwords.extend(token.map(|token| ("admin.control_token".to_owned(), token)));
+                Vec::new()
+            }
+            Err((what, remedy)) => fault(way, what, remedy),
+        },
+    }
+}
+
 type Fault = (String, &'static str);
 
 fn password(

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::credentials::Credentials;
+use super::credentials::{Credentials, Token};
 use super::endpoint::Endpoint;
 use super::secret::Secret;
 use super::section::{choice, section};
@@ -228,6 +228,18 @@ section! {
         listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:8888"), Restart;
         /// The most connections to the admin server at a time.
         max_connections: usize = Kind::Count(1, 4096), Some("64"), Restart;
+        /// Whether the admin server takes orders: pause, resume and switchover.
+        ///
+        /// Needs one of the two keys for the token, since whoever reaches the port could stop traffic otherwise.
+        control: bool = Kind::Bool, Some("false"), Restart;
+        /// A file that holds the token which orders have to show; 16 characters at least.
+        control_token_file: Option<String> = Kind::Path, None, Restart;
+        /// Name of the environment variable that holds the token.
+        control_token_env: Option<String> = Kind::EnvName, None, Restart;
+    }
+    with {
+        /// The token that orders have to show.
+        control_token: Token;
     }
 }
 

@@ -1,0 +1,177 @@
+//! Orders over the admin port: pause, resume, switchover.
+//!
+//! Off unless the configuration turns it on and names a token, because whoever reaches the admin port can otherwise only read.
+//! An order is a POST with `Authorization: Bearer TOKEN`; the token is compared in a time that does not depend on where it
+//! differs. What runs for longer than an answer may take, a switchover, runs on the runtime of discovery and tells its steps as
+//! lines of JSON; if whoever asked goes away before the failover was ordered, it is taken back.
+//!
+//! Deliberately absent: what the orders do (that is `sentinel`), and bodies: everything is in the query.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use probe::{Handler, Method, Reply, Request};
+use sentinel::{Handle, Limits, Pause, Told, switchover};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::config::{Secret, parse_duration};
+
+/// How long traffic is held if an order does not say.
+const PAUSE: Duration = Duration::from_secs(30);
+/// The longest pause: whoever forgets it must not have stopped traffic for a night.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// What an order is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Pause,
+    Resume,
+    Switchover,
+}
+
+/// Everything that orders need.
+pub(crate) struct Control {
+    token: Secret,
+    services: Vec<(String, Handle)>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Control {
+    /// Orders run on the runtime of the caller.
+    pub(crate) fn new(token: Secret, services: Vec<(String, Handle)>) -> Arc<Self> {
+        Arc::new(Self { token, services, runtime: tokio::runtime::Handle::current() })
+    }
+
+    /// Adds its paths to the admin server.
+    pub(crate) fn add_to(self: &Arc<Self>, server: probe::Server) -> probe::Server {
+        let path = |order| Arc::new(Path { control: Arc::clone(self), order });
+        server
+            .route("/control/pause", path(Order::Pause))
+            .route("/control/resume", path(Order::Resume))
+            .route("/control/switchover", path(Order::Switchover))
+    }
+
+    fn service(&self, name: Option<&str>) -> Result<&(String, Handle), String> {
+        let names = || self.services.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        match (name, self.services.as_slice()) {
+            (None, [only]) => Ok(only),
+            (None, _) => Err(format!("say which service: {}", names())),
+            (Some(wanted), all) => all
+                .iter()
+                .find(|(name, _)| name == wanted)
+                .ok_or_else(|| format!("no such service; there is {}", names())),
+        }
+    }
+
+    fn switch_over(&self, name: &str, handle: &Handle) -> Reply {
+        let (steps, mut told) = mpsc::channel::<Told>(16);
+        let (lines, body) = mpsc::channel(16);
+        let (name, handle) = (name.to_owned(), handle.clone());
+        info!(service = name, "a switchover was ordered");
+        self.runtime.spawn(async move {
+            let pass_on = async {
+                while let Some(it) = told.recv().await {
+                    let line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
+                    if lines.send(format!("{line}\n").into()).await.is_err() {
+                        break;
+                    }
+                }
+                // Nobody listens any more: that is noticed before the order.
+                drop(told);
+                lines
+            };
+            let (done, lines) = tokio::join!(switchover(&handle, Limits::default(), steps), pass_on);
+            let last = match &done {
+                Ok(outcome) => {
+                    info!(service = name, from = %outcome.from, to = %outcome.to, held_ms = outcome.held.as_millis(), "switched over");
+                    json!({ "ok": true, "from": outcome.from.to_string(), "to": outcome.to.to_string(),
+                        "generation": outcome.generation, "held_ms": millis(outcome.held),
+                        "sentinel_ms": millis(outcome.sentinel) })
+                }
+                Err(reason) => {
+                    warn!(service = name, "no switchover: {reason}");
+                    json!({ "ok": false, "error": reason.to_string() })
+                }
+            };
+            let _ = lines.send(format!("{last}\n").into()).await;
+        });
+        Reply::stream("application/x-ndjson", body)
+    }
+}
+
+struct Path {
+    control: Arc<Control>,
+    order: Order,
+}
+
+impl Handler for Path {
+    fn methods(&self) -> &'static [Method] {
+        &[Method::Post]
+    }
+
+    fn answer(&self, request: &Request<'_>) -> Reply {
+        let given = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
+        if !given.is_some_and(|given| same(given.as_bytes(), self.control.token.reveal().as_bytes())) {
+            return Reply::text(401, "an order needs the control token: Authorization: Bearer TOKEN\n");
+        }
+        let (name, handle) = match self.control.service(parameter(request, "service")) {
+            Ok(service) => service,
+            Err(problem) => return Reply::text(404, problem + "\n"),
+        };
+        match self.order {
+            Order::Pause => {
+                let span = match parameter(request, "for").map(parse_duration) {
+                    None => PAUSE,
+                    Some(Some(span)) if !span.is_zero() && span <= LONGEST_PAUSE => span,
+                    Some(_) => return Reply::text(400, "write the time as 30s or 2m, up to 10m\n"),
+                };
+                let since = Instant::now();
+                handle.pause(Pause { since, until: since + span, ends_with_commit: false });
+                info!(service = name, seconds = span.as_secs_f64(), "paused by order");
+                Reply::json(200, json!({ "ok": true, "service": name, "seconds": span.as_secs_f64() }).to_string())
+            }
+            Order::Resume => {
+                handle.resume();
+                info!(service = name, "resumed by order");
+                Reply::json(200, json!({ "ok": true, "service": name }).to_string())
+            }
+            Order::Switchover => self.control.switch_over(name, handle),
+        }
+    }
+}
+
+/// The value of `name=` in the query. Names of services and durations need no decoding.
+fn parameter<'a>(request: &'a Request<'_>, name: &str) -> Option<&'a str> {
+    let mut pairs = request.query()?.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+/// Whether the two are equal, in a time that only depends on the first one's length.
+fn same(given: &[u8], wanted: &[u8]) -> bool {
+    let mut differ = u8::from(given.len() != wanted.len());
+    for (at, byte) in given.iter().enumerate() {
+        let other = wanted.get(at.checked_rem(wanted.len()).unwrap_or(0)).copied().unwrap_or(0);
+        differ |= byte ^ other;
+    }
+    differ == 0
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn only_the_whole_token_is_the_token() {
+        assert!(same(b"secret", b"secret"));
+        for other in [&b""[..], b"secre", b"secrets", b"secresecret", b"Secret", b"secretsecret"] {
+            assert!(!same(other, b"secret"), "{other:?}");
+        }
+        assert!(!same(b"x", b""));
+    }
+}

@@ -1,0 +1,130 @@
+//! Orders over the admin port: a planned switchover, pause and resume.
+
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Load, Pointsman, wait_until};
+
+use crate::{PROGRAM, metric};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const TOKEN: &str = "a-token-of-more-than-16";
+
+fn controlled(cluster: &Cluster) -> Pointsman {
+    Pointsman::builder(PROGRAM, cluster)
+        .arg("--set=admin.control=true")
+        .arg("--set=admin.control_token_env=E2E_TOKEN")
+        .env("E2E_TOKEN", TOKEN)
+        .start()
+}
+
+/// Runs an order as an operator types it.
+fn order(pointsman: &Pointsman, words: &[&str], token: &str) -> Output {
+    let admin = pointsman.admin().to_string();
+    let mut command = Command::new(PROGRAM);
+    command.args(words).args(["--admin", &admin]).env_clear().env("POINTSMAN_CONTROL_TOKEN", token);
+    command.output().expect("the order runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn generation(pointsman: &Pointsman) -> f64 {
+    metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}").unwrap_or(0.0)
+}
+
+#[test]
+fn a_switchover_under_load_loses_nothing_and_tells_its_steps() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let old = cluster.master().addr();
+    let mut load = Load::to(pointsman.addr()).writers(16).rate(2000).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 500);
+    let done = order(&pointsman, &["switchover"], TOKEN);
+    let shown = stdout(&done);
+    assert!(done.status.success(), "{shown}{}", stderr(&done));
+    for step in ["check", "hold", "pause", "catch-up", "order", "commit"] {
+        assert!(shown.lines().any(|line| line.contains(&format!("s  {step} "))), "no {step} in\n{shown}");
+    }
+    assert!((generation(&pointsman) - 2.0).abs() < 0.1);
+    let seen = load.counts().acknowledged;
+    wait_until("writes to go on", PATIENCE, || load.counts().acknowledged > seen + 500);
+    load.stop();
+    assert_ne!(cluster.master().addr(), old);
+    let verdict = load.verify(cluster.master().addr()).expect("a look at the new master");
+    assert_eq!(verdict.missing, 0, "{verdict:?}; {:?}", load.counts());
+    // The whole story of the hold is told, from the order on.
+    let held = metric(&pointsman, "pointsman_failover_hold_seconds_sum{service=\"mymaster\"}");
+    assert!(held.is_none_or(|held| held > 0.0), "{held:?}");
+}
+
+#[test]
+fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let stopped = cluster.nodes().iter().find(|node| node.addr() != cluster.master().addr()).expect("a replica");
+    // It answers discovery's next probe no more; until that is noticed, and after, nothing may be ordered.
+    stopped.stop();
+    let asked = Instant::now();
+    let done = order(&pointsman, &["switchover", "mymaster"], TOKEN);
+    stopped.cont();
+    let told = stderr(&done);
+    assert!(!done.status.success(), "{}", stdout(&done));
+    assert!(told.contains(&stopped.addr().to_string()), "{told}");
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!((generation(&pointsman) - 1.0).abs() < 0.1);
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic goes on").is_ok());
+}
+
+#[test]
+fn a_pause_holds_traffic_until_it_is_taken_back_or_over() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a patient client");
+    assert!(client.cmd(&["SET", "before", "1"]).expect("a write").is_ok());
+    let held = || metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}");
+
+    assert!(order(&pointsman, &["pause", "--for", "60s"], TOKEN).status.success());
+    wait_until("the gate to shut", PATIENCE, || held() == Some(1.0));
+    let asked = Instant::now();
+    let writer = std::thread::spawn(move || (client.cmd(&["SET", "during", "1"]).is_ok_and(|it| it.is_ok()), client));
+    wait_until("time for a write to pass, if it could", PATIENCE, || asked.elapsed() > Duration::from_millis(300));
+    let direct = cluster.master().client().cmd(&["EXISTS", "during"]).expect("an answer");
+    assert_eq!(direct.int(), Some(0), "a write passed the pause");
+    assert!(!writer.is_finished());
+    assert!(order(&pointsman, &["resume"], TOKEN).status.success());
+    let (written, mut client) = writer.join().expect("the writer");
+    assert!(written, "the held write is done when the pause is over");
+
+    let asked = Instant::now();
+    assert!(order(&pointsman, &["pause", "--for", "700ms"], TOKEN).status.success());
+    assert!(client.cmd(&["SET", "later", "1"]).expect("a write after the pause").is_ok());
+    assert!(asked.elapsed() >= Duration::from_millis(600), "{:?}; held {:?}", asked.elapsed(), held());
+}
+
+#[test]
+fn orders_need_to_be_on_and_need_the_token() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    let wrong = order(&pointsman, &["pause"], "some-other-token-of-16");
+    assert!(!wrong.status.success() && stderr(&wrong).contains("token"), "{}", stderr(&wrong));
+    let nobody = order(&pointsman, &["pause", "othermaster"], TOKEN);
+    assert!(!nobody.status.success() && stderr(&nobody).contains("mymaster"), "{}", stderr(&nobody));
+    let long = order(&pointsman, &["pause", "--for", "3h"], TOKEN);
+    assert!(!long.status.success() && stderr(&long).contains("10m"), "{}", stderr(&long));
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "still", "flows"]).expect("a write").is_ok());
+
+    let plain = crate::pointsman(&cluster);
+    let off = order(&plain, &["switchover"], TOKEN);
+    assert!(!off.status.success() && stderr(&off).contains("control = true"), "{}", stderr(&off));
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(!status.contains(TOKEN));
+}
