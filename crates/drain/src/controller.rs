@@ -103,6 +103,10 @@ impl Controller {
         if let Some(at) = self.shared.arrived() {
             self.step(at, Event::Arrived(at), log);
         }
+        if let Some(settings) = self.shared.take_settings() {
+            self.plan.configure(settings);
+            self.shared.spread_over(self.plan.settings().drain_spread);
+        }
         for (at, order) in self.shared.take_orders() {
             log.at_order.get_or_insert_with(|| self.shared.tally());
             self.step(at, Event::Ordered(order), log);

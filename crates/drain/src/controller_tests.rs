@@ -169,3 +169,26 @@ async fn orders_given_while_nobody_looked_count_from_when_they_were_given() {
     let summary = running.await.unwrap();
     assert_eq!((summary.leaving, summary.total), (5 * SECOND, 5 * SECOND));
 }
+
+#[tokio::test(start_paused = true)]
+async fn new_settings_hold_at_once_but_nobody_is_given_another_turn() {
+    let (drain, controller) = new(Settings::default());
+    let running = tokio::spawn(controller.run());
+    let stubborn = drain.ticket();
+    let begin = tokio::time::Instant::now();
+    drain.order(Order::Drain);
+    drain.reached(Phase::Leaving).await;
+    drain.configure(Settings { accept_min: SECOND, accept_quiet: SECOND, ..Settings::default() });
+    drain.reached(Phase::Draining).await;
+    assert_eq!(begin.elapsed().as_secs(), 1);
+    let mut turn = Box::pin(stubborn.asked());
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut turn).await.is_err());
+    drain.configure(Settings { drain_spread: 15 * SECOND, drain_timeout: 30 * SECOND, ..Settings::default() });
+    turn.as_mut().await;
+    drop(turn);
+    assert!(begin.elapsed() <= 6 * SECOND, "the turn was moved to {:?}", begin.elapsed());
+    drain.reached(Phase::Cutting).await;
+    assert_eq!(begin.elapsed().as_secs(), 31);
+    drop(stubborn);
+    running.await.unwrap();
+}

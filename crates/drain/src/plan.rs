@@ -223,6 +223,12 @@ impl Plan {
         self.settings
     }
 
+    /// Puts other settings in force. Deadlines of the present phase count from its beginning as before, so a shorter one may
+    /// be due at once; what has been done is not undone.
+    pub fn configure(&mut self, settings: Settings) {
+        self.settings = settings.sound();
+    }
+
     /// When [`Event::Tick`] is due at the latest. `None` while nothing but another event can change anything.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {

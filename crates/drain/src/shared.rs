@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::plan::{Order, Phase};
+use crate::plan::{Order, Phase, Settings};
 use crate::ticket::Exit;
 
 /// How many bells tickets are spread over, so that workers whose sessions begin and end waits rarely meet at one lock.
@@ -81,8 +81,9 @@ struct Counts {
 pub(crate) struct Shared {
     /// The time that all stamps count from.
     origin: Instant,
-    /// How long the turns are spread over.
-    spread: Duration,
+    /// Nanoseconds that the turns are spread over. Not changed any more once somebody is asked.
+    spread: AtomicU64,
+    settings: Mutex<Option<Settings>>,
     phase: AtomicU8,
     /// Nanoseconds since `origin` at which the first turn comes, or one of `NOBODY` and `EVERYBODY`.
     turns_from: AtomicU64,
@@ -100,7 +101,8 @@ impl Shared {
     pub(crate) fn new(origin: Instant, spread: Duration) -> Self {
         Self {
             origin,
-            spread,
+            spread: AtomicU64::new(nanos(spread)),
+            settings: Mutex::new(None),
             phase: AtomicU8::new(Phase::Serving as u8),
             turns_from: AtomicU64::new(NOBODY),
             counts: Apart::default(),
@@ -162,7 +164,7 @@ impl Shared {
             NOBODY => None,
             EVERYBODY => Some(self.origin),
             from => {
-                let offset = self.spread.mul_f64(place);
+                let offset = Duration::from_nanos(self.spread.load(Ordering::Relaxed)).mul_f64(place);
                 self.origin.checked_add(Duration::from_nanos(from).saturating_add(offset))
             }
         }
@@ -254,6 +256,24 @@ impl Shared {
         }
     }
 
+    /// Keeps settings for the controller and wakes it. Of several only the last count.
+    pub(crate) fn put_settings(&self, settings: Settings) {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Some(settings);
+        self.news.notify_one();
+    }
+
+    /// The settings given since this was last called.
+    pub(crate) fn take_settings(&self) -> Option<Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Spreads the turns over another time, unless somebody has been told his turn already.
+    pub(crate) fn spread_over(&self, spread: Duration) {
+        if self.turns_from.load(Ordering::Acquire) == NOBODY {
+            self.spread.store(nanos(spread), Ordering::Relaxed);
+        }
+    }
+
     /// The orders given since this was last called, oldest first.
     pub(crate) fn take_orders(&self) -> Vec<(Instant, Order)> {
         std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
@@ -264,6 +284,10 @@ impl Shared {
             self.news.notify_one();
         }
     }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The present time by the runtime's clock, which is the system's monotonic clock unless a test has stopped it.

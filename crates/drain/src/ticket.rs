@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::plan::{Order, Phase};
+use crate::plan::{Order, Phase, Settings};
 use crate::shared::{Shared, Tally, now};
 
 /// 2^64 divided by the golden ratio, rounded to an odd number.
@@ -79,6 +79,12 @@ impl Drain {
     /// Gives an order, stamped with the present time. What it leads to is decided by [`Plan`](crate::Plan).
     pub fn order(&self, order: Order) {
         self.shared.put_order(now(), order);
+    }
+
+    /// Puts other settings in force, also in the middle of a shutdown: a longer `drain_timeout` gives those who still stay
+    /// more time. The spread holds as it is once the first have been asked.
+    pub fn configure(&self, settings: Settings) {
+        self.shared.put_settings(settings);
     }
 
     /// How many sessions are open and how many ended in which way, since the start of the process.

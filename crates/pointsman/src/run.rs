@@ -181,7 +181,7 @@ impl Process {
             let plane = proxy::Service {
                 name: Arc::from(service.name.as_str()),
                 route: Arc::clone(route),
-                options: options(service, *limit),
+                options: options(service, *limit).into(),
                 hints: Arc::new(LateEar(Arc::clone(ear))),
             };
             (plane, service.listen.clone())

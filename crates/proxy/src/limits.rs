@@ -50,12 +50,12 @@ impl Limit {
 #[derive(Debug)]
 pub(crate) struct Places {
     taken: AtomicUsize,
-    most: usize,
+    most: AtomicUsize,
 }
 
 impl Places {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { taken: AtomicUsize::new(0), most })
+        Arc::new(Self { taken: AtomicUsize::new(0), most: AtomicUsize::new(most) })
     }
 
     /// A place, if one is left.
@@ -66,7 +66,7 @@ impl Places {
     fn enter(&self) -> bool {
         // Adding first and looking then never lets in one too many; at worst two who ask for the last place at the same moment
         // are both refused.
-        if self.taken.fetch_add(1, Ordering::Relaxed) < self.most {
+        if self.taken.fetch_add(1, Ordering::Relaxed) < self.most() {
             return true;
         }
         self.leave();
@@ -79,7 +79,12 @@ impl Places {
 
     /// How many there are.
     pub(crate) fn most(&self) -> usize {
-        self.most
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many there are. Who has a place keeps it, even if there are fewer now.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
     }
 
     /// How many are taken.
@@ -130,6 +135,11 @@ impl Limits {
     pub(crate) fn new(service: usize, per_source: usize, total: Arc<Places>, scarcity: Scarcity) -> Arc<Self> {
         let sources = (per_source > 0).then(|| Sources::new(per_source));
         Arc::new(Self { service: Places::new(service), total, sources, scarcity })
+    }
+
+    /// Changes the most sessions of the service.
+    pub(crate) fn set_service(&self, most: usize) {
+        self.service.set_most(most);
     }
 
     /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is nearest to the client.
@@ -188,6 +198,12 @@ mod tests {
         drop(first);
         assert!(places.take().is_some());
         assert_eq!(places.taken(), 1);
+        let third = places.take();
+        places.set_most(1);
+        drop(third);
+        assert!(places.take().is_none(), "one too many has gone, and there is still none free");
+        places.set_most(2);
+        assert!(places.take().is_some());
     }
 
     #[test]

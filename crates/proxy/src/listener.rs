@@ -8,7 +8,10 @@
 //! What every accepted connection needs (no delay, keepalive, user timeout) is set once here: Linux lets accepted sockets
 //! inherit it from their listener, which saves five system calls a connection.
 //!
-//! Deliberately absent: sockets handed over by systemd or by an older process.
+//! Sockets that somebody else has bound (systemd, or an older process) are taken as they are: with them comes their queue, and
+//! clients in it notice nothing. A worker without one of its own shares one with another worker.
+//!
+//! Deliberately absent: where such sockets come from.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -16,10 +19,11 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use drain::Drain;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::options::Options;
 use crate::service::Service;
+use crate::sockets::Sockets;
 use crate::sockopt;
 use crate::worker::{Running, StartError};
 
@@ -61,6 +65,9 @@ pub enum BindError {
         /// What the system said.
         source: io::Error,
     },
+    /// A listening socket that somebody else has bound cannot be used.
+    #[error("a listening socket that was given to this process cannot be used")]
+    Given(#[source] io::Error),
 }
 
 impl BindError {
@@ -108,17 +115,36 @@ impl Bound {
         max_connections: usize,
         services: impl IntoIterator<Item = (Service, Vec<SocketAddr>)>,
     ) -> Result<Self, BindError> {
+        let nothing_given = services.into_iter().map(|(service, addrs)| (service, addrs, Vec::new()));
+        Self::bind_or_take(workers, max_connections, nothing_given)
+    }
+
+    /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given: those of one address in one
+    /// list. They may be in use by another process at the same time, which then shares the clients.
+    ///
+    /// # Errors
+    ///
+    /// The first address that cannot be bound, or given socket that cannot be used, and why.
+    pub fn bind_or_take(
+        workers: NonZeroUsize,
+        max_connections: usize,
+        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<Vec<TcpListener>>)>,
+    ) -> Result<Self, BindError> {
         let mut bound = Self {
             services: Vec::new(),
             entrances: (0..workers.get()).map(|_| Vec::new()).collect(),
             max_connections,
             addrs: Vec::new(),
         };
-        for (number, (service, addrs)) in services.into_iter().enumerate() {
-            let mut real = Vec::with_capacity(addrs.len());
+        for (number, (service, addrs, given)) in services.into_iter().enumerate() {
+            let options = service.options.now();
+            let mut real = Vec::with_capacity(addrs.len() + given.len());
             for addr in addrs {
                 let at = |source| BindError::new(addr, source);
-                real.push(bound.bind_one(number, addr, &service.options).map_err(at)?);
+                real.push(bound.bind_one(number, addr, &options).map_err(at)?);
+            }
+            for sockets in given {
+                real.extend(bound.take(number, sockets, &options).map_err(BindError::Given)?);
             }
             bound.addrs.push(real);
             bound.services.push(Arc::new(service));
@@ -142,6 +168,38 @@ impl Bound {
             entrances.push(Entrance { service, socket: socket.into(), addr: real });
         }
         Ok(real)
+    }
+
+    /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket gets a worker, since nobody
+    /// else would empty its queue, and every worker gets a socket.
+    fn take(&mut self, service: usize, sockets: Vec<TcpListener>, options: &Options) -> io::Result<Option<SocketAddr>> {
+        let Some(addr) = sockets.first().map(TcpListener::local_addr).transpose()? else { return Ok(None) };
+        for socket in &sockets {
+            let socket = SockRef::from(socket);
+            socket.set_nonblocking(true)?;
+            sockopt::prepare(&socket, options)?;
+            // Also sets the length of the queue anew, if it listens already.
+            socket.listen(BACKLOG)?;
+        }
+        let missing = self.entrances.len().saturating_sub(sockets.len());
+        let shared =
+            sockets.iter().cycle().take(missing).map(TcpListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let workers = self.entrances.len().max(1);
+        for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
+            if let Some(entrances) = self.entrances.get_mut(number % workers) {
+                entrances.push(Entrance { service, socket, addr });
+            }
+        }
+        Ok(Some(addr))
+    }
+
+    /// Second handles on all sockets.
+    ///
+    /// # Errors
+    ///
+    /// If there are no file descriptors for them.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        Sockets::of(self.entrances.iter().flatten())
     }
 
     /// The addresses of each service, in the order they were given, with the ports that the kernel chose.
@@ -187,7 +245,7 @@ mod tests {
 
     fn service() -> Service {
         let (_, route) = Points::new();
-        Service { name: "s".into(), route, options: Options::default(), hints: Arc::new(NoHints) }
+        Service { name: "s".into(), route, options: Options::default().into(), hints: Arc::new(NoHints) }
     }
 
     fn two() -> NonZeroUsize {
@@ -221,6 +279,21 @@ mod tests {
     fn an_address_of_nobody_is_an_error() {
         let error = Bound::bind(two(), 10, [(service(), vec!["192.0.2.1:0".parse().unwrap()])]).unwrap_err();
         assert!(matches!(error, BindError::NotHere { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn given_sockets_all_have_a_worker_and_every_worker_has_one() {
+        let socket = || TcpListener::bind("127.0.0.1:0").unwrap();
+        for count in [1, 2, 3] {
+            let first = socket();
+            let addr = first.local_addr().unwrap();
+            let sockets: Vec<_> = (0..count).map(|_| first.try_clone().unwrap()).collect();
+            let bound = Bound::bind_or_take(two(), 10, [(service(), Vec::new(), vec![sockets, Vec::new()])]).unwrap();
+            assert_eq!(bound.local_addrs(), [vec![addr]]);
+            let shares: Vec<usize> = bound.entrances.iter().map(Vec::len).collect();
+            assert_eq!(shares, if count == 3 { [2, 1] } else { [1, 1] }, "{count}");
+            assert_eq!(bound.sockets().unwrap().all().len(), shares.iter().sum::<usize>());
+        }
     }
 
     #[test]

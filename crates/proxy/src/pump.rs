@@ -118,7 +118,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         let waker = Waker::from(Arc::clone(&bell));
         let seat = self.seat;
         let mut news = pin!(seat.news.notified());
-        self.silence.watch(&seat.shared.service.options, self.heard, &waker);
+        self.silence.watch(&seat.shared.service.options.now(), self.heard, &waker);
         let reason = poll_fn(|cx| {
             let rung = bell.was_rung();
             if rung {
@@ -199,7 +199,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             self.silence.excuse();
         }
         let facts = Facts { heard: self.heard, moved: self.requests.moved(), standing: self.ledger.standing() };
-        self.silence.judge(&self.seat.shared.service.options, facts, waker)
+        self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
@@ -223,7 +223,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             return Poll::Ready(reason);
         }
         if self.first.is_some() && !self.half_close.is_set() {
-            self.half_close.set(self.seat.shared.service.options.half_close_timeout, waker);
+            self.half_close.set(self.seat.shared.service.options.now().half_close_timeout, waker);
         }
         if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
             return Poll::Ready(Reason::Drained);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use route::{Route, Target};
 
-use crate::options::Options;
+use crate::tuning::Tuning;
 
 /// Everything the sessions of one service have in common.
 #[derive(Clone)]
@@ -15,14 +15,17 @@ pub struct Service {
     /// Where its sessions go.
     pub route: Arc<Route>,
     /// Its settings.
-    pub options: Options,
+    pub options: Tuning,
     /// Who is told what its sessions notice about the target.
     pub hints: Arc<dyn Hints>,
 }
 
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Service")
+            .field("name", &self.name)
+            .field("options", &self.options.now())
+            .finish_non_exhaustive()
     }
 }
 

@@ -93,7 +93,8 @@ impl Session {
         ticket: &Ticket,
     ) -> Result<(Arc<Target>, TcpStream), Reason> {
         let Seat { shared, block, .. } = &*self.seat;
-        let (service, options) = (&shared.service, &shared.service.options);
+        let service = &shared.service;
+        let options = service.options.now();
         let hold_until = Instant::now() + options.hold_timeout;
         let mut attempts: Option<Attempts> = None;
         loop {
@@ -109,7 +110,7 @@ impl Session {
             });
             let dialled = tokio::select! {
                 biased;
-                dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
+                dialled = dial::connect(target.addr(), &options, attempt.until) => dialled,
                 () = self.overtaken(&target, ticket) => {
                     // A dead master swallows the dial, and the points have moved on: no use in waiting for its timeout.
                     if ticket.is_cut() {

@@ -61,6 +61,11 @@ impl Silence {
 
     /// Why the session should end, if it should. To be asked after everything that had come was moved.
     pub(crate) fn judge(&mut self, options: &Options, facts: Facts, waker: &Waker) -> Option<Reason> {
+        if !self.alarm.is_set() {
+            // A reload may have turned it on.
+            self.watch(options, facts.heard, waker);
+            return None;
+        }
         if !self.alarm.is_due(waker) {
             return None;
         }

@@ -19,10 +19,10 @@ pub(crate) fn prepare(socket: &Socket, options: &Options) -> io::Result<()> {
         let between = (idle / 4).max(Duration::from_secs(1));
         let keepalive = TcpKeepalive::new().with_time(idle).with_interval(between).with_retries(KEEPALIVE_PROBES);
         socket.set_tcp_keepalive(&keepalive)?;
+    } else {
+        socket.set_keepalive(false)?;
     }
-    if !options.user_timeout.is_zero() {
-        socket.set_tcp_user_timeout(Some(options.user_timeout))?;
-    }
+    socket.set_tcp_user_timeout(Some(options.user_timeout))?;
     Ok(())
 }
 

@@ -61,7 +61,7 @@ impl House {
         let (points, route) = Points::new();
         let heard = Arc::<Heard>::default();
         let hints = Arc::clone(&heard) as Arc<dyn Hints>;
-        let service = Service { name: "s".into(), route, options, hints };
+        let service = Service { name: "s".into(), route, options: options.into(), hints };
         let workers = NonZeroUsize::new(workers).unwrap();
         let bound = Bound::bind(workers, max_connections, [(service, vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
         let addr = bound.local_addrs()[0][0];
@@ -212,7 +212,8 @@ pub(crate) fn seat() -> (Points, Seat) {
     let (mut points, route) = Points::new();
     let addr = "127.0.0.1:1".parse().unwrap();
     points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
-    let service = Arc::new(Service { name: "s".into(), route, options: Options::default(), hints: Arc::new(NoHints) });
+    let service =
+        Arc::new(Service { name: "s".into(), route, options: Options::default().into(), hints: Arc::new(NoHints) });
     let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
     let shared = Arc::new(Shared { service, limits, held: Places::new(1) });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();

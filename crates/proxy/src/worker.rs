@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use crate::entrance;
 use crate::limits::{Limits, Places, Scarcity};
 use crate::listener::{Bound, Entrance};
+use crate::options::Options;
 use crate::service::Service;
 use crate::stats::{Block, Stats};
 
@@ -116,6 +117,7 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub struct Running {
     stats: Stats,
+    shared: Vec<Arc<Shared>>,
     total: Arc<Places>,
     scarcity: Scarcity,
     heartbeats: Vec<Heartbeat>,
@@ -130,15 +132,17 @@ impl Running {
         let stats = Stats::new(entrances.len(), services.iter().map(|service| Arc::clone(&service.name)));
         let (total, scarcity) = (Places::new(max_connections), Scarcity::default());
         let shared = |service: Arc<Service>| {
-            let (most, per_source) = (service.options.max_connections, service.options.max_connections_per_source);
+            let options = service.options.now();
+            let (most, per_source) = (options.max_connections, options.max_connections_per_source);
             let limits = Limits::new(most, per_source, Arc::clone(&total), scarcity.clone());
-            let held = Places::new(service.options.max_held);
+            let held = Places::new(options.max_held);
             Arc::new(Shared { service, limits, held })
         };
         let shared: Vec<Arc<Shared>> = services.into_iter().map(shared).collect();
         let (end, ended) = mpsc::channel(entrances.len().max(1));
         let (heartbeats, threads) = (Vec::new(), Vec::new());
-        let mut running = Self { stats, total: Arc::clone(&total), scarcity, heartbeats, threads, ended };
+        let mut running =
+            Self { stats, shared: shared.clone(), total: Arc::clone(&total), scarcity, heartbeats, threads, ended };
         // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
         let mut workers = Vec::with_capacity(entrances.len());
         for (number, entrances) in entrances.into_iter().enumerate() {
@@ -185,6 +189,20 @@ impl Running {
     #[must_use]
     pub fn scarcity(&self) -> &Scarcity {
         &self.scarcity
+    }
+
+    /// Changes the settings of a service, by its number, while it runs: see [`Tuning`](crate::Tuning) for what that means to
+    /// sessions that are there already. `max_connections_per_source` stays what it was.
+    pub fn tune(&self, service: usize, options: Options) {
+        let Some(shared) = self.shared.get(service) else { return };
+        shared.limits.set_service(options.max_connections);
+        shared.held.set_most(options.max_held);
+        shared.service.options.set(options);
+    }
+
+    /// Changes the most client connections of all services together.
+    pub fn allow(&self, total: usize) {
+        self.total.set_most(total);
     }
 
     /// Client connections of all services now, and the most there may be.
@@ -259,9 +277,11 @@ impl Seat {
         let mut next = Phase::Draining;
         loop {
             let moved = route.moved();
+            let tuned = shared.service.options.changed();
             news.notify_waiters();
             tokio::select! {
                 () = moved => {}
+                () = tuned => {}
                 () = drain.reached(next), if next <= Phase::Cutting => {
                     next = if next == Phase::Draining { Phase::Cutting } else { Phase::Stopped };
                 }

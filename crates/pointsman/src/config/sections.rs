@@ -125,7 +125,7 @@ section! {
         ///
         /// A source is an IPv4 address, or the first 64 bits of an IPv6 one. Behind a load balancer or NAT many clients share
         /// one. Answered as max_connections is.
-        max_connections_per_source: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Live;
+        max_connections_per_source: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Restart;
         /// What a candidate has to prove before traffic goes to it: role, ping or tcp.
         ///
         /// "role" wants ROLE to say master and PING to be answered; "ping" only the latter, for a user that may not run ROLE;
