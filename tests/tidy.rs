@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pointsman", &["drain", "probe", "proxy", "route", "sentinel"]),
     ("sentinel", &["resp", "route"]),
     ("proxy", &["drain", "resp", "route"]),
-    ("xtask", &["harness"]),
+    ("xtask", &["harness", "load"]),
 ];
 
 /// Files that decide: no runtime, no socket, no clock of their own, no log.

@@ -29,6 +29,18 @@ pub(crate) fn for_failovers() -> Result<(), String> {
     Ok(())
 }
 
+/// Installs what the measurement of traffic needs on the system: Redis, and what brings a private network up.
+///
+/// # Errors
+/// As [`whatever_is_missing`]; the latter may be missing.
+pub(crate) fn for_traffic() -> Result<(), String> {
+    install(&[REDIS])?;
+    if let Err(why) = install(&[IPROUTE]) {
+        println!("{why}");
+    }
+    Ok(())
+}
+
 fn install(needs: &[Need]) -> Result<(), String> {
     let missing = missing(needs);
     match plan(&missing, machine(&missing)) {

@@ -41,7 +41,10 @@ enum Command {
         args: Vec<OsString>,
     },
     /// Measure, beside what people use today.
-    #[command(subcommand)]
+    ///
+    /// CPU, throughput, latency, bulk, memory and connections of pointsman, haproxy (2.6, 3.0, tuned), nginx, twemproxy and Envoy in
+    /// one interleaved run, one thread each. Fetches the other proxies into a folder below target/. Load and Redis share one core,
+    /// the proxy has another; as root everything happens in a network namespace of its own. Leaves nothing behind.
     Bench(bench::Bench),
     /// What CI checks: formatting, lints, tests, documentation, dependencies.
     Ci,

@@ -4,14 +4,32 @@
 //! that it saw, so that a number can be traced to the runs behind it.
 
 mod failover;
+mod machine;
+mod peers;
+mod raw;
+mod space;
+mod stats;
+mod traffic;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// What can be measured.
+/// What can be measured; without a name, the traffic.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    traffic: traffic::Options,
+}
+
 #[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
+enum What {
     /// Failovers with writers that count: what is lost, and for how long nobody can write.
     ///
     /// Planned failover, SIGKILL, SIGSTOP and network partition of the master, through pointsman and through haproxy as the
@@ -25,7 +43,23 @@ pub(crate) enum Bench {
 /// # Errors
 /// In words, if it cannot begin or cannot be brought to its end.
 pub(crate) fn run(bench: &Bench) -> Result<ExitCode, String> {
-    match bench {
-        Bench::Failover(options) => failover::run(options),
+    match &bench.what {
+        None => traffic::run(&bench.traffic),
+        Some(What::Failover(options)) => failover::run(options),
     }
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "a panic".to_owned())
+}
+
+/// Set by the first signal that asks to end; the second ends at once, and the kernel then ends what was started.
+fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
 }

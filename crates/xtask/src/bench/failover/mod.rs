@@ -5,30 +5,27 @@
 //!
 //! Deliberately absent: leaving out runs that look odd. What disturbed a run (load, waiting for a core) stands beside it.
 
-mod machine;
 mod observer;
 mod phase;
 mod record;
 mod report;
 mod samples;
 mod scene;
-mod space;
-mod stats;
 mod table;
 mod targets;
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use clap::Args;
 use harness::{Partition, find_in_path, in_private_namespace, loopback_up};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::raw::{Raw, benches};
+use super::stats::short;
+use super::{machine, space, stop_on_signals, words};
 use crate::{build, install};
 use record::{Measure, Proxy, Record, Scenario};
 use scene::{RATE, Stage, WRITERS};
@@ -108,12 +105,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         println!("The partition scenario is skipped: {why}. It needs root, nftables and iproute2.");
     }
     let haproxy = find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
-    let described = machine::describe(&program, &haproxy, options.namespaced);
+    let versions = [("haproxy", machine::said(Command::new(&haproxy).arg("-v")))];
+    let described = machine::describe(&program, options.namespaced, &versions);
     let sentence = machine::sentence(&described);
     println!("{sentence}");
     let mut raw = match &options.raw {
         Some(file) => Some(Raw::at(file)?),
-        None if options.whole() => Some(Raw::create()?),
+        None if options.whole() => Some(Raw::create("failover")?),
         None => None,
     };
     if let Some(raw) = &mut raw {
@@ -171,7 +169,7 @@ fn play_all(
 }
 
 fn progress(record: &Record) -> String {
-    let text = |measure| record.value(measure).map_or_else(|| "?".to_owned(), table::short);
+    let text = |measure| record.value(measure).map_or_else(|| "?".to_owned(), short);
     format!(
         "{} acknowledged, {} lost, {} errors, gap {} ms (Sentinel {} ms), {} on the old master",
         text(Measure::Acknowledged),
@@ -194,64 +192,11 @@ fn conclude(records: &[Record], targets: &[Target]) {
     }
 }
 
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "a panic".to_owned())
-}
-
 fn space_for_partitions(namespaced: bool) -> Result<(), String> {
     if namespaced && in_private_namespace() {
         loopback_up()?;
     }
     Partition::possible()
-}
-
-/// The file of raw data, which is only added to.
-#[derive(Debug)]
-struct Raw {
-    name: String,
-    file: File,
-}
-
-impl Raw {
-    fn at(file: &Path) -> Result<Self, String> {
-        let name = file.display().to_string();
-        let opened = File::options().write(true).create_new(true).open(file);
-        opened.map(|file| Self { name: name.clone(), file }).map_err(|error| format!("{name}: {error}"))
-    }
-
-    /// The first number that is free.
-    fn create() -> Result<Self, String> {
-        let folder = benches().join("runs");
-        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        for number in 1..10_000 {
-            let name = format!("failover-{number}.jsonl");
-            match File::options().write(true).create_new(true).open(folder.join(&name)) {
-                Ok(file) => return Ok(Self { name, file }),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(format!("{name}: {error}")),
-            }
-        }
-        Err(format!("{} is full", folder.display()))
-    }
-
-    fn line(&mut self, line: &str) -> Result<(), String> {
-        writeln!(self.file, "{line}").map_err(|error| format!("{}: {error}", self.name))
-    }
-}
-
-fn benches() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches")
-}
-
-/// Set by the first signal that asks to end; the second ends at once, and the kernel then ends what was started.
-fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    Ok(stop)
 }
 
 #[cfg(test)]

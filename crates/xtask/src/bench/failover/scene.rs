@@ -17,9 +17,10 @@ use harness::{
 use serde_json::{Value, json};
 
 use super::observer::Observer;
+use super::phase;
 use super::record::{Measure, Proxy, Record, Scenario};
 use super::samples::{unacknowledged, writes_after};
-use super::{machine, phase};
+use crate::bench::machine;
 
 /// Writers, each with one connection.
 pub(super) const WRITERS: usize = 16;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::record::{Measure, Proxy, Record, Scenario};
-use super::stats::spread;
+use crate::bench::stats::{short, spread};
 
 /// The three columns of one scenario's table, if it was run at all.
 pub(super) fn rows(records: &[Record], scenario: Scenario) -> Option<Vec<[String; 3]>> {
@@ -54,23 +54,6 @@ pub(super) fn markdown(rows: &[[String; 3]]) -> String {
     text
 }
 
-/// A number with what matters of it: thousands grouped, decimals only below ten.
-pub(super) fn short(value: f64) -> String {
-    let decimals = usize::from(value.abs() < 10.0 && (value - value.round()).abs() > 0.04);
-    let text = format!("{:.decimals$}", value.abs());
-    let (whole, fraction) = text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
-    let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    let nothing = text.chars().all(|digit| digit == '0' || digit == '.');
-    let sign = if value < 0.0 && !nothing { "-" } else { "" };
-    if fraction.is_empty() { format!("{sign}{grouped}") } else { format!("{sign}{grouped}.{fraction}") }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -81,16 +64,6 @@ mod tests {
         let mut values = BTreeMap::from([(Measure::Lost, lost)]);
         values.extend(gap.map(|gap| (Measure::Gap, gap)));
         Record { scenario: Scenario::Planned, proxy, run: 1, values, more: serde_json::Value::Null }
-    }
-
-    #[test]
-    fn numbers_are_short_and_grouped() {
-        let cases =
-            [(0.0, "0"), (7008.0, "7,008"), (1_234_567.4, "1,234,567"), (3.26, "3.3"), (12.6, "13"), (999.6, "1,000")];
-        for (value, text) in cases {
-            assert_eq!(short(value), text);
-        }
-        assert_eq!([short(-1500.0), short(-0.3), short(-0.01)], ["-1,500", "-0.3", "0"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What pointsman promises, held against the runs.
 
 use super::record::{Measure, Proxy, Record, Scenario};
-use super::table::short;
+use crate::bench::stats::short;
 
 /// One promise and what became of it.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use harness::Binary;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The machine and the versions of everything.
-pub(super) fn describe(program: &Path, haproxy: &Path, namespaced: bool) -> Value {
+pub(super) fn describe(program: &Path, namespaced: bool, others: &[(&str, Option<String>)]) -> Value {
+    let others: Map<String, Value> = others.iter().map(|(name, said)| ((*name).to_owned(), json!(said))).collect();
     json!({
         "cpu": cpu(&read("/proc/cpuinfo")),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
@@ -17,7 +18,7 @@ pub(super) fn describe(program: &Path, haproxy: &Path, namespaced: bool) -> Valu
         "network_namespace": namespaced,
         "pointsman": said(Command::new(program).arg("--version")),
         "revision": revision(),
-        "haproxy": said(Command::new(haproxy).arg("-v")),
+        "others": others,
         "redis": redis(),
     })
 }
@@ -26,13 +27,14 @@ pub(super) fn describe(program: &Path, haproxy: &Path, namespaced: bool) -> Valu
 pub(super) fn sentence(machine: &Value) -> String {
     let text = |key: &str| machine.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
     let cores = machine.get("cores").and_then(Value::as_u64).unwrap_or(0);
+    let others = machine.get("others").and_then(Value::as_object).into_iter().flatten();
+    let others: String = others.map(|(name, said)| format!("{}, ", said.as_str().unwrap_or(name))).collect();
     format!(
-        "{cores} cores of {}, Linux {}; {} ({}), {}, Redis and Sentinel {}.",
+        "{cores} cores of {}, Linux {}; {} ({}), {others}Redis and Sentinel {}.",
         text("cpu"),
         text("kernel"),
         text("pointsman"),
         text("revision"),
-        text("haproxy"),
         text("redis")
     )
 }
@@ -69,12 +71,23 @@ fn memory(info: &str) -> Option<u64> {
 }
 
 /// The first line that a command prints.
-fn said(command: &mut Command) -> Option<String> {
+pub(super) fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().next()?;
-    // haproxy adds its home page.
-    Some(line.split(" - http").next().unwrap_or(line).to_owned())
+    text.lines().next().map(tidy)
+}
+
+/// A version as it was said, without the home page that haproxy adds and the path that Envoy begins with.
+pub(super) fn tidy(line: &str) -> String {
+    let line = line.split(" - http").next().unwrap_or(line).trim();
+    match line.split_once("  version: ") {
+        Some((program, version)) => {
+            let name = program.rsplit('/').next().unwrap_or(program);
+            let number = version.split('/').nth(1).unwrap_or(version);
+            format!("{name} {number}")
+        }
+        None => line.to_owned(),
+    }
 }
 
 /// `v=` of what redis-server says of itself.
@@ -94,6 +107,13 @@ fn revision() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_are_told_in_a_few_words() {
+        assert_eq!(tidy("HAProxy version 3.0.11 2026/05/20 - https://x/"), "HAProxy version 3.0.11 2026/05/20");
+        assert_eq!(tidy("/a/b/envoy  version: f2/1.40.0/Clean/RELEASE/BoringSSL"), "envoy 1.40.0");
+        assert_eq!(tidy("nginx version: nginx/1.22.1"), "nginx version: nginx/1.22.1");
+    }
 
     #[test]
     fn what_the_kernel_tells_is_read() {

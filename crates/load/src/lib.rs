@@ -1,0 +1,134 @@
+//! Load for measurements, on one core: requests as fast as they go, at a fixed rate, new connections, idle ones; and a backend.
+//!
+//! The backend ("sink") lives in the same event loop as the clients. It answers every GET with the same 64 bytes and costs
+//! less than a Redis, so that the proxy between the two is what limits. Between measurements the loop goes on serving it:
+//! a sentinel watches it as it would watch a master, and probes must find it alive.
+//!
+//! Each job runs for a bounded time, checks the length and the beginning of every reply, and brings along what the processes
+//! used of the machine in exactly the time in which it counted ([`Window`]).
+//!
+//! Deliberately absent: threads beyond the one, since generator and backend share a core by design; retries; any use of the
+//! crates under test.
+
+mod churn;
+mod closed;
+mod engine;
+mod idle;
+mod meter;
+mod open;
+mod peer;
+mod sink;
+mod tally;
+mod wire;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+
+pub use churn::Churn;
+pub use closed::{Closed, Rate};
+pub use engine::Engine;
+pub use idle::{Idle, Memory};
+pub use meter::{Meter, Window, private_memory};
+pub use open::Open;
+pub use tally::Latency;
+pub use wire::{BIG_KEYS, Workload};
+
+type Job = Box<dyn FnOnce(&mut Engine) + Send>;
+
+/// How long the loop sleeps at most before it looks for a job.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// The thread with the loop. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Loader {
+    jobs: Option<Sender<Job>>,
+    sink: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Loader {
+    /// Starts it on a core, with the sink on a port of `ip` that the kernel chooses.
+    ///
+    /// # Errors
+    /// If there is no such core, port or thread.
+    pub fn start(core: usize, ip: IpAddr) -> io::Result<Self> {
+        let (jobs, inbox) = channel::<Job>();
+        let (said, heard) = channel();
+        let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || {
+            let made = settle_on(core).and_then(|()| Engine::new(SocketAddr::new(ip, 0)));
+            let (engine, made) =
+                made.map_or_else(|error| (None, Err(error)), |(engine, sink)| (Some(engine), Ok(sink)));
+            // Whoever asked waits for the answer.
+            let _ = said.send(made);
+            if let Some(engine) = engine {
+                serve(engine, &inbox);
+            }
+        })?;
+        let sink = heard.recv().map_err(|_| io::Error::other("the thread for load ended"))??;
+        Ok(Self { jobs: Some(jobs), sink, thread: Some(thread) })
+    }
+
+    /// Where the sink listens.
+    #[must_use]
+    pub fn sink(&self) -> SocketAddr {
+        self.sink
+    }
+
+    /// Runs a job on the loop and waits for what it brings.
+    ///
+    /// # Errors
+    /// Of the job.
+    pub fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Engine) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let gone = || io::Error::other("the thread for load is gone");
+        let (answer, result) = channel();
+        let job: Job = Box::new(move |engine| {
+            // The other end waits; if it is gone, nobody wants the result.
+            let _ = answer.send(job(engine));
+        });
+        self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
+        result.recv().map_err(|_| gone())?
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was reported by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Turns until nobody can bring a job any more.
+fn serve(mut engine: Engine, inbox: &Receiver<Job>) {
+    loop {
+        match inbox.try_recv() {
+            Ok(job) => job(&mut engine),
+            Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => {
+                if engine.turn(Some(PATIENCE)).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// One core, and timers that are not rounded to 50 µs.
+fn settle_on(core: usize) -> io::Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores)?;
+    set_current_timer_slack(NonZeroU64::new(1))?;
+    Ok(())
+}

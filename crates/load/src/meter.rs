@@ -1,0 +1,117 @@
+//! What processes used of the machine, read from `/proc` at both ends of a measurement.
+//!
+//! CPU is the sum of `/proc/PID/task/*/schedstat`, in nanoseconds; `/proc/PID/stat` counts whole ticks only. What the machine
+//! did besides (`/proc/stat` less what is ours) tells whether a measurement was disturbed.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// A tick of `/proc/stat`; the kernel shows hundredths of a second to everybody.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Whose CPU is counted.
+#[derive(Debug, Clone, Default)]
+pub struct Meter {
+    /// The processes under test.
+    pub proxy: Vec<u32>,
+    /// All other processes of the measurement; this one is always among them.
+    pub others: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    at: Instant,
+    proxy: Duration,
+    ours: Duration,
+    busy: Duration,
+    stolen: Duration,
+}
+
+/// What was used between two moments. Times are in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Window {
+    /// How long it was.
+    pub seconds: f64,
+    /// CPU of the processes under test.
+    pub proxy: f64,
+    /// CPU of everybody who has nothing to do with the measurement. Counted in ticks, so a little below zero means none.
+    pub foreign: f64,
+    /// Time in which the machine wanted to run and its host did not let it.
+    pub stolen: f64,
+}
+
+impl Meter {
+    pub(crate) fn sample(&self) -> Sample {
+        let proxy: Duration = self.proxy.iter().map(|pid| cpu(*pid)).sum();
+        let ours: Duration = self.others.iter().chain([&std::process::id()]).map(|pid| cpu(*pid)).sum();
+        let (busy, stolen) = machine(&fs::read_to_string("/proc/stat").unwrap_or_default());
+        Sample { at: Instant::now(), proxy, ours: ours + proxy, busy, stolen }
+    }
+}
+
+impl Sample {
+    /// What was used from here to `end`.
+    pub(crate) fn until(&self, end: &Self) -> Window {
+        let between = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
+        Window {
+            seconds: end.at.saturating_duration_since(self.at).as_secs_f64(),
+            proxy: between(self.proxy, end.proxy),
+            foreign: between(self.busy, end.busy) - between(self.ours, end.ours),
+            stolen: between(self.stolen, end.stolen),
+        }
+    }
+}
+
+/// CPU of a process, all its threads together; nothing for one that is gone.
+fn cpu(pid: u32) -> Duration {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
+    let of = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+    };
+    tasks.filter_map(Result::ok).filter_map(of).sum()
+}
+
+/// Busy and stolen time of all cores since the start: user, nice, system, irq, softirq; steal.
+fn machine(stat: &str) -> (Duration, Duration) {
+    let line = stat.lines().next().unwrap_or_default();
+    let ticks: Vec<u32> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let at = |index: usize| TICK * ticks.get(index).copied().unwrap_or(0);
+    ([0, 1, 2, 5, 6].into_iter().map(at).sum(), at(7))
+}
+
+/// Bytes of memory that a process has for itself and has written to; all its processes together, for those that have several.
+#[must_use]
+pub fn private_memory(pids: &[u32]) -> u64 {
+    let of = |pid: &u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:"))?;
+        line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+    };
+    pids.iter().filter_map(of).sum::<u64>() * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_is_not_busy() {
+        let stat = "cpu  100 20 30 9999 7 4 6 50 0 0\ncpu0 1 1 1 1\n";
+        assert_eq!(machine(stat), (Duration::from_millis(1600), Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn this_process_uses_cpu_and_memory() {
+        let meter = Meter { proxy: vec![std::process::id()], others: Vec::new() };
+        let before = meter.sample();
+        let mut sum = 0_u64;
+        while meter.sample().proxy == before.proxy {
+            sum = (0..10_000).fold(sum, |sum, number| sum.wrapping_mul(31).wrapping_add(number));
+        }
+        let window = before.until(&meter.sample());
+        assert!(window.proxy > 0.0 && window.seconds > 0.0, "{window:?} {sum}");
+        assert!(private_memory(&[std::process::id()]) > 4096);
+        assert_eq!(private_memory(&[u32::MAX]), 0);
+    }
+}

@@ -1,0 +1,45 @@
+//! Percentiles of latencies, from all of them: a run of a second has thousands, so nothing needs to be estimated.
+
+use std::time::Duration;
+
+/// The usual percentiles, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Latency {
+    /// How many there were.
+    pub count: usize,
+    /// The median.
+    pub p50: f64,
+    /// 99 of 100 were no slower.
+    pub p99: f64,
+    /// 999 of 1000 were no slower.
+    pub p999: f64,
+}
+
+impl Latency {
+    /// Of these.
+    #[must_use]
+    pub fn of(mut all: Vec<Duration>) -> Self {
+        all.sort_unstable();
+        let at = |thousandths: usize| {
+            // The smallest value that at least so many are no larger than.
+            let rank = (all.len() * thousandths).div_ceil(1000).max(1) - 1;
+            all.get(rank).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
+        };
+        Self { count: all.len(), p50: at(500), p99: at(990), p999: at(999) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let of = |numbers: &mut dyn Iterator<Item = u64>| Latency::of(numbers.map(Duration::from_micros).collect());
+        let latency = of(&mut (1..=1000).rev());
+        assert_eq!([latency.p50, latency.p99, latency.p999].map(f64::round), [500.0, 990.0, 999.0]);
+        let latency = of(&mut [7].into_iter());
+        assert_eq!((latency.count, latency.p50.round(), latency.p999.round()), (1, 7.0, 7.0));
+        assert!(of(&mut [].into_iter()).p50.is_nan());
+    }
+}

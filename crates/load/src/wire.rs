@@ -1,0 +1,203 @@
+//! Requests, the replies they have to get, and what the sink answers: text only.
+//!
+//! The sink speaks as much Redis as it takes to be watched by a sentinel and verified as a master.
+
+use std::fmt::Write as _;
+
+/// Length of a small value.
+const SMALL: usize = 64;
+/// The keys of the big values, with their sizes; a Redis has to hold them before [`Workload::Get`] is run.
+pub const BIG_KEYS: [(&str, usize); 2] = [("bulk:64KiB", 64 << 10), ("bulk:1MiB", 1 << 20)];
+/// What the sink calls itself.
+const RUN_ID: &str = "51a451a451a451a451a451a451a451a451a451a4";
+/// The longest command that the sink reads.
+const LONGEST: usize = 64 << 10;
+
+/// What one request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// GET of 64 bytes.
+    Small,
+    /// PING.
+    Ping,
+    /// GET of so many bytes, a size of [`BIG_KEYS`].
+    Get(usize),
+    /// SET of so many bytes, a size of [`BIG_KEYS`].
+    Set(usize),
+}
+
+impl Workload {
+    /// The bytes to send.
+    #[must_use]
+    pub fn request(self) -> Vec<u8> {
+        match self {
+            Self::Small => command(&[b"GET", small_key()]),
+            Self::Ping => command(&[b"PING"]),
+            Self::Get(size) => command(&[b"GET", big_key(size).as_bytes()]),
+            Self::Set(size) => command(&[b"SET", big_key(size).as_bytes(), &value(size)]),
+        }
+    }
+
+    /// The bytes that answer it.
+    #[must_use]
+    pub fn reply(self) -> Vec<u8> {
+        match self {
+            Self::Small => bulk(&value(SMALL)),
+            Self::Ping => b"+PONG\r\n".to_vec(),
+            Self::Get(size) => bulk(&value(size)),
+            Self::Set(_) => b"+OK\r\n".to_vec(),
+        }
+    }
+
+    /// What a Redis must be told before it can answer; nothing for PING.
+    #[must_use]
+    pub fn preparation(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Small => Some(command(&[b"SET", small_key(), &value(SMALL)])),
+            Self::Ping => None,
+            Self::Get(size) | Self::Set(size) => Some(Self::Set(size).request()),
+        }
+    }
+
+    /// Bytes of the value that a request or its reply carries.
+    #[must_use]
+    pub fn payload(self) -> usize {
+        match self {
+            Self::Small => SMALL,
+            Self::Ping => 0,
+            Self::Get(size) | Self::Set(size) => size,
+        }
+    }
+}
+
+fn small_key() -> &'static [u8] {
+    b"key:000000000042"
+}
+
+fn big_key(size: usize) -> &'static str {
+    BIG_KEYS.iter().find(|(_, known)| *known == size).map_or("bulk:other", |(key, _)| key)
+}
+
+fn value(size: usize) -> Vec<u8> {
+    vec![b'x'; size]
+}
+
+fn bulk(value: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+}
+
+fn command(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(bulk(word));
+    }
+    bytes
+}
+
+/// What the sink found at the front of the bytes it got.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Front {
+    /// More bytes are needed.
+    Partial,
+    /// A command of so many bytes.
+    Command(usize, Vec<Vec<u8>>),
+    /// Nothing that it understands.
+    Nonsense,
+}
+
+/// Reads one command: an array of bulk strings, or a line of words.
+pub(crate) fn front(bytes: &[u8]) -> Front {
+    let Some((line, mut at)) = line(bytes, 0) else {
+        return if bytes.len() > LONGEST { Front::Nonsense } else { Front::Partial };
+    };
+    let Some(count) = line.strip_prefix(b"*") else {
+        let words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        return Front::Command(at, words.map(<[u8]>::to_vec).collect());
+    };
+    let Some(count) = number(count).filter(|count| *count <= 64) else { return Front::Nonsense };
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let Some((header, body)) = self::line(bytes, at) else { return Front::Partial };
+        let length = header.strip_prefix(b"$").and_then(number).filter(|length| *length <= LONGEST);
+        let Some(length) = length else { return Front::Nonsense };
+        let Some(word) = bytes.get(body..body + length) else { return Front::Partial };
+        words.push(word.to_vec());
+        at = body + length + 2;
+        if bytes.len() < at {
+            return Front::Partial;
+        }
+    }
+    Front::Command(at, words)
+}
+
+fn line(bytes: &[u8], from: usize) -> Option<(&[u8], usize)> {
+    let rest = bytes.get(from..)?;
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    Some((rest.get(..end)?, from + end + 2))
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The sink's answer to a command, as a master without replicas would give it.
+pub(crate) fn answer(words: &[Vec<u8>], out: &mut Vec<u8>) {
+    let word = |index: usize| words.get(index).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+    match word(0).as_slice() {
+        b"" => {}
+        b"GET" => out.extend(Workload::Small.reply()),
+        b"PING" => out.extend_from_slice(b"+PONG\r\n"),
+        b"ROLE" => out.extend_from_slice(b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"),
+        b"INFO" => out.extend(bulk(info().as_bytes())),
+        b"AUTH" | b"CLIENT" | b"SELECT" => out.extend_from_slice(b"+OK\r\n"),
+        b"PUBLISH" => out.extend_from_slice(b":0\r\n"),
+        b"SUBSCRIBE" => {
+            for (index, channel) in words.iter().skip(1).enumerate() {
+                out.extend_from_slice(b"*3\r\n$9\r\nsubscribe\r\n");
+                out.extend(bulk(channel));
+                out.extend(format!(":{}\r\n", index + 1).into_bytes());
+            }
+        }
+        _ => out.extend_from_slice(b"-ERR unknown command\r\n"),
+    }
+}
+
+fn info() -> String {
+    let mut text = String::from("# Server\r\nredis_version:7.0.15\r\n");
+    let _ = write!(text, "run_id:{RUN_ID}\r\nuptime_in_seconds:1000\r\n");
+    text.push_str("# Replication\r\nrole:master\r\nconnected_slaves:0\r\nmaster_repl_offset:0\r\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_back_word_by_word_and_never_before_its_end() {
+        let request = Workload::Small.request();
+        let words = vec![b"GET".to_vec(), small_key().to_vec()];
+        assert_eq!(front(&request), Front::Command(request.len(), words));
+        for end in 0..request.len() {
+            assert_eq!(front(&request[..end]), Front::Partial, "{end}");
+        }
+        assert_eq!(front(b"PING  now\r\n*"), Front::Command(11, vec![b"PING".to_vec(), b"now".to_vec()]));
+        assert_eq!(front(b"*x\r\n"), Front::Nonsense);
+        assert_eq!(front(b"*1\r\n:1\r\n"), Front::Nonsense);
+    }
+
+    #[test]
+    fn the_sink_is_a_master_for_whoever_asks() {
+        let ask = |words: &[&[u8]]| {
+            let mut out = Vec::new();
+            answer(&words.iter().map(|word| word.to_vec()).collect::<Vec<_>>(), &mut out);
+            String::from_utf8(out).expect("text")
+        };
+        assert!(ask(&[b"role"]).contains("master"));
+        assert!(ask(&[b"INFO"]).contains("role:master\r\n") && ask(&[b"INFO"]).contains(RUN_ID));
+        assert_eq!(ask(&[b"SUBSCRIBE", b"a"]), "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+        assert_eq!(RUN_ID.len(), 40);
+        assert!(ask(&[b"SLAVEOF", b"NO", b"ONE"]).starts_with("-ERR"));
+        assert_eq!(ask(&[b"GET", b"anything"]).into_bytes(), Workload::Small.reply());
+    }
+}

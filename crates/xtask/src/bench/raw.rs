@@ -1,0 +1,46 @@
+//! Raw data of a measurement, line by line as it comes, so that an interrupted one is not lost.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The file of raw data, which is only added to.
+#[derive(Debug)]
+pub(super) struct Raw {
+    pub(super) name: String,
+    file: File,
+}
+
+impl Raw {
+    /// A new file somewhere else.
+    pub(super) fn at(file: &Path) -> Result<Self, String> {
+        let name = file.display().to_string();
+        let opened = File::options().write(true).create_new(true).open(file);
+        opened.map(|file| Self { name: name.clone(), file }).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// `runs/KIND-NUMBER.jsonl` with the first number that is free.
+    pub(super) fn create(kind: &str) -> Result<Self, String> {
+        let folder = benches().join("runs");
+        fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for number in 1..10_000 {
+            let name = format!("{kind}-{number}.jsonl");
+            match File::options().write(true).create_new(true).open(folder.join(&name)) {
+                Ok(file) => return Ok(Self { name, file }),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(format!("{name}: {error}")),
+            }
+        }
+        Err(format!("{} is full", folder.display()))
+    }
+
+    /// Adds a line.
+    pub(super) fn line(&mut self, line: &str) -> Result<(), String> {
+        writeln!(self.file, "{line}").map_err(|error| format!("{}: {error}", self.name))
+    }
+}
+
+/// The folder of all results.
+pub(super) fn benches() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches")
+}

@@ -1,0 +1,87 @@
+//! Median, smallest and largest of a few runs, and numbers for people.
+//!
+//! Five runs carry no standard deviation worth the name, so none is given: the extremes are shown as they were.
+
+/// Of several runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+    /// How many runs had the value.
+    pub(super) runs: usize,
+}
+
+/// The spread of the values, if there are any. Of an even number the median is the mean of the two in the middle.
+pub(super) fn spread(values: &[f64]) -> Option<Spread> {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let (min, max) = (*sorted.first()?, *sorted.last()?);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = *sorted.get((sorted.len() - 1) / 2)?;
+    Some(Spread { median: f64::midpoint(lower, upper), min, max, runs: sorted.len() })
+}
+
+/// A number with what matters of it: thousands grouped, decimals only below ten.
+pub(super) fn short(value: f64) -> String {
+    let decimals = usize::from(value.abs() < 10.0 && (value - value.round()).abs() > 0.04);
+    let text = format!("{:.decimals$}", value.abs());
+    let (whole, fraction) = text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
+    let mut grouped = String::new();
+    for (index, digit) in whole.chars().enumerate() {
+        if index > 0 && (whole.len() - index) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let nothing = text.chars().all(|digit| digit == '0' || digit == '.');
+    let sign = if value < 0.0 && !nothing { "-" } else { "" };
+    if fraction.is_empty() { format!("{sign}{grouped}") } else { format!("{sign}{grouped}.{fraction}") }
+}
+
+/// As [`short`], with three digits of what is smaller.
+pub(super) fn figure(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => short(value),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_grouped() {
+        let cases =
+            [(0.0, "0"), (7008.0, "7,008"), (1_234_567.4, "1,234,567"), (3.26, "3.3"), (12.6, "13"), (999.6, "1,000")];
+        for (value, text) in cases {
+            assert_eq!(short(value), text);
+        }
+        assert_eq!([short(-1500.0), short(-0.3), short(-0.01)], ["-1,500", "-0.3", "0"]);
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        let cases = [(0.8637, "0.864"), (1.184, "1.18"), (10.56, "10.6"), (538.2, "538"), (98_123.4, "98,123")];
+        for (value, text) in cases {
+            assert_eq!(figure(value), text);
+        }
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle_whatever_the_order() {
+        let of = |values: &[f64]| spread(values).map(|s| (s.median, s.min, s.max, s.runs));
+        assert_eq!(of(&[3.0, 1.0, 20.0]), Some((3.0, 1.0, 20.0, 3)));
+        assert_eq!(of(&[4.0, 1.0, 2.0, 8.0]), Some((3.0, 1.0, 8.0, 4)));
+        assert_eq!(of(&[7.0]), Some((7.0, 7.0, 7.0, 1)));
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn what_is_no_number_does_not_count() {
+        assert_eq!(spread(&[f64::NAN, 2.0]).map(|s| (s.median, s.runs)), Some((2.0, 1)));
+    }
+}

@@ -1,0 +1,177 @@
+//! What pointsman is to reach, as ratios within one interleaved run; with one connection to the server for each client.
+//!
+//! A ratio is taken within each round and the median of these is judged, so that a machine that was slower in one round was
+//! so for both sides.
+
+use super::record::{Measure, Record, Row};
+use crate::bench::peers::Peer;
+use crate::bench::stats::{Spread, figure, spread};
+
+/// What it is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Against {
+    Direct,
+    Stock,
+    /// The better of the tuned ones.
+    Tuned,
+}
+
+impl Against {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Direct => "no proxy",
+            Self::Stock => "haproxy 3",
+            Self::Tuned => "haproxy 3, the better of 64 KiB buffers and splice-auto",
+        }
+    }
+
+    fn peers(self) -> &'static [Peer] {
+        match self {
+            Self::Direct => &[Peer::Direct],
+            Self::Stock => &[Peer::Haproxy3],
+            Self::Tuned => &[Peer::Haproxy3Buffers, Peer::Haproxy3Splice],
+        }
+    }
+}
+
+struct Target {
+    title: &'static str,
+    row: Row,
+    measure: Measure,
+    against: Against,
+    /// The ratio is to be no larger than this, or no smaller.
+    bound: Bound,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    Most(f64),
+    Least(f64),
+}
+
+/// A target and what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) title: &'static str,
+    pub(super) against: &'static str,
+    /// As in `≤ 0.86`.
+    pub(super) bound: String,
+    /// Of the ratios of all rounds in which both were measured.
+    pub(super) ratio: Spread,
+    pub(super) met: bool,
+}
+
+const fn target(title: &'static str, row: Row, measure: Measure, against: Against, bound: Bound) -> Target {
+    Target { title, row, measure, against, bound }
+}
+
+const TARGETS: [Target; 20] = {
+    use Against::{Direct, Stock, Tuned};
+    use Bound::{Least, Most};
+    use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
+    use Row::{Connections, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64, Small};
+    [
+        target("CPU a small request", Small, CpuRequest, Stock, Most(0.86)),
+        target("Throughput, the proxy being the limit", Small, Rps, Stock, Least(1.18)),
+        target("Throughput to a Redis", Redis, Rps, Direct, Least(0.95)),
+        target("CPU in pipelines of 16", Pipeline, CpuRequest, Stock, Most(0.90)),
+        target("p50 at 20,000/s", Latency, P50, Stock, Most(1.00)),
+        target("p99 at 20,000/s", Latency, P99, Stock, Most(1.05)),
+        target("CPU a GiB, GET of 64 KiB", Get64, CpuBulk, Stock, Most(0.42)),
+        target("CPU a GiB, SET of 64 KiB", Set64, CpuBulk, Stock, Most(0.42)),
+        target("CPU a GiB, GET of 1 MiB", Get1m, CpuBulk, Stock, Most(0.25)),
+        target("CPU a GiB, SET of 1 MiB", Set1m, CpuBulk, Stock, Most(0.25)),
+        target("CPU a GiB, GET of 64 KiB", Get64, CpuBulk, Tuned, Most(0.80)),
+        target("CPU a GiB, SET of 64 KiB", Set64, CpuBulk, Tuned, Most(0.80)),
+        target("CPU a GiB, GET of 1 MiB", Get1m, CpuBulk, Tuned, Most(0.80)),
+        target("CPU a GiB, SET of 1 MiB", Set1m, CpuBulk, Tuned, Most(0.80)),
+        target("Bulk throughput, GET of 1 MiB", Get1m, Bulk, Direct, Least(0.85)),
+        target("Bulk throughput, SET of 1 MiB", Set1m, Bulk, Direct, Least(0.85)),
+        target("Memory of an idle pair", Idle, Memory, Stock, Most(0.30)),
+        target("Connections a second", Connections, Conns, Stock, Least(1.05)),
+        target("CPU a connection", Connections, CpuConn, Stock, Most(0.95)),
+        target("p50 of the first reply", First, P50, Stock, Most(0.98)),
+    ]
+};
+
+/// Judges every target that the records can tell something about.
+pub(super) fn judge(records: &[Record]) -> Vec<Verdict> {
+    TARGETS.iter().filter_map(|target| verdict(target, records)).collect()
+}
+
+fn verdict(target: &Target, records: &[Record]) -> Option<Verdict> {
+    let of = |peer: Peer, round: u32| {
+        let found = records.iter().find(|it| it.row == target.row && it.peer == peer && it.round == round);
+        found.and_then(|record| record.value(target.measure))
+    };
+    let better = |one: f64, other: f64| match target.bound {
+        Bound::Most(_) => one.min(other),
+        Bound::Least(_) => one.max(other),
+    };
+    let rounds = 1..=records.iter().map(|record| record.round).max()?;
+    let ratios: Vec<f64> = rounds
+        .filter_map(|round| {
+            let theirs = target.against.peers().iter().filter_map(|peer| of(*peer, round)).reduce(better)?;
+            Some(of(Peer::Pointsman, round)? / theirs)
+        })
+        .collect();
+    let ratio = spread(&ratios)?;
+    let (bound, met) = match target.bound {
+        Bound::Most(most) => (format!("≤ {most:.2}"), ratio.median <= most),
+        Bound::Least(least) => (format!("≥ {least:.2}"), ratio.median >= least),
+    };
+    Some(Verdict { title: target.title, against: target.against.title(), bound, ratio, met })
+}
+
+impl Verdict {
+    /// For a terminal.
+    pub(super) fn line(&self) -> String {
+        let verdict = if self.met { "met   " } else { "MISSED" };
+        format!("{verdict} {}, against {}: {} (target {})", self.title, self.against, self.measured(), self.bound)
+    }
+
+    /// The median and the extremes.
+    pub(super) fn measured(&self) -> String {
+        let Spread { median, min, max, .. } = self.ratio;
+        format!("{} ({} to {})", figure(median), figure(min), figure(max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn record(row: Row, peer: Peer, round: u32, measure: Measure, value: f64) -> Record {
+        Record { row, peer, round, values: BTreeMap::from([(measure, value)]), foreign: 0.0, disturbed: false }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round_and_their_median_is_judged() {
+        let cpu = |peer, round, value| record(Row::Small, peer, round, Measure::CpuRequest, value);
+        // Twice as slow in the second round, both of them.
+        let mut records = vec![
+            cpu(Peer::Pointsman, 1, 8.0),
+            cpu(Peer::Haproxy3, 1, 10.0),
+            cpu(Peer::Pointsman, 2, 17.0),
+            cpu(Peer::Haproxy3, 2, 20.0),
+            cpu(Peer::Pointsman, 3, 1.0),
+        ];
+        let [verdict] = &judge(&records)[..] else { panic!("one target has values") };
+        assert!((verdict.ratio.median - 0.825).abs() < 1e-9 && verdict.ratio.runs == 2 && verdict.met);
+        records.push(cpu(Peer::Haproxy3, 3, 1.0));
+        assert!(!judge(&records).iter().all(|verdict| verdict.met) || judge(&records)[0].ratio.median <= 0.86);
+        records[0] = cpu(Peer::Pointsman, 1, 9.9);
+        assert!(judge(&records)[0].line().starts_with("MISSED CPU a small request"));
+    }
+
+    #[test]
+    fn the_better_of_the_tuned_ones_counts() {
+        let cpu = |peer, value| record(Row::Get1m, peer, 1, Measure::CpuBulk, value);
+        let records = [cpu(Peer::Pointsman, 0.2), cpu(Peer::Haproxy3Buffers, 0.4), cpu(Peer::Haproxy3Splice, 0.25)];
+        let [verdict] = &judge(&records)[..] else { panic!("one target has values") };
+        assert!((verdict.ratio.median - 0.8).abs() < 1e-9 && verdict.met);
+        assert!(judge(&[]).is_empty());
+    }
+}
