@@ -180,7 +180,7 @@ impl Process {
         let services = services.map(|((service, limit), (route, ear))| {
             let plane = proxy::Service {
                 name: Arc::from(service.name.as_str()),
-                route: Arc::clone(route),
+                route: Arc::clone(route).into(),
                 options: options(service, *limit).into(),
                 hints: Arc::new(LateEar(Arc::clone(ear))),
             };

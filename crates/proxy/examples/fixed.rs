@@ -24,7 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut points, route) = Points::new();
     points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
     let options = Options { max_connections: 100_000, ..Options::default() };
-    let service = Service { name: "fixed".into(), route, options: options.into(), hints: Arc::new(NoHints) };
+    let service =
+        Service { name: "fixed".into(), route: route.into(), options: options.into(), hints: Arc::new(NoHints) };
     let settings = Settings {
         accept_min: Duration::ZERO,
         accept_quiet: Duration::ZERO,

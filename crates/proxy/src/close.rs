@@ -69,6 +69,10 @@ reasons! {
     FirstByteTimeout = "first_byte_timeout";
     /// The points moved: the target is not the master any more.
     Fenced = "fenced";
+    /// Its replica is worse than others by now, and this was a boundary.
+    Dismissed = "dismissed";
+    /// No replica may be used, and the master does not stand in.
+    NoReplica = "no_replica";
     /// There was no target for as long as a client may be held.
     HoldTimeout = "hold_timeout";
     /// Too many clients were held already.

@@ -38,6 +38,8 @@ pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Re
         | Reason::IdleTimeout
         | Reason::FirstByteTimeout
         | Reason::Fenced
+        | Reason::Dismissed
+        | Reason::NoReplica
         | Reason::HoldTimeout
         | Reason::HoldFull
         | Reason::DialFailed

@@ -8,12 +8,11 @@
 //! Deliberately absent: an answer at the end of a hold.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
 use drain::Ticket;
-use route::{Route, Target};
+use route::{Ride, Way};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -32,15 +31,15 @@ const EARLY: usize = 4096;
 pub(crate) async fn wait(
     client: &mut TcpStream,
     early: &mut Vec<u8>,
-    route: &Route,
+    route: &Way,
     ticket: &Ticket,
     deadline: Instant,
-) -> Result<Arc<Target>, Reason> {
+) -> Result<Ride, Reason> {
     tokio::select! {
         biased;
         () = ticket.cut() => Err(Reason::Cut),
         () = gone(client, early) => Err(Reason::HoldAbandoned),
-        target = route.wait_open() => Ok(target),
+        target = route.wait_open() => target.ok_or(Reason::NoReplica),
         () = tokio::time::sleep_until(deadline.into()) => Err(Reason::HoldTimeout),
     }
 }

@@ -21,6 +21,14 @@ pub(crate) const LISTEN: Duration = Duration::from_millis(250);
 /// How long a session may then wait for a moment of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(750);
 
+/// Sessions that a dismissed replica has to part with go within this time, so that they do not all come back at once.
+const SPREAD: Duration = Duration::from_secs(1);
+
+/// When it is one session's turn to leave a dismissed replica.
+pub(crate) fn spread() -> Duration {
+    SPREAD.mul_f64(fastrand::f64())
+}
+
 /// How far a session is on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaving {

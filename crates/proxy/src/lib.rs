@@ -60,6 +60,8 @@ mod house_tests;
 #[cfg(test)]
 mod points_tests;
 #[cfg(test)]
+mod pool_tests;
+#[cfg(test)]
 mod pump_tests;
 #[cfg(test)]
 mod session_tests;

@@ -245,7 +245,7 @@ mod tests {
 
     fn service() -> Service {
         let (_, route) = Points::new();
-        Service { name: "s".into(), route, options: Options::default().into(), hints: Arc::new(NoHints) }
+        Service { name: "s".into(), route: route.into(), options: Options::default().into(), hints: Arc::new(NoHints) }
     }
 
     fn two() -> NonZeroUsize {

@@ -289,3 +289,12 @@ fn the_first_session_that_reaches_a_target_is_noted_on_it() {
     house.until("the session", |stats| stats.bytes_in > 0);
     assert!(after.first_use().is_some() && before.first_use().is_none());
 }
+
+#[test]
+fn who_waited_in_vain_is_not_sent_its_own_words() {
+    let house = House::new(hold(Duration::from_millis(50)));
+    let mut client = house.client();
+    client.write_all(b"SET k v\r\n").unwrap();
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::HoldTimeout);
+}

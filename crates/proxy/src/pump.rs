@@ -6,8 +6,8 @@
 //! event loop in between, so a request that is already waiting goes out at once.
 //!
 //! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
-//! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain: see
-//! [`leave`].
+//! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain, or when
+//! its target is dismissed: see [`leave`].
 //!
 //! Deliberately absent: moving a session to another target.
 
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use drain::{Phase, Ticket};
 use resp::{Ledger, Limits, Standing};
-use route::{Route, Target};
+use route::Target;
 
 use crate::alarm::Alarm;
 use crate::close::{Reason, Side};
@@ -43,7 +43,6 @@ pub(crate) struct Pump<'a, C, U> {
     upstream: &'a mut U,
     seat: &'a Seat,
     target: &'a Target,
-    route: &'a Route,
     ledger: Ledger,
     requests: Flow,
     replies: Flow,
@@ -93,7 +92,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             upstream,
             seat,
             target,
-            route: &seat.shared.service.route,
             ledger: Ledger::new(&Limits::default()),
             heard,
             requests: Flow::new(early, scratch::SIZE),
@@ -152,9 +150,12 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if ticket.is_cut() {
             return Some(Reason::Cut);
         }
-        if self.leaving == Leaving::No && self.seat.drain.phase() >= Phase::Draining {
-            // Made only now: ten thousand sessions need no room for it while nobody drains.
-            let turn = self.turn.get_or_insert_with(|| Box::pin(ticket.asked()));
+        if self.leaving == Leaving::No && (self.is_draining() || self.target.is_dismissed()) {
+            // Made only now: ten thousand sessions need no room for it while nobody has to leave.
+            let draining = self.is_draining();
+            let turn = self.turn.get_or_insert_with(|| {
+                if draining { Box::pin(ticket.asked()) } else { Box::pin(tokio::time::sleep(leave::spread())) }
+            });
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.turn = None;
                 self.leaving = Leaving::AfterReply;
@@ -178,10 +179,14 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         None
     }
 
+    fn is_draining(&self) -> bool {
+        self.seat.drain.phase() >= Phase::Draining
+    }
+
     /// Whether the client has gone while the gate was shut. It is not read then, so its end may stand behind requests that
     /// nobody waits for any more: they must not be executed late. Looked at from time to time, and when the gate opens.
     fn is_abandoned_at_the_gate(&mut self, waker: &Waker) -> bool {
-        let shut = self.route.is_shut();
+        let shut = self.target.is_shut();
         let due = self.patrol.is_due(waker);
         if !shut && !self.patrol.is_set() {
             return false;
@@ -195,7 +200,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     fn judge_silence(&mut self, waker: &Waker) -> Option<Reason> {
-        if self.route.is_shut() {
+        if self.target.is_shut() {
             self.silence.excuse();
         }
         let facts = Facts { heard: self.heard, moved: self.requests.moved(), standing: self.ledger.standing() };
@@ -226,7 +231,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             self.half_close.set(self.seat.shared.service.options.now().half_close_timeout, waker);
         }
         if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
-            return Poll::Ready(Reason::Drained);
+            return Poll::Ready(if self.is_draining() { Reason::Drained } else { Reason::Dismissed });
         }
         if more {
             cx.waker().wake_by_ref();
@@ -238,7 +243,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         let mut valve = Requests {
             ledger: &mut self.ledger,
             target: self.target,
-            route: self.route,
             seat: self.seat,
             heard: &mut self.heard,
             stopping: self.leaving == Leaving::AtBoundary,

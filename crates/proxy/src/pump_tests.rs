@@ -11,7 +11,7 @@ use crate::testing::{Puppet, seat};
 use crate::worker::Seat;
 
 async fn pump(seat: &Seat, fence_first: Option<&mut Points>, client: &mut Puppet, upstream: &mut Puppet) -> Stopped {
-    let target = seat.shared.service.route.current().unwrap();
+    let target = seat.shared.service.route.open_target().unwrap();
     if let Some(points) = fence_first {
         points.clear();
     }
@@ -23,7 +23,7 @@ async fn pump(seat: &Seat, fence_first: Option<&mut Points>, client: &mut Puppet
 async fn a_waiting_request_goes_out_in_the_first_poll() {
     let (_points, seat) = seat();
     let (mut client, mut upstream) = (Puppet::saying(&[b"PING\r\n"]), Puppet::saying(&[]));
-    let target = seat.shared.service.route.current().unwrap();
+    let target = seat.shared.service.route.open_target().unwrap();
     let ticket = seat.drain.ticket();
     {
         let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, b"INFO\r\n".to_vec());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use route::{Route, Target};
+use route::{Target, Way};
 
 use crate::tuning::Tuning;
 
@@ -13,7 +13,7 @@ pub struct Service {
     /// Its name, for logs and metrics: Sentinel's name for the master.
     pub name: Arc<str>,
     /// Where its sessions go.
-    pub route: Arc<Route>,
+    pub route: Way,
     /// Its settings.
     pub options: Tuning,
     /// Who is told what its sessions notice about the target.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use route::{Generation, Target};
+use route::{Generation, Ride, Target};
 use tokio::net::TcpStream;
 
 use crate::close::Reason;
@@ -27,6 +27,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// What a reader is told where there is no replica for it. The prefix is Redis's for a replica that may not answer
+/// (`redis:src/server.c`, `shared.masterdownerr`); clients know it and try again.
+const NO_REPLICA: &[u8] = b"-MASTERDOWN No replica is in sync and able to serve reads.\r\n";
+
 /// A client that was let in.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -36,7 +40,7 @@ pub(crate) struct Session {
     ticket: Option<Ticket>,
     _admission: Admission,
     reason: Reason,
-    target: Option<Arc<Target>>,
+    target: Option<Ride>,
     bytes: (u64, u64),
 }
 
@@ -65,7 +69,11 @@ impl Session {
             // First what the client said too early, in the end what it has not taken yet.
             let mut waiting = Vec::new();
             self.reason = match self.reach(&mut client, &mut waiting, &ticket).await {
-                Err(reason) => reason,
+                Err(reason) => {
+                    // What was read from the client is nothing to send to it.
+                    waiting = last_word(reason).to_vec();
+                    reason
+                }
                 Ok((target, mut upstream)) => {
                     let target = &*self.target.insert(target);
                     let early = std::mem::take(&mut waiting);
@@ -91,7 +99,7 @@ impl Session {
         client: &mut TcpStream,
         early: &mut Vec<u8>,
         ticket: &Ticket,
-    ) -> Result<(Arc<Target>, TcpStream), Reason> {
+    ) -> Result<(Ride, TcpStream), Reason> {
         let Seat { shared, block, .. } = &*self.seat;
         let service = &shared.service;
         let options = service.options.now();
@@ -102,7 +110,8 @@ impl Session {
                 Some(target) => target,
                 None => self.wait_at_the_gate(client, early, ticket, hold_until).await?,
             };
-            let attempt = attempts.take().filter(|it| it.generation == target.generation());
+            // A pool may lead to an earlier target again; the points never do.
+            let attempt = attempts.take().filter(|it| it.generation >= target.generation());
             let attempt = attempt.unwrap_or_else(|| Attempts {
                 generation: target.generation(),
                 until: hold_until.max(Instant::now() + options.connect_timeout),
@@ -123,14 +132,14 @@ impl Session {
                 Ok(upstream) => {
                     block.dials.one();
                     // The points may have moved while we were dialling: then this connection leads nowhere.
-                    if !target.fence().has_fallen() && !service.route.is_shut() {
+                    if !is_overtaken(&target) && !target.is_shut() {
                         target.note_use();
                         return Ok((target, upstream));
                     }
                 }
                 Err(failure) => {
                     self.note_failure(&target, failure);
-                    attempts = Some(self.after_failure(attempt, failure, ticket).await?);
+                    attempts = Some(self.after_failure(attempt, &target, failure, ticket).await?);
                 }
             }
         }
@@ -140,7 +149,7 @@ impl Session {
     async fn overtaken(&self, target: &Target, ticket: &Ticket) {
         loop {
             let news = self.seat.news.notified();
-            if ticket.is_cut() || target.fence().has_fallen() {
+            if ticket.is_cut() || is_overtaken(target) {
                 return;
             }
             news.await;
@@ -154,7 +163,7 @@ impl Session {
         early: &mut Vec<u8>,
         ticket: &Ticket,
         until: Instant,
-    ) -> Result<Arc<Target>, Reason> {
+    ) -> Result<Ride, Reason> {
         let Seat { shared, block, .. } = &*self.seat;
         let _place = shared.held.take().ok_or(Reason::HoldFull)?;
         let _held = Held::new(block);
@@ -166,6 +175,7 @@ impl Session {
         self.seat.block.dial_failed(failure);
         // Out of descriptors or ports here says nothing about the target.
         if failure != DialFailure::Exhausted {
+            target.shun();
             self.seat.block.hints.one();
             self.seat.shared.service.hints.hint(target, Hint::DialFailed(failure));
         }
@@ -176,17 +186,21 @@ impl Session {
     async fn after_failure(
         &self,
         mut attempt: Attempts,
+        target: &Target,
         failure: DialFailure,
         ticket: &Ticket,
     ) -> Result<Attempts, Reason> {
         let route = &self.seat.shared.service.route;
-        let moved = route.moved();
-        let still = route.open_target().is_some_and(|target| target.generation() == attempt.generation);
-        if !still {
-            // The points have moved, or are about to: what failed is no longer what counts.
+        if failure == DialFailure::Exhausted {
+            return Err(Reason::DialFailed);
+        }
+        // In a box: a session that flows does not carry the room for this.
+        let moved = Box::pin(route.moved());
+        if route.leads_elsewhere(target) {
+            // The points have moved, or are about to, or there is another replica: what failed is not what counts.
             return Ok(attempt);
         }
-        if failure == DialFailure::Exhausted || Instant::now() + attempt.pause >= attempt.until {
+        if Instant::now() + attempt.pause >= attempt.until {
             return Err(Reason::DialFailed);
         }
         tokio::select! {
@@ -197,6 +211,17 @@ impl Session {
         attempt.pause = (attempt.pause * 2).min(LONGEST_PAUSE);
         Ok(attempt)
     }
+}
+
+/// Whether it is of no use to begin with this target.
+fn is_overtaken(target: &Target) -> bool {
+    target.fence().has_fallen() || target.is_dismissed()
+}
+
+/// What a client is told that never got to a target. Nothing of its own was forwarded, so one error can only be the answer to its
+/// first request.
+fn last_word(reason: Reason) -> &'static [u8] {
+    if reason == Reason::NoReplica { NO_REPLICA } else { &[] }
 }
 
 impl Drop for Session {

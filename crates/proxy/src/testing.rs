@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use drain::{Drain, Order, Settings};
-use route::{Destination, Points, Target};
+use route::{Destination, Empty, Points, PoolWriter, Target, Way};
 
 use crate::end::End;
 use crate::limits::{Limits, Places, Scarcity};
@@ -59,9 +59,20 @@ impl House {
 
     pub(crate) fn with(workers: usize, max_connections: usize, options: Options) -> Self {
         let (points, route) = Points::new();
+        Self::on(points, &route.into(), (workers, max_connections), options)
+    }
+
+    /// One worker and the way to a pool, of which nothing is known yet.
+    pub(crate) fn reading(empty: Empty, options: Options) -> (Self, PoolWriter) {
+        let (points, route) = Points::new();
+        let (writer, pool) = PoolWriter::new(&route, empty);
+        (Self::on(points, &pool.into(), (1, 1000), options), writer)
+    }
+
+    fn on(points: Points, route: &Way, (workers, max_connections): (usize, usize), options: Options) -> Self {
         let heard = Arc::<Heard>::default();
         let hints = Arc::clone(&heard) as Arc<dyn Hints>;
-        let service = Service { name: "s".into(), route, options: options.into(), hints };
+        let service = Service { name: "s".into(), route: route.clone(), options: options.into(), hints };
         let workers = NonZeroUsize::new(workers).unwrap();
         let bound = Bound::bind(workers, max_connections, [(service, vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
         let addr = bound.local_addrs()[0][0];
@@ -82,7 +93,7 @@ impl House {
     }
 
     pub(crate) fn commit(&mut self, addr: SocketAddr) -> Arc<Target> {
-        self.points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None })
+        self.points.commit(destination(addr))
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
@@ -156,6 +167,11 @@ impl Drop for House {
     }
 }
 
+/// What is published of an address.
+pub(crate) fn destination(addr: SocketAddr) -> Destination {
+    Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None }
+}
+
 /// A server played by the test.
 pub(crate) struct Backend(TcpListener);
 
@@ -212,8 +228,12 @@ pub(crate) fn seat() -> (Points, Seat) {
     let (mut points, route) = Points::new();
     let addr = "127.0.0.1:1".parse().unwrap();
     points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
-    let service =
-        Arc::new(Service { name: "s".into(), route, options: Options::default().into(), hints: Arc::new(NoHints) });
+    let service = Arc::new(Service {
+        name: "s".into(),
+        route: route.into(),
+        options: Options::default().into(),
+        hints: Arc::new(NoHints),
+    });
     let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
     let shared = Arc::new(Shared { service, limits, held: Places::new(1) });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();

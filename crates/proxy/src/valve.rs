@@ -5,7 +5,7 @@
 //! hint in it is worth the more the earlier it is heard.
 
 use resp::{Direction, Ledger, Standing};
-use route::{Route, Target};
+use route::Target;
 
 use crate::flow::{Leave, Valve};
 use crate::service::Hint;
@@ -15,7 +15,6 @@ use crate::worker::Seat;
 pub(crate) struct Requests<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
-    pub(crate) route: &'a Route,
     pub(crate) seat: &'a Seat,
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
@@ -48,7 +47,7 @@ impl Requests<'_> {
 
 impl Valve for Requests<'_> {
     fn leave(&mut self, waiting: &[u8]) -> Leave {
-        if self.target.fence().has_fallen() || self.route.is_shut() {
+        if self.target.fence().has_fallen() || self.target.is_shut() {
             Leave::Shut
         } else if self.stopping || *self.measured > 0 {
             self.measure(waiting)

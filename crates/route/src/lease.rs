@@ -24,6 +24,23 @@ impl Moment {
     }
 }
 
+/// A time on the coarse clock until which something holds; set by anybody, at first long past.
+#[derive(Debug, Default)]
+pub(crate) struct Until(AtomicU64);
+
+impl Until {
+    /// It holds for `span` from now on.
+    pub(crate) fn set(&self, span: Duration) {
+        self.0.store(now().saturating_add(ms(span)), Ordering::Relaxed);
+    }
+
+    /// Whether it holds.
+    pub(crate) fn holds(&self) -> bool {
+        let until = self.0.load(Ordering::Relaxed);
+        until != 0 && now() < until
+    }
+}
+
 /// The time until which the writer's word holds; without end until it is first given.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -46,10 +63,13 @@ impl Lease {
     /// Gives the word anew, for `span` from the moment before the writer looked. Whether it had run out.
     pub(crate) fn renew(&self, looked: Moment, span: Duration) -> bool {
         let was_over = self.is_over();
-        let span = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        self.until.store(looked.0.saturating_add(span), Ordering::Release);
+        self.until.store(looked.0.saturating_add(ms(span)), Ordering::Release);
         was_over
     }
+}
+
+fn ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Milliseconds of the coarse monotonic clock.

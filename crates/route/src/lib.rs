@@ -9,15 +9,26 @@
 //! The order of a commit is the whole point of this crate: **store the new target, then fence the old one, then open the
 //! gate**. A reader that finds its fence fallen can therefore load the route again and is certain to find something newer.
 //!
+//! Beside the points there may be a [`Pool`]: several targets that are as good as each other, for readers. A session asks its
+//! [`Way`] and need not know which of the two it is on.
+//!
 //! Deliberately absent: any idea of Redis, of Sentinel and of sockets; of time it knows only how long the writer's word holds
 //! (`lease`). This crate cannot decide that a target is good; it can only make the decision take effect everywhere at once.
 
 mod fence;
+mod gate;
 mod lease;
 mod points;
+mod pool;
 mod target;
+mod way;
+
+#[cfg(test)]
+mod pool_tests;
 
 pub use fence::Fence;
 pub use lease::Moment;
 pub use points::{Points, Route};
-pub use target::{Destination, Generation, Target};
+pub use pool::{Empty, Pool, PoolWriter};
+pub use target::{Destination, Generation, Ride, Target};
+pub use way::Way;

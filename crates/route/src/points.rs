@@ -4,22 +4,19 @@
 //! connections that exist: the gate that stops them before the swap, the fence that ends them after it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use tokio::sync::Notify;
 
-use crate::lease::{Lease, Moment};
+use crate::gate::Gate;
+use crate::lease::Moment;
 use crate::{Destination, Generation, Target};
 
 /// The reader's side: shared by every worker and every session of a service.
 #[derive(Debug)]
 pub struct Route {
     current: ArcSwapOption<Target>,
-    shut: AtomicBool,
-    lease: Lease,
-    bell: Notify,
+    gate: Arc<Gate>,
 }
 
 impl Route {
@@ -30,11 +27,10 @@ impl Route {
     }
 
     /// Whether the gate is shut, or counts as shut because the writer's word has run out: nobody may dial, read from a
-    /// client on behalf of, or write to the target. Replies still flow. Two atomic loads and a look at the coarse clock, made
-    /// to be asked on the hot path.
+    /// client on behalf of, or write to the target. Replies still flow. A session asks its target the same question.
     #[must_use]
     pub fn is_shut(&self) -> bool {
-        self.shut.load(Ordering::Acquire) || self.lease.is_over()
+        self.gate.is_shut()
     }
 
     /// The target, if one may be used right now.
@@ -47,7 +43,7 @@ impl Route {
     pub async fn wait_open(&self) -> Arc<Target> {
         loop {
             // Created before the look, so that an opening between the look and the wait is not lost.
-            let bell = self.bell.notified();
+            let bell = self.gate.bell.notified();
             if let Some(target) = self.open_target() {
                 return target;
             }
@@ -58,7 +54,7 @@ impl Route {
     /// Returns at the next move of the points: a commit, a shut or opened gate, a cleared target, a late renewal. Create the future, look,
     /// then await it, and no move is lost.
     pub fn moved(&self) -> impl Future<Output = ()> + '_ {
-        self.bell.notified()
+        self.gate.bell.notified()
     }
 }
 
@@ -73,12 +69,7 @@ impl Points {
     /// A route that leads nowhere yet, with its gate open (there is nothing to guard).
     #[must_use]
     pub fn new() -> (Self, Arc<Route>) {
-        let route = Arc::new(Route {
-            current: ArcSwapOption::empty(),
-            shut: AtomicBool::new(false),
-            lease: Lease::endless(),
-            bell: Notify::new(),
-        });
+        let route = Arc::new(Route { current: ArcSwapOption::empty(), gate: Arc::new(Gate::new()) });
         (Self { route: Arc::clone(&route), commits: 0 }, route)
     }
 
@@ -91,21 +82,21 @@ impl Points {
     /// Publishes `destination` as the next generation: stores it, fences every session of the one before, opens the gate.
     pub fn commit(&mut self, destination: Destination) -> Arc<Target> {
         let target = self.publish(destination);
-        self.set_gate(false);
+        self.route.gate.set(false);
         target
     }
 
     /// The same behind a gate that stays shut, or shuts before the target can be seen: an operator wants no traffic now.
     pub fn commit_held(&mut self, destination: Destination) -> Arc<Target> {
-        self.set_gate(true);
+        self.route.gate.set(true);
         let target = self.publish(destination);
-        self.route.bell.notify_waiters();
+        self.route.gate.bell.notify_waiters();
         target
     }
 
     fn publish(&mut self, destination: Destination) -> Arc<Target> {
         self.commits += 1;
-        let target = Arc::new(Target::new(Generation::new(self.commits), destination));
+        let target = Arc::new(Target::new(Generation::new(self.commits), destination, Arc::clone(&self.route.gate)));
         let old = self.route.current.swap(Some(Arc::clone(&target)));
         if let Some(old) = old {
             old.fence().fall();
@@ -115,12 +106,12 @@ impl Points {
 
     /// Shuts the gate: from here on no byte goes to the present target, although it stays the target.
     pub fn hold(&mut self) {
-        self.set_gate(true);
+        self.route.gate.set(true);
     }
 
     /// Opens the gate again towards the present target.
     pub fn release(&mut self) {
-        self.set_gate(false);
+        self.route.gate.set(false);
     }
 
     /// There is no master: takes the target away and fences its sessions. New connections wait.
@@ -128,7 +119,7 @@ impl Points {
         if let Some(old) = self.route.current.swap(None) {
             old.fence().fall();
         }
-        self.set_gate(false);
+        self.route.gate.set(false);
     }
 
     /// Gives the writer's word for `span` from `looked` on: until then readers may believe what the points say. `looked` is a
@@ -136,14 +127,7 @@ impl Points {
     /// says nothing new. One that looks late must have shut the gate if it does not know better. Before the first call there
     /// is no end.
     pub fn vouch(&mut self, looked: Moment, span: Duration) {
-        if self.route.lease.renew(looked, span) {
-            self.route.bell.notify_waiters();
-        }
-    }
-
-    fn set_gate(&mut self, shut: bool) {
-        self.route.shut.store(shut, Ordering::Release);
-        self.route.bell.notify_waiters();
+        self.route.gate.vouch(looked, span);
     }
 }
 

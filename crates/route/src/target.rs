@@ -2,10 +2,17 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::OnceLock;
-use std::time::Instant;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::Fence;
+use crate::gate::Gate;
+use crate::lease::Until;
+
+/// A target that could not be dialled is passed over for this long while there are others.
+const SHUNNED_FOR: Duration = Duration::from_secs(1);
 
 /// Counts the commits of one route, from 1. A higher generation is a later decision; nothing else may be read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,18 +49,47 @@ pub struct Destination {
     pub run_id: Option<Box<str>>,
 }
 
-/// A committed destination. Immutable but for its fence, and for the note of its first use.
+/// A published destination. What was published never changes; what changes is whether it may still be used.
 #[derive(Debug)]
 pub struct Target {
     generation: Generation,
     destination: Destination,
-    fence: Fence,
+    fence: Arc<Fence>,
+    gate: Arc<Gate>,
+    dismissed: AtomicBool,
+    shunned: Until,
+    load: AtomicUsize,
     first_use: OnceLock<Instant>,
 }
 
 impl Target {
-    pub(crate) fn new(generation: Generation, destination: Destination) -> Self {
-        Self { generation, destination, fence: Fence::default(), first_use: OnceLock::new() }
+    pub(crate) fn new(generation: Generation, destination: Destination, gate: Arc<Gate>) -> Self {
+        Self {
+            generation,
+            destination,
+            fence: Arc::default(),
+            gate,
+            dismissed: AtomicBool::new(false),
+            shunned: Until::default(),
+            load: AtomicUsize::new(0),
+            first_use: OnceLock::new(),
+        }
+    }
+
+    /// The same destination behind the same fence and gate, for riders who may be asked to leave without the others.
+    pub(crate) fn beside(&self, generation: Generation) -> Self {
+        let mut target = Self::new(generation, self.destination.clone(), Arc::clone(&self.gate));
+        target.fence = Arc::clone(&self.fence);
+        target
+    }
+
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    /// Whether this is behind the fence of `other`.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fence, &other.fence)
     }
 
     /// The commit that published this target.
@@ -93,5 +129,64 @@ impl Target {
     #[must_use]
     pub fn fence(&self) -> &Fence {
         &self.fence
+    }
+
+    /// Whether the gate before this target is shut, or counts as shut because the writer's word has run out: nobody may read
+    /// from a client on behalf of it, or write to it. Replies still flow. Made to be asked before every write.
+    #[inline]
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        self.gate.is_shut()
+    }
+
+    /// Whether a session on this target should leave at its next command boundary: it may be used to the end of what is
+    /// under way, and there are better ones. Never so for a master on its own route.
+    #[must_use]
+    pub fn is_dismissed(&self) -> bool {
+        self.dismissed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_dismissed(&self, dismissed: bool) {
+        self.dismissed.store(dismissed, Ordering::Release);
+    }
+
+    /// A connection to it could not be opened: others are tried first for a moment, where there are others.
+    pub fn shun(&self) {
+        self.shunned.set(SHUNNED_FOR);
+    }
+
+    pub(crate) fn is_shunned(&self) -> bool {
+        self.shunned.holds()
+    }
+
+    /// How many hold a [`Ride`] to it now.
+    #[must_use]
+    pub fn load(&self) -> usize {
+        self.load.load(Ordering::Relaxed)
+    }
+}
+
+/// A target in somebody's hands: counted on it from here to the drop.
+#[derive(Debug)]
+pub struct Ride(Arc<Target>);
+
+impl Ride {
+    pub(crate) fn new(target: Arc<Target>) -> Self {
+        target.load.fetch_add(1, Ordering::Relaxed);
+        Self(target)
+    }
+}
+
+impl Deref for Ride {
+    type Target = Target;
+
+    fn deref(&self) -> &Target {
+        &self.0
+    }
+}
+
+impl Drop for Ride {
+    fn drop(&mut self) {
+        self.0.load.fetch_sub(1, Ordering::Relaxed);
     }
 }

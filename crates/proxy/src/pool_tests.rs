@@ -1,0 +1,147 @@
+//! What a pool does to readers: the spread, the dismissal, the bar, and what stands in for replicas that are not there.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use route::{Empty, PoolWriter};
+
+use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};
+use crate::{Options, Reason};
+
+const NO_REPLICA: &str = "-MASTERDOWN No replica is in sync and able to serve reads.\r\n";
+
+fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
+    writer.publish(backends.iter().map(|it| destination(it.addr())).collect());
+}
+
+fn ask(client: &mut TcpStream) {
+    client.write_all(b"GET k\r\n").unwrap();
+}
+
+fn answer(client: &mut TcpStream, upstream: &mut TcpStream) {
+    expect(upstream, b"GET k\r\n");
+    upstream.write_all(b"$-1\r\n").unwrap();
+    expect(client, b"$-1\r\n");
+}
+
+#[test]
+fn readers_go_where_fewest_are() {
+    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (one, other) = (Backend::new(), Backend::new());
+    publish(&mut writer, &[&one]);
+    let first = [session(&house, &one), session(&house, &one)];
+    publish(&mut writer, &[&one, &other]);
+    let second = [session(&house, &other), session(&house, &other)];
+    assert_eq!(writer.known().iter().map(|it| it.load()).collect::<Vec<_>>(), [2, 2]);
+    drop(first);
+    house.until("two free places", |stats| stats.open == 2);
+    let _third = [session(&house, &one), session(&house, &one)];
+    drop(second);
+}
+
+#[test]
+fn who_is_on_a_dismissed_replica_leaves_behind_an_answer() {
+    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (one, other) = (Backend::new(), Backend::new());
+    publish(&mut writer, &[&one]);
+    let (mut quiet, _kept) = session(&house, &one);
+    let (mut busy, mut upstream) = session(&house, &one);
+    ask(&mut busy);
+    expect(&mut upstream, b"GET k\r\n");
+    publish(&mut writer, &[&other]);
+    assert_eq!(rest(&mut quiet), b"");
+    drop(quiet);
+    // However long the answer takes, its session is not ended before.
+    assert!(is_silent(&mut busy));
+    upstream.write_all(b"$1\r\nv\r\n").unwrap();
+    assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
+    house.until("both to leave", |stats| stats.closed_for(Reason::Dismissed) == 2);
+    let _new = session(&house, &other);
+}
+
+#[test]
+fn not_a_byte_goes_to_a_barred_replica() {
+    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (one, other) = (Backend::new(), Backend::new());
+    publish(&mut writer, &[&one]);
+    let (mut client, mut upstream) = session(&house, &one);
+    // Dismissed first, as in a failover; it must be found by the bar all the same.
+    ask(&mut client);
+    expect(&mut upstream, b"GET k\r\n");
+    publish(&mut writer, &[&other]);
+    writer.bar(one.addr());
+    drop(client.write_all(b"SET k v\r\n"));
+    house.ended(Reason::Fenced);
+    let mut after = [0; 16];
+    // The connection is broken off and not closed; either way nothing came.
+    assert!(matches!(std::io::Read::read(&mut upstream, &mut after), Ok(0) | Err(_)));
+}
+
+#[test]
+fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
+    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let one = Backend::new();
+    let mut early = house.client();
+    early.write_all(b"PING\r\n").unwrap();
+    house.until("the reader to wait", |stats| stats.held == 1);
+    publish(&mut writer, &[&one]);
+    let mut upstream = one.accept();
+    expect(&mut upstream, b"PING\r\n");
+    publish(&mut writer, &[]);
+    for said in [&b""[..], b"PING\r\n"] {
+        let mut late = house.client();
+        late.write_all(said).unwrap();
+        assert_eq!(String::from_utf8(rest(&mut late)).unwrap(), NO_REPLICA);
+    }
+    house.until("their end", |stats| stats.closed_for(Reason::NoReplica) == 2);
+}
+
+#[test]
+fn the_master_stands_in_until_there_is_a_replica() {
+    let (mut house, mut writer) = House::reading(Empty::Master, Options::default());
+    let (master, replica) = (Backend::new(), Backend::new());
+    let mut early = house.client();
+    early.write_all(b"PING\r\n").unwrap();
+    publish(&mut writer, &[]);
+    house.commit(master.addr());
+    publish(&mut writer, &[]);
+    let mut upstream = master.accept();
+    expect(&mut upstream, b"PING\r\n");
+    upstream.write_all(b"+PONG\r\n").unwrap();
+    expect(&mut early, b"+PONG\r\n");
+    // A shut gate before the master holds its readers, too.
+    ask(&mut early);
+    expect(&mut upstream, b"GET k\r\n");
+    house.points.hold();
+    ask(&mut early);
+    upstream.write_all(b"$-1\r\n").unwrap();
+    // The session is polled for the reply, with the request waiting before it.
+    expect(&mut early, b"$-1\r\n");
+    assert!(is_silent(&mut upstream));
+    house.points.release();
+    answer(&mut early, &mut upstream);
+    publish(&mut writer, &[&replica]);
+    assert_eq!(rest(&mut early), b"");
+    house.until("the reader to leave the master", |stats| stats.closed_for(Reason::Dismissed) == 1);
+    let _reader = session(&house, &replica);
+}
+
+#[test]
+fn a_replica_that_refuses_is_passed_over_at_once() {
+    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (gone, there) = (Backend::new(), Backend::new());
+    let nowhere = gone.addr();
+    drop(gone);
+    writer.publish(vec![destination(nowhere), destination(there.addr())]);
+    let kept: Vec<_> = (0..6).map(|_| session(&house, &there)).collect();
+    let failed: u64 = house.stats().dial_failures.iter().sum();
+    assert!((1..=3).contains(&failed), "{failed} of {} sessions tried it", kept.len());
+    // With nobody else to try, the attempts are paced.
+    publish(&mut writer, &[]);
+    writer.publish(vec![destination(nowhere)]);
+    let began = Instant::now();
+    let _waiting = house.client();
+    house.until("six more attempts", |stats| stats.dial_failures.iter().sum::<u64>() >= failed + 6);
+    assert!(began.elapsed() >= Duration::from_millis(10 + 20 + 40 + 80 + 160), "after {:?}", began.elapsed());
+}
