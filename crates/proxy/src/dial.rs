@@ -11,15 +11,19 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::options::Options;
 use crate::service::DialFailure;
 use crate::sockopt;
+use crate::tuning::Tuning;
 
 /// Connects to `addr`, within `connect_timeout` and until `deadline`.
 ///
 /// # Errors
 ///
 /// What kind of failure it was.
-pub(crate) async fn connect(addr: SocketAddr, options: &Options, deadline: Instant) -> Result<TcpStream, DialFailure> {
-    let connecting = socket(addr, options).map_err(|error| sort(&error))?.connect(addr);
+pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant) -> Result<TcpStream, DialFailure> {
+    let options = tuning.now();
+    let connecting = socket(addr, &options).map_err(|error| sort(&error))?.connect(addr);
     let deadline = deadline.min(Instant::now() + options.connect_timeout);
+    // Not kept while it waits: every session would carry it.
+    drop(options);
     match tokio::time::timeout_at(deadline.into(), connecting).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(sort(&error)),

@@ -51,8 +51,8 @@ pub(crate) struct Pump<'a, C, U> {
     heard: bool,
     measured: usize,
     leaving: Leaving,
-    /// Bytes that the client had been sent when it was asked to leave.
-    asked_at: u64,
+    /// The client was sent something since it was asked to leave.
+    replied: bool,
     /// Waits for this session's turn to leave.
     turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     half_close: Alarm,
@@ -99,7 +99,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             first: None,
             measured: 0,
             leaving: Leaving::No,
-            asked_at: 0,
+            replied: false,
             turn: None,
             half_close: Alarm::default(),
             patience: Alarm::default(),
@@ -159,7 +159,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.turn = None;
                 self.leaving = Leaving::AfterReply;
-                self.asked_at = self.replies.moved();
                 self.patience.set(leave::LISTEN, waker);
             }
         }
@@ -252,8 +251,11 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
+        let before = self.replies.moved();
         let mut valve = Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat };
-        self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell))
+        let step = self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell));
+        self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
+        step
     }
 
     /// Delivers what the target had said and that is already here. The news of the fence may have come before the news of the
@@ -323,7 +325,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             standing: self.ledger.standing(),
             heard: self.heard,
             requests_idle: idle,
-            replied: self.replies.moved() > self.asked_at,
+            replied: self.replied,
             replies_delivered: self.replies.kept().is_empty(),
             unmeasured: self.measured == 0,
         };

@@ -102,8 +102,8 @@ impl Session {
     ) -> Result<(Ride, TcpStream), Reason> {
         let Seat { shared, block, .. } = &*self.seat;
         let service = &shared.service;
-        let options = service.options.now();
-        let hold_until = Instant::now() + options.hold_timeout;
+        let options = &service.options;
+        let hold_until = Instant::now() + options.now().hold_timeout;
         let mut attempts: Option<Attempts> = None;
         loop {
             let target = match service.route.open_target() {
@@ -114,12 +114,12 @@ impl Session {
             let attempt = attempts.take().filter(|it| it.generation >= target.generation());
             let attempt = attempt.unwrap_or_else(|| Attempts {
                 generation: target.generation(),
-                until: hold_until.max(Instant::now() + options.connect_timeout),
+                until: hold_until.max(Instant::now() + options.now().connect_timeout),
                 pause: FIRST_PAUSE,
             });
             let dialled = tokio::select! {
                 biased;
-                dialled = dial::connect(target.addr(), &options, attempt.until) => dialled,
+                dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
                 () = self.overtaken(&target, ticket) => {
                     // A dead master swallows the dial, and the points have moved on: no use in waiting for its timeout.
                     if ticket.is_cut() {
