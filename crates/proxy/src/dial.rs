@@ -1,13 +1,14 @@
 //! One attempt to open a connection to a target.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpSocket, TcpStream};
 
+use crate::line::Line;
 use crate::options::Options;
 use crate::service::DialFailure;
 use crate::sockopt;
@@ -18,23 +19,24 @@ use crate::tuning::Tuning;
 /// # Errors
 ///
 /// What kind of failure it was.
-pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant) -> Result<TcpStream, DialFailure> {
+pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant) -> Result<Line, DialFailure> {
     let options = tuning.now();
-    let connecting = socket(addr, &options).map_err(|error| sort(&error))?.connect(addr);
+    let mut line = begin(addr, &options).map_err(|error| sort(&error))?;
     let deadline = deadline.min(Instant::now() + options.connect_timeout);
     // Not kept while it waits: every session would carry it.
     drop(options);
+    let connecting = poll_fn(|cx| line.poll_connected(cx));
     match tokio::time::timeout_at(deadline.into(), connecting).await {
-        Ok(Ok(stream)) => Ok(stream),
+        Ok(Ok(())) => Ok(line),
         Ok(Err(error)) => Err(sort(&error)),
         Err(_elapsed) => Err(DialFailure::TimedOut),
     }
 }
 
-fn socket(addr: SocketAddr, options: &Options) -> io::Result<TcpSocket> {
+fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     sockopt::prepare(&socket, options)?;
-    Ok(TcpSocket::from_std_stream(socket.into()))
+    Line::dial(socket, addr)
 }
 
 /// Sorts an error of `socket(2)` or `connect(2)`.

@@ -5,17 +5,21 @@
 //!
 //! Deliberately absent: what to do about errors, which [`accept`](crate::accept) decides.
 
-use std::io;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use drain::{Door, Phase};
 use rustix::io::Errno;
-use tokio::net::{TcpListener, TcpStream};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
-use crate::accept::Pace;
+use crate::accept::{Fault, Pace, sort};
+use crate::line::Line;
 use crate::session;
+use crate::tasks;
 use crate::worker::Seat;
 
 /// What Redis says to a client beyond its own `maxclients` (`redis:src/networking.c`, `acceptCommonHandler`). Clients know it.
@@ -27,99 +31,94 @@ const LAST_GUESTS: usize = 8192;
 
 /// Where clients come from: a listening socket, or in tests one that fails as the system rarely does.
 pub(crate) trait Accept {
-    /// The next client. Safe to drop and to call again.
-    fn accept(&self) -> impl Future<Output = io::Result<(TcpStream, SocketAddr)>> + Send;
+    /// The next client's socket, which does not block, and its address.
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>>;
 
-    /// The bare socket, once nobody is waited for any more.
-    fn into_std(self) -> io::Result<std::net::TcpListener>;
+    /// The same without waiting. Asks the socket itself and not the event loop, which may not have heard yet of whoever came
+    /// last.
+    fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno>;
 }
 
-impl Accept for TcpListener {
-    fn accept(&self) -> impl Future<Output = io::Result<(TcpStream, SocketAddr)>> + Send {
-        Self::accept(self)
-    }
-
-    fn into_std(self) -> io::Result<std::net::TcpListener> {
-        Self::into_std(self)
-    }
-}
+/// Clients taken in a row before those that are here get their turn.
+const IN_A_ROW: usize = 32;
 
 /// Accepts until the drain closes the listeners and the queue is empty.
-pub(crate) async fn serve(listener: impl Accept, seat: Arc<Seat>, door: Door) {
-    let mut pace = Pace::default();
+pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, door: Door) {
+    let (mut pace, mut taken) = (Pace::default(), 0_usize);
     let closing = seat.drain.reached(Phase::Draining);
     tokio::pin!(closing);
     loop {
         let accepted = tokio::select! {
             biased;
             () = &mut closing => break,
-            accepted = listener.accept() => accepted,
+            accepted = poll_fn(|cx| queue.poll_accept(cx)) => accepted,
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                pace.succeeded();
-                admit(stream, peer, &seat);
+        let failure = match accepted {
+            Ok((socket, peer)) => admit(socket, peer, &seat),
+            Err(errno) => Err(errno),
+        };
+        let Err(errno) = failure else {
+            pace.succeeded();
+            taken += 1;
+            if taken % IN_A_ROW == 0 {
+                tasks::yield_now().await;
             }
-            Err(error) => {
-                let advice = pace.failed(Instant::now(), errno(&error));
-                seat.block.accept_errors.one();
-                if let Some(errors) = advice.tell {
-                    let service = &*seat.shared.service.name;
-                    tracing::warn!(service, errors, %error, "cannot accept connections");
-                }
-                if advice.pause.is_zero() {
-                    continue;
-                }
-                tokio::select! {
-                    () = &mut closing => break,
-                    () = tokio::time::sleep(advice.pause) => {}
-                }
-            }
+            continue;
+        };
+        let advice = pace.failed(Instant::now(), errno);
+        seat.block.accept_errors.one();
+        if let Some(errors) = advice.tell {
+            let service = &*seat.shared.service.name;
+            tracing::warn!(service, errors, error = %std::io::Error::from(errno), "cannot accept connections");
+        }
+        if advice.pause.is_zero() {
+            continue;
+        }
+        tokio::select! {
+            () = &mut closing => break,
+            () = tokio::time::sleep(advice.pause) => {}
         }
     }
-    empty_the_queue(listener, &seat);
+    empty_the_queue(&queue, &seat);
+    drop(queue);
     drop(door);
 }
 
-/// Asks the socket itself and not the event loop, which may not have heard yet of whoever came last.
-fn empty_the_queue(listener: impl Accept, seat: &Arc<Seat>) {
-    let Ok(listener) = listener.into_std() else { return };
+/// Lets in who came before the door was closed.
+fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
     for _ in 0..LAST_GUESTS {
-        let accepted = listener.accept().and_then(|(stream, peer)| {
-            stream.set_nonblocking(true)?;
-            Ok((TcpStream::from_std(stream)?, peer))
-        });
-        match accepted {
-            Ok((stream, peer)) => admit(stream, peer, seat),
-            Err(error) if crate::accept::sort(errno(&error)) == crate::accept::Fault::Connection => {}
-            Err(_) => return,
+        let admitted = queue.accept().and_then(|(socket, peer)| admit(socket, peer, seat));
+        if admitted.is_err_and(|errno| sort(errno) != Fault::Connection) {
+            return;
         }
     }
-}
-
-fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 /// Starts a session, or refuses it.
-fn admit(stream: TcpStream, peer: SocketAddr, seat: &Arc<Seat>) {
+///
+/// # Errors
+///
+/// The event loop could not take one socket more.
+fn admit(socket: OwnedFd, peer: SocketAddr, seat: &Arc<Seat>) -> Result<(), Errno> {
     match seat.shared.limits.admit(peer.ip()) {
         Ok(admission) => {
+            let line = Line::accepted(socket).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             let session = session::Session::new(peer, Arc::clone(seat), admission);
-            tokio::spawn(session.run(stream));
+            tasks::spawn(session.run(line));
         }
         Err(limit) => {
             seat.block.refuse(limit);
-            refuse(&stream);
+            refuse(&socket);
         }
     }
+    Ok(())
 }
 
 /// Nothing here waits: in a flood each refused client costs a few system calls and no memory.
-fn refuse(stream: &TcpStream) {
+fn refuse(socket: &OwnedFd) {
     // All of these may fail, and the client is refused all the same. What it has already sent is read, because closing a
     // socket with unread bytes resets it and may take the answer along.
-    drop(stream.try_write(REFUSAL));
-    drop(stream.try_read(&mut [0; 4096]));
-    drop(socket2::SockRef::from(stream).shutdown(std::net::Shutdown::Write));
+    let _sent = rustix::net::send(socket, REFUSAL, SendFlags::NOSIGNAL);
+    let _read = rustix::net::recv(socket, &mut [0; 4096], RecvFlags::empty());
+    let _ended = rustix::net::shutdown(socket, Shutdown::Write);
 }

@@ -2,64 +2,72 @@
 //! with clients that are gone before they are taken.
 
 use std::collections::VecDeque;
-use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use drain::Order;
 use rustix::io::Errno;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use crate::entrance::{Accept, serve};
+use crate::line::Queue;
+use crate::reactor::{self, Reactor};
+use crate::tasks::Home;
 use crate::testing::seat;
 
 /// Fails as told, then gives the clients of a real listener.
 struct Faulty {
-    faults: Mutex<VecDeque<Errno>>,
+    faults: VecDeque<Errno>,
     tried: Arc<AtomicUsize>,
-    then: TcpListener,
+    then: Queue,
 }
 
 impl Accept for Faulty {
-    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.tried.fetch_add(1, Ordering::Relaxed);
-        let fault = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        match fault {
-            Some(errno) => Err(errno.into()),
-            None => self.then.accept().await,
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>> {
+        let polled = match self.faults.pop_front() {
+            Some(errno) => Poll::Ready(Err(errno)),
+            None => self.then.poll_accept(cx),
+        };
+        if polled.is_ready() {
+            self.tried.fetch_add(1, Ordering::Relaxed);
         }
+        polled
     }
 
-    fn into_std(self) -> io::Result<std::net::TcpListener> {
-        self.then.into_std()
+    fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno> {
+        self.then.accept()
     }
 }
 
 /// Lets a client in behind these faults, and returns how often was tried, how long it took by the test's clock, and the
 /// counted failures.
 async fn behind(faults: &[Errno]) -> (usize, Duration, u64) {
+    let home = Home::new().unwrap();
+    let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
     let (_points, seat) = seat();
     let seat = Arc::new(seat);
-    let then = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = then.local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let tried = Arc::new(AtomicUsize::new(0));
-    let faulty = Faulty { faults: Mutex::new(faults.iter().copied().collect()), tried: Arc::clone(&tried), then };
-    let serving = tokio::spawn(serve(faulty, Arc::clone(&seat), seat.drain.door()));
-    let _client = std::net::TcpStream::connect(addr).unwrap();
+    let then = Queue::new(listener.into()).unwrap();
+    let faulty = Faulty { faults: faults.iter().copied().collect(), tried: Arc::clone(&tried), then };
     let begin = Instant::now();
-    while seat.block.accepted() == 0 {
-        // Real sockets and a clock that jumps: a turn for the one, a step for the other.
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(begin.elapsed() < Duration::from_secs(60), "nobody was let in");
+    let accepted = async {
+        while seat.block.accepted() == 0 {
+            // A clock that jumps: a step for the pauses.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(begin.elapsed() < Duration::from_secs(60), "nobody was let in");
+        }
+    };
+    tokio::select! {
+        () = serve(faulty, Arc::clone(&seat), seat.drain.door()) => panic!("it ended"),
+        () = accepted => {}
     }
-    let took = begin.elapsed();
-    seat.drain.order(Order::Cut);
-    serving.abort();
-    (tried.load(Ordering::Relaxed), took, seat.block.accept_errors())
+    (tried.load(Ordering::Relaxed), begin.elapsed(), seat.block.accept_errors())
 }
 
 #[tokio::test(start_paused = true)]

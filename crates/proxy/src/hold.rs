@@ -13,11 +13,10 @@ use std::time::Instant;
 
 use drain::Ticket;
 use route::{Ride, Way};
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 
 use crate::close::Reason;
 use crate::end::End;
+use crate::line::Line;
 use crate::scratch;
 
 /// Most bytes that are read from a client while it is held: room for a handshake and some requests.
@@ -29,7 +28,7 @@ const EARLY: usize = 4096;
 ///
 /// Why it was not worth waiting any longer.
 pub(crate) async fn wait(
-    client: &mut TcpStream,
+    client: &mut Line,
     early: &mut Vec<u8>,
     route: &Way,
     ticket: &Ticket,
@@ -45,7 +44,7 @@ pub(crate) async fn wait(
 }
 
 /// Returns when the client has gone. Reads as much as there is room for on the way.
-async fn gone(client: &mut TcpStream, early: &mut Vec<u8>) {
+async fn gone(client: &mut Line, early: &mut Vec<u8>) {
     while early.len() < EARLY {
         let read = poll_fn(|cx| {
             scratch::with(|scratch| {
@@ -60,5 +59,5 @@ async fn gone(client: &mut TcpStream, early: &mut Vec<u8>) {
         }
     }
     // No room to read more, so its end can no longer be seen behind its bytes; that it broke off can.
-    drop(client.ready(Interest::ERROR).await);
+    poll_fn(|cx| client.poll_broken(cx)).await;
 }

@@ -26,18 +26,22 @@
 
 mod accept;
 mod alarm;
+mod clock;
 mod close;
 mod dial;
 mod end;
 mod entrance;
 mod finish;
 mod flow;
+mod heartbeat;
 mod hold;
 mod leave;
 mod limits;
+mod line;
 mod listener;
 mod options;
 mod pump;
+mod reactor;
 mod scratch;
 mod service;
 mod session;
@@ -46,11 +50,14 @@ mod sockets;
 mod sockopt;
 mod sources;
 mod stats;
+mod tasks;
 mod tuning;
 mod valve;
 mod watch;
 mod worker;
 
+#[cfg(test)]
+mod churn_tests;
 #[cfg(test)]
 mod entrance_tests;
 #[cfg(test)]
@@ -64,6 +71,8 @@ mod pool_tests;
 #[cfg(test)]
 mod pump_tests;
 #[cfg(test)]
+mod reactor_tests;
+#[cfg(test)]
 mod session_tests;
 #[cfg(test)]
 mod silence_tests;
@@ -71,6 +80,7 @@ mod silence_tests;
 mod testing;
 
 pub use close::{Reason, Side};
+pub use heartbeat::Heartbeat;
 pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};
 pub use options::Options;
@@ -78,4 +88,4 @@ pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use sockets::{Socket, Sockets};
 pub use stats::{Snapshot, Stats};
 pub use tuning::Tuning;
-pub use worker::{Heartbeat, Running, StartError, WorkerError, worker_count};
+pub use worker::{Running, StartError, WorkerError, worker_count};

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use route::Points;
 
 use crate::Reason;
+use crate::line::Line;
 use crate::pump::{Pump, Stopped};
+use crate::reactor::{self, Reactor};
 use crate::session::Session;
 use crate::testing::{Puppet, seat};
 use crate::worker::Seat;
@@ -68,9 +70,10 @@ async fn a_session_is_small() {
     let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
     let admission = seat.shared.limits.admit(peer.ip()).unwrap();
     let session = Session::new(peer, Arc::new(seat), admission);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-    let size = size_of_val(&session.run(client));
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let _reactor = reactor::install(Reactor::new(&bell).unwrap());
+    let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let size = size_of_val(&session.run(Line::accepted(client.into()).unwrap()));
     // Of it, 216 are the ledger and about 100 the place in the bell's waiting list. 24 are tokio's test clock, which a build of
     // the whole workspace has in it because another crate's tests want it, and which the program has not.
     assert!(size <= 896 + 24, "{size} bytes");

@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use drain::Ticket;
 use route::{Generation, Ride, Target};
-use tokio::net::TcpStream;
 
 use crate::close::Reason;
 use crate::limits::Admission;
+use crate::line::Line;
 use crate::pump::Pump;
 use crate::service::{DialFailure, Hint};
 use crate::worker::Seat;
-use crate::{dial, finish, hold, sockopt};
+use crate::{dial, finish, hold};
 
 /// The first pause after a failed dial; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -63,7 +63,7 @@ impl Session {
     /// Serves the client to its end.
     // Not an async function, because the future of one holds what it is given twice.
     #[allow(clippy::manual_async_fn)]
-    pub(crate) fn run(mut self, mut client: TcpStream) -> impl Future<Output = ()> + Send {
+    pub(crate) fn run(mut self, mut client: Line) -> impl Future<Output = ()> {
         async move {
             let Some(ticket) = self.ticket.take() else { return };
             // First what the client said too early, in the end what it has not taken yet.
@@ -82,7 +82,7 @@ impl Session {
                     self.bytes = (stopped.bytes_in, stopped.bytes_out);
                     if stopped.reason == Reason::Fenced {
                         // What a cut-off master has not acknowledged would be sent again when it comes back.
-                        sockopt::forget_unsent(&upstream);
+                        upstream.forget_unsent();
                     }
                     stopped.reason
                     // The connection to the target ends here, before the goodbye to the client.
@@ -94,12 +94,7 @@ impl Session {
     }
 
     /// Gets to a target that may be used at the moment this returns.
-    async fn reach(
-        &self,
-        client: &mut TcpStream,
-        early: &mut Vec<u8>,
-        ticket: &Ticket,
-    ) -> Result<(Ride, TcpStream), Reason> {
+    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>, ticket: &Ticket) -> Result<(Ride, Line), Reason> {
         let Seat { shared, block, .. } = &*self.seat;
         let service = &shared.service;
         let options = &service.options;
@@ -159,7 +154,7 @@ impl Session {
     /// Waits until a target may be used, if there is a place to wait.
     async fn wait_at_the_gate(
         &self,
-        client: &mut TcpStream,
+        client: &mut Line,
         early: &mut Vec<u8>,
         ticket: &Ticket,
         until: Instant,

@@ -49,8 +49,8 @@ impl Sockets {
     ///
     /// If the system does not take a value.
     pub fn retune(&self, service: usize, options: &Options) -> io::Result<()> {
-        let own = self.0.iter().filter(|socket| socket.service == service);
-        own.map(|socket| sockopt::prepare(&SockRef::from(&socket.listener), options)).collect()
+        let mut own = self.0.iter().filter(|socket| socket.service == service);
+        own.try_for_each(|socket| sockopt::prepare(&SockRef::from(&socket.listener), options))
     }
 
     /// Lets go of them.

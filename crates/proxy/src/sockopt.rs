@@ -25,9 +25,3 @@ pub(crate) fn prepare(socket: &Socket, options: &Options) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(options.user_timeout))?;
     Ok(())
 }
-
-/// Makes the close of a connection throw away what the kernel still holds for it, by a reset instead of a FIN.
-pub(crate) fn forget_unsent(stream: &tokio::net::TcpStream) {
-    // Only a socket that is no more can refuse this, and that one sends nothing.
-    drop(socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO)));
-}

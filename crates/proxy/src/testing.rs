@@ -186,22 +186,29 @@ impl Backend {
 
     /// The next connection of the proxy.
     pub(crate) fn accept(&self) -> TcpStream {
-        self.0.set_nonblocking(true).unwrap();
         let begin = Instant::now();
         loop {
-            match self.0.accept() {
-                Ok((stream, _)) => {
-                    stream.set_nonblocking(false).unwrap();
-                    stream.set_read_timeout(Some(SOON)).unwrap();
-                    stream.set_write_timeout(Some(SOON)).unwrap();
-                    stream.set_nodelay(true).unwrap();
-                    return stream;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && begin.elapsed() < SOON => {
-                    std::thread::yield_now();
-                }
-                Err(error) => panic!("no connection came: {error}"),
+            if let Some(stream) = self.next() {
+                return stream;
             }
+            assert!(begin.elapsed() < SOON, "no connection came");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The next connection of the proxy, if one is there.
+    pub(crate) fn next(&self) -> Option<TcpStream> {
+        self.0.set_nonblocking(true).unwrap();
+        match self.0.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(SOON)).unwrap();
+                stream.set_write_timeout(Some(SOON)).unwrap();
+                stream.set_nodelay(true).unwrap();
+                Some(stream)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => panic!("no connection can be accepted: {error}"),
         }
     }
 

@@ -1,5 +1,8 @@
 //! Workers: threads that each drive one event loop, and the handle on all of them.
 //!
+//! The loop is ours and small: poll the [tasks](crate::tasks) that have something to do, then ask the
+//! [reactor](crate::reactor) which sockets have become ready. Timers are the [clock](crate::clock)'s.
+//!
 //! A worker ends when the drain is over, however many sessions it still has. Nothing else ends it; a worker that does end
 //! early has failed, and whoever holds [`Running`] learns of it, because a proxy with a worker less would refuse a part of
 //! its clients.
@@ -9,24 +12,23 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use drain::{Drain, Phase};
-use tokio::net::TcpListener as Listener;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinSet;
 
+use crate::clock::Clock;
 use crate::entrance;
+use crate::heartbeat::{self, Heartbeat};
 use crate::limits::{Limits, Places, Scarcity};
+use crate::line::Queue;
 use crate::listener::{Bound, Entrance};
 use crate::options::Options;
+use crate::reactor::{self, Reactor};
 use crate::service::Service;
 use crate::stats::{Block, Stats};
-
-/// How often a worker shows that its event loop turns.
-const BEAT: Duration = Duration::from_millis(100);
+use crate::tasks::{self, Home, Panicked, Tasks};
 
 /// How many workers suit this process: one for each core it may use, by its affinity and the quota of its cgroup.
 #[must_use]
@@ -42,6 +44,12 @@ pub enum StartError {
     Thread {
         /// Its number.
         worker: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gave no thread for the timers.
+    #[error("cannot start the thread of the clock")]
+    Clock {
         /// What the system said.
         source: io::Error,
     },
@@ -66,43 +74,20 @@ pub enum WorkerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The system does not tell any more what happens on its sockets.
+    #[error("the event loop of worker {worker} failed")]
+    Loop {
+        /// The worker's number.
+        worker: usize,
+        /// What the system said.
+        source: io::Error,
+    },
     /// It panicked, or what accepts connections on it did.
     #[error("worker {worker} panicked; this is a bug")]
     Panicked {
         /// The worker's number.
         worker: usize,
     },
-}
-
-/// Shows when a worker's event loop last turned. Cheap to clone, readable from any thread.
-#[derive(Debug, Clone)]
-pub struct Heartbeat {
-    origin: Instant,
-    /// Milliseconds since `origin`.
-    last: Arc<AtomicU64>,
-}
-
-impl Heartbeat {
-    fn new() -> Self {
-        Self { origin: Instant::now(), last: Arc::default() }
-    }
-
-    /// How long ago the loop last turned, at `now`. It turns at least ten times a second if nothing holds it up.
-    #[must_use]
-    pub fn age(&self, now: Instant) -> Duration {
-        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
-        now.saturating_duration_since(self.origin).saturating_sub(last)
-    }
-
-    async fn beat(self) {
-        let mut timer = tokio::time::interval(BEAT);
-        timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            timer.tick().await;
-            let now = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX);
-            self.last.store(now, Ordering::Relaxed);
-        }
-    }
 }
 
 /// What a worker needs to know of a service.
@@ -143,13 +128,14 @@ impl Running {
         let (heartbeats, threads) = (Vec::new(), Vec::new());
         let mut running =
             Self { stats, shared: shared.clone(), total: Arc::clone(&total), scarcity, heartbeats, threads, ended };
+        let (clock, thread) = Clock::start().map_err(|source| StartError::Clock { source })?;
+        running.threads.push(thread);
         // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
         let mut workers = Vec::with_capacity(entrances.len());
         for (number, entrances) in entrances.into_iter().enumerate() {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .map_err(|source| StartError::Loop { worker: number, source })?;
+            let looping = |source| StartError::Loop { worker: number, source };
+            let home = Home::new().map_err(looping)?;
+            let reactor = Reactor::new(home.bell()).map_err(looping)?;
             let heartbeat = Heartbeat::new();
             running.heartbeats.push(heartbeat.clone());
             let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
@@ -157,15 +143,16 @@ impl Running {
                 Some(Seat { shared: Arc::clone(shared), block, drain: drain.clone(), news: Notify::new() })
             });
             let seats = seats.map(Arc::new).collect();
-            workers.push((runtime, Worker { number, entrances, seats, heartbeat, drain: drain.clone() }));
+            let (drain, clock) = (drain.clone(), clock.clone());
+            workers.push(Worker { number, entrances, seats, heartbeat, drain, clock, home, reactor });
         }
-        for (runtime, worker) in workers {
+        for worker in workers {
             let (number, end) = (worker.number, end.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{number}"))
                 .spawn(move || {
                     let mut report = Report { worker: number, end, result: None };
-                    report.result = Some(runtime.block_on(worker.run()));
+                    report.result = Some(worker.run());
                 })
                 .map_err(|source| StartError::Thread { worker: number, source })?;
             running.threads.push(thread);
@@ -297,34 +284,41 @@ struct Worker {
     seats: Vec<Arc<Seat>>,
     heartbeat: Heartbeat,
     drain: Drain,
+    clock: Clock,
+    home: Arc<Home>,
+    reactor: Reactor,
 }
 
 impl Worker {
-    async fn run(self) -> Result<(), WorkerError> {
-        let worker = self.number;
-        let mut core = JoinSet::new();
-        core.spawn(self.heartbeat.beat());
-        for seat in &self.seats {
-            core.spawn(Arc::clone(seat).tell_the_news());
+    fn run(self) -> Result<(), WorkerError> {
+        let Self { number: worker, entrances, seats, heartbeat, drain, clock, home, reactor } = self;
+        // In this order, so that the tasks go first and find what they need when they are dropped.
+        let _clock = clock.enter();
+        let _reactor = reactor::install(reactor);
+        let mut tasks = Tasks::new(home);
+        for seat in &seats {
+            tasks::spawn_vital(Arc::clone(seat).tell_the_news());
         }
-        for entrance in self.entrances {
-            let Some(seat) = self.seats.get(entrance.service) else { continue };
+        for entrance in entrances {
+            let Some(seat) = seats.get(entrance.service) else { continue };
             // The door opens here and not in the task, so that a drain that begins at once does not miss it.
-            let door = self.drain.door();
-            let listener = Listener::from_std(entrance.socket);
-            let listener = listener.map_err(|source| WorkerError::Listener { worker, source })?;
+            let door = drain.door();
+            let queue = Queue::new(entrance.socket.into());
+            let queue = queue.map_err(|source| WorkerError::Listener { worker, source })?;
             tracing::debug!(service = &*seat.shared.service.name, addr = %entrance.addr, worker, "accepting");
-            core.spawn(entrance::serve(listener, Arc::clone(seat), door));
+            tasks::spawn_vital(entrance::serve(queue, Arc::clone(seat), door));
         }
-        loop {
-            tokio::select! {
-                () = self.drain.reached(Phase::Stopped) => return Ok(()),
-                Some(ended) = core.join_next() => {
-                    if ended.is_err() {
-                        return Err(WorkerError::Panicked { worker });
-                    }
-                }
+        let end = drain.clone();
+        tasks::spawn_vital(async move { end.reached(Phase::Stopped).await });
+        let mut events = Vec::new();
+        while drain.phase() < Phase::Stopped {
+            tasks.round().map_err(|Panicked| WorkerError::Panicked { worker })?;
+            heartbeat.beat();
+            let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT };
+            if reactor::turn(&mut events, wait).map_err(|source| WorkerError::Loop { worker, source })? {
+                tasks.answer_the_bell();
             }
         }
+        Ok(())
     }
 }

@@ -1,0 +1,176 @@
+//! A TCP connection of a session, as its worker's event loop knows it.
+//!
+//! Eight bytes: a descriptor and the number of a slot in the [reactor](crate::reactor). Receiving stops at the first read
+//! that comes out short, because that one has told that there is nothing more for now: no second read a message only to be
+//! told to wait.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use socket2::{SockAddr, SockRef, Socket};
+
+use crate::end::End;
+use crate::entrance::Accept;
+use crate::reactor::{Place, Ready};
+
+/// One TCP connection. Belongs to the thread that made it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    // Before the socket, so that an event of it never finds a slot that is somebody else's.
+    place: Place,
+    socket: OwnedFd,
+}
+
+impl Line {
+    /// A connection that was just accepted; it must not block. It is taken to be readable, since most clients have said
+    /// something by now.
+    pub(crate) fn accepted(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { place: Place::new(&socket, Ready::BOTH)?, socket })
+    }
+
+    /// Begins to connect `socket`, which must not block, to `addr`. [`connected`](Self::connected) tells how that ends.
+    pub(crate) fn dial(socket: Socket, addr: SocketAddr) -> io::Result<Self> {
+        match socket.connect(&SockAddr::from(addr)) {
+            Ok(()) => {}
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        // Within one host the handshake is over before connect(2) returns, although it says that it is not.
+        let ready = if socket.peer_addr().is_ok() { Ready::WRITE } else { Ready::NONE };
+        let socket = OwnedFd::from(socket);
+        Ok(Self { place: Place::new(&socket, ready)?, socket })
+    }
+
+    /// Returns when the connection stands, or why it does not.
+    pub(crate) fn poll_connected(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        while self.place.is_ready(cx, Ready::WRITE) {
+            let socket = SockRef::from(&self.socket);
+            if let Some(error) = socket.take_error()? {
+                return Poll::Ready(Err(error));
+            }
+            match socket.peer_addr() {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
+                    self.place.would_block(Ready::WRITE);
+                }
+                result => return Poll::Ready(result.map(drop)),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Waits until the peer breaks off. That it ends its direction is not enough.
+    pub(crate) fn poll_broken(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.place.is_ready(cx, Ready::BROKEN) { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Makes the close throw away what the kernel still holds for this connection, by a reset instead of a FIN.
+    pub(crate) fn forget_unsent(&self) {
+        // Only a socket that is no more can refuse this, and that one sends nothing.
+        drop(SockRef::from(&self.socket).set_linger(Some(Duration::ZERO)));
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl End for Line {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        while self.place.is_ready(cx, Ready::READ) {
+            let room = buffer.len();
+            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+                Ok((n, _)) => {
+                    if n < room {
+                        self.place.exhausted(Ready::READ);
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Err(Errno::AGAIN) => self.place.would_block(Ready::READ),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        while self.place.is_ready(cx, Ready::WRITE) {
+            match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(0) if !bytes.is_empty() => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(n) => {
+                    if n < bytes.len() {
+                        self.place.exhausted(Ready::WRITE);
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Err(Errno::AGAIN) => self.place.would_block(Ready::WRITE),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(rustix::net::shutdown(&self.socket, Shutdown::Write).map_err(io::Error::from))
+    }
+
+    fn has_gone(&self) -> bool {
+        // What the event loop has noted; the kernel is not asked.
+        self.place.ready().has(Ready::ENDED)
+    }
+
+    fn has_unread(&self) -> bool {
+        let peeked = rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        matches!(peeked, Ok((1.., _)))
+    }
+}
+
+/// A listening socket, which others may hold too.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    place: Place,
+    socket: OwnedFd,
+}
+
+impl Queue {
+    /// A listening socket, which must not block.
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { place: Place::new(&socket, Ready::READ)?, socket })
+    }
+}
+
+impl Accept for Queue {
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>> {
+        while self.place.is_ready(cx, Ready::READ) {
+            match self.accept() {
+                Err(Errno::AGAIN) => self.place.would_block(Ready::READ),
+                Err(Errno::INTR) => {}
+                result => return Poll::Ready(result),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno> {
+        use rustix::net::SocketFlags;
+        let (stream, peer) = rustix::net::acceptfrom_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
+        // A peer without an address is one that has gone already.
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).ok_or(Errno::CONNABORTED)?;
+        Ok((stream, peer))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // Others may hold the same socket, so closing it would not make the kernel forget it here.
+        self.place.withdraw(&self.socket);
+    }
+}
