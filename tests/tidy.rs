@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Files that decide: no runtime, no socket, no clock of their own, no log.
 const PURE: &[&str] = &[
     "crates/drain/src/plan.rs",
+    "crates/pointsman/src/import/",
     "crates/proxy/src/accept.rs",
     "crates/proxy/src/close.rs",
     "crates/resp/src/",

@@ -12,6 +12,7 @@
 
 mod discovery;
 mod failover;
+mod import;
 mod services;
 mod shutdown;
 mod switchover;

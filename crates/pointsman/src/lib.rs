@@ -1,13 +1,14 @@
 //! The composition root: configuration, command line, and the wiring of everything else.
 //!
 //! The other crates each do one thing and know nothing of their neighbours; here they meet. What a person or a script
-//! touches (flags, files, exit codes) is in `cli` and `config`; `run` is the process itself.
+//! touches (flags, files, exit codes) is in `cli` and `config`; `run` is the process itself; `import` reads what stood here before.
 
 pub mod cli;
 pub mod config;
 mod control;
 pub mod descriptors;
 pub mod health;
+pub mod import;
 pub mod memory;
 pub mod metrics;
 pub mod report;

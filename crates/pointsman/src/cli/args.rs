@@ -19,6 +19,9 @@ Examples:
   A file to begin with, every key explained:
     pointsman config --sentinel redis-sentinel:26379 > pointsman.toml
 
+  From haproxy, with an account of every line:
+    pointsman import haproxy --explain /etc/haproxy/haproxy.cfg > pointsman.toml
+
   How is it doing?
     pointsman status --admin 127.0.0.1:8888
 
@@ -63,6 +66,9 @@ pub(super) enum Command {
     Pause(PauseArgs),
     /// Let a paused service's traffic on.
     Resume(OrderArgs),
+    /// Make a configuration of what stood in front of Redis before.
+    #[command(subcommand)]
+    Import(ImportFrom),
     /// Print a completion script for a shell.
     ///
     /// For example: pointsman completions bash > /etc/bash_completion.d/pointsman
@@ -114,6 +120,37 @@ impl SourceArgs {
             set: self.set.clone(),
         }
     }
+}
+
+/// What stood there before.
+#[derive(Debug, Subcommand)]
+pub(super) enum ImportFrom {
+    /// Read a haproxy.cfg and write the configuration that takes its place.
+    ///
+    /// The configuration goes to the standard output. To the standard error goes what a person should look at: lines without
+    /// counterpart, guesses, and a count of the rest; with --explain every line of the file, with what became of it and why. Passwords
+    /// of the file stand in the configuration and nowhere else. Exits with 78 if no configuration can be made of the file.
+    Haproxy(ImportArgs),
+}
+
+/// What to read, and what the file does not say.
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    /// Files, read together as haproxy does with several -f; - for the standard input
+    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) files: Vec<PathBuf>,
+
+    /// What the sentinels call the master, where no check in the file says so; LISTENER=NAME for one listener
+    #[arg(long = "name", value_name = "[LISTENER=]NAME")]
+    pub(super) names: Vec<String>,
+
+    /// The sentinels as host:port, in place of those of the file
+    #[arg(long = "sentinel", value_name = "ADDR")]
+    pub(super) sentinels: Vec<String>,
+
+    /// Account for every line
+    #[arg(long)]
+    pub(super) explain: bool,
 }
 
 /// Whom to ask.

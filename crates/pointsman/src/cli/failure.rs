@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use super::import::ImportError;
 use super::order::OrderError;
 use super::status::StatusError;
 use crate::config::Faults;
@@ -33,6 +34,9 @@ pub(super) enum Failure {
     /// An order was not carried out.
     #[error(transparent)]
     Order(#[from] OrderError),
+    /// No configuration could be made of another program's.
+    #[error(transparent)]
+    Import(#[from] ImportError),
     /// The text could not be written.
     #[error("the output could not be written")]
     Output(#[source] io::Error),
@@ -45,7 +49,7 @@ impl Failure {
             Self::Usage(error) if !error.use_stderr() => ExitCode::SUCCESS,
             Self::Usage(_) => ExitCode::from(USAGE),
             // Numbers that somebody configured and that the system does not allow.
-            Self::Faults(_) | Self::Run(RunError::Files(_)) => ExitCode::from(CONFIG),
+            Self::Faults(_) | Self::Import(_) | Self::Run(RunError::Files(_)) => ExitCode::from(CONFIG),
             Self::Run(_) | Self::Status(_) | Self::Order(_) | Self::Output(_) => ExitCode::FAILURE,
         }
     }
@@ -66,6 +70,7 @@ impl Failure {
                     if count == 1 { "fault" } else { "faults" }
                 )
             }
+            Self::Import(ImportError::Faults(lines)) => lines.clone(),
             other => chain(other),
         };
         let _ = io::stderr().lock().write_all(text.as_bytes());

@@ -10,6 +10,7 @@
 mod args;
 mod failure;
 mod http;
+mod import;
 mod man;
 mod order;
 mod status;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 
-use args::{Cli, Command, SourceArgs};
+use args::{Cli, Command, ImportFrom, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
@@ -58,6 +59,11 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             order::order("pause", (&args.order, &[("for", &args.span)]), &environment().collect::<Vec<_>>())?
         }
         Command::Resume(args) => order::order("resume", (&args, &[]), &environment().collect::<Vec<_>>())?,
+        Command::Import(ImportFrom::Haproxy(args)) => {
+            let (toml, account) = import::haproxy(&args)?;
+            write(io::stderr().lock(), &account)?;
+            toml
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "pointsman", &mut script);

@@ -126,7 +126,8 @@ fn referred((path, setting): (&String, &super::values::Setting)) -> Option<Strin
     }
 }
 
-fn read_config(path: &Path) -> io::Result<Zeroizing<String>> {
+/// The text of a configuration file, of no more than a bounded size; `-` is the standard input.
+pub(crate) fn read_config(path: &Path) -> io::Result<Zeroizing<String>> {
     let text = if path == Path::new("-") {
         read_bounded(io::stdin().lock(), LARGEST_CONFIG)
     } else {

@@ -38,6 +38,7 @@ pub use environment::CONFIG as CONFIG_VARIABLE;
 pub use finding::{Faults, Finding};
 pub use flags::Flags;
 pub use limits::{Connections, DEFAULT_EACH};
+pub(crate) use load::read_config;
 pub use load::{Loaded, load};
 pub use secret::{HIDDEN, Secret};
 pub use section::{OptionSpec, Reload};

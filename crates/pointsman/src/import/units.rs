@@ -1,0 +1,167 @@
+//! haproxy's spellings of times and addresses, read into ours.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::config::Endpoint;
+
+/// The longest list that a range of ports is unfolded into.
+const WIDEST_RANGE: u16 = 64;
+
+/// A time: a number and a unit, milliseconds where none is given (haproxy: configuration.txt, 2.5 "Time format").
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    let micros = match unit {
+        "us" => 1,
+        "" | "ms" => 1_000,
+        "s" => 1_000_000,
+        "m" => 60_000_000,
+        "h" => 3_600_000_000,
+        "d" => 86_400_000_000,
+        _ => return None,
+    };
+    number.checked_mul(micros).map(Duration::from_micros)
+}
+
+/// As the configuration spells a time.
+pub(super) fn spelled(time: Duration) -> String {
+    match u64::try_from(time.as_micros()).unwrap_or(u64::MAX) {
+        micros if micros % 1_000_000 == 0 => format!("{}s", micros / 1_000_000),
+        micros if micros % 1_000 == 0 => format!("{}ms", micros / 1_000),
+        micros => format!("{micros}us"),
+    }
+}
+
+/// Why an address of a `bind` cannot be taken over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoListen {
+    /// A UNIX socket, an inherited descriptor or another family.
+    Family,
+    /// Not an address at all, or a name.
+    Unreadable,
+}
+
+/// What a `bind` listens on. `:port` and `*:port` are every IPv4 address; `[::]` is IPv6 and, unless it says `v6only`, IPv4 as well.
+/// With a list, each of it.
+pub(super) fn listens(list: &str, only_v6: bool) -> Result<Vec<SocketAddr>, NoListen> {
+    let mut all = Vec::new();
+    for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        let text = text.strip_prefix("tcp@").or_else(|| text.strip_prefix("tcp4@")).unwrap_or(text);
+        let text = text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
+        let text = text.strip_prefix("tcp6@").unwrap_or(text);
+        if text.starts_with('/') || text.contains('@') {
+            return Err(NoListen::Family);
+        }
+        let (host, ports) = text.rsplit_once(':').ok_or(NoListen::Unreadable)?;
+        let ip: IpAddr = match host.trim_start_matches('[').trim_end_matches(']') {
+            "" if host.is_empty() => Ipv4Addr::UNSPECIFIED.into(),
+            "*" => Ipv4Addr::UNSPECIFIED.into(),
+            "localhost" => Ipv4Addr::LOCALHOST.into(),
+            host => host.parse().map_err(|_| NoListen::Unreadable)?,
+        };
+        for port in range(ports).ok_or(NoListen::Unreadable)? {
+            if ip == Ipv6Addr::UNSPECIFIED && !only_v6 {
+                all.push(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+            }
+            all.push(SocketAddr::new(ip, port));
+        }
+    }
+    if all.is_empty() { Err(NoListen::Unreadable) } else { Ok(all) }
+}
+
+fn range(ports: &str) -> Option<std::ops::RangeInclusive<u16>> {
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+    (first > 0 && first <= last && last - first < WIDEST_RANGE).then_some(first..=last)
+}
+
+/// The host and, if given, the port of a `server`. The last colon is the one before the port, also with a bare IPv6 address.
+pub(super) fn server(text: &str) -> Option<(String, Option<u16>)> {
+    let text = ["tcp@", "tcp4@", "tcp6@", "ipv4@", "ipv6@"]
+        .iter()
+        .find_map(|prefix| text.strip_prefix(prefix))
+        .unwrap_or(text);
+    if text.starts_with('/') || text.contains('@') || text.starts_with("_") {
+        return None;
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        None => (text, None),
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.parse::<u16>().ok().filter(|port| *port > 0)?)),
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    (!host.is_empty()).then(|| (host.to_owned(), port))
+}
+
+/// Host and port as the configuration wants them; `None` if the host is none.
+pub(super) fn endpoint(host: &str, port: u16) -> Option<Endpoint> {
+    let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    Endpoint::parse(&text, port).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn times_have_haproxys_units() {
+        for (text, millis, ours) in
+            [("4s", 4_000, "4s"), ("330s", 330_000, "330s"), ("1h", 3_600_000, "3600s"), ("500", 500, "500ms")]
+        {
+            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
+            assert_eq!(spelled(Duration::from_millis(millis)), ours);
+        }
+        for text in ["", "s", "4 s", "4x", "-1", "99999999999999999999", "9999999999999999d"] {
+            assert_eq!(duration(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn binds_are_read_in_every_spelling() {
+        let listens =
+            |text, only| listens(text, only).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
+        for (text, addrs) in [
+            (":6379", &["0.0.0.0:6379"][..]),
+            ("*:6379", &["0.0.0.0:6379"]),
+            ("[::]:6379", &["0.0.0.0:6379", "[::]:6379"]),
+            (":::6379", &["0.0.0.0:6379", "[::]:6379"]),
+            ("10.0.0.1:6379,ipv6@[fd00::1]:7", &["10.0.0.1:6379", "[fd00::1]:7"]),
+            ("127.0.0.1:6379-6381", &["127.0.0.1:6379", "127.0.0.1:6380", "127.0.0.1:6381"]),
+        ] {
+            assert_eq!(listens(text, false).unwrap(), addrs, "{text}");
+        }
+        assert_eq!(listens("[::]:6379", true).unwrap(), ["[::]:6379"]);
+        assert_eq!(listens("/run/redis.sock", false), Err(NoListen::Family));
+        assert_eq!(listens("abns@x", false), Err(NoListen::Family));
+        for text in ["", "6379", "redis:6379", ":0", ":1-60000", ":70000"] {
+            assert_eq!(listens(text, false), Err(NoListen::Unreadable), "{text}");
+        }
+    }
+
+    #[test]
+    fn servers_are_hosts_with_or_without_a_port() {
+        for (text, host, port) in [
+            ("10.0.0.1:26379", "10.0.0.1", Some(26379)),
+            ("redis-0.redis:6379", "redis-0.redis", Some(6379)),
+            ("fd00::1:6379", "fd00::1", Some(6379)),
+            ("[fd00::1]:6379", "fd00::1", Some(6379)),
+            ("ipv4@redis", "redis", None),
+        ] {
+            assert_eq!(server(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for text in ["", ":6379", "/run/s", "unix@/x", "h:x", "h:0", "_redis._tcp.example"] {
+            assert_eq!(server(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[0-9a-f:.\\[\\]@,/\\-]{0,24}|.{0,16}") {
+            let _ = (duration(&text), listens(&text, false), server(&text).map(|(host, _)| endpoint(&host, 1)));
+        }
+    }
+}

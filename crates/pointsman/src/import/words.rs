@@ -1,0 +1,224 @@
+//! One line of a haproxy.cfg taken apart into words, by haproxy's own rules of quoting.
+//!
+//! Blanks separate words unless they are quoted or escaped; within double quotes `$NAME` and `${NAME}` stand for variables of the
+//! environment; within single quotes nothing is special; `#` begins a comment (haproxy: configuration.txt, 2.2 "Quoting and
+//! escaping" and 2.3 "Environment variables"). Variables are kept as such and not put in: the import runs somewhere else than
+//! haproxy did, and the name of the variable that holds a password is worth more than the password.
+
+use std::fmt;
+use std::iter::Peekable;
+use std::str::CharIndices;
+
+/// A piece of a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Text, quotes and escapes already taken away.
+    Text(String),
+    /// A variable of the environment, and what stands for it where it is not set.
+    Variable { name: String, default: Option<String> },
+}
+
+/// A word of a line. `Display` writes variables as `${NAME}`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Word {
+    pub(super) parts: Vec<Part>,
+    /// Where it begins, in characters from 1.
+    pub(super) column: usize,
+}
+
+/// A quote that is opened and never closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unclosed {
+    pub(super) quote: char,
+    pub(super) column: usize,
+}
+
+impl Word {
+    /// Whether it is exactly this text, without regard to case.
+    pub(super) fn is(&self, text: &str) -> bool {
+        matches!(self.parts.as_slice(), [Part::Text(own)] if own.eq_ignore_ascii_case(text))
+    }
+
+    /// Its text with the variables filled in.
+    ///
+    /// # Errors
+    /// The name of a variable that is not set and has no default.
+    pub(super) fn expand(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+        let mut text = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(own) => text.push_str(own),
+                Part::Variable { name, default } => {
+                    text.push_str(&env(name).or_else(|| default.clone()).ok_or_else(|| name.clone())?);
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    fn push(&mut self, c: char) {
+        if let Some(Part::Text(text)) = self.parts.last_mut() {
+            text.push(c);
+        } else {
+            self.parts.push(Part::Text(c.to_string()));
+        }
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => write!(f, "{}", text.escape_default())?,
+                Part::Variable { name, .. } => write!(f, "${{{name}}}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The words of a line; none in a line that is empty or a comment.
+///
+/// # Errors
+/// The first quote that is not closed.
+pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
+    let mut words = Vec::new();
+    let mut open: Option<Word> = None;
+    let mut double: Option<usize> = None;
+    let mut chars = line.char_indices().peekable();
+    let mut column = 0;
+    while let Some((_, c)) = chars.next() {
+        // Columns are for people, so they count characters; escapes and variables make it a lower bound no one will notice.
+        column += 1;
+        let word = || Word { parts: Vec::new(), column };
+        match c {
+            '#' if double.is_none() => break,
+            c if c.is_whitespace() && double.is_none() => words.extend(open.take()),
+            '"' => {
+                double = if double.is_some() { None } else { Some(column) };
+                open.get_or_insert_with(word);
+            }
+            '\'' if double.is_none() => {
+                let word = open.get_or_insert_with(word);
+                let start = column;
+                loop {
+                    column += 1;
+                    match chars.next() {
+                        Some((_, '\'')) => break,
+                        Some((_, c)) => word.push(c),
+                        None => return Err(Unclosed { quote: '\'', column: start }),
+                    }
+                }
+            }
+            '\\' => escape(&mut chars, open.get_or_insert_with(word), double.is_some()),
+            '$' if double.is_some() => variable(&mut chars, open.get_or_insert_with(word)),
+            c => open.get_or_insert_with(word).push(c),
+        }
+    }
+    words.extend(open);
+    match double {
+        Some(column) => Err(Unclosed { quote: '"', column }),
+        None => Ok(words),
+    }
+}
+
+/// What follows a backslash. What is no escape keeps its backslash, as in haproxy.
+fn escape(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word, quoted: bool) {
+    let Some(&(_, next)) = chars.peek() else { return word.push('\\') };
+    let plain = match next {
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'x' => return hexadecimal(chars, word),
+        ' ' | '#' | '\\' | '"' | '\'' => next,
+        '$' if quoted => next,
+        _ => return word.push('\\'),
+    };
+    chars.next();
+    word.push(plain);
+}
+
+/// `\xHH`, one byte; beyond ASCII it is taken as Latin-1, since nothing that is looked for here lies there.
+fn hexadecimal(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
+    let mut ahead = chars.clone();
+    ahead.next();
+    let digits: Option<Vec<u32>> = (0..2).map(|_| ahead.next()?.1.to_digit(16)).collect();
+    match digits.as_deref() {
+        Some([high, low]) => {
+            word.push(char::from_u32(high * 16 + low).unwrap_or('?'));
+            *chars = ahead;
+        }
+        _ => word.push('\\'),
+    }
+}
+
+/// `$NAME`, `${NAME}`, `${NAME-default}` or `${NAME[*]}`, after the dollar sign.
+fn variable(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
+    let braces = chars.next_if(|(_, c)| *c == '{').is_some();
+    let mut name = String::new();
+    while let Some((_, c)) = chars.next_if(|(_, c)| c.is_ascii_alphanumeric() || *c == '_') {
+        name.push(c);
+    }
+    let mut default = None;
+    if braces {
+        let rest: String = std::iter::from_fn(|| chars.next_if(|(_, c)| *c != '}').map(|(_, c)| c)).collect();
+        chars.next();
+        default = rest.strip_prefix('-').map(str::to_owned);
+    }
+    if name.is_empty() {
+        word.push('$');
+    } else {
+        word.parts.push(Part::Variable { name, default });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn texts(line: &str) -> Vec<String> {
+        split(line).unwrap().iter().map(|word| word.expand(&|name| Some(format!("<{name}>"))).unwrap()).collect()
+    }
+
+    #[test]
+    fn words_are_separated_quoted_and_escaped_as_haproxy_does() {
+        for (line, words) in [
+            ("  bind  :6379 ", &["bind", ":6379"][..]),
+            ("# all of it", &[]),
+            ("a b#c", &["a", "b"]),
+            (r"a\ b c\#d", &["a b", "c#d"]),
+            (r"send info\ replication\r\n", &["send", "info replication\r\n"]),
+            (r#"send "AUTH ${AUTH}"\r\n"#, &["send", "AUTH <AUTH>\r\n"]),
+            (r#"x "$A b" '$A "b"' $A"#, &["x", "<A> b", "$A \"b\"", "$A"]),
+            (r#""" ''"#, &["", ""]),
+            (r"\x41\x0d \q \x4", &["A\r", "\\q", "\\x4"]),
+            (r#""\$A \" # no comment""#, &["$A \" # no comment"]),
+        ] {
+            assert_eq!(texts(line), words, "{line}");
+        }
+    }
+
+    #[test]
+    fn variables_keep_their_names_and_defaults() {
+        let words = split(r#""${PORT-6379}" "${LIST[*]}""#).unwrap();
+        assert_eq!(words[0].expand(&|_| None).unwrap(), "6379");
+        assert_eq!(words[1].expand(&|_| None), Err("LIST".to_owned()));
+        assert_eq!(words[0].to_string(), "${PORT}");
+    }
+
+    #[test]
+    fn an_open_quote_is_told_with_its_column() {
+        assert_eq!(split("a \"b"), Err(Unclosed { quote: '"', column: 3 }));
+        assert_eq!(split("a 'b"), Err(Unclosed { quote: '\'', column: 3 }));
+        assert_eq!(split("ä 'b"), Err(Unclosed { quote: '\'', column: 3 }));
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_makes_it_panic(line in "[ \"'\\\\${}#xab0\\-\\[]{0,40}|.{0,40}") {
+            let _ = split(&line);
+        }
+    }
+}

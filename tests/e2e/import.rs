@@ -1,0 +1,197 @@
+//! From haproxy: every sample in tests/import, in the styles that people have, becomes a configuration that `check` accepts and that
+//! proxies a real cluster. The samples stand as they would in the field; only their addresses are exchanged for those of the cluster.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use harness::{Address, Client, Cluster, Family, Launch, Process, http_get, wait_until};
+
+use crate::PROGRAM;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// As it stands in the samples.
+const PASSWORD: &str = "correct-horse-battery";
+const ENV: [(&str, &str); 3] = [("AUTH", PASSWORD), ("REDIS_PASSWORD", PASSWORD), ("SENTINELAUTH", "of-the-sentinels")];
+
+fn sample(name: &str) -> String {
+    let path = format!("{}/tests/import/{name}.cfg", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A sample with other addresses; each of them has to occur.
+fn exchanged(name: &str, addresses: &[(&str, String)]) -> String {
+    addresses.iter().fold(sample(name), |text, (from, to)| {
+        assert!(text.contains(from), "{name} has no {from}");
+        text.replace(from, to)
+    })
+}
+
+fn run(args: &[&str]) -> Output {
+    Command::new(PROGRAM).args(args).env_clear().envs(ENV).output().expect("pointsman")
+}
+
+/// Imports the text, checks what comes out and starts it. Gives the process and what was said beside the import.
+fn started(cluster: &Cluster, name: &str, text: &str, flags: &[&str]) -> (Process, String) {
+    let folder = cluster.folder().join(format!("import-{name}"));
+    std::fs::create_dir(&folder).expect("a folder");
+    let file = |name: &str, text: &[u8]| -> PathBuf {
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path
+    };
+    let cfg = file("haproxy.cfg", text.as_bytes());
+    let args = [&["import", "haproxy", "--explain", cfg.to_str().expect("a path")], flags].concat();
+    let imported = run(&args);
+    let said = String::from_utf8_lossy(&imported.stderr).into_owned();
+    assert_eq!(imported.status.code(), Some(0), "{name}: {said}");
+    let toml = file("pointsman.toml", &imported.stdout);
+    let toml = toml.to_str().expect("a path");
+    let checked = run(&["check", "--config", toml]);
+    assert_eq!(checked.status.code(), Some(0), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
+    let process = Process::start(&Launch {
+        name: format!("imported-{name}"),
+        program: PROGRAM.into(),
+        args: ["run", "--config", toml].map(Into::into).to_vec(),
+        env: ENV.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec(),
+        folder,
+    });
+    (process, said)
+}
+
+fn wait_ready(process: &Process, admin: std::net::SocketAddr) {
+    wait_until("the imported proxy to be ready", PATIENCE, || {
+        assert!(process.is_running(), "it ended: {}", process.tail());
+        match http_get(admin, "/ready") {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+}
+
+/// A client whose commands reach the master.
+fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
+    let mut client = Client::connect(addr).expect("a connection");
+    if let Some(password) = password {
+        assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
+    }
+    assert!(client.cmd(&["SET", "who", "imported"]).expect("SET").is_ok());
+    assert_eq!(client.cmd(&["ROLE"]).expect("ROLE").items().first().and_then(|role| role.text()), Some("master"));
+}
+
+#[test]
+fn argo_cd_and_a_frontend_that_counts_votes() {
+    let cluster = Cluster::builder().masters(&["argocd", "mymaster"]).replicas(1).start();
+    let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+    let (listen, admin) = (cluster.address().port(), cluster.address().port());
+    let mut addresses = vec![(":6379\n", format!("{listen}\n")), (":8888", admin.to_string())];
+    // Of the servers' lines only the hosts matter; they are exchanged where sentinels are named.
+    let names: Vec<String> = (0..3).map(|at| format!("argocd-redis-ha-announce-{at}:26379")).collect();
+    addresses.extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.clone())));
+    let (process, said) = started(&cluster, "argo-cd", &exchanged("argo-cd", &addresses), &[]);
+    wait_ready(&process, admin);
+    serves(listen, None);
+    assert!(
+        http_get(admin, "/healthz").is_ok_and(|(status, _)| status == 200),
+        "the old path of the probe is answered"
+    );
+    assert!(said.contains("service.name = \"argocd\"") && said.contains(" 0 without counterpart, 0 assumed"), "{said}");
+
+    let (listen, admin) = (cluster.address().port(), cluster.address().port());
+    let mut addresses = vec![("*:6379", listen.to_string())];
+    let names: Vec<String> = (1..=3).map(|at| format!("192.168.1.1{at}:26379")).collect();
+    addresses.extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.clone())));
+    let text = exchanged("blog-sentinel", &addresses);
+    let text = format!("{text}\nlisten page\n    bind {admin}\n    mode http\n    stats enable\n");
+    let (process, _) = started(&cluster, "blog-sentinel", &text, &[]);
+    wait_ready(&process, admin);
+    serves(listen, None);
+}
+
+#[test]
+fn configurations_that_ask_for_the_role_with_a_password() {
+    let cluster = Cluster::builder().masters(&["mymaster", "sessions", "cache"]).replicas(1).password(PASSWORD).start();
+    let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+    // Where the file names no sentinels they are assumed at port 26379, which here is another one.
+    let flags = ["--sentinel", &sentinels[0], "--sentinel", &sentinels[1]];
+    let port = || cluster.address().port();
+
+    let (listen, admin) = (port(), port());
+    let addresses = [("*:6379", listen.to_string()), ("*:8404", admin.to_string())];
+    let (process, said) = started(&cluster, "bitnami", &exchanged("bitnami", &addresses), &flags);
+    wait_ready(&process, admin);
+    serves(listen, Some(PASSWORD));
+    assert!(said.contains("service.auth.password_env = \"REDIS_PASSWORD\""), "{said}");
+
+    let (listen, admin) = (port(), port());
+    let text = exchanged("blog-role", &[("10.0.0.1:6379", listen.to_string())]);
+    let text = format!("{text}\nlisten page\nbind {admin}\nmode http\nmonitor-uri /healthz\n");
+    let (process, said) = started(&cluster, "blog-role", &text, &flags);
+    wait_ready(&process, admin);
+    serves(listen, Some(PASSWORD));
+    assert!(said.contains("service.auth.password\n") && !said.contains(PASSWORD), "{said}");
+
+    let (sessions, cache, admin) = (port(), port(), port());
+    let addresses = [
+        ("10.1.0.5:6379", sessions.to_string()),
+        ("10.1.0.5:6390", cache.to_string()),
+        ("127.0.0.1:8404", admin.to_string()),
+    ];
+    let text = exchanged("hand-written", &addresses);
+    let (process, said) = started(&cluster, "hand-written", &text, &[&flags[..], &["--name", "cache=cache"]].concat());
+    wait_ready(&process, admin);
+    for addr in [sessions, cache] {
+        serves(addr, Some(PASSWORD));
+    }
+    assert!(
+        said.contains("not Redis: leave it in haproxy") && !said.contains(PASSWORD) && !said.contains("hunter2"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_redis_ha_chart_with_both_passwords() {
+    let cluster = Cluster::builder().replicas(1).password(PASSWORD).sentinel_password(ENV[2].1).start();
+    let port = || cluster.address().port();
+    let (listen, replicas, admin, metrics) = (port(), port(), port(), port());
+    let mut addresses = vec![
+        ("[::]:6379", listen.to_string()),
+        ("[::]:6380", replicas.to_string()),
+        ("[::]:8888", admin.to_string()),
+        ("[::]:9101", metrics.to_string()),
+    ];
+    let names: Vec<String> = (0..3).map(|at| format!("shop-redis-ha-announce-{at}:26379")).collect();
+    let sentinels = cluster.sentinel_addrs();
+    addresses.extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.to_string())));
+    let (process, said) = started(&cluster, "redis-ha", &exchanged("redis-ha", &addresses), &[]);
+    wait_ready(&process, admin);
+    serves(listen, Some(PASSWORD));
+    let (status, text) = http_get(metrics, "/metrics").expect("the old port of the metrics");
+    assert!(status == 200 && text.contains("pointsman_commits_total{service=\"mymaster\"} 1"), "{text}");
+    assert!(said.contains("service.sentinel_auth.password_env = \"SENTINELAUTH\""), "{said}");
+}
+
+#[test]
+fn what_cannot_be_imported_is_told_by_line_and_exits_with_78() {
+    let address = Address::claim(Family::Ipv4);
+    let folder = tempfile::tempdir().expect("a folder");
+    let cfg = folder.path().join("haproxy.cfg");
+    let text = format!(
+        "listen redis\n  bind {}\n  server a \"${{REDIS_HOST}}:6379\"\n  tcp-check send 'PING\n",
+        address.port()
+    );
+    std::fs::write(&cfg, text).expect("a file");
+    let cfg = cfg.to_str().expect("a path");
+    let output = run(&["import", "haproxy", cfg]);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(78), &b""[..]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(
+        lines[0].starts_with(&format!("{cfg}:3:3: \"${{REDIS_HOST}}:6379\" is not a host; set the variable")),
+        "{said}"
+    );
+    assert!(lines[1].starts_with(&format!("{cfg}:4:18: the quote ' is not closed")), "{said}");
+    assert_eq!(lines[2], "pointsman: 2 faults in the way of an import");
+    assert_eq!(run(&["import", "haproxy", "/nowhere"]).status.code(), Some(78));
+    assert_eq!(run(&["import", "haproxy"]).status.code(), Some(64));
+}
