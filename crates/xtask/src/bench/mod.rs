@@ -9,6 +9,7 @@ mod peers;
 mod raw;
 mod space;
 mod stats;
+mod switchover;
 mod traffic;
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum What {
     /// redis-ha chart configures it, in turns. Installs what is missing. Everything happens on loopback addresses, as root in
     /// a network namespace of its own. Takes about half a minute a failover; leaves nothing behind.
     Failover(failover::Options),
+    /// `pointsman switchover` again and again under writers that count: what is lost, who sees an error, how long it takes.
+    Switchover(switchover::Options),
 }
 
 /// Runs one of them.
@@ -46,6 +49,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode, String> {
     match &bench.what {
         None => traffic::run(&bench.traffic),
         Some(What::Failover(options)) => failover::run(options),
+        Some(What::Switchover(options)) => switchover::run(options),
     }
 }
 
