@@ -1,4 +1,4 @@
-//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench` and `ci`.
+//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench`, `deploy-check` and `ci`.
 //!
 //! Each command brings what it lacks, says what it does, and ends with a line that a person can read. What is to be done is
 //! decided in small pure functions (what is missing, which steps, what to print); the rest carries it out.
@@ -10,6 +10,7 @@
 mod bench;
 mod build;
 mod demo;
+mod deploy;
 mod install;
 mod needs;
 mod steps;
@@ -46,6 +47,10 @@ enum Command {
     /// one interleaved run, one thread each. Fetches the other proxies into a folder below target/. Load and Redis share one core,
     /// the proxy has another; as root everything happens in a network namespace of its own. Leaves nothing behind.
     Bench(bench::Bench),
+    /// Check what is in deploy/: chart, manifests, alerts; with tools from the package registries.
+    DeployCheck,
+    /// Write the plain manifest and the kustomize base from the chart.
+    Manifests,
     /// What CI checks: formatting, lints, tests, documentation, dependencies.
     Ci,
 }
@@ -55,6 +60,8 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(options),
         Command::Test { args } => test(&args),
         Command::Bench(bench) => bench::run(&bench),
+        Command::DeployCheck => deploy::check(),
+        Command::Manifests => deploy::write_manifests(),
         Command::Ci => ci(),
     };
     match done {

@@ -1,0 +1,76 @@
+//! What is handed to others in deploy/, checked as they would use it: the chart with every example against the schemas of every
+//! supported Kubernetes, its configuration by pointsman itself, the manifests and the kustomize base against the chart, the alerts
+//! by their unit tests, and the names that have to stay beside the redis-ha chart.
+//!
+//! Deliberately absent: a cluster. What only a running Kubernetes can show is not claimed here.
+#![allow(clippy::indexing_slicing, reason = "JSON indexed by what it lacks gives null and no panic")]
+
+mod chart;
+mod manifests;
+mod redis_ha;
+mod tools;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use tools::{Tools, root};
+
+use crate::steps::seconds;
+
+/// One check: what it is, and how it is done; what was checked, in words, or what is wrong.
+type Check = (&'static str, fn(&Tools) -> Result<String, String>);
+
+const CHECKS: &[Check] = &[
+    ("helm lint, every example", chart::lint),
+    ("Kubernetes schemas, every example and version", chart::schemas),
+    ("what the chart refuses", chart::refusals),
+    ("restricted pods, split probes, computed grace", chart::pods),
+    ("pointsman check of every configuration", chart::configurations),
+    ("notes", chart::notes),
+    ("beside the redis-ha chart", chart::redis_ha),
+    ("manifests and kustomize in step", manifests::check),
+    ("alerts", alerts),
+];
+
+/// Runs every check, also after one has failed.
+///
+/// # Errors
+/// The tools could not be had.
+pub(crate) fn check() -> Result<ExitCode, String> {
+    let tools = Tools::find()?;
+    let mut failed = Vec::new();
+    for (title, check) in CHECKS {
+        let start = Instant::now();
+        match check(&tools) {
+            Ok(what) => println!("  passed  {title}: {what} ({})", seconds(start.elapsed())),
+            Err(why) => {
+                println!("  FAILED  {title}:\n{why}");
+                failed.push(*title);
+            }
+        }
+    }
+    if failed.is_empty() {
+        println!("Everything in deploy/ passed.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("FAILED: {}.", failed.join("; "));
+    Ok(ExitCode::FAILURE)
+}
+
+/// Writes what is made from the chart.
+///
+/// # Errors
+/// The tools could not be had, or a file not be written.
+pub(crate) fn write_manifests() -> Result<ExitCode, String> {
+    manifests::write(&Tools::find()?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn alerts(tools: &Tools) -> Result<String, String> {
+    let rules = root().join("deploy/helm/pointsman/files/alerts.yaml");
+    let checked = tools.promtool(&["check", "rules", &rules.to_string_lossy()])?;
+    let tests = root().join("deploy/prometheus/alerts_test.yaml");
+    tools.promtool(&["test", "rules", &tests.to_string_lossy()])?;
+    let count = checked.lines().find_map(|line| line.trim().strip_prefix("SUCCESS: ")).unwrap_or("rules found");
+    Ok(format!("{count}, unit tests passed"))
+}

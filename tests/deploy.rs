@@ -1,0 +1,93 @@
+//! What is in deploy/, held against the program: metrics that the dashboard and the alerts name exist, every alert has its unit tests and
+//! its entry in the runbook, and numbers that stand in two places are the same. What needs other people's tools is in `cargo xtask
+//! deploy-check`.
+#![allow(clippy::expect_used, clippy::panic, reason = "tests report by a clear panic")]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use pointsman::memory::A_SESSION;
+use pointsman::metrics::CATALOGUE;
+
+const ALERTS: &str = "deploy/helm/pointsman/files/alerts.yaml";
+const DASHBOARD: &str = "deploy/helm/pointsman/files/dashboard.json";
+const ALERT_TESTS: &str = "deploy/prometheus/alerts_test.yaml";
+
+fn read(path: &str) -> String {
+    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every metric of ours that a text names, without what a histogram adds.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let ours = words.filter(|word| word.starts_with("pointsman_"));
+    ours.map(|word| word.strip_suffix("_bucket").unwrap_or(word)).collect()
+}
+
+fn alerts() -> Vec<String> {
+    let text = read(ALERTS);
+    let names = text.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    assert!(names.len() > 15, "only {} alerts were found", names.len());
+    names
+}
+
+#[test]
+fn dashboard_and_alerts_name_metrics_that_exist() {
+    let known: BTreeSet<&str> = CATALOGUE.iter().map(|(name, _)| *name).collect();
+    for (file, least) in [(ALERTS, 15), (DASHBOARD, 30), (ALERT_TESTS, 15)] {
+        let text = read(file);
+        let named = metrics_in(&text);
+        assert!(named.len() >= least, "{file} names only {} metrics", named.len());
+        let unknown: Vec<_> = named.difference(&known).collect();
+        assert!(unknown.is_empty(), "{file} names metrics that do not exist: {unknown:?}");
+    }
+}
+
+#[test]
+fn the_dashboard_is_json_and_every_panel_asks_something() {
+    let dashboard: serde_json::Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let asking = panels.iter().filter(|panel| panel["type"] != "row");
+    let mut count = 0;
+    for panel in asking {
+        count += 1;
+        let targets = panel["targets"].as_array().expect("targets");
+        let asks = |target: &serde_json::Value| target["expr"].as_str().is_some_and(|expr| expr.contains("pointsman_"));
+        assert!(!targets.is_empty() && targets.iter().all(asks), "{}", panel["title"]);
+    }
+    assert!(count >= 15, "only {count} panels");
+}
+
+#[test]
+fn every_alert_is_tested_both_ways_and_has_an_entry_in_the_runbook() {
+    let (tests, runbook) = (read(ALERT_TESTS), read("deploy/README.md"));
+    for alert in alerts() {
+        let cases: Vec<&str> =
+            tests.split("alertname: ").filter(|case| case.starts_with(&format!("{alert}\n"))).collect();
+        let quiet = cases.iter().filter(|case| case.contains("exp_alerts: []")).count();
+        assert!(
+            cases.len() >= 2 && quiet >= 1 && quiet < cases.len(),
+            "{alert}: {} tests, {quiet} of them quiet",
+            cases.len()
+        );
+        let heading = format!("\n### {alert}\n");
+        let entry = runbook.split(&heading).nth(1).unwrap_or_else(|| panic!("the runbook has no entry {alert}"));
+        let entry = entry.split("\n#").next().unwrap_or_default().trim();
+        assert!(entry.len() > 60, "the runbook says next to nothing of {alert}: {entry:?}");
+    }
+    let headings = runbook.lines().filter_map(|line| line.strip_prefix("### Pointsman")).count();
+    assert_eq!(headings, alerts().len(), "an entry is left of an alert that is gone");
+}
+
+#[test]
+fn numbers_that_stand_in_two_places_are_the_same() {
+    let chart = read("deploy/helm/pointsman/Chart.yaml");
+    assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
+    let helpers = read("deploy/helm/pointsman/templates/_helpers.tpl");
+    let rule = format!("3) 4) 24576) {}) -", A_SESSION / 1024);
+    assert!(helpers.contains(&rule), "the chart counts a connection differently from the program");
+    let manifest = read("deploy/manifests/pointsman.yaml");
+    assert!(manifest.contains(&format!("image: pointsman:{}\n", env!("CARGO_PKG_VERSION"))), "{manifest}");
+}
