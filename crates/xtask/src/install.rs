@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use harness::{Binary, find_in_path};
 
-use crate::needs::{HAPROXY, IPROUTE, Machine, NFTABLES, Need, Plan, REDIS, plan};
+use crate::needs::{HAPROXY, IPROUTE, Machine, NFTABLES, Need, Plan, REDIS, VALGRIND, plan};
 use crate::steps::seconds;
 
 /// Installs what is missing.
@@ -39,6 +39,14 @@ pub(crate) fn for_traffic() -> Result<(), String> {
         println!("{why}");
     }
     Ok(())
+}
+
+/// Installs what counts instructions.
+///
+/// # Errors
+/// As [`whatever_is_missing`].
+pub(crate) fn for_instructions() -> Result<(), String> {
+    install(&[VALGRIND])
 }
 
 fn install(needs: &[Need]) -> Result<(), String> {

@@ -35,7 +35,7 @@ enum Command {
     /// Installs what is missing, builds pointsman, starts one master, two replicas, three sentinels and pointsman on loopback
     /// addresses of their own, writes through it, kills the master and shows what happens. Leaves nothing behind.
     Demo(demo::Options),
-    /// Run every test, with real servers. Further arguments go to `cargo test`.
+    /// Run every test, with real servers, and count instructions. With arguments: only `cargo test` with them.
     #[command(disable_help_flag = true)]
     Test {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
@@ -76,7 +76,11 @@ fn main() -> ExitCode {
 fn test(args: &[OsString]) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let given = steps::with_separator(std::env::args_os(), "test", args);
-    let outcome = steps::run(&[steps::test(&given)]);
+    let mut all = vec![steps::test(&given)];
+    if given.is_empty() {
+        all.push(steps::instructions());
+    }
+    let outcome = steps::run(&all);
     println!("{}", steps::closing(&outcome));
     Ok(steps::code(&outcome))
 }

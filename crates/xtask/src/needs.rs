@@ -19,6 +19,9 @@ pub(crate) const NFTABLES: Need = Need { what: "nft", package: "nftables" };
 /// `ip`, which brings a network up.
 pub(crate) const IPROUTE: Need = Need { what: "ip", package: "iproute2" };
 
+/// What counts instructions.
+pub(crate) const VALGRIND: Need = Need { what: "valgrind", package: "valgrind" };
+
 /// The machine, as far as installing is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine {

@@ -40,12 +40,18 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     step
 }
 
+/// What a request costs in instructions, against the budget.
+pub(crate) fn instructions() -> Step {
+    step("count", "run --quiet --package xtask -- bench instructions")
+}
+
 /// All that CI checks; `deny` says whether cargo-deny is there.
 pub(crate) fn ci(deny: bool) -> Vec<Step> {
     let mut steps = vec![
         step("format", "fmt --all --check"),
         step("lint", "clippy --workspace --all-targets -- -D warnings"),
         test(&[]),
+        instructions(),
         Step { env: Some(("RUSTDOCFLAGS", "-D warnings")), ..step("doc", "doc --workspace --no-deps") },
     ];
     if deny {
@@ -104,7 +110,7 @@ pub(crate) fn closing(outcomes: &[Outcome]) -> String {
     let took = seconds(outcomes.iter().map(|outcome| outcome.took).sum());
     let failed: Vec<&str> = outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.title).collect();
     match (failed.as_slice(), outcomes) {
-        ([], [Outcome { title: "test", .. }]) => format!("All tests passed in {took}."),
+        ([], [Outcome { title: "test", .. }, ..]) => format!("All tests passed in {took}."),
         ([], _) => format!("Everything passed in {took}."),
         (failed, _) => format!("FAILED after {took}: {}.", failed.join(", ")),
     }
@@ -156,8 +162,8 @@ mod tests {
     #[test]
     fn ci_checks_dependencies_only_with_the_tool_for_it() {
         let titles = |deny| ci(deny).iter().map(|step| step.title).collect::<Vec<_>>();
-        assert_eq!(titles(false), ["format", "lint", "test", "doc"]);
-        assert_eq!(titles(true), ["format", "lint", "test", "doc", "deny"]);
+        assert_eq!(titles(false), ["format", "lint", "test", "count", "doc"]);
+        assert_eq!(titles(true), ["format", "lint", "test", "count", "doc", "deny"]);
     }
 
     #[test]

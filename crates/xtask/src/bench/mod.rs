@@ -4,6 +4,7 @@
 //! that it saw, so that a number can be traced to the runs behind it.
 
 mod failover;
+mod instructions;
 mod machine;
 mod peers;
 mod raw;
@@ -39,6 +40,11 @@ enum What {
     Failover(failover::Options),
     /// `pointsman switchover` again and again under writers that count: what is lost, who sees an error, how long it takes.
     Switchover(switchover::Options),
+    /// User-space instructions a request, counted by valgrind and held against benches/instructions.json.
+    ///
+    /// The scanner alone, and the data plane between a client and a backend. Says the same on every machine with the same kind
+    /// of CPU, so CI runs it. Installs what is missing.
+    Instructions(instructions::Options),
 }
 
 /// Runs one of them.
@@ -50,6 +56,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode, String> {
         None => traffic::run(&bench.traffic),
         Some(What::Failover(options)) => failover::run(options),
         Some(What::Switchover(options)) => switchover::run(options),
+        Some(What::Instructions(options)) => instructions::run(options),
     }
 }
 

@@ -130,13 +130,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
     prepare(options.namespaced);
-    let cores = cores()?;
     let mut missing = Vec::new();
     let mut admitted = those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
     let versions = versions(&admitted);
     let described = machine::describe(&program, options.namespaced, &versions);
     let sentence = machine::sentence(&described);
     println!("{sentence}");
+    let cores = cores()?;
     let mut raw = match &options.raw {
         Some(file) => Some(Raw::at(file)?),
         None if options.whole() => Some(Raw::create("traffic")?),
