@@ -8,6 +8,7 @@ pub mod config;
 mod control;
 pub mod descriptors;
 pub mod health;
+pub mod histogram;
 pub mod import;
 pub mod memory;
 pub mod metrics;

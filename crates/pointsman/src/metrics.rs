@@ -28,6 +28,11 @@ const FIRST_SESSION: &str = "pointsman_failover_first_session_seconds";
 /// Histogram of the time traffic was held before a commit.
 const HOLD: &str = "pointsman_failover_hold_seconds";
 
+/// Histogram of the time commands take, written by [`histogram`](crate::histogram).
+pub const COMMAND: &str = "pointsman_command_duration_seconds";
+/// Histogram of the time dials take, written by [`histogram`](crate::histogram).
+pub const DIAL: &str = "pointsman_dial_duration_seconds";
+
 /// Every metric with its kind's unit and its help text, in the order of the documentation.
 pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_build_info", "Always 1; the version is in the label."),
@@ -73,8 +78,19 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_commands_total", "Commands forwarded and answered."),
     ("pointsman_dials_total", "Connections to masters opened."),
     ("pointsman_dial_errors_total", "Connections to masters that failed, by reason."),
+    (
+        COMMAND,
+        "Time from a request written to the master to its whole reply read from it; a sample, without blocking commands.",
+    ),
+    (DIAL, "Time to open a connection to a master, where that succeeded."),
     ("pointsman_hints_total", "Times a session saw something that made discovery look again."),
 ];
+
+/// The help text of a metric of the catalogue.
+#[must_use]
+pub fn help(name: &str) -> &'static str {
+    CATALOGUE.iter().find(|(it, _)| *it == name).map_or("", |(_, help)| help)
+}
 
 const METADATA: Metadata<'static> = Metadata::new("pointsman", Level::INFO, None);
 
@@ -109,7 +125,7 @@ impl Metrics {
                 recorder.describe_counter(name, None::<Unit>, help);
             } else if buckets.iter().any(|(histogram, _)| name.as_str() == *histogram) {
                 recorder.describe_histogram(name, None::<Unit>, help);
-            } else {
+            } else if name.as_str() != COMMAND && name.as_str() != DIAL {
                 recorder.describe_gauge(name, None::<Unit>, help);
             }
         }

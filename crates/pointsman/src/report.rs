@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use drain::{Drain, Phase};
 use probe::{Format, Reporter, Verdict};
-use proxy::{DialFailure, Limit, Reason, Scarcity, Snapshot};
+use proxy::{DialFailure, Distribution, Limit, Reason, Scarcity, Snapshot};
 
 use crate::health::{self, Full, Loop};
-use crate::metrics::{Metrics, Told, precise, to_open_metrics};
+use crate::histogram;
+use crate::metrics::{self, Metrics, Told, precise, to_open_metrics};
 use crate::status::{self, Status};
 use crate::telemetry::DroppedLines;
 
@@ -102,6 +103,21 @@ impl Report {
     }
 }
 
+/// The distributions, which come already counted.
+fn distributions(stats: &proxy::Stats) -> String {
+    let services: Vec<_> = stats.services().collect();
+    let one = |name, of: fn(&Snapshot) -> &Distribution| {
+        let series: Vec<_> = services.iter().map(|(service, traffic)| (*service, of(traffic))).collect();
+        histogram::render(name, metrics::help(name), &series)
+    };
+    one(metrics::COMMAND, |traffic| &traffic.command_time) + &one(metrics::DIAL, |traffic| &traffic.dial_time)
+}
+
+/// For the status: microseconds that so many of a thousand values were below.
+fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
+    distribution.quantile(per_mille).map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
 fn traffic_metrics(metrics: &Metrics, watched: &Watched, traffic: &Snapshot) {
     let name = watched.name.as_str();
     let service = [("service", name)];
@@ -148,6 +164,10 @@ fn traffic_status(watched: &Watched, traffic: &Snapshot) -> BTreeMap<&'static st
         ("bytes_in", traffic.bytes_in),
         ("bytes_out", traffic.bytes_out),
         ("dial_errors", traffic.dial_failures.iter().sum()),
+        ("command_p50_us", micros(&traffic.command_time, 500)),
+        ("command_p99_us", micros(&traffic.command_time, 990)),
+        ("dial_p50_us", micros(&traffic.dial_time, 500)),
+        ("dial_p99_us", micros(&traffic.dial_time, 990)),
     ])
 }
 
@@ -175,7 +195,7 @@ impl Reporter for Report {
         let mut locked = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
         let (metrics, told) = &mut *locked;
         self.collect(metrics, told);
-        let text = metrics.render();
+        let text = metrics.render() + &distributions(&self.stats);
         match format {
             Format::Prometheus => text,
             Format::OpenMetrics => to_open_metrics(&text),

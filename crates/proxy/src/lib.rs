@@ -35,6 +35,7 @@ mod finish;
 mod flow;
 mod heartbeat;
 mod hold;
+mod latency;
 mod leave;
 mod limits;
 mod line;
@@ -81,6 +82,7 @@ mod testing;
 
 pub use close::{Reason, Side};
 pub use heartbeat::Heartbeat;
+pub use latency::Distribution;
 pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};
 pub use options::Options;

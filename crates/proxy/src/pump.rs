@@ -26,6 +26,7 @@ use crate::alarm::Alarm;
 use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::{Flow, Step, Tell};
+use crate::latency::Stopwatch;
 use crate::leave::{self, Leaving, Moment};
 use crate::scratch;
 use crate::service::Hint;
@@ -60,6 +61,7 @@ pub(crate) struct Pump<'a, C, U> {
     /// Set while the gate is shut.
     patrol: Alarm,
     silence: Silence,
+    stopwatch: Stopwatch,
 }
 
 /// What is left when a pump has stopped.
@@ -105,6 +107,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             patience: Alarm::default(),
             patrol: Alarm::default(),
             silence: Silence::default(),
+            stopwatch: Stopwatch::default(),
         }
     }
 
@@ -245,6 +248,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             seat: self.seat,
             heard: &mut self.heard,
             stopping: self.leaving == Leaving::AtBoundary,
+            stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
         };
         self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, Tell::Yes))
@@ -252,7 +256,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
 
     fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
         let before = self.replies.moved();
-        let mut valve = Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat };
+        let mut valve =
+            Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat, stopwatch: &mut self.stopwatch };
         let step = self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell));
         self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
         step

@@ -112,6 +112,7 @@ impl Session {
                 until: hold_until.max(Instant::now() + options.now().connect_timeout),
                 pause: FIRST_PAUSE,
             });
+            let begin = Instant::now();
             let dialled = tokio::select! {
                 biased;
                 dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
@@ -126,6 +127,7 @@ impl Session {
             match dialled {
                 Ok(upstream) => {
                     block.dials.one();
+                    block.dialled_in.record(begin.elapsed());
                     // The points may have moved while we were dialling: then this connection leads nowhere.
                     if !is_overtaken(&target) && !target.is_shut() {
                         target.note_use();

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::close::Reason;
+use crate::latency::{Commands, Distribution, Histogram};
 use crate::limits::Limit;
 use crate::service::DialFailure;
 
@@ -30,7 +31,8 @@ impl Count {
         self.add(1);
     }
 
-    fn get(&self) -> u64 {
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -52,6 +54,8 @@ pub(crate) struct Block {
     pub(crate) dials: Count,
     pub(crate) dial_failures: [Count; DialFailure::ALL.len()],
     pub(crate) hints: Count,
+    pub(crate) measured: Commands,
+    pub(crate) dialled_in: Histogram,
 }
 
 #[cfg(test)]
@@ -127,6 +131,11 @@ pub struct Snapshot {
     pub dial_failures: [u64; DialFailure::ALL.len()],
     /// Hints given.
     pub hints: u64,
+    /// How long commands took: a sample, from the first bytes of a request written to the target to the last byte of its reply
+    /// read from it. Commands that wait by their nature are left out.
+    pub command_time: Distribution,
+    /// How long it took to open a connection to the target, where that succeeded.
+    pub dial_time: Distribution,
 }
 
 impl Snapshot {
@@ -169,6 +178,8 @@ impl Snapshot {
             *sum += count.get();
         }
         self.hints += block.hints.get();
+        self.command_time.add(&block.measured.took);
+        self.dial_time.add(&block.dialled_in);
     }
 }
 

@@ -8,6 +8,7 @@ use resp::{Direction, Ledger, Standing};
 use route::Target;
 
 use crate::flow::{Leave, Valve};
+use crate::latency::Stopwatch;
 use crate::service::Hint;
 use crate::worker::Seat;
 
@@ -20,6 +21,7 @@ pub(crate) struct Requests<'a> {
     pub(crate) heard: &'a mut bool,
     /// Whether to stop behind the request under way.
     pub(crate) stopping: bool,
+    pub(crate) stopwatch: &'a mut Stopwatch,
     /// While stopping: bytes that the ledger has been told and that were not written yet.
     pub(crate) measured: &'a mut usize,
 }
@@ -67,7 +69,11 @@ impl Valve for Requests<'_> {
         if measured {
             *self.measured = self.measured.saturating_sub(bytes.len());
         } else {
+            let start = self.stopwatch.is_wanted(&self.seat.block.measured, self.ledger);
             self.ledger.request(bytes);
+            if let Some(start) = start {
+                self.stopwatch.start(start, &self.seat.block.measured, self.ledger);
+            }
         }
         self.seat.block.bytes_in.add(bytes.len() as u64);
     }
@@ -78,6 +84,7 @@ pub(crate) struct Replies<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
     pub(crate) seat: &'a Seat,
+    pub(crate) stopwatch: &'a mut Stopwatch,
 }
 
 impl Valve for Replies<'_> {
@@ -94,6 +101,7 @@ impl Valve for Replies<'_> {
         let counts = self.ledger.take_counts();
         self.seat.block.commands.add(counts.requests.into());
         self.seat.block.replies.add(counts.replies.into());
+        self.stopwatch.replied(counts.replies, &self.seat.block.measured);
     }
 
     fn went(&mut self, bytes: &[u8], _measured: bool) {

@@ -1,0 +1,330 @@
+//! How long commands and dials take, measured on the spot and cheap enough to be always on.
+//!
+//! A histogram has four buckets for each power of two of microseconds, so a value is known to a quarter of itself over the whole
+//! range from a microsecond to two minutes, in less than a kilobyte. Like every counter it belongs to one worker, which adds
+//! without atomic operations; whoever reads adds the workers up.
+//!
+//! Commands are sampled. A [`Stopwatch`] takes up eight bytes of a session, and follows one request at a time: it is started by
+//! every eighth write that begins a request, and remembers how many replies come first. The clock is read twice a
+//! sample, so on average once in four requests. What it measures is the time of the target and of the network to it: from
+//! the moment the first bytes of the request have been written to the target until the last byte of its reply has been
+//! read from it. How fast the client takes the reply has no part in it. Commands that wait for data by their nature (`BLPOP`,
+//! `WAIT`) and sessions that are not followed are left out.
+//!
+//! Deliberately absent: quantiles kept while measuring, and labels.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use resp::{Class, Direction, Ledger};
+
+use crate::stats::Count;
+
+/// One in so many writes that begin a request is measured.
+const ONE_IN: u64 = 8;
+
+/// Powers of two of microseconds that are told apart, and the buckets of each.
+const OCTAVES: u32 = 27;
+const PARTS: usize = 4;
+/// Number of buckets; the last one holds everything beyond two minutes too.
+const BUCKETS: usize = (OCTAVES as usize - 1) * PARTS;
+
+/// The bucket for so many microseconds: below four each has its own, then each power of two has four.
+fn bucket(micros: u64) -> usize {
+    let octave = (micros | 1).ilog2();
+    if octave < 2 {
+        return usize::try_from(micros).unwrap_or(0);
+    }
+    let part = usize::try_from((micros >> (octave - 2)) & 3).unwrap_or(0);
+    ((octave as usize - 1) * PARTS + part).min(BUCKETS - 1)
+}
+
+/// The first number of microseconds above a bucket.
+fn end(bucket: usize) -> u64 {
+    let next = (bucket + 1) as u64;
+    match next / 4 {
+        0 => next,
+        octave => (4 + next % 4) << (octave - 1),
+    }
+}
+
+/// What one worker measured.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    counts: [Count; BUCKETS],
+    micros: Count,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: std::array::from_fn(|_| Count::default()), micros: Count::default() }
+    }
+}
+
+impl Histogram {
+    /// Adds a value. Only the owning worker may call it.
+    pub(crate) fn record(&self, span: Duration) {
+        self.record_micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    fn record_micros(&self, micros: u64) {
+        if let Some(count) = self.counts.get(bucket(micros)) {
+            count.one();
+            self.micros.add(micros);
+        }
+    }
+}
+
+/// What all workers have measured so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distribution {
+    counts: [u64; BUCKETS],
+    micros: u64,
+}
+
+impl Default for Distribution {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], micros: 0 }
+    }
+}
+
+impl Distribution {
+    pub(crate) fn add(&mut self, histogram: &Histogram) {
+        for (sum, count) in self.counts.iter_mut().zip(&histogram.counts) {
+            *sum += count.get();
+        }
+        self.micros = self.micros.saturating_add(histogram.micros.get());
+    }
+
+    /// Values measured.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their sum.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.micros)
+    }
+
+    /// How many were below `bound`; exact where `bound` is a power of two of microseconds.
+    #[must_use]
+    pub fn below(&self, bound: Duration) -> u64 {
+        let bound = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
+        self.counts.iter().enumerate().take_while(|(at, _)| end(*at) <= bound).map(|(_, count)| count).sum()
+    }
+
+    /// What so many of a thousand values were below, to a quarter of itself; `None` without values.
+    #[must_use]
+    pub fn quantile(&self, per_mille: u64) -> Option<Duration> {
+        let wanted = (self.count().checked_mul(per_mille)?).div_ceil(1000).max(1);
+        let mut seen = 0;
+        let at = self.counts.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        })?;
+        Some(Duration::from_micros(end(at)))
+    }
+}
+
+/// The measuring of one worker's commands for one service.
+#[derive(Debug)]
+pub(crate) struct Commands {
+    origin: Instant,
+    turn: Count,
+    pub(crate) took: Histogram,
+}
+
+impl Default for Commands {
+    fn default() -> Self {
+        Self { origin: Instant::now(), turn: Count::default(), took: Histogram::default() }
+    }
+}
+
+impl Commands {
+    /// Microseconds, never zero, that come round after an hour: more than any command takes that is measured.
+    fn now(&self) -> NonZeroU32 {
+        #[expect(clippy::cast_possible_truncation, reason = "only differences count")]
+        let micros = self.origin.elapsed().as_micros() as u32;
+        NonZeroU32::new(micros).unwrap_or(NonZeroU32::MIN)
+    }
+}
+
+/// Follows one request of a session to its reply.
+#[derive(Debug, Default)]
+pub(crate) struct Stopwatch {
+    since: Option<NonZeroU32>,
+    /// Replies that come before the one that is waited for.
+    ahead: u32,
+}
+
+/// What a write begins, as far as it is to be measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    owed: u64,
+}
+
+impl Stopwatch {
+    /// Asked before the ledger is told of a write: whether it is to be measured.
+    #[inline]
+    pub(crate) fn is_wanted(&self, commands: &Commands, ledger: &Ledger) -> Option<Start> {
+        if self.since.is_some() {
+            return None;
+        }
+        commands.turn.one();
+        let turn = commands.turn.get().is_multiple_of(ONE_IN) && ledger.at_boundary(Direction::Request);
+        turn.then(|| Start { owed: ledger.owed() })
+    }
+
+    /// Told after the ledger was.
+    pub(crate) fn start(&mut self, start: Start, commands: &Commands, ledger: &Ledger) {
+        let answered = ledger.owed() > start.owed || !ledger.at_boundary(Direction::Request);
+        let waits = matches!(ledger.last_request(), Some(Class::Blocking | Class::Wait));
+        if answered && !waits {
+            self.since = Some(commands.now());
+            self.ahead = u32::try_from(start.owed).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// So many replies have come.
+    #[inline]
+    pub(crate) fn replied(&mut self, replies: u32, commands: &Commands) {
+        let Some(since) = self.since else { return };
+        if replies <= self.ahead {
+            self.ahead -= replies;
+            return;
+        }
+        self.since = None;
+        commands.took.record_micros(commands.now().get().wrapping_sub(since.get()).into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Limits;
+
+    use super::*;
+
+    #[test]
+    fn every_value_is_in_the_bucket_that_ends_above_it() {
+        let values =
+            (0..5000).chain((0..40).flat_map(|octave| [(1_u64 << octave) - 1, 1 << octave, (1 << octave) + 1]));
+        for micros in values {
+            let at = bucket(micros);
+            assert!(at < BUCKETS);
+            if at + 1 < BUCKETS {
+                assert!(micros < end(at), "{micros} in {at}");
+            }
+            assert!(at == 0 || end(at - 1) <= micros, "{micros} in {at}");
+            assert!(end(at) <= micros.max(3) + micros / 4 + 1 || at + 1 == BUCKETS, "{micros}: wider than a quarter");
+        }
+    }
+
+    fn of(values: &[u64]) -> Distribution {
+        let histogram = Histogram::default();
+        values.iter().for_each(|micros| histogram.record(Duration::from_micros(*micros)));
+        let mut sum = Distribution::default();
+        sum.add(&histogram);
+        sum
+    }
+
+    #[test]
+    fn workers_are_summed_and_powers_of_two_are_exact_bounds() {
+        let mut both = of(&[63, 64, 100]);
+        let other = Histogram::default();
+        other.record(Duration::from_secs(3600));
+        both.add(&other);
+        let below = |micros| both.below(Duration::from_micros(micros));
+        assert_eq!((below(64), below(128), below(1 << 26), both.count()), (1, 3, 3, 4));
+        assert_eq!(both.sum(), Duration::from_micros(63 + 64 + 100 + 3_600_000_000));
+        assert_eq!(both.quantile(500), Some(Duration::from_micros(80)));
+        assert_eq!(Distribution::default().quantile(500), None);
+    }
+
+    /// A session without sockets: what is written and what comes.
+    struct Session {
+        commands: Commands,
+        ledger: Ledger,
+        watch: Stopwatch,
+    }
+
+    impl Session {
+        fn new() -> Self {
+            Self { commands: Commands::default(), ledger: Ledger::new(&Limits::default()), watch: Stopwatch::default() }
+        }
+
+        fn write(&mut self, bytes: &[u8]) {
+            let start = self.watch.is_wanted(&self.commands, &self.ledger);
+            self.ledger.request(bytes);
+            if let Some(start) = start {
+                self.watch.start(start, &self.commands, &self.ledger);
+            }
+        }
+
+        /// Writes until it is the turn of a write, all of them answered, and then this.
+        fn write_measured(&mut self, bytes: &[u8]) {
+            while self.commands.turn.get() % ONE_IN != ONE_IN - 1 {
+                self.write(b"PING\r\n");
+                self.read(b"+PONG\r\n");
+            }
+            self.write(bytes);
+        }
+
+        fn read(&mut self, bytes: &[u8]) {
+            self.ledger.reply(bytes);
+            let replies = self.ledger.take_counts().replies;
+            self.watch.replied(replies, &self.commands);
+        }
+
+        fn measured(&self) -> u64 {
+            let mut sum = Distribution::default();
+            sum.add(&self.commands.took);
+            sum.count()
+        }
+    }
+
+    #[test]
+    fn one_in_eight_is_measured() {
+        let mut session = Session::new();
+        for _ in 0..800 {
+            session.write(b"PING\r\n");
+            session.read(b"+PONG\r\n");
+        }
+        assert_eq!(session.measured(), 100);
+    }
+
+    #[test]
+    fn a_request_is_measured_to_the_end_of_its_own_reply() {
+        let mut session = Session::new();
+        session.write_measured(b"GET a\r\nGET b\r\n");
+        session.read(b"$4\r\nab");
+        assert_eq!(session.measured(), 0);
+        session.read(b"cd\r\n");
+        assert_eq!(session.measured(), 1);
+        session.read(b"$-1\r\n");
+        // Behind others that are still owed, and begun in a piece of its own.
+        session.write(b"GET a\r\nGET b\r\n");
+        session.commands.turn.add(ONE_IN - 1 - session.commands.turn.get() % ONE_IN);
+        session.write(b"GE");
+        session.write(b"T c\r\n");
+        session.read(b"$-1\r\n");
+        session.read(b"$-1\r\n");
+        assert_eq!(session.measured(), 1);
+        session.read(b"$-1\r\n");
+        assert_eq!(session.measured(), 2);
+    }
+
+    #[test]
+    fn what_waits_by_its_nature_or_gets_no_reply_is_not_measured() {
+        let mut session = Session::new();
+        session.write_measured(b"BLPOP q 0\r\n");
+        session.read(b"*-1\r\n");
+        assert_eq!(session.measured(), 0);
+        session.write_measured(b"CLIENT REPLY SKIP\r\n");
+        session.write(b"GET a\r\n");
+        session.write(b"GET b\r\n");
+        session.read(b"$-1\r\n");
+        assert_eq!(session.measured(), 0);
+    }
+}
