@@ -11,6 +11,7 @@
 )]
 
 mod discovery;
+mod doctor;
 mod failover;
 mod import;
 mod services;

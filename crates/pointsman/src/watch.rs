@@ -1,9 +1,11 @@
 //! From the configuration to what discovery needs: nothing but a translation.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use route::Points;
+use sentinel::doctor::Patient;
 use sentinel::{Credentials, NodeAddr, Rules, Timeouts, Watch};
 
 use crate::config;
@@ -11,8 +13,7 @@ use crate::config;
 /// One service's discovery.
 #[must_use]
 pub fn watch(service: &config::Service, points: Points) -> Watch {
-    let address_map: BTreeMap<NodeAddr, NodeAddr> =
-        service.address_map.iter().map(|(announced, dial)| (node(announced), node(dial))).collect();
+    let address_map = address_map(service);
     Watch {
         name: Arc::from(service.name.as_str()),
         sentinels: service.sentinels.iter().map(node).collect(),
@@ -23,6 +24,33 @@ pub fn watch(service: &config::Service, points: Points) -> Watch {
         learn: service.learn_sentinels,
         address_map,
         points,
+    }
+}
+
+/// What the doctor needs of the same service; `own` are our listeners.
+#[must_use]
+pub fn patient(service: &config::Service, own: Vec<SocketAddr>) -> Patient {
+    Patient {
+        name: Arc::from(service.name.as_str()),
+        sentinels: service.sentinels.iter().map(node).collect(),
+        sentinel_auth: credentials(&service.sentinel_auth),
+        auth: credentials(&service.auth),
+        verify: verify(service),
+        learn: service.learn_sentinels,
+        address_map: address_map(service),
+        own,
+    }
+}
+
+fn address_map(service: &config::Service) -> BTreeMap<NodeAddr, NodeAddr> {
+    service.address_map.iter().map(|(announced, dial)| (node(announced), node(dial))).collect()
+}
+
+fn verify(service: &config::Service) -> sentinel::Verify {
+    match service.verify {
+        config::Verify::Role => sentinel::Verify::Role,
+        config::Verify::Ping => sentinel::Verify::Ping,
+        config::Verify::Tcp => sentinel::Verify::Tcp,
     }
 }
 
@@ -44,11 +72,7 @@ pub fn timeouts(services: &[config::Service]) -> Timeouts {
 fn rules(service: &config::Service) -> Rules {
     let timers = &service.timers;
     Rules {
-        verify: match service.verify {
-            config::Verify::Role => sentinel::Verify::Role,
-            config::Verify::Ping => sentinel::Verify::Ping,
-            config::Verify::Tcp => sentinel::Verify::Tcp,
-        },
+        verify: verify(service),
         minority: match service.minority {
             config::Minority::Keep => sentinel::Minority::Keep,
             config::Minority::Hold => sentinel::Minority::Hold,

@@ -382,7 +382,7 @@ fn trouble_of(round: &Round, master: &str) -> Option<String> {
 }
 
 /// The error with its causes, on one line.
-fn describe(error: &dyn std::error::Error) -> String {
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -13,6 +13,7 @@ mod canary;
 mod chronicle;
 mod conn;
 mod discovery;
+pub mod doctor;
 mod group;
 mod handle;
 mod hush;

@@ -326,7 +326,7 @@ async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
 }
 
 /// Switches to RESP3, or stays with RESP2 where the server does not know better or does not allow it.
-async fn hello(conn: &mut Conn, credentials: Option<&Credentials>) -> Result<(), LinkError> {
+pub(crate) async fn hello(conn: &mut Conn, credentials: Option<&Credentials>) -> Result<(), LinkError> {
     let mut commands = BytesMut::new();
     put_command(&mut commands, &credentials.map_or_else(|| vec!["HELLO", "3"], Credentials::hello));
     conn.send(&commands).await?;

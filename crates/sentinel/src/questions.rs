@@ -68,10 +68,8 @@ pub(crate) fn put_round(out: &mut BytesMut, master: &str) {
 /// Reads the answers to [`put_round`].
 pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
     let [before, master, sentinels, replicas, after] = replies else { return Round::Malformed("too few answers") };
-    for (reply, (_, command, rule)) in replies.iter().zip(SUBCOMMANDS) {
-        if let Some(denied) = reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH)) {
-            return Round::Denied(denied);
-        }
+    if let Some(denied) = refusals(replies).next() {
+        return Round::Denied(denied);
     }
     let unknown = |reply: &Reply| matches!(reply, Reply::Null) || reply.error().is_some_and(is_unknown_name);
     if unknown(before) || unknown(after) || unknown(master) {
@@ -105,6 +103,13 @@ pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
     Round::View { view, peers }
 }
 
+/// What was refused of a round, in the order of the questions.
+pub(crate) fn refusals(replies: &[Reply]) -> impl Iterator<Item = Denied> {
+    replies.iter().zip(SUBCOMMANDS).filter_map(|(reply, (_, command, rule))| {
+        reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
+    })
+}
+
 /// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel that does not allow INFO is taken not to be in TILT.
 pub(crate) fn read_tilt(info: &Reply) -> bool {
     info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
@@ -121,7 +126,7 @@ fn address(reply: &Reply) -> Option<NodeAddr> {
     }
 }
 
-fn has_flag(reply: &Reply, flag: &str) -> bool {
+pub(crate) fn has_flag(reply: &Reply, flag: &str) -> bool {
     reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
 }
 

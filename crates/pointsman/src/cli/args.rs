@@ -25,6 +25,9 @@ Examples:
   How is it doing?
     pointsman status --admin 127.0.0.1:8888
 
+  What is wrong with the sentinels?
+    pointsman sentinels --service mymaster --sentinel redis-sentinel:26379
+
 Configuration:
   Flags come first, then the environment (POINTSMAN_…), then the file, then the defaults.
   `pointsman config` shows each key with its variable, its default and where its value came from.
@@ -56,6 +59,12 @@ pub(super) enum Command {
     Config(SourceArgs),
     /// Show how a running pointsman is doing.
     Status(StatusArgs),
+    /// Ask every sentinel and redis node directly what is wrong, and say what to do.
+    ///
+    /// Works with and without a running pointsman, from the place where it is started: reads the configuration, or takes
+    /// --service and --sentinel. Finds troubles of quorum, epoch, passwords, ACLs, names, DNS and NAT, and changes nothing. Exits
+    /// with 0 if all is well and with 1 if something is wrong; over in less than half a minute a service.
+    Sentinels(SentinelsArgs),
     /// Move a service to another master, with nothing lost and nothing failed.
     ///
     /// Holds traffic, waits until every replica has all of the master's data, has a sentinel start the failover, and lets traffic
@@ -201,6 +210,37 @@ pub(super) struct PauseArgs {
     /// How long at most, up to 10m
     #[arg(long = "for", value_name = "TIME", default_value = "30s")]
     pub(super) span: String,
+}
+
+/// Whom to examine.
+#[derive(Debug, Args)]
+pub(super) struct SentinelsArgs {
+    /// Configuration file; - for the standard input [env: POINTSMAN_CONFIG]
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    /// Sentinel's name for the master: only this service of the configuration, or the name that goes with --sentinel
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+
+    #[arg(long = "sentinel", value_name = "ADDR", help = help("service.sentinels"), long_help = long_help("service.sentinels"))]
+    sentinels: Vec<String>,
+
+    /// Any other key, as section.key=value; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl SentinelsArgs {
+    pub(super) fn flags(&self) -> Flags {
+        let (listen, admin) = (Vec::new(), Vec::new());
+        let (config, service) = (self.config.clone(), self.service.clone());
+        Flags { config, service, sentinels: self.sentinels.clone(), listen, admin, set: self.set.clone() }
+    }
 }
 
 /// The summary of an option with its variable and its default.

@@ -13,6 +13,7 @@ mod http;
 mod import;
 mod man;
 mod order;
+mod sentinels;
 mod status;
 
 use std::ffi::OsString;
@@ -54,6 +55,11 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             loaded.print()
         }
         Command::Status(args) => status::status(&args, environment())?,
+        Command::Sentinels(args) => {
+            let (text, healthy) = sentinels::sentinels(&args, environment())?;
+            write(io::stdout().lock(), &text)?;
+            return Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
         Command::Switchover(args) => order::order("switchover", (&args, &[]), &environment().collect::<Vec<_>>())?,
         Command::Pause(args) => {
             order::order("pause", (&args.order, &[("for", &args.span)]), &environment().collect::<Vec<_>>())?

@@ -21,3 +21,4 @@ mod nodes;
 mod peers;
 mod refusals;
 mod storm;
+mod swap;

@@ -1,0 +1,161 @@
+//! `pointsman sentinels` against real clusters, healthy and in each kind of trouble. No proxy runs here.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use harness::{Cluster, wait_until};
+use serde_json::Value as Json;
+
+use crate::PROGRAM;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the doctor says of `name`, with further lines of the service's configuration: its exit code and its document.
+fn examine(cluster: &Cluster, name: &str, lines: &str) -> (Option<i32>, Json) {
+    let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+    let config = cluster.folder().join(format!("doctor-{name}.toml"));
+    std::fs::write(&config, format!("[[service]]\nname = {name:?}\nsentinels = {sentinels:?}\n{lines}\n"))
+        .expect("a file");
+    let config = config.to_string_lossy().into_owned();
+    let (code, text) = run(&["--config", &config, "--json"]);
+    (code, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
+}
+
+fn run(args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(PROGRAM);
+    let output = command.arg("sentinels").args(args).env_clear().stdin(Stdio::null()).output().expect("the program");
+    (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"))
+}
+
+fn findings(document: &Json) -> &[Json] {
+    document["services"][0]["findings"].as_array().expect("findings")
+}
+
+/// The finding of this kind about `about`, as `what; remedy`.
+fn find(document: &Json, code: &str, about: &str) -> Result<String, String> {
+    let found = findings(document).iter().find(|it| it["code"] == code && it["about"] == about);
+    let text = |key: &str, it: &Json| it[key].as_str().unwrap_or_default().to_owned();
+    found
+        .map(|it| format!("{}; {}", text("what", it), text("remedy", it)))
+        .ok_or_else(|| format!("no {code} about {about} in {:#}", document["services"][0]["findings"]))
+}
+
+#[test]
+fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
+    let cluster = Cluster::builder().start();
+    let (code, document) = examine(&cluster, "mymaster", "");
+    assert_eq!((code, &document["healthy"]), (Some(0), &Json::Bool(true)), "{document:#}");
+    let service = &document["services"][0];
+    assert_eq!((service["sentinels"].as_array().unwrap().len(), service["nodes"].as_array().unwrap().len()), (3, 3));
+    let roles: Vec<&str> = service["nodes"].as_array().unwrap().iter().filter_map(|it| it["role"].as_str()).collect();
+    assert_eq!(roles.iter().filter(|role| **role == "master").count(), 1);
+
+    let (code, document) = examine(&cluster, "nosuch", "");
+    assert_eq!(code, Some(1));
+    let first = cluster.sentinel_addrs()[0].to_string();
+    let said = find(&document, "unknown-name", &first).expect("an unknown name");
+    assert!(said.contains("watches no master named nosuch") && said.contains("it watches: mymaster"), "{said}");
+
+    // One sentinel is enough to find the others, and a name that does not resolve is told beside it.
+    let (code, page) = run(&["--service", "mymaster", "--sentinel", &first, "--sentinel", "nowhere.invalid"]);
+    assert_eq!(code, Some(1), "{page}");
+    assert!(page.contains("FAULT nowhere.invalid:26379: the name does not resolve (dns)"), "{page}");
+    assert!(page.contains("1 faults, 0 warnings") && !page.contains('\u{1b}'), "{page}");
+    assert!(cluster.sentinel_addrs().iter().all(|it| page.contains(&it.to_string())), "{page}");
+    let (code, page) = run(&["--service", "mymaster", "--sentinel", &first]);
+    assert!(code == Some(0) && page.contains("\n  healthy\n"), "{page}");
+    // A redis is no sentinel.
+    let redis = cluster.nodes()[0].addr().to_string();
+    let (_, page) = run(&["--service", "mymaster", "--sentinel", &redis]);
+    assert!(page.contains("(no-sentinel)"), "{page}");
+    assert_eq!(run(&["--sentinel", ":0"]).0, Some(78));
+    assert_eq!(run(&["--nonsense"]).0, Some(64));
+}
+
+#[test]
+fn passwords_and_acls_are_told_with_the_setting_or_the_rule_and_never_shown() {
+    let narrow = "narrow on >narrow-pw resetkeys resetchannels -@all +auth +hello +ping +info +client|setname \
+                  +sentinel|get-master-addr-by-name +sentinel|master +sentinel|sentinels +sentinel|myid";
+    let mute = "mute on >mute-pw resetkeys resetchannels -@all +auth +hello +ping +client|setname";
+    let cluster = Cluster::builder()
+        .password("redis-pw")
+        .sentinel_password("sentinel-pw")
+        .sentinel_user(narrow)
+        .user(mute)
+        .start();
+    let sentinel = cluster.sentinel_addrs()[1].to_string();
+    let master = cluster.master().addr().to_string();
+    let right = "[service.auth]\npassword = \"redis-pw\"\n[service.sentinel_auth]\npassword = \"sentinel-pw\"";
+    let (code, document) = examine(&cluster, "mymaster", right);
+    assert_eq!(code, Some(0), "{document:#}");
+
+    let said = |lines: &str, code: &str, about: &str| {
+        let (exit, document) = examine(&cluster, "mymaster", lines);
+        assert_eq!(exit, Some(1));
+        let text = document.to_string();
+        assert!(!text.contains("-pw"), "a secret was shown: {text}");
+        find(&document, code, about).expect("a finding")
+    };
+    let nobody = said("", "password", &sentinel);
+    assert!(nobody.contains("asks for a password") && nobody.contains("set service.sentinel_auth"), "{nobody}");
+    let wrong = said("[service.sentinel_auth]\npassword = \"not-it-pw\"", "password", &sentinel);
+    assert!(wrong.contains("refuses the user or the password; check service.sentinel_auth"), "{wrong}");
+    let wrong = "[service.auth]\npassword = \"not-it-pw\"\n[service.sentinel_auth]\npassword = \"sentinel-pw\"";
+    assert!(said(wrong, "password", &master).contains("check service.auth"));
+    let narrow = said("[service.sentinel_auth]\nusername = \"narrow\"\npassword = \"narrow-pw\"", "acl", &sentinel);
+    assert!(narrow.contains("SENTINEL REPLICAS, SENTINEL CKQUORUM, SUBSCRIBE"), "{narrow}");
+    assert!(narrow.contains("+sentinel|replicas +sentinel|ckquorum +subscribe &*"), "{narrow}");
+    let mute = "[service.auth]\nusername = \"mute\"\npassword = \"mute-pw\"\n[service.sentinel_auth]\npassword = \"sentinel-pw\"";
+    let mute = said(mute, "acl", &master);
+    assert!(mute.contains("run ROLE") && mute.contains("+role"), "{mute}");
+}
+
+#[test]
+fn dead_sentinels_and_an_unreachable_quorum_are_told() {
+    let cluster = Cluster::builder().start();
+    let [one, two, three] = [0, 1, 2].map(|number| cluster.sentinel_addrs()[number].to_string());
+    cluster.sentinels()[2].kill();
+    wait_until("the dead sentinel to be told of, by itself and by its peers", PATIENCE, || {
+        let (code, document) = examine(&cluster, "mymaster", "");
+        assert_eq!(code, Some(1));
+        find(&document, "unreachable", &three)?;
+        find(&document, "peers-down", &one)?;
+        // Two of three are a quorum still.
+        if find(&document, "quorum", &one).is_ok() { Err("no quorum already".to_owned()) } else { Ok(()) }
+    });
+    cluster.sentinels()[1].stop();
+    wait_until("the lack of a quorum to be told", PATIENCE, || {
+        let (_, document) = examine(&cluster, "mymaster", "");
+        find(&document, "silent", &two)?;
+        let quorum = find(&document, "quorum", &one)?;
+        assert!(quorum.contains("NOQUORUM"), "{quorum}");
+        find(&document, "majority", "mymaster")
+    });
+    cluster.sentinels()[1].cont();
+    // The ghost: nobody configured it, and the others still list it.
+    let (_, page) = run(&["--service", "mymaster", "--sentinel", &one]);
+    assert!(page.contains(&format!("WARNING {three}: it is listed as a sentinel by")), "{page}");
+}
+
+#[test]
+fn sentinels_that_disagree_and_an_address_that_cannot_be_dialled_are_told() {
+    let cluster = Cluster::builder().start();
+    let replica = cluster.nodes()[1].addr();
+    let odd = &cluster.sentinels()[2];
+    let (ip, port) = (replica.ip().to_string(), replica.port().to_string());
+    odd.ask(&["SENTINEL", "REMOVE", "mymaster"]).expect("REMOVE");
+    odd.ask(&["SENTINEL", "MONITOR", "mymaster", &ip, &port, "2"]).expect("MONITOR");
+    let (code, document) = examine(&cluster, "mymaster", "");
+    assert_eq!(code, Some(1));
+    let said = find(&document, "disagreement", "mymaster").expect("a disagreement");
+    assert!(said.contains(&format!("{replica} by {}", odd.addr())), "{said}");
+
+    // An address where nobody listens, announced by the only sentinel that is asked.
+    let nowhere = cluster.address().port();
+    odd.ask(&["SENTINEL", "REMOVE", "mymaster"]).expect("REMOVE");
+    odd.ask(&["SENTINEL", "MONITOR", "lost", &ip, &nowhere.port().to_string(), "1"]).expect("MONITOR");
+    let (_, page) = run(&["--service", "lost", "--sentinel", &odd.addr().to_string()]);
+    assert!(page.contains(&format!("FAULT {nowhere}: the sentinels announce this master; cannot connect")), "{page}");
+    assert!(page.contains("(not-dialable)") && page.contains("address_map"), "{page}");
+    assert!(page.contains("(few-sentinels)") && page.contains("(no-replicas)"), "{page}");
+}
