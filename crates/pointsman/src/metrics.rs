@@ -74,6 +74,7 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_sessions_refused_total", "Client connections refused, by the limit that was reached."),
     ("pointsman_sessions_closed_total", "Client connections ended, by reason."),
     ("pointsman_accept_errors_total", "Failures to accept a connection."),
+    ("pointsman_sessions_passed_on_total", "Client connections given to a worker that had clearly fewer."),
     ("pointsman_client_bytes_total", "Bytes forwarded, by direction: in from clients, out to clients."),
     ("pointsman_commands_total", "Commands forwarded and answered."),
     ("pointsman_dials_total", "Connections to masters opened."),

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::accept::{Fault, Pace, sort};
+use crate::handover::{Guest, Rooms};
 use crate::line::Line;
 use crate::session;
 use crate::tasks;
@@ -42,8 +43,9 @@ pub(crate) trait Accept {
 /// Clients taken in a row before those that are here get their turn.
 const IN_A_ROW: usize = 32;
 
-/// Accepts until the drain closes the listeners and the queue is empty.
-pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, door: Door) {
+/// Accepts until the drain closes the listeners and the queue is empty. `service` is the number of the seat's service, `rooms` are
+/// the workers that a client may be passed on to.
+pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, rooms): (usize, Rooms), door: Door) {
     let (mut pace, mut taken) = (Pace::default(), 0_usize);
     let closing = seat.drain.reached(Phase::Draining);
     tokio::pin!(closing);
@@ -54,7 +56,13 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, door: Door) {
             accepted = poll_fn(|cx| queue.poll_accept(cx)) => accepted,
         };
         let failure = match accepted {
-            Ok((socket, peer)) => admit(socket, peer, &seat),
+            Ok(client) => match rooms.pass(service, client, || seat.drain.door()) {
+                Ok(()) => {
+                    seat.block.passed_on.one();
+                    Ok(())
+                }
+                Err((socket, peer)) => admit(socket, peer, &seat),
+            },
             Err(errno) => Err(errno),
         };
         let Err(errno) = failure else {
@@ -81,6 +89,14 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, door: Door) {
     }
     empty_the_queue(&queue, &seat);
     drop(queue);
+    drop(door);
+}
+
+/// Lets in whom another worker has passed on.
+pub(crate) fn welcome(Guest { socket, peer, door, .. }: Guest, seat: &Arc<Seat>) {
+    if admit(socket, peer, seat).is_err() {
+        seat.block.accept_errors.one();
+    }
     drop(door);
 }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use crate::entrance::{Accept, serve};
+use crate::handover::Rooms;
 use crate::line::Queue;
 use crate::reactor::{self, Reactor};
 use crate::tasks::Home;
@@ -64,7 +65,7 @@ async fn behind(faults: &[Errno]) -> (usize, Duration, u64) {
         }
     };
     tokio::select! {
-        () = serve(faulty, Arc::clone(&seat), seat.drain.door()) => panic!("it ended"),
+        () = serve(faulty, Arc::clone(&seat), (0, Rooms::new([home])), seat.drain.door()) => panic!("it ended"),
         () = accepted => {}
     }
     (tried.load(Ordering::Relaxed), begin.elapsed(), seat.block.accept_errors())

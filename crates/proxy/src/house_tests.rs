@@ -208,3 +208,22 @@ fn heartbeats_are_young() {
     assert_eq!(running.heartbeats().len(), 1);
     assert_eq!(running.connections(), (0, 1000));
 }
+
+#[test]
+fn long_sessions_are_spread_over_the_workers() {
+    const WORKERS: usize = 4;
+    let backend = Backend::new();
+    let mut house = House::with(WORKERS, 1000, Options::default());
+    house.commit(backend.addr());
+    // One at a time, so that each finds the ones before it counted.
+    let sessions: Vec<_> = (0..200).map(|_| session(&house, &backend)).collect();
+    let mut open = house.running().stats().open_by_worker("s");
+    open.sort_unstable();
+    assert_eq!(open.iter().sum::<u64>(), 200);
+    // The kernel's hash alone leaves 30 or more between the first and the last.
+    assert!(open[WORKERS - 1] - open[0] <= 8, "{open:?}");
+    let passed = house.stats().passed_on;
+    assert!((1..100).contains(&passed), "{passed}");
+    drop(sessions);
+    house.until("the end of all", |stats| stats.open == 0);
+}

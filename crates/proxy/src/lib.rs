@@ -33,6 +33,7 @@ mod end;
 mod entrance;
 mod finish;
 mod flow;
+mod handover;
 mod heartbeat;
 mod hold;
 mod latency;

@@ -44,6 +44,7 @@ pub(crate) struct Block {
     pub(crate) accepted: Count,
     pub(crate) refused: [Count; Limit::ALL.len()],
     pub(crate) accept_errors: Count,
+    pub(crate) passed_on: Count,
     pub(crate) closed: [Count; Reason::COUNT],
     pub(crate) held: Count,
     pub(crate) released: Count,
@@ -115,6 +116,8 @@ pub struct Snapshot {
     pub refused: [u64; Limit::ALL.len()],
     /// Failures of `accept(2)`.
     pub accept_errors: u64,
+    /// Connections that the worker that accepted them gave to an emptier one.
+    pub passed_on: u64,
     /// Sessions ended, by [`Reason`]'s number.
     pub closed: [u64; Reason::COUNT],
     /// Bytes forwarded from clients to the target.
@@ -169,6 +172,7 @@ impl Snapshot {
             *sum += count.get();
         }
         self.accept_errors += block.accept_errors.get();
+        self.passed_on += block.passed_on.get();
         self.bytes_in += block.bytes_in.get();
         self.bytes_out += block.bytes_out.get();
         self.commands += block.commands.get();
@@ -203,6 +207,14 @@ impl Stats {
             snapshot.open = snapshot.accepted.saturating_sub(snapshot.closed_in_all());
             (&*blocks.name, snapshot)
         })
+    }
+
+    /// How many sessions of the service called `name` each worker has.
+    #[cfg(test)]
+    pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
+        let blocks = self.services.iter().filter(|blocks| &*blocks.name == name);
+        let ended = |block: &Block| block.closed.iter().map(Count::get).sum();
+        blocks.flat_map(|it| &it.workers).map(|block| block.accepted.get().saturating_sub(ended(block))).collect()
     }
 
     /// The counters of the service called `name`.

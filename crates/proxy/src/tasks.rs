@@ -23,7 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -45,12 +45,14 @@ pub(crate) struct Home {
     called: Mutex<Vec<Key>>,
     rung: AtomicBool,
     bell: OwnedFd,
+    /// Written by the worker alone.
+    tasks: AtomicUsize,
 }
 
 impl Home {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { called: Mutex::default(), rung: AtomicBool::new(false), bell }))
+        Ok(Arc::new(Self { called: Mutex::default(), rung: AtomicBool::new(false), bell, tasks: AtomicUsize::new(0) }))
     }
 
     /// What becomes readable when another thread wants something.
@@ -58,8 +60,17 @@ impl Home {
         self.bell.as_fd()
     }
 
+    /// How many tasks the worker has.
+    pub(crate) fn tasks(&self) -> usize {
+        self.tasks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_tasks(&self, tasks: usize) {
+        self.tasks.store(tasks, Ordering::Relaxed);
+    }
+
     /// Makes the worker look at what was left for it.
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             // It fails only when it has been written to 2^64 - 2 times.
             let _full = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
@@ -234,6 +245,7 @@ impl Tasks {
             let Some(slot) = self.slots.get_mut(index as usize) else { continue };
             let key = Key { index, generation: slot.generation };
             let call = Arc::new(Call { home: Arc::clone(&self.home), key, queued: AtomicBool::new(true) });
+            self.home.set_tasks(self.home.tasks() + 1);
             slot.task = Some(Task { body, waker: Waker::from(Arc::clone(&call)), call, vital });
             self.poll(key)?;
         }
@@ -253,6 +265,7 @@ impl Tasks {
         *generation = generation.wrapping_add(1);
         let ended = slot_task(&mut self.slots, key);
         self.free.push(key.index);
+        self.home.set_tasks(self.home.tasks().saturating_sub(1));
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
         if vital && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(()) }
     }

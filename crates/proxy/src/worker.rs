@@ -20,6 +20,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::clock::Clock;
 use crate::entrance;
+use crate::handover::Rooms;
 use crate::heartbeat::{self, Heartbeat};
 use crate::limits::{Limits, Places, Scarcity};
 use crate::line::Queue;
@@ -131,11 +132,13 @@ impl Running {
         let (clock, thread) = Clock::start().map_err(|source| StartError::Clock { source })?;
         running.threads.push(thread);
         // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
+        let looping = |worker| move |source| StartError::Loop { worker, source };
+        let homes = (0..entrances.len()).map(|number| Home::new().map_err(looping(number)));
+        let homes = homes.collect::<Result<Vec<_>, _>>()?;
+        let rooms = Rooms::new(homes.iter().map(Arc::clone));
         let mut workers = Vec::with_capacity(entrances.len());
-        for (number, entrances) in entrances.into_iter().enumerate() {
-            let looping = |source| StartError::Loop { worker: number, source };
-            let home = Home::new().map_err(looping)?;
-            let reactor = Reactor::new(home.bell()).map_err(looping)?;
+        for ((number, entrances), home) in entrances.into_iter().enumerate().zip(homes) {
+            let reactor = Reactor::new(home.bell()).map_err(looping(number))?;
             let heartbeat = Heartbeat::new();
             running.heartbeats.push(heartbeat.clone());
             let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
@@ -144,7 +147,8 @@ impl Running {
             });
             let seats = seats.map(Arc::new).collect();
             let (drain, clock) = (drain.clone(), clock.clone());
-            workers.push(Worker { number, entrances, seats, heartbeat, drain, clock, home, reactor });
+            let rooms = rooms.of(number);
+            workers.push(Worker { number, entrances, seats, heartbeat, drain, clock, home, rooms, reactor });
         }
         for worker in workers {
             let (number, end) = (worker.number, end.clone());
@@ -286,12 +290,13 @@ struct Worker {
     drain: Drain,
     clock: Clock,
     home: Arc<Home>,
+    rooms: Rooms,
     reactor: Reactor,
 }
 
 impl Worker {
     fn run(self) -> Result<(), WorkerError> {
-        let Self { number: worker, entrances, seats, heartbeat, drain, clock, home, reactor } = self;
+        let Self { number: worker, entrances, seats, heartbeat, drain, clock, home, rooms, reactor } = self;
         // In this order, so that the tasks go first and find what they need when they are dropped.
         let _clock = clock.enter();
         let _reactor = reactor::install(reactor);
@@ -306,7 +311,8 @@ impl Worker {
             let queue = Queue::new(entrance.socket.into());
             let queue = queue.map_err(|source| WorkerError::Listener { worker, source })?;
             tracing::debug!(service = &*seat.shared.service.name, addr = %entrance.addr, worker, "accepting");
-            tasks::spawn_vital(entrance::serve(queue, Arc::clone(seat), door));
+            let whither = (entrance.service, rooms.clone());
+            tasks::spawn_vital(entrance::serve(queue, Arc::clone(seat), whither, door));
         }
         let end = drain.clone();
         tasks::spawn_vital(async move { end.reached(Phase::Stopped).await });
@@ -317,6 +323,11 @@ impl Worker {
             let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT };
             if reactor::turn(&mut events, wait).map_err(|source| WorkerError::Loop { worker, source })? {
                 tasks.answer_the_bell();
+                for guest in rooms.guests() {
+                    if let Some(seat) = seats.get(guest.service) {
+                        entrance::welcome(guest, seat);
+                    }
+                }
             }
         }
         Ok(())
