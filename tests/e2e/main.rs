@@ -14,8 +14,11 @@ mod discovery;
 mod doctor;
 mod failover;
 mod import;
+mod reload;
+mod restart;
 mod services;
 mod shutdown;
+mod supervised;
 mod switchover;
 mod traffic;
 

@@ -1,7 +1,7 @@
 //! The composition root: configuration, command line, and the wiring of everything else.
 //!
 //! The other crates each do one thing and know nothing of their neighbours; here they meet. What a person or a script
-//! touches (flags, files, exit codes) is in `cli` and `config`; `run` is the process itself; `import` reads what stood here before.
+//! touches (flags, files, exit codes) is in `cli` and `config`; `run` is the process itself.
 
 pub mod cli;
 pub mod config;
@@ -10,12 +10,18 @@ pub mod descriptors;
 pub mod health;
 pub mod histogram;
 pub mod import;
+pub mod in_force;
+pub mod inherit;
+mod launch;
 pub mod memory;
 pub mod metrics;
+pub mod reload;
 pub mod report;
 pub mod room;
 pub mod run;
 pub mod signals;
 pub mod status;
+pub mod supervisor;
+pub mod takeover;
 pub mod telemetry;
 pub mod watch;

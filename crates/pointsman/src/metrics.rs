@@ -33,11 +33,18 @@ pub const COMMAND: &str = "pointsman_command_duration_seconds";
 /// Histogram of the time dials take, written by [`histogram`](crate::histogram).
 pub const DIAL: &str = "pointsman_dial_duration_seconds";
 
+/// Which configuration is in force.
+pub const CONFIG_INFO: &str = "pointsman_config_info";
+
 /// Every metric with its kind's unit and its help text, in the order of the documentation.
 pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_build_info", "Always 1; the version is in the label."),
     ("pointsman_uptime_seconds", "Time since the process started."),
-    ("pointsman_config_info", "Always 1; the hash of the effective configuration is in the label."),
+    (CONFIG_INFO, "Always 1; the hash of the effective configuration is in the label."),
+    ("pointsman_config_reloads_total", "Reloads of the configuration, by result."),
+    ("pointsman_config_last_reload_successful", "0 if the last reload was refused, else 1."),
+    ("pointsman_config_last_reload_age_seconds", "Time since the last reload, or since the start."),
+    ("pointsman_config_pending_restart", "Keys written otherwise than in force, which need a restart."),
     ("pointsman_drain_phase", "1 for the phase of the shutdown the process is in, 0 for the others."),
     ("pointsman_connections_limit", "Client connections allowed in all services together."),
     ("pointsman_memory_scarce", "1 while new clients are refused because memory is about to run out."),
@@ -227,6 +234,13 @@ impl Default for Metrics {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// A family with one series that is always 1 and says what it has to say in its label.
+#[must_use]
+pub fn info(name: &str, label: &str, value: &str) -> String {
+    let help = CATALOGUE.iter().find(|(known, _)| *known == name).map_or("", |(_, help)| help);
+    format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{{label}=\"{value}\"}} 1\n")
 }
 
 /// Counters and gauges of the data plane, by name without labels.

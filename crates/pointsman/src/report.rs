@@ -12,7 +12,8 @@ use proxy::{DialFailure, Distribution, Limit, Reason, Scarcity, Snapshot};
 
 use crate::health::{self, Full, Loop};
 use crate::histogram;
-use crate::metrics::{self, Metrics, Told, precise, to_open_metrics};
+use crate::in_force::{Facts, InForce, Outcome};
+use crate::metrics::{self, CONFIG_INFO, Metrics, Told, info, precise, to_open_metrics};
 use crate::status::{self, Status};
 use crate::telemetry::DroppedLines;
 
@@ -22,30 +23,33 @@ pub struct Watched {
     pub name: String,
     /// Its addresses.
     pub listen: Vec<SocketAddr>,
-    /// The most connections it may have.
-    pub limit: usize,
-    /// How long its clients may be held.
-    pub hold_timeout: Duration,
+    /// Its number.
+    pub number: usize,
+    /// What is in force, for all services.
+    pub in_force: InForce,
     /// What discovery sees.
     pub discovery: sentinel::Handle,
+}
+
+impl Watched {
+    /// The most connections it may have, and how long its clients may be held.
+    fn bounds(&self) -> (usize, Duration) {
+        self.in_force.facts().services.get(self.number).copied().unwrap_or_default()
+    }
 }
 
 /// Everything a report is made of.
 pub struct Report {
     /// When the process started.
     pub start: Instant,
-    /// The hash of the effective configuration.
-    pub config_hash: String,
+    /// What a reload can change.
+    pub in_force: InForce,
     /// The services, in the order of the configuration.
     pub services: Vec<Watched>,
     /// The shutdown.
     pub drain: Drain,
-    /// Whether a process that leaves stays ready while it accepts.
-    pub ready_while_leaving: bool,
     /// The data plane's counters.
     pub stats: proxy::Stats,
-    /// The most client connections of all services together.
-    pub max_connections: u64,
     /// Up while new clients are refused for want of memory.
     pub scarcity: Scarcity,
     /// The workers' heartbeats.
@@ -68,6 +72,40 @@ impl Report {
         loops
     }
 
+    /// How it stands in one line, for the service manager.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let with_master = self.services.iter().filter(|it| it.discovery.seen().master.is_some()).count();
+        let open = self.drain.tally().open;
+        let phase = self.drain.phase().name();
+        format!("{phase}; {with_master} of {} masters known; {open} sessions", self.services.len())
+    }
+
+    fn config(&self, metrics: &Metrics, facts: &Facts) {
+        let (counts, last) = self.in_force.reloads();
+        for (outcome, count) in Outcome::ALL.into_iter().zip(counts) {
+            metrics.counter("pointsman_config_reloads_total", &[("result", outcome.label())], count);
+        }
+        let refused = last.as_ref().is_some_and(|last| last.outcome == Outcome::Refused);
+        metrics.gauge("pointsman_config_last_reload_successful", &[], f64::from(u8::from(!refused)));
+        metrics.gauge("pointsman_config_pending_restart", &[], precise(facts.pending.len() as u64));
+        let age = last.map_or(self.start, |last| last.at).elapsed();
+        metrics.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());
+    }
+
+    fn config_status(&self, now: Instant) -> status::Config {
+        let ([applied, unchanged, refused], last) = self.in_force.reloads();
+        let facts = self.in_force.facts();
+        status::Config {
+            hash: facts.hash.clone(),
+            reloads: BTreeMap::from([("applied", applied), ("unchanged", unchanged), ("refused", refused)]),
+            last_reload: last.as_ref().map(|last| last.outcome.label()),
+            last_reload_age_s: last.as_ref().map(|last| now.saturating_duration_since(last.at).as_secs_f64()),
+            faults: last.map(|last| last.faults).unwrap_or_default(),
+            pending_restart: facts.pending.clone(),
+        }
+    }
+
     fn services(&self) -> Vec<health::Service> {
         let facts = |watched: &Watched| {
             let seen = watched.discovery.seen();
@@ -75,7 +113,7 @@ impl Report {
                 name: watched.name.clone(),
                 stopped_for: seen.stopped_since.map(|at| at.elapsed()),
                 had_master: seen.counts.commits > 0,
-                hold_timeout: watched.hold_timeout,
+                hold_timeout: watched.bounds().1,
             }
         };
         self.services.iter().map(facts).collect()
@@ -83,13 +121,14 @@ impl Report {
 
     fn collect(&self, metrics: &Metrics, told: &mut Vec<Told>) {
         metrics.gauge("pointsman_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-        metrics.gauge("pointsman_config_info", &[("hash", &self.config_hash)], 1.0);
+        let facts = self.in_force.facts();
+        self.config(metrics, &facts);
         metrics.gauge("pointsman_uptime_seconds", &[], self.start.elapsed().as_secs_f64());
         let phase = self.drain.phase();
         for it in Phase::ALL {
             metrics.gauge("pointsman_drain_phase", &[("phase", it.name())], f64::from(u8::from(it == phase)));
         }
-        metrics.gauge("pointsman_connections_limit", &[], precise(self.max_connections));
+        metrics.gauge("pointsman_connections_limit", &[], precise(facts.max_connections as u64));
         metrics.gauge("pointsman_memory_scarce", &[], f64::from(u8::from(self.scarcity.is_up())));
         metrics.counter("pointsman_log_lines_dropped_total", &[], (self.dropped_lines)() as u64);
         for it in self.loops() {
@@ -124,7 +163,7 @@ fn traffic_metrics(metrics: &Metrics, watched: &Watched, traffic: &Snapshot) {
     for (name, value) in [
         ("pointsman_sessions_open", traffic.open),
         ("pointsman_sessions_waiting", traffic.held),
-        ("pointsman_sessions_limit", watched.limit as u64),
+        ("pointsman_sessions_limit", watched.bounds().0 as u64),
     ] {
         metrics.gauge(name, &service, precise(value));
     }
@@ -158,7 +197,7 @@ fn traffic_status(watched: &Watched, traffic: &Snapshot) -> BTreeMap<&'static st
     BTreeMap::from([
         ("sessions_open", traffic.open),
         ("sessions_waiting", traffic.held),
-        ("sessions_limit", watched.limit as u64),
+        ("sessions_limit", watched.bounds().0 as u64),
         ("sessions_total", traffic.accepted),
         ("sessions_refused", traffic.refused_in_all()),
         ("commands", traffic.commands),
@@ -179,12 +218,12 @@ impl Reporter for Report {
 
     fn ready(&self) -> Verdict {
         let open: u64 = self.stats.services().map(|(_, traffic)| traffic.open).sum();
-        let full = if open >= self.max_connections {
+        let full = if open >= self.in_force.facts().max_connections as u64 {
             Some(Full::Connections)
         } else {
             self.scarcity.is_up().then_some(Full::Memory)
         };
-        health::ready(self.drain.phase(), self.ready_while_leaving, full, &self.services())
+        health::ready(self.drain.phase(), self.in_force.facts().ready_while_leaving, full, &self.services())
     }
 
     fn started(&self) -> Verdict {
@@ -196,7 +235,9 @@ impl Reporter for Report {
         let mut locked = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
         let (metrics, told) = &mut *locked;
         self.collect(metrics, told);
-        let text = metrics.render() + &distributions(&self.stats);
+        let mut text = metrics.render() + &distributions(&self.stats);
+        // By hand, because a recorder would keep the series of every hash there ever was.
+        text.push_str(&info(CONFIG_INFO, "hash", &self.in_force.facts().hash));
         match format {
             Format::Prometheus => text,
             Format::OpenMetrics => to_open_metrics(&text),
@@ -216,7 +257,8 @@ impl Reporter for Report {
             phase: self.drain.phase().name(),
             ready: ready.ok,
             not_ready_because: ready.reasons,
-            config_hash: self.config_hash.clone(),
+            config_hash: self.in_force.facts().hash.clone(),
+            config: self.config_status(now),
             drain: status::Drain { open: tally.open, left: tally.left, asked: tally.asked, cut: tally.cut },
             services: services.collect(),
         };

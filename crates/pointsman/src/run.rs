@@ -1,33 +1,35 @@
 //! The process itself, from a checked configuration to its exit code.
 //!
-//! Bind early, serve late: every address is bound before anything is started, so that a fault is told at the start and by a
-//! person's name for it. Then three kinds of threads share the work and never wait for each other: this one for signals,
-//! discovery and the drain; the workers for the sessions; the probe server for whoever asks.
+//! Three kinds of threads share the work and never wait for each other: this one for signals, discovery, reloads and the
+//! drain; the workers for the sessions; the probe server for whoever asks.
 //!
-//! Deliberately absent: reading flags and files (that is `cli` and `config`), and printing.
+//! Deliberately absent: the start (`launch`), reading flags and files (`cli` and `config`), and printing.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use drain::{Drain, Summary};
-use proxy::{Bound, Options, Running, Scarcity};
-use route::Points;
-use sentinel::{Discovery, Handle};
+use drain::{Drain, Order, Phase, Summary};
+use probe::Reporter as _;
+use proxy::{Options, Running, Scarcity};
+use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Connections};
-use crate::control::Control;
+use crate::config::{Config, Connections, Settings};
 use crate::descriptors::{Files, TooFewFiles};
+use crate::inherit::InheritError;
+use crate::launch::{Doors, HandedOver};
 use crate::memory::{self, Memory};
-use crate::metrics::Metrics;
-use crate::report::{Report, Watched};
+use crate::reload::{Reloader, Source};
+use crate::report::Report;
 use crate::room;
 use crate::signals::{Asked, Signals};
+use crate::supervisor::Supervisor;
+use crate::takeover::TakeoverError;
 use crate::telemetry::Telemetry;
-use crate::watch;
 
 /// Threads that may wait for name servers at a time.
 const LOOKUP_THREADS: usize = 8;
@@ -59,20 +61,38 @@ pub enum RunError {
     /// The admin server cannot be started.
     #[error(transparent)]
     Probe(#[from] probe::StartError),
+    /// A socket of the service manager cannot be used.
+    #[error(transparent)]
+    Inherited(#[from] InheritError),
+    /// Sockets cannot be taken over or handed over.
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
     /// A part without which the process is of no use has ended.
     #[error("{0} has ended unexpectedly; see the log")]
     Lost(&'static str),
 }
 
-/// Discovery's ear for the data plane.
-struct Ear(Handle);
+/// What a start is made of.
+pub(crate) struct Given<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) settings: &'a Settings,
+    pub(crate) source: &'a Source,
+    pub(crate) connections: &'a Connections,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) telemetry: &'a Telemetry,
+    /// Take the sockets of a running process, if there is one.
+    pub(crate) takeover: bool,
+}
 
-/// Runs until told to stop.
+/// Runs until told to stop. `settings` are those that `config` was made of, read from `source`.
 ///
 /// # Errors
 ///
 /// What kept the process from starting, or made it end early.
-pub fn run(config: &Config) -> Result<ExitCode, RunError> {
+pub fn run(config: &Config, settings: &Settings, source: &Source, takeover: bool) -> Result<ExitCode, RunError> {
+    if takeover && config.process.state_dir.is_none() {
+        return Err(TakeoverError::NoFolder.into());
+    }
     let telemetry = Telemetry::start(&config.log);
     for warning in &config.warnings {
         warn!("{warning}");
@@ -81,14 +101,22 @@ pub fn run(config: &Config) -> Result<ExitCode, RunError> {
     let connections = make_room(config, memory.as_ref())?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUP_THREADS).build()?;
-    let outcome = runtime.block_on(async { Process::start(config, &connections, memory, &telemetry)?.serve().await });
+    let given = Given { config, settings, source, connections: &connections, memory, telemetry: &telemetry, takeover };
+    let outcome = runtime.block_on(async {
+        match Process::start(given).await? {
+            Some(process) => process.serve().await.map(Some),
+            None => Ok(None),
+        }
+    });
     // A look-up that hangs in the system's resolver must not hold up the end.
     runtime.shutdown_background();
     if let Err(error) = &outcome {
         error!("{error}");
     }
     outcome.map(|summary| {
-        tell(&summary);
+        if let Some(summary) = summary {
+            tell(&summary);
+        }
         ExitCode::SUCCESS
     })
 }
@@ -107,12 +135,12 @@ fn make_room(config: &Config, memory: Option<&Memory>) -> Result<Connections, To
     Ok(room.connections)
 }
 
-fn workers(config: &Config) -> NonZeroUsize {
+pub(crate) fn workers(config: &Config) -> NonZeroUsize {
     NonZeroUsize::new(config.process.workers).unwrap_or_else(proxy::worker_count)
 }
 
 /// Keeps new clients out while memory is about to run out. Never returns.
-async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
+pub(crate) async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
     let Some(memory) = memory.filter(Memory::is_enforced) else { return std::future::pending().await };
     let mut timer = tokio::time::interval(MEMORY_LOOK);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -147,107 +175,55 @@ fn tell(summary: &Summary) {
 }
 
 /// Everything that runs.
-struct Process {
-    signals: Signals,
-    drain: Drain,
-    controller: tokio::task::JoinHandle<Summary>,
-    discovery: tokio::task::JoinHandle<()>,
-    memory: tokio::task::JoinHandle<()>,
-    workers: Running,
-    probe: probe::Handle,
+pub(crate) struct Process {
+    pub(crate) signals: Signals,
+    pub(crate) drain: Drain,
+    pub(crate) controller: tokio::task::JoinHandle<Summary>,
+    pub(crate) discovery: tokio::task::JoinHandle<()>,
+    pub(crate) memory: tokio::task::JoinHandle<()>,
+    pub(crate) workers: Running,
+    /// Gone once another process has taken over.
+    pub(crate) probe: Option<probe::Handle>,
+    pub(crate) report: Arc<Report>,
+    pub(crate) reloader: Reloader,
+    /// Rung when the configuration file has changed.
+    pub(crate) changed: Arc<Notify>,
+    pub(crate) watch: tokio::task::JoinHandle<()>,
+    pub(crate) supervisor: Supervisor,
+    pub(crate) doors: Doors,
+    /// The socket by which another process may take over, and word of one that has.
+    pub(crate) meeting: Option<(PathBuf, HandedOver)>,
 }
 
 impl Process {
-    fn start(
-        config: &Config,
-        connections: &Connections,
-        memory: Option<Memory>,
-        telemetry: &Telemetry,
-    ) -> Result<Self, RunError> {
-        let (limits, total) = (&connections.services, connections.total);
-        let signals = Signals::listen()?;
-        let start = Instant::now();
-        let probe_settings =
-            probe::Settings { max_connections: config.admin.max_connections, ..probe::Settings::default() };
-        let admin = probe::Server::bind(&config.admin.listen, probe_settings)?;
-
-        let points: Vec<Points> = config.services.iter().map(|_| Points::new().0).collect();
-        let routes: Vec<_> = points.iter().map(|points| Arc::clone(points.route())).collect();
-        // Discovery has to know our own addresses before it starts, and the services have to know discovery before they are
-        // bound: so sockets are bound with an ear that is filled in between.
-        let ears: Vec<Arc<std::sync::OnceLock<Ear>>> = config.services.iter().map(|_| Arc::default()).collect();
-        let services = config.services.iter().zip(limits).zip(routes.iter().zip(&ears));
-        let services = services.map(|((service, limit), (route, ear))| {
-            let plane = proxy::Service {
-                name: Arc::from(service.name.as_str()),
-                route: Arc::clone(route).into(),
-                options: options(service, *limit).into(),
-                hints: Arc::new(LateEar(Arc::clone(ear))),
-            };
-            (plane, service.listen.clone())
-        });
-        let bound = Bound::bind(workers(config), total, services)?;
-        let listening = bound.local_addrs().to_vec();
-
-        let own: Vec<_> = listening.iter().flatten().chain(admin.addresses()).copied().collect();
-        let watches = config.services.iter().zip(points).map(|(service, points)| watch::watch(service, points));
-        let (discovery, handles) = Discovery::new(watches.collect(), watch::timeouts(&config.services), &own);
-        for (ear, handle) in ears.iter().zip(&handles) {
-            let _first = ear.set(Ear(handle.clone()));
-        }
-        let heartbeat = discovery.heartbeat();
-        let discovery = tokio::spawn(discovery.run());
-
-        let (drain, controller) = drain::new(shutdown(config));
-        let controller = tokio::spawn(controller.run());
-        let workers = bound.serve(&drain)?;
-        let memory = tokio::spawn(watch_memory(memory, workers.scarcity().clone()));
-        let admin = take_orders(config, &handles, admin);
-        let services = config.services.iter().zip(limits).zip(listening.iter().zip(handles));
-        let services = services.map(|((service, limit), (listen, discovery))| {
-            info!(service = %service.name, listen = ?listen, "serving");
-            Watched {
-                name: service.name.clone(),
-                listen: listen.clone(),
-                limit: *limit,
-                hold_timeout: service.hold_timeout,
-                discovery,
-            }
-        });
-        let report = Report {
-            start,
-            config_hash: config.hash.clone(),
-            services: services.collect(),
-            drain: drain.clone(),
-            ready_while_leaving: config.shutdown.ready_while_leaving,
-            stats: workers.stats().clone(),
-            max_connections: total as u64,
-            scarcity: workers.scarcity().clone(),
-            workers: workers.heartbeats().to_vec(),
-            discovery: heartbeat,
-            dropped_lines: telemetry.dropped_lines(),
-            metrics: Mutex::new((Metrics::new(), Vec::new())),
-        };
-        info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
-        let probe = admin.serve(Arc::new(report))?;
-        Ok(Self { signals, drain, controller, discovery, memory, workers, probe })
-    }
-
     /// Until the drain is over.
     async fn serve(mut self) -> Result<Summary, RunError> {
         let mut workers_ended = false;
+        let mut timer = tokio::time::interval(self.supervisor.every());
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let summary = loop {
             tokio::select! {
                 (name, asked) = self.signals.next() => match asked {
                     Asked::Stop(order) => {
                         info!(signal = name, phase = self.drain.phase().name(), "told to stop");
-                        self.drain.order(order);
+                        self.stop(order);
                     }
-                    Asked::Reload => warn!(signal = name, "this version reads its configuration at the start only"),
+                    Asked::Reload => self.reload(name),
                 },
+                () = self.changed.notified() => self.reload("the file has changed"),
+                Some(done) = handed_over(&mut self.meeting) => {
+                    self.leave_to_another().await;
+                    // Whoever waits for this goes on without it after a while.
+                    let _waits = done.try_send(());
+                }
+                _ = timer.tick() => {
+                    let line = self.report.line();
+                    self.supervisor.tick(self.report.alive().ok, self.drain.phase(), line);
+                }
                 summary = &mut self.controller => break summary.map_err(|_| RunError::Lost("the drain controller"))?,
                 _ = &mut self.discovery => return Err(RunError::Lost("discovery")),
                 _ = &mut self.memory => return Err(RunError::Lost("the watch over memory")),
+                _ = &mut self.watch => return Err(RunError::Lost("the watch over the configuration file")),
                 // Without an error only when the drain is over, which the controller is about to say.
                 ended = self.workers.ended(), if !workers_ended => {
                     ended?;
@@ -258,35 +234,53 @@ impl Process {
         if !workers_ended {
             self.workers.ended().await?;
         }
-        self.probe.stop().await;
+        if let Some(probe) = self.probe {
+            probe.stop().await;
+        }
+        if let Some((path, _)) = self.meeting {
+            // Another process has its own by now, if there is one: then ours was given up.
+            drop(std::fs::remove_file(path));
+        }
         Ok(summary)
     }
-}
 
-/// An [`Ear`] that is filled in before any session exists.
-struct LateEar(Arc<std::sync::OnceLock<Ear>>);
-
-impl proxy::Hints for LateEar {
-    fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
-        // Whatever it was, and whichever target it was about: the machine looks for itself, and backs off.
-        if let Some(Ear(handle)) = self.0.get() {
-            handle.hint();
+    fn stop(&mut self, order: Order) {
+        if self.drain.phase() == Phase::Serving {
+            self.supervisor.stopping();
         }
+        self.doors.release();
+        self.drain.order(order);
+    }
+
+    fn reload(&mut self, why: &'static str) {
+        self.supervisor.reloading();
+        self.reloader.reload(why, &self.drain, &self.workers);
+        self.supervisor.ready();
+    }
+
+    /// Another process accepts from our sockets. Its probes are to be asked from now on, and its metrics scraped.
+    async fn leave_to_another(&mut self) {
+        self.meeting = None;
+        if let Some(probe) = self.probe.take() {
+            probe.stop().await;
+        }
+        self.stop(Order::DrainAtOnce);
+        self.drain.reached(Phase::Draining).await;
     }
 }
 
-/// Lets the admin server take orders, where that is on.
-fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> probe::Server {
-    match &config.admin.control_token.0 {
-        Some(token) if config.admin.control => {
-            let names = config.services.iter().map(|service| service.name.clone());
-            Control::new(token.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
-        }
-        _ => admin,
+/// Word of a process that has taken over. Never returns where nobody can.
+async fn handed_over(meeting: &mut Option<(PathBuf, HandedOver)>) -> Option<std::sync::mpsc::SyncSender<()>> {
+    match meeting {
+        Some((_, word)) => match word.recv().await {
+            Some(done) => Some(done),
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
     }
 }
 
-fn options(service: &crate::config::Service, max_connections: usize) -> Options {
+pub(crate) fn options(service: &crate::config::Service, max_connections: usize) -> Options {
     Options {
         connect_timeout: service.connect_timeout,
         hold_timeout: service.hold_timeout,
@@ -301,7 +295,7 @@ fn options(service: &crate::config::Service, max_connections: usize) -> Options 
     }
 }
 
-fn shutdown(config: &Config) -> drain::Settings {
+pub(crate) fn shutdown(config: &Config) -> drain::Settings {
     let shutdown = &config.shutdown;
     drain::Settings {
         accept_min: shutdown.accept_min,

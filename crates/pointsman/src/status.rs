@@ -30,10 +30,29 @@ pub struct Status {
     pub not_ready_because: Vec<String>,
     /// Hash of the effective configuration without its secrets.
     pub config_hash: String,
+    /// The configuration in force, and how the reloads went.
+    pub config: Config,
     /// Sessions by how they ended since the start.
     pub drain: Drain,
     /// One entry a service, in the order of the configuration.
     pub services: Vec<Service>,
+}
+
+/// The configuration in force.
+#[derive(Debug, Serialize)]
+pub struct Config {
+    /// Its hash.
+    pub hash: String,
+    /// Reloads by how they ended: `applied`, `unchanged`, `refused`.
+    pub reloads: BTreeMap<&'static str, u64>,
+    /// How the last one ended.
+    pub last_reload: Option<&'static str>,
+    /// Seconds since then.
+    pub last_reload_age_s: Option<f64>,
+    /// Why it was refused, if it was.
+    pub faults: Vec<String>,
+    /// Keys that are written otherwise than in force and need a restart.
+    pub pending_restart: Vec<String>,
 }
 
 /// Sessions since the start of the process.

@@ -174,6 +174,16 @@ impl Server {
         self.stats.clone()
     }
 
+    /// Second handles on the listening sockets, for another process that takes over. As long as one is held, a stop of the
+    /// server does not close its port.
+    ///
+    /// # Errors
+    ///
+    /// If there are no file descriptors for them.
+    pub fn handles(&self) -> io::Result<Vec<TcpListener>> {
+        self.listeners.iter().map(TcpListener::try_clone).collect()
+    }
+
     /// Lets `handler` answer `path`, which is compared byte by byte. A path added twice, or built in, is answered by the
     /// handler added last.
     #[must_use]

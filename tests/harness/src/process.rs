@@ -50,6 +50,15 @@ impl Process {
     /// If the program or its log file cannot be started or written.
     #[must_use]
     pub fn start(launch: &Launch) -> Self {
+        Self::start_with(launch, Stdio::null())
+    }
+
+    /// The same, with this as its standard input.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    #[must_use]
+    pub fn start_with(launch: &Launch, stdin: Stdio) -> Self {
         let log = launch.folder.join(format!("{}.log", launch.name));
         let file = File::options().create(true).append(true).open(&log);
         let file = file.unwrap_or_else(|error| panic!("cannot write {}: {error}", log.display()));
@@ -66,7 +75,7 @@ impl Process {
             .envs(launch.env.iter().map(|(key, value)| (key, value)))
             .current_dir(&launch.folder)
             .process_group(0)
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(file.try_clone().expect("a second handle of the log"))
             .stderr(file);
         let child = spawner::spawn(command)

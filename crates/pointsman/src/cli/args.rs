@@ -46,7 +46,7 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Follow the masters and serve their clients, until told to stop.
-    Run(SourceArgs),
+    Run(RunArgs),
     /// Check the configuration: every fault at once, with file, line and key.
     ///
     /// Reads everything that `run` would read, files of passwords included, and starts nothing. Prints every fault as
@@ -89,6 +89,21 @@ pub(super) enum Command {
     ///
     /// For example: pointsman man > /usr/share/man/man1/pointsman.1
     Man,
+}
+
+/// What to run, and how to begin.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) source: SourceArgs,
+
+    /// Take over from the pointsman that runs with the same process.state_dir, without a refused connection
+    ///
+    /// Takes its listening sockets with the clients that wait in them, looks for the masters, and serves; only then the old
+    /// process stops accepting and drains. If anything fails before that, the old one goes on. Where none runs, this starts
+    /// as usual.
+    #[arg(long)]
+    pub(super) takeover: bool,
 }
 
 /// Where the configuration comes from.

@@ -26,6 +26,7 @@ use args::{Cli, Command, ImportFrom, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
+use crate::reload::Source;
 use crate::run;
 
 /// Runs the program as the process was called, and gives its exit code.
@@ -43,9 +44,11 @@ pub fn main() -> ExitCode {
 
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
-        Command::Run(source) => {
-            let config = load(&source).config().cloned_faults()?;
-            return Ok(run::run(&config)?);
+        Command::Run(args) => {
+            let source = Source::new(args.source.flags());
+            let loaded = source.load();
+            let config = loaded.config().cloned_faults()?;
+            return Ok(run::run(&config, loaded.settings(), &source, args.takeover)?);
         }
         Command::Check(source) => check(&source)?,
         Command::Config(source) => {

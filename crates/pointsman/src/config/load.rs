@@ -7,6 +7,7 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
+use super::change::Change;
 use super::environment::{self, CONFIG};
 use super::file;
 use super::finding::{Faults, Finding};
@@ -39,6 +40,18 @@ impl Loaded {
         match &self.faults {
             Some(faults) => Err(faults),
             None => Ok(self.settings.to_config(&self.warnings)),
+        }
+    }
+
+    /// What a running process makes of this.
+    ///
+    /// # Errors
+    ///
+    /// Every fault there is, here or in the mixture of what is in force and what can be changed.
+    pub fn change(&self, running: &Settings) -> Result<Change, Faults> {
+        match &self.faults {
+            Some(faults) => Err(faults.clone()),
+            None => Change::of(running, &self.settings),
         }
     }
 

@@ -6,6 +6,7 @@
 //!
 //! Deliberately absent: default files in magic places, includes, and any way to give a password by flag.
 
+mod change;
 mod check;
 mod credentials;
 mod duration;
@@ -32,6 +33,7 @@ mod toml_value;
 mod value;
 mod values;
 
+pub use change::Change;
 pub use credentials::{Credentials, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;

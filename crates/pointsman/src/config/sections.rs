@@ -158,15 +158,15 @@ section! {
         /// ACL user name; without it the default user.
         ///
         /// Needs one of the three password keys.
-        username: Option<String> = Kind::Text, None, Live;
+        username: Option<String> = Kind::Text, None, Restart;
         /// The password itself; better one of the next two keys.
         ///
         /// Never shown again. There is no flag for it, since the list of processes is public.
-        password: Option<Secret> = Kind::Secret, None, Live;
+        password: Option<Secret> = Kind::Secret, None, Restart;
         /// A file that holds the password; a line break at its end is not part of it.
         ///
         /// At most 64 KiB. A relative path begins at the working directory.
-        password_file: Option<String> = Kind::Path, None, Live;
+        password_file: Option<String> = Kind::Path, None, Restart;
         /// Name of the environment variable that holds the password.
         password_env: Option<String> = Kind::EnvName, None, Restart;
     }
@@ -291,6 +291,10 @@ section! {
         /// runtimes set to a billion. A connection takes two open files; a number given here that the system does not allow
         /// files for is an error at the start.
         max_connections: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Restart;
+        /// A folder for the socket by which a newly started pointsman takes over from this one (`run --takeover`).
+        ///
+        /// It must exist and belong to this user; /run/pointsman suits. Without it nobody can take over.
+        state_dir: Option<String> = Kind::Path, None, Restart;
     }
 }
 

@@ -1,0 +1,283 @@
+//! The start: from a checked configuration to everything running.
+//!
+//! Bind early, serve late: every address is bound, or its socket taken from whoever holds it, before anything is started, so
+//! that a fault is told at the start and by a person's name for it. A process that takes over from another one looks for the
+//! masters first and serves only when it has found them; until then it has changed nothing, and may fail.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use proxy::{Bound, Sockets};
+use route::Points;
+use sentinel::{Discovery, Handle};
+use tokio::sync::Notify;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::control::Control;
+use crate::in_force::{Facts, InForce};
+use crate::inherit::{self, ADMIN, Allotment, Inherited};
+use crate::metrics::Metrics;
+use crate::reload::{self, Reloader};
+use crate::report::{Report, Watched};
+use crate::run::{Given, Process, RunError, options, shutdown, watch_memory, workers};
+use crate::signals::Signals;
+use crate::supervisor::Supervisor;
+use crate::takeover::{self, Offer, Place, Taken, TakeoverError};
+use crate::watch;
+
+/// How long a process that takes over looks for a master before it gives up.
+const MASTER: Duration = Duration::from_secs(15);
+/// How often it looks whether there is one.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// Discovery's ear for the data plane.
+struct Ear(Handle);
+
+/// Sockets that this process did not bind itself, and the process that some of them came from.
+fn allot(config: &Config, takeover: Option<&Path>) -> Result<(Allotment, Option<Taken>), RunError> {
+    let given = inherit::from_service_manager()?;
+    if !given.is_empty() {
+        info!(sockets = given.len(), "sockets of the service manager are used");
+        return Ok((Allotment::activated(config, given)?, None));
+    }
+    let taken = takeover.map(takeover::take).transpose()?.flatten();
+    Ok(match taken {
+        Some(mut taken) => {
+            info!(sockets = taken.sockets.len(), "sockets of the running process are used");
+            (Allotment::taken_over(config, std::mem::take(&mut taken.sockets)), Some(taken))
+        }
+        None => (Allotment::none(config), None),
+    })
+}
+
+fn bind_admin(config: &Config, given: Vec<std::net::TcpListener>) -> Result<probe::Server, probe::BindError> {
+    let settings = probe::Settings { max_connections: config.admin.max_connections, ..probe::Settings::default() };
+    if given.is_empty() {
+        probe::Server::bind(&config.admin.listen, settings)
+    } else {
+        probe::Server::from_listeners(given, settings)
+    }
+}
+
+/// Waits until there is a master to send clients to. `false` if told to stop meanwhile.
+async fn masters(handles: &[Handle], signals: &mut Signals) -> Result<bool, TakeoverError> {
+    let have = || handles.iter().filter(|handle| handle.seen().master.is_some()).count();
+    let deadline = Instant::now() + MASTER;
+    while have() < handles.len() {
+        if Instant::now() >= deadline {
+            return if have() > 0 { Ok(true) } else { Err(TakeoverError::NoMaster(MASTER)) };
+        }
+        tokio::select! {
+            () = tokio::time::sleep(GLANCE) => {}
+            (name, asked) = signals.next() => if let crate::signals::Asked::Stop(_) = asked {
+                info!(signal = name, "told to stop before anything was taken over");
+                return Ok(false);
+            },
+        }
+    }
+    Ok(true)
+}
+
+/// The data plane bound, discovery at work.
+struct Ground {
+    bound: Bound,
+    handles: Vec<Handle>,
+    heartbeat: sentinel::Heartbeat,
+    discovery: tokio::task::JoinHandle<()>,
+}
+
+impl Ground {
+    fn prepare(given: &Given<'_>, allotment: Allotment, admin: &probe::Server) -> Result<Self, RunError> {
+        let (config, limits) = (given.config, &given.connections.services);
+        let points: Vec<Points> = config.services.iter().map(|_| Points::new().0).collect();
+        let routes: Vec<_> = points.iter().map(|points| Arc::clone(points.route())).collect();
+        // Discovery has to know our own addresses before it starts, and the services have to know discovery before they are
+        // bound: so sockets are bound with an ear that is filled in between.
+        let ears: Vec<Arc<std::sync::OnceLock<Ear>>> = config.services.iter().map(|_| Arc::default()).collect();
+        let services = config.services.iter().zip(limits).zip(routes.iter().zip(&ears)).zip(allotment.services);
+        let services = services.map(|(((service, limit), (route, ear)), (listen, sockets))| {
+            let plane = proxy::Service {
+                name: Arc::from(service.name.as_str()),
+                route: Arc::clone(route).into(),
+                options: options(service, *limit).into(),
+                hints: Arc::new(LateEar(Arc::clone(ear))),
+            };
+            (plane, listen, sockets)
+        });
+        let bound = Bound::bind_or_take(workers(config), given.connections.total, services)?;
+        let own: Vec<_> = bound.local_addrs().iter().flatten().chain(admin.addresses()).copied().collect();
+        let watches = config.services.iter().zip(points).map(|(service, points)| watch::watch(service, points));
+        let (discovery, handles) = Discovery::new(watches.collect(), watch::timeouts(&config.services), &own);
+        for (ear, handle) in ears.iter().zip(&handles) {
+            let _first = ear.set(Ear(handle.clone()));
+        }
+        let heartbeat = discovery.heartbeat();
+        Ok(Self { bound, handles, heartbeat, discovery: tokio::spawn(discovery.run()) })
+    }
+
+    fn watched(&self, config: &Config, in_force: &InForce) -> Vec<Watched> {
+        let services = config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
+        let watched = services.map(|(number, ((service, listen), discovery))| {
+            info!(service = %service.name, listen = ?listen, "serving");
+            Watched {
+                name: service.name.clone(),
+                listen: listen.clone(),
+                number,
+                in_force: in_force.clone(),
+                discovery: discovery.clone(),
+            }
+        });
+        watched.collect()
+    }
+}
+
+impl Process {
+    /// Starts everything; `None` if it was told to stop before that.
+    pub(crate) async fn start(given: Given<'_>) -> Result<Option<Self>, RunError> {
+        let config = given.config;
+        let mut signals = Signals::listen()?;
+        let start = Instant::now();
+        let meeting = config.process.state_dir.as_deref().map(takeover::path);
+        let (mut allotment, taken) = allot(config, meeting.as_deref().filter(|_| given.takeover))?;
+        let admin = bind_admin(config, std::mem::take(&mut allotment.admin))?;
+        let ground = Ground::prepare(&given, allotment, &admin)?;
+        if taken.is_some() && !masters(&ground.handles, &mut signals).await? {
+            return Ok(None);
+        }
+        let sockets = Arc::new(Mutex::new(ground.bound.sockets()?));
+        let doors = Doors { sockets: Arc::clone(&sockets), admin: Arc::new(Mutex::new(admin.handles()?)) };
+
+        let (drain, controller) = drain::new(shutdown(config));
+        let controller = tokio::spawn(controller.run());
+        let in_force = InForce::new(Facts::of(config, given.connections, Vec::new()));
+        let services = ground.watched(config, &in_force);
+        let workers = ground.bound.serve(&drain)?;
+        let memory = tokio::spawn(watch_memory(given.memory.clone(), workers.scarcity().clone()));
+        let admin = take_orders(config, &ground.handles, admin);
+        let report = Arc::new(Report {
+            start,
+            in_force: in_force.clone(),
+            services,
+            drain: drain.clone(),
+            stats: workers.stats().clone(),
+            scarcity: workers.scarcity().clone(),
+            workers: workers.heartbeats().to_vec(),
+            discovery: ground.heartbeat,
+            dropped_lines: given.telemetry.dropped_lines(),
+            metrics: Mutex::new((Metrics::new(), Vec::new())),
+        });
+        info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
+        let probe = admin.serve(report.clone())?;
+        let changed = Arc::new(Notify::new());
+        let watch = tokio::spawn(reload::watch(given.source.clone(), Arc::clone(&changed)));
+        if let Some(taken) = taken {
+            // On a thread that may block; we serve by now, and that is all that the other one has to know.
+            match tokio::task::spawn_blocking(|| taken.serving()).await {
+                Ok(Ok(())) => info!("taken over: the old process leaves"),
+                Ok(Err(error)) => warn!("the old process did not say that it leaves: {error}"),
+                Err(_) => return Err(RunError::Lost("the hand-over")),
+            }
+        }
+        let level = given.telemetry.level();
+        let (source, running, memory_bound) = (given.source.clone(), given.settings.clone(), given.memory);
+        let reloader = Reloader { source, running, in_force, sockets, memory: memory_bound, level };
+        let meeting =
+            meeting.map(|path| doors.meet(config, &path).map(|handed_over| (path, handed_over))).transpose()?;
+        let supervisor = Supervisor::find();
+        supervisor.ready();
+        let discovery = ground.discovery;
+        Ok(Some(Self {
+            signals,
+            drain,
+            controller,
+            discovery,
+            memory,
+            workers,
+            probe: Some(probe),
+            report,
+            reloader,
+            changed,
+            watch,
+            supervisor,
+            doors,
+            meeting,
+        }))
+    }
+}
+
+/// Second handles on every listening socket of the process, as long as they may be handed over.
+pub(crate) struct Doors {
+    sockets: Arc<Mutex<Sockets>>,
+    admin: Arc<Mutex<Vec<std::net::TcpListener>>>,
+}
+
+/// Word of a process that serves our sockets, and a way to tell it that we leave.
+pub(crate) type HandedOver = tokio::sync::mpsc::Receiver<std::sync::mpsc::SyncSender<()>>;
+
+impl Doors {
+    /// Lets go of them: a stop begins. See [`Sockets`] for why this comes before it.
+    pub(crate) fn release(&self) {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).release();
+        self.admin.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Opens the place where a later process may ask for them.
+    fn meet(&self, config: &Config, path: &Path) -> Result<HandedOver, RunError> {
+        let names: Vec<String> = config.services.iter().map(|service| service.name.clone()).collect();
+        let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
+        let offer: Offer = Box::new(move || {
+            let (sockets, admin) = (
+                sockets.lock().unwrap_or_else(PoisonError::into_inner),
+                admin.lock().unwrap_or_else(PoisonError::into_inner),
+            );
+            if sockets.all().is_empty() {
+                return Err(std::io::Error::other("this process is stopping"));
+            }
+            let mut offered = Vec::new();
+            for socket in sockets.all() {
+                let name = names.get(socket.service).cloned().unwrap_or_default();
+                offered.push(Inherited { name, addr: socket.addr, listener: socket.listener.try_clone()? });
+            }
+            for listener in admin.iter() {
+                let (name, addr) = (ADMIN.to_owned(), listener.local_addr()?);
+                offered.push(Inherited { name, addr, listener: listener.try_clone()? });
+            }
+            Ok(offered)
+        });
+        let (tell, told) = tokio::sync::mpsc::channel(1);
+        let agreed = move || {
+            let (done, wait) = std::sync::mpsc::sync_channel(1);
+            // If the loop is gone, the process is about to be.
+            if tell.blocking_send(done).is_ok() {
+                let _told = wait.recv_timeout(takeover::STEP);
+            }
+        };
+        Place::open(path)?.attend(offer, agreed)?;
+        Ok(told)
+    }
+}
+
+/// An [`Ear`] that is filled in before any session exists.
+struct LateEar(Arc<std::sync::OnceLock<Ear>>);
+
+impl proxy::Hints for LateEar {
+    fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
+        // Whatever it was, and whichever target it was about: the machine looks for itself, and backs off.
+        if let Some(Ear(handle)) = self.0.get() {
+            handle.hint();
+        }
+    }
+}
+
+/// Lets the admin server take orders, where that is on.
+fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> probe::Server {
+    match &config.admin.control_token.0 {
+        Some(token) if config.admin.control => {
+            let names = config.services.iter().map(|service| service.name.clone());
+            Control::new(token.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
+        }
+        _ => admin,
+    }
+}

@@ -1,0 +1,121 @@
+//! A configuration that changes under a running process: by SIGHUP, by a new file, by Kubernetes' exchanged link, and with faults.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Pointsman, Signal, wait_until};
+
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn small() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).start()
+}
+
+fn file(pointsman: &Pointsman) -> PathBuf {
+    pointsman.process().log_path().with_file_name("pointsman.toml")
+}
+
+/// Replaces a file as editors and deployments do: whole, by a rename.
+fn replace(path: &Path, text: &str) {
+    let next = path.with_extension("next");
+    std::fs::write(&next, text).expect("a file");
+    std::fs::rename(&next, path).expect("a rename");
+}
+
+fn reloads(pointsman: &Pointsman, result: &str) -> f64 {
+    metric(pointsman, &format!("pointsman_config_reloads_total{{result=\"{result}\"}}")).expect("a counter")
+}
+
+fn hash(pointsman: &Pointsman) -> String {
+    let (_, text) = pointsman.get("/metrics").expect("metrics");
+    let line = text.lines().find(|line| line.starts_with("pointsman_config_info{")).expect("the hash");
+    line.split('"').nth(1).expect("a label").to_owned()
+}
+
+#[test]
+fn a_reload_changes_what_can_change_and_names_what_cannot() {
+    let cluster = small();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"25s\"").start();
+    let (path, before) = (file(&pointsman), hash(&pointsman));
+    let text = std::fs::read_to_string(&path).expect("the file");
+    let text =
+        text.replace("hold_timeout = \"25s\"", "hold_timeout = \"300ms\"\nmax_connections = 2\nverify = \"ping\"");
+    std::fs::write(&path, text + "[log]\nlevel = \"debug\"\n").expect("the file");
+    // One that was there before the reload.
+    let mut old = pointsman.client();
+    assert!(old.cmd(&["PING"]).is_ok());
+    pointsman.process().signal(Signal::HUP);
+    wait_until("the reload", PATIENCE, || reloads(&pointsman, "applied") >= 1.0);
+    assert_ne!(hash(&pointsman), before);
+    assert_eq!(metric(&pointsman, "pointsman_config_last_reload_successful"), Some(1.0));
+    assert_eq!(metric(&pointsman, "pointsman_config_pending_restart"), Some(1.0));
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(status.contains("\"service.verify (mymaster)\""), "{status}");
+    assert!(old.cmd(&["PING"]).is_ok());
+    // The new bound on connections.
+    let mut second = pointsman.client();
+    assert!(second.cmd(&["PING"]).is_ok());
+    let refused = pointsman.client().read_to_end().expect("a refusal");
+    assert_eq!(refused.0, b"-ERR max number of clients reached\r\n");
+    // The new level of the log, which tells of each session.
+    drop(second);
+    wait_until("a line of the new level", PATIENCE, || pointsman.process().log().contains("session ended"));
+    // The new hold: a client without a master is sent away soon.
+    cluster.nodes()[0].kill();
+    cluster.sentinels()[0].kill();
+    wait_until("the end of the old session's master", PATIENCE, || old.cmd(&["PING"]).is_err());
+    let begin = Instant::now();
+    let mut held = pointsman.client();
+    held.set_timeout(PATIENCE).expect("a timeout");
+    assert!(held.cmd(&["PING"]).is_err());
+    assert!(begin.elapsed() < Duration::from_secs(15), "it was held for {:?}", begin.elapsed());
+}
+
+#[test]
+fn a_faulty_configuration_is_refused_with_file_line_and_key_and_changes_nothing() {
+    let cluster = small();
+    let pointsman = builder(&cluster).start();
+    let (path, before) = (file(&pointsman), hash(&pointsman));
+    let text = std::fs::read_to_string(&path).expect("the file");
+    // Without a signal: the change of the file is enough.
+    replace(&path, &format!("{text}[shutdown]\ndrain_timeout = \"soon\"\n"));
+    wait_until("the refusal", PATIENCE, || reloads(&pointsman, "refused") >= 1.0);
+    let line = text.lines().count() + 2;
+    let place = format!("{}:{line}:", path.display());
+    let log = pointsman.process().log();
+    let told = log.lines().any(|it| it.contains(&place) && it.contains("shutdown.drain_timeout"));
+    assert!(told, "{place} is not in\n{log}");
+    assert_eq!((hash(&pointsman), metric(&pointsman, "pointsman_config_last_reload_successful")), (before, Some(0.0)));
+    assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    replace(&path, &text);
+    wait_until("the repair", PATIENCE, || reloads(&pointsman, "unchanged") >= 1.0);
+    assert_eq!(metric(&pointsman, "pointsman_config_last_reload_successful"), Some(1.0));
+}
+
+#[test]
+fn a_config_map_that_is_exchanged_is_read() {
+    let cluster = small();
+    let first = builder(&cluster).start();
+    let text = std::fs::read_to_string(file(&first)).expect("the file");
+    drop(first);
+    // As a kubelet lays out a volume: the file is a link to a file below a link that is exchanged as a whole.
+    let volume = cluster.folder().join("volume");
+    let lay = |name: &str, text: &str| {
+        let place = volume.join(name);
+        std::fs::create_dir_all(&place).expect("a folder");
+        std::fs::write(place.join("pointsman.toml"), text).expect("a file");
+        let next = volume.join("..data_tmp");
+        std::os::unix::fs::symlink(name, &next).expect("a link");
+        std::fs::rename(&next, volume.join("..data")).expect("the exchange");
+    };
+    lay("..2026_1", &text);
+    std::os::unix::fs::symlink("..data/pointsman.toml", volume.join("pointsman.toml")).expect("a link");
+    let config = volume.join("pointsman.toml");
+    let pointsman = builder(&cluster).by_flags().arg("--config").arg(config).start();
+    let before = hash(&pointsman);
+    lay("..2026_2", &format!("{text}[shutdown]\ndrain_timeout = \"33s\"\n"));
+    wait_until("the reload", PATIENCE, || reloads(&pointsman, "applied") >= 1.0);
+    assert_ne!(hash(&pointsman), before);
+}

@@ -1,0 +1,194 @@
+//! Restarts that clients do not notice: with a listening socket that outlives the process, and by hand-over to a new one.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use harness::{Client, Cluster, Launch, Process, Signal, http_get, pause, wait_until};
+
+use crate::builder;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Clients that come again and again, each a new connection.
+const CALLERS: usize = 4;
+/// What each of them waits between two calls.
+const BETWEEN: Duration = Duration::from_millis(5);
+/// Stops fast: nobody has to learn of it, since the address stays.
+const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n\
+                        drain_timeout = \"5s\"\n";
+
+fn small() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).start()
+}
+
+/// Clients that connect, send PING and expect PONG, until told to stop.
+struct Callers {
+    stop: Arc<AtomicBool>,
+    served: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<Vec<String>>>,
+}
+
+impl Callers {
+    fn start(addr: SocketAddr) -> Self {
+        let (stop, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let call = || {
+            let (stop, served) = (Arc::clone(&stop), Arc::clone(&served));
+            std::thread::spawn(move || {
+                let mut failures = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    match Client::connect_within(addr, PATIENCE).and_then(|mut client| client.cmd(&["PING"])) {
+                        Ok(reply) if reply.text() == Some("PONG") => drop(served.fetch_add(1, Ordering::Relaxed)),
+                        other => failures.push(format!("{other:?}")),
+                    }
+                    pause(BETWEEN);
+                }
+                failures
+            })
+        };
+        let threads = (0..CALLERS).map(|_| call()).collect();
+        Self { stop, served, threads }
+    }
+
+    /// Waits until so many more were served.
+    fn wait_for(&self, more: u64) {
+        let before = self.served.load(Ordering::Relaxed);
+        wait_until("clients to be served", PATIENCE, || self.served.load(Ordering::Relaxed) >= before + more);
+    }
+
+    fn stop(self) -> (u64, Vec<String>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let failures = self.threads.into_iter().flat_map(|thread| thread.join().expect("a caller")).collect();
+        (self.served.load(Ordering::Relaxed), failures)
+    }
+}
+
+/// A stand-in for systemd: it holds the listening socket and starts the program with it as descriptor 3.
+fn activated(number: usize, folder: &Path, config: &Path, socket: &TcpListener) -> Process {
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
+    let args = ["-c".into(), script.into(), crate::PROGRAM.into(), "run".into(), "--config".into(), config.into()];
+    let launch = Launch {
+        name: format!("activated-{number}"),
+        program: PathBuf::from("/bin/sh"),
+        args: Vec::from(args),
+        env: Vec::new(),
+        folder: folder.to_owned(),
+    };
+    Process::start_with(&launch, Stdio::from(std::os::fd::OwnedFd::from(socket.try_clone().expect("a handle"))))
+}
+
+fn restarts_through_activation(count: usize) {
+    let cluster = small();
+    let socket = TcpListener::bind((cluster.address().ip(), 0)).expect("a socket");
+    let addr = socket.local_addr().expect("its address");
+    let admin = cluster.address().port();
+    let sentinels = cluster.sentinel_addrs();
+    let config = cluster.folder().join("activated.toml");
+    // The address in the file is not listened on: the socket is what counts.
+    let text = format!(
+        "[[service]]\nname = \"mymaster\"\nsentinels = [\"{}\"]\nlisten = [\"127.0.0.1:1\"]\n[admin]\nlisten = [\"{admin}\"]\n{SHUTDOWN}",
+        sentinels[0]
+    );
+    std::fs::write(&config, text).expect("a file");
+    let callers = Callers::start(addr);
+    let mut process = activated(0, cluster.folder(), &config, &socket);
+    for number in 1..=count {
+        callers.wait_for(20);
+        process.signal(Signal::TERM);
+        assert_eq!(process.wait_exit(PATIENCE).code(), Some(0));
+        process = activated(number, cluster.folder(), &config, &socket);
+    }
+    callers.wait_for(20);
+    let (served, failures) = callers.stop();
+    assert!(failures.is_empty(), "{} of {served}: {failures:?}", failures.len());
+    assert!(process.log().contains("sockets of the service manager are used"), "{}", process.log());
+}
+
+fn restarts_through_takeover(count: usize) {
+    let cluster = small();
+    let folder = cluster.folder().to_owned();
+    let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}\nworkers = 2");
+    let first = builder(&cluster).lines(&lines).start();
+    let config = first.process().log_path().with_file_name("pointsman.toml");
+    let (addr, admin) = (first.addr(), first.admin());
+    let callers = Callers::start(addr);
+    let mut running: Option<Process> = None;
+    for number in 1..=count {
+        callers.wait_for(20);
+        let args = ["run".into(), "--takeover".into(), "--config".into(), config.clone().into_os_string()];
+        let name = format!("takeover-{number}");
+        let launch = Launch {
+            name,
+            program: PathBuf::from(crate::PROGRAM),
+            args: Vec::<OsString>::from(args),
+            env: Vec::new(),
+            folder: folder.clone(),
+        };
+        let next = Process::start(&launch);
+        let old = running.as_ref().unwrap_or(first.process());
+        assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", next.tail());
+        wait_until("the new one to answer probes", PATIENCE, || {
+            assert!(next.is_running(), "{}", next.tail());
+            http_get(admin, "/ready").is_ok_and(|(status, _)| status == 200)
+        });
+        running = Some(next);
+    }
+    callers.wait_for(20);
+    let (served, failures) = callers.stop();
+    assert!(failures.is_empty(), "{} of {served}: {failures:?}", failures.len());
+    let last = running.expect("at least one");
+    assert!(last.log().contains("taken over"), "{}", last.log());
+    last.signal(Signal::TERM);
+    assert_eq!(last.wait_exit(PATIENCE).code(), Some(0));
+    assert!(!folder.join("takeover.sock").exists());
+}
+
+#[test]
+fn restarts_through_socket_activation_refuse_nobody() {
+    restarts_through_activation(5);
+}
+
+#[test]
+fn restarts_by_takeover_refuse_nobody() {
+    restarts_through_takeover(5);
+}
+
+#[test]
+#[ignore = "takes a minute: cargo test --test e2e -- --ignored fifty_restarts"]
+fn fifty_restarts_through_socket_activation_refuse_nobody() {
+    restarts_through_activation(50);
+}
+
+#[test]
+#[ignore = "takes a minute: cargo test --test e2e -- --ignored fifty_restarts"]
+fn fifty_restarts_by_takeover_refuse_nobody() {
+    restarts_through_takeover(50);
+}
+
+#[test]
+fn a_takeover_that_fails_leaves_the_old_process_as_it_was() {
+    let cluster = small();
+    let folder = cluster.folder().to_owned();
+    let old = builder(&cluster).lines(&format!("[process]\nstate_dir = {folder:?}")).start();
+    let file = old.process().log_path().with_file_name("pointsman.toml");
+    let mut client = old.client();
+    // Another master's name: the new one finds no master, and is ended in its search by a signal.
+    let text = std::fs::read_to_string(&file).expect("the file").replace("mymaster", "nobody");
+    let wrong = folder.join("wrong.toml");
+    std::fs::write(&wrong, text).expect("a file");
+    let args = ["run".into(), "--takeover".into(), "--config".into(), wrong.into_os_string()];
+    let name = "takeover-wrong".to_owned();
+    let program = PathBuf::from(crate::PROGRAM);
+    let next = Process::start(&Launch { name, program, args: Vec::from(args), env: Vec::new(), folder });
+    wait_until("the sockets to be taken", PATIENCE, || next.log().contains("sockets of the running process are used"));
+    next.signal(Signal::TERM);
+    assert_eq!(next.wait_exit(PATIENCE).code(), Some(0));
+    wait_until("the old one to note it", PATIENCE, || old.process().log().contains("a hand-over was not completed"));
+    assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    assert_eq!(old.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    assert_eq!(old.get("/ready").expect("ready").0, 200);
+}
