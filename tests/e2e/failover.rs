@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Cluster, Events, Load, Signal, wait_until};
 
-use crate::{metric, pointsman};
+use crate::{builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -92,9 +92,9 @@ fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
 }
 
 #[test]
-fn sessions_of_the_old_generation_end_at_the_switch() {
+fn where_they_are_to_be_closed_sessions_of_the_old_generation_end_at_the_switch() {
     let cluster = Cluster::builder().start();
-    let pointsman = pointsman(&cluster);
+    let pointsman = builder(&cluster).service_line("sessions = \"close\"").start();
     let mut idle: Vec<harness::Client> = (0..50).map(|_| pointsman.client()).collect();
     for client in &mut idle {
         assert!(client.cmd(&["PING"]).is_ok());

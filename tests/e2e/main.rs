@@ -10,6 +10,7 @@
     reason = "tests report by a clear panic"
 )]
 
+mod carry;
 mod discovery;
 mod doctor;
 mod failover;

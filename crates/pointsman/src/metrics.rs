@@ -91,6 +91,10 @@ pub const CATALOGUE: &[(&str, &str)] = &[
         "Time from a request written to the master to its whole reply read from it; a sample, without blocking commands.",
     ),
     (DIAL, "Time to open a connection to a master, where that succeeded."),
+    (
+        "pointsman_sessions_carried_total",
+        "Times a session was carried over to another connection, unnoticed by its client.",
+    ),
     ("pointsman_hints_total", "Times a session saw something that made discovery look again."),
 ];
 

@@ -173,6 +173,7 @@ fn traffic_metrics(metrics: &Metrics, watched: &Watched, traffic: &Snapshot) {
         ("pointsman_sessions_passed_on_total", traffic.passed_on),
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
+        ("pointsman_sessions_carried_total", traffic.carried),
         ("pointsman_hints_total", traffic.hints),
     ] {
         metrics.counter(name, &service, value);

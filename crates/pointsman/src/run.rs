@@ -287,6 +287,10 @@ pub(crate) fn options(service: &crate::config::Service, max_connections: usize) 
         client_idle_timeout: service.client_idle_timeout,
         first_byte_timeout: service.first_byte_timeout,
         half_close_timeout: service.half_close_timeout,
+        sessions: match service.sessions {
+            crate::config::Sessions::Carry => proxy::Sessions::Carry,
+            crate::config::Sessions::Close => proxy::Sessions::Close,
+        },
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,
         max_held: max_connections,

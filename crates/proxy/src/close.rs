@@ -73,6 +73,10 @@ reasons! {
     Dismissed = "dismissed";
     /// No replica may be used, and the master does not stand in.
     NoReplica = "no_replica";
+    /// The new target does not accept what the old one had accepted of the session's state.
+    CarryRefused = "carry_refused";
+    /// It was carried over and then asked to wait for replicas, which could only have been answered wrongly.
+    Forfeit = "forfeit";
     /// There was no target for as long as a client may be held.
     HoldTimeout = "hold_timeout";
     /// Too many clients were held already.

@@ -40,6 +40,8 @@ pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Re
         | Reason::Fenced
         | Reason::Dismissed
         | Reason::NoReplica
+        | Reason::CarryRefused
+        | Reason::Forfeit
         | Reason::HoldTimeout
         | Reason::HoldFull
         | Reason::DialFailed

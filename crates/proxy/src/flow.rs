@@ -103,6 +103,12 @@ impl Flow {
         self.kept.get(self.from..).unwrap_or_default()
     }
 
+    /// The same, taken out.
+    pub(crate) fn take_kept(&mut self) -> Vec<u8> {
+        self.kept.drain(..std::mem::take(&mut self.from));
+        std::mem::take(&mut self.kept)
+    }
+
     /// Bytes of memory it holds.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
@@ -182,7 +188,11 @@ impl Flow {
                     self.piece = LEAST;
                     return Err(Step::Stuck);
                 }
-                Poll::Ready(Err(error)) => return Err(Step::SinkFailed(error)),
+                Poll::Ready(Err(error)) => {
+                    // What never went may still go elsewhere.
+                    self.kept.extend_from_slice(rest);
+                    return Err(Step::SinkFailed(error));
+                }
             }
         }
         if self.piece < crate::scratch::SIZE {

@@ -5,11 +5,11 @@
 //! that ends its direction while it is held has given up as far as anybody can tell, and its request must not be executed
 //! after it stopped waiting for it; so it is forgotten.
 //!
-//! Deliberately absent: an answer at the end of a hold.
+//! Deliberately absent: the answer at the end of a hold ([`answers`](crate::answers)).
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use drain::Ticket;
 use route::{Ride, Way};
@@ -18,9 +18,30 @@ use crate::close::Reason;
 use crate::end::End;
 use crate::line::Line;
 use crate::scratch;
+use crate::stats::Block;
+use crate::turns::{Turn, Turns};
 
 /// Most bytes that are read from a client while it is held: room for a handshake and some requests.
 const EARLY: usize = 4096;
+
+/// How often it is looked whether a client is still there that is not read.
+pub(crate) const PATROL: Duration = Duration::from_millis(250);
+
+/// Counts a held session for as long as it is held.
+pub(crate) struct Held<'a>(&'a Block);
+
+impl<'a> Held<'a> {
+    pub(crate) fn new(block: &'a Block) -> Self {
+        block.held.one();
+        Self(block)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.released.one();
+    }
+}
 
 /// Waits until a target may be used. What the client sends meanwhile is added to `early`.
 ///
@@ -38,26 +59,72 @@ pub(crate) async fn wait(
         biased;
         () = ticket.cut() => Err(Reason::Cut),
         () = gone(client, early) => Err(Reason::HoldAbandoned),
-        target = route.wait_open() => target.ok_or(Reason::NoReplica),
+        target = route.wait_open() => match target {
+            // Its end may stand behind bytes for which there was no room.
+            Some(_) if client.has_gone() => Err(Reason::HoldAbandoned),
+            target => target.ok_or(Reason::NoReplica),
+        },
         () = tokio::time::sleep_until(deadline.into()) => Err(Reason::HoldTimeout),
     }
 }
 
+/// Waits for a turn, and lets those go first that have a request waiting. What the client sends meanwhile is added to `early`.
+///
+/// # Errors
+///
+/// Why it was not worth waiting any longer.
+pub(crate) async fn turn(
+    client: &mut Line,
+    early: &mut Vec<u8>,
+    turns: &Turns,
+    ticket: &Ticket,
+    deadline: Instant,
+) -> Result<Turn, Reason> {
+    loop {
+        let urgent = !early.is_empty();
+        tokio::select! {
+            biased;
+            () = ticket.cut() => return Err(Reason::Cut),
+            gone = listen(client, early, urgent) => if gone { return Err(Reason::HoldAbandoned) },
+            turn = turns.take(urgent) => return Ok(turn),
+            () = tokio::time::sleep_until(deadline.into()) => return Err(Reason::HoldTimeout),
+        }
+    }
+}
+
+/// Returns when the client has gone, which is true, or when it has sent something, unless it had `already`.
+async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> bool {
+    if already {
+        gone(client, early).await;
+        return true;
+    }
+    read(client, early).await == 0
+}
+
 /// Returns when the client has gone. Reads as much as there is room for on the way.
-async fn gone(client: &mut Line, early: &mut Vec<u8>) {
+pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) {
     while early.len() < EARLY {
-        let read = poll_fn(|cx| {
-            scratch::with(|scratch| {
-                let room = scratch.get_mut(..EARLY - early.len()).unwrap_or_default();
-                let read = std::task::ready!(client.poll_read(cx, room)).unwrap_or(0);
-                early.extend_from_slice(room.get(..read).unwrap_or_default());
-                Poll::Ready(read)
-            })
-        });
-        if read.await == 0 {
+        if read(client, early).await == 0 {
             return;
         }
     }
-    // No room to read more, so its end can no longer be seen behind its bytes; that it broke off can.
-    poll_fn(|cx| client.poll_broken(cx)).await;
+    // No room to read more, so its end stands behind its bytes, and is only known from what the event loop has noted.
+    while !client.has_gone() {
+        let broken = poll_fn(|cx| client.poll_broken(cx));
+        // Either way it is looked again.
+        drop(tokio::time::timeout(PATROL, broken).await);
+    }
+}
+
+/// Reads once, as much as there is room for; 0 at the end.
+async fn read(client: &mut Line, early: &mut Vec<u8>) -> usize {
+    poll_fn(|cx| {
+        scratch::with(|scratch| {
+            let room = scratch.get_mut(..EARLY - early.len()).unwrap_or_default();
+            let read = std::task::ready!(client.poll_read(cx, room)).unwrap_or(0);
+            early.extend_from_slice(room.get(..read).unwrap_or_default());
+            Poll::Ready(read)
+        })
+    })
+    .await
 }

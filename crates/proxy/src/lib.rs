@@ -26,6 +26,8 @@
 
 mod accept;
 mod alarm;
+mod answers;
+mod carry;
 mod clock;
 mod close;
 mod dial;
@@ -44,6 +46,7 @@ mod listener;
 mod options;
 mod pump;
 mod reactor;
+mod resume;
 mod scratch;
 mod service;
 mod session;
@@ -54,10 +57,13 @@ mod sources;
 mod stats;
 mod tasks;
 mod tuning;
+mod turns;
 mod valve;
 mod watch;
 mod worker;
 
+#[cfg(test)]
+mod carry_tests;
 #[cfg(test)]
 mod churn_tests;
 #[cfg(test)]
@@ -86,7 +92,7 @@ pub use heartbeat::Heartbeat;
 pub use latency::Distribution;
 pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};
-pub use options::Options;
+pub use options::{Options, Sessions};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use sockets::{Socket, Sockets};
 pub use stats::{Snapshot, Stats};

@@ -2,13 +2,23 @@
 
 use std::time::Duration;
 
+/// What becomes of a session when its target is not the master any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sessions {
+    /// It goes on with the new one if it is quiet and its state can be had again there; otherwise it is closed.
+    #[default]
+    Carry,
+    /// It is closed.
+    Close,
+}
+
 /// The settings of one service's sessions. A zero duration turns off what it is about, where that is said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// How long one attempt to open a connection to the target may take. A refused or failed attempt is repeated for as long as a
     /// client may be held.
     pub connect_timeout: Duration,
-    /// How long a new session waits at the gate while there is no target. Keep it below the clients' own timeouts.
+    /// How long a session waits at the gate while there is no target. Keep it below the clients' own timeouts.
     pub hold_timeout: Duration,
     /// The most sessions that may wait at the gate at a time; one beyond it is closed at once.
     pub max_held: usize,
@@ -21,6 +31,8 @@ pub struct Options {
     /// How long the second direction may stay open after the first has ended. Linux's connection tracking forgets
     /// half-closed connections after 60 s (`nf_conntrack_tcp_timeout_close_wait`), so keep it below.
     pub half_close_timeout: Duration,
+    /// What becomes of sessions when the points move.
+    pub sessions: Sessions,
     /// The most client connections of this service at a time.
     pub max_connections: usize,
     /// The most of them from one source at a time, which is an IPv4 address or the first 64 bits of an IPv6 one; zero for no
@@ -43,6 +55,7 @@ impl Default for Options {
             client_idle_timeout: Duration::ZERO,
             first_byte_timeout: Duration::ZERO,
             half_close_timeout: Duration::from_secs(30),
+            sessions: Sessions::default(),
             max_connections: 10_000,
             max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),

@@ -7,27 +7,31 @@
 //!
 //! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
 //! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain, or when
-//! its target is dismissed: see [`leave`].
+//! its target is dismissed: see [`leave`]. What follows an end: see [`ending`].
 //!
-//! Deliberately absent: moving a session to another target.
+//! Deliberately absent: moving a session to another target, which is [`carry`](crate::carry)'s.
+
+mod ending;
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use drain::{Phase, Ticket};
 use resp::{Ledger, Limits, Standing};
 use route::Target;
 
 use crate::alarm::Alarm;
+use crate::carry::Luggage;
 use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::{Flow, Step, Tell};
+use crate::hold::PATROL;
 use crate::latency::Stopwatch;
 use crate::leave::{self, Leaving, Moment};
+use crate::options::Sessions;
 use crate::scratch;
 use crate::service::Hint;
 use crate::silence::{Facts, Silence};
@@ -35,8 +39,8 @@ use crate::valve::{Replies, Requests};
 use crate::watch::Bell;
 use crate::worker::Seat;
 
-/// How often a session looks whether its client is still there while the gate is shut.
-const PATROL: Duration = Duration::from_millis(250);
+/// Most bytes of text that are remembered of a session's state. A password may be a signed token of a few kilobytes.
+const MEMORY: u16 = 8 * 1024;
 
 /// A session with both ends connected.
 pub(crate) struct Pump<'a, C, U> {
@@ -45,6 +49,8 @@ pub(crate) struct Pump<'a, C, U> {
     seat: &'a Seat,
     target: &'a Target,
     ledger: Ledger,
+    /// Whether it may be carried over.
+    carries: bool,
     requests: Flow,
     replies: Flow,
     /// Which side ended first.
@@ -60,6 +66,8 @@ pub(crate) struct Pump<'a, C, U> {
     patience: Alarm,
     /// Set while the gate is shut.
     patrol: Alarm,
+    /// Patrols in a row that found a request waiting at the gate.
+    waited: u16,
     silence: Silence,
     stopwatch: Stopwatch,
 }
@@ -71,30 +79,62 @@ pub(crate) struct Stopped {
     pub(crate) reason: Reason,
     /// Replies that came from the target and that the client has not taken yet.
     pub(crate) undelivered: Vec<u8>,
-    /// Bytes forwarded to the target.
-    pub(crate) bytes_in: u64,
-    /// Bytes forwarded to the client.
-    pub(crate) bytes_out: u64,
+    /// What is to be done then.
+    pub(crate) after: Option<Box<After>>,
+    /// Bytes forwarded to the target, and to the client.
+    pub(crate) bytes: (u64, u64),
+}
+
+/// What a pump begins with.
+#[derive(Debug, Default)]
+pub(crate) struct Start {
+    /// Read from the client already, and not forwarded.
+    pub(crate) early: Vec<u8>,
+    /// What has followed the session so far, if it was carried over.
+    pub(crate) ledger: Option<Box<Ledger>>,
+}
+
+impl From<Vec<u8>> for Start {
+    fn from(early: Vec<u8>) -> Self {
+        Self { early, ledger: None }
+    }
+}
+
+/// What follows the end of a pump.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// Its requests, none of which was forwarded, are answered before it ends.
+    Refuse {
+        /// What was read of them; it begins between two requests.
+        unsent: Vec<u8>,
+        /// A transaction is open.
+        transaction: bool,
+    },
+    /// The session can go on over another connection.
+    Carry(Luggage),
 }
 
 impl<'a, C: End, U: End> Pump<'a, C, U> {
-    /// A pump between two open ends. `early` was read from the client already and not forwarded.
+    /// A pump between two open ends.
     pub(crate) fn new(
         (client, upstream): (&'a mut C, &'a mut U),
         seat: &'a Seat,
         target: &'a Target,
-        early: Vec<u8>,
+        start: impl Into<Start>,
     ) -> Self {
-        let heard = !early.is_empty();
-        if heard {
+        let Start { early, ledger } = start.into();
+        let heard = ledger.is_some() || !early.is_empty();
+        if heard && ledger.is_none() {
             seat.drain.arrival();
         }
+        let carries = seat.shared.service.options.now().sessions == Sessions::Carry;
         Self {
             client,
             upstream,
             seat,
             target,
-            ledger: Ledger::new(&Limits::default()),
+            ledger: ledger.map_or_else(|| fresh_ledger(carries), |ledger| *ledger),
+            carries,
             heard,
             requests: Flow::new(early, scratch::SIZE),
             replies: Flow::new(Vec::new(), scratch::SIZE),
@@ -106,6 +146,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             half_close: Alarm::default(),
             patience: Alarm::default(),
             patrol: Alarm::default(),
+            waited: 0,
             silence: Silence::default(),
             stopwatch: Stopwatch::default(),
         }
@@ -140,12 +181,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if reason == Reason::Fenced {
             self.deliver_last_words().await;
         }
-        Stopped {
-            reason,
-            undelivered: self.replies.kept().to_vec(),
-            bytes_in: self.requests.moved(),
-            bytes_out: self.replies.moved(),
-        }
+        self.stop(reason)
     }
 
     /// Looks at what only the bell tells of.
@@ -172,8 +208,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.leaving == Leaving::WhenQuiet && self.patience.is_due(waker) {
             self.leaving = Leaving::AtBoundary;
         }
-        if self.is_abandoned_at_the_gate(waker) {
-            return Some(Reason::HoldAbandoned);
+        if let Some(reason) = self.patrol_the_gate(waker) {
+            return Some(reason);
         }
         if self.half_close.is_due(waker) {
             return Some(Reason::HalfCloseTimeout);
@@ -185,20 +221,27 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         self.seat.drain.phase() >= Phase::Draining
     }
 
-    /// Whether the client has gone while the gate was shut. It is not read then, so its end may stand behind requests that
-    /// nobody waits for any more: they must not be executed late. Looked at from time to time, and when the gate opens.
-    fn is_abandoned_at_the_gate(&mut self, waker: &Waker) -> bool {
+    /// Whether the client has gone while the gate was shut, or has waited for too long. It is not read then, so its end may stand
+    /// behind requests that nobody waits for any more: they must not be executed late. Looked at from time to time, and when
+    /// the gate opens.
+    fn patrol_the_gate(&mut self, waker: &Waker) -> Option<Reason> {
         let shut = self.target.is_shut();
         let due = self.patrol.is_due(waker);
         if !shut && !self.patrol.is_set() {
-            return false;
+            return None;
         }
         if !shut {
             self.patrol.clear();
         } else if due || !self.patrol.is_set() {
             self.patrol.set(PATROL, waker);
         }
-        (due || !shut) && !self.requests.has_ended() && self.client.has_gone()
+        if (due || !shut) && !self.requests.has_ended() && self.client.has_gone() {
+            return Some(Reason::HoldAbandoned);
+        }
+        if !shut {
+            self.waited = 0;
+        }
+        (due && shut && self.has_waited_too_long()).then_some(Reason::HoldTimeout)
     }
 
     fn judge_silence(&mut self, waker: &Waker) -> Option<Reason> {
@@ -210,13 +253,26 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
-        let requests = if self.target.fence().has_fallen() { Step::Stuck } else { self.move_requests(cx, scratch) };
-        let tell = if matches!(requests, Step::Done) { Tell::Needless } else { Tell::Yes };
-        let replies = self.move_replies(cx, tell, scratch);
+        // What is never sent to a target that has gone can still be sent to the next one.
+        let stuck = self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
+        let requests = if stuck { Step::Stuck } else { self.move_requests(cx, scratch) };
+        if self.ledger.is_forfeit() {
+            return Poll::Ready(Reason::Forfeit);
+        }
+        let done = matches!(requests, Step::Done);
+        let tell = if done || self.carries { Tell::Needless } else { Tell::Yes };
+        let mut replies = self.move_replies(cx, tell, scratch);
         if self.target.fence().has_fallen() {
             return Poll::Ready(Reason::Fenced);
         }
         self.note_first_end();
+        if matches!(replies, Step::Done) && !done {
+            // The client need not hear of it if the session can go on elsewhere.
+            if self.can_be_carried() {
+                return Poll::Ready(Reason::UpstreamClosed);
+            }
+            replies = self.move_replies(cx, Tell::Yes, scratch);
+        }
         let more = matches!(requests, Step::More) || matches!(replies, Step::More);
         let idle = matches!(requests, Step::Idle);
         if matches!((&requests, &replies), (Step::Done, Step::Done)) {
@@ -336,4 +392,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         };
         leave::may_leave(self.leaving, moment)
     }
+}
+
+/// The ledger of a fresh session: one that remembers, if somebody will want to know.
+fn fresh_ledger(remember: bool) -> Ledger {
+    Ledger::new(&Limits { memory: if remember { MEMORY } else { 0 }, ..Limits::default() })
 }

@@ -1,35 +1,35 @@
 //! One session from its ticket to its close.
 //!
-//! A straight line: get to a target (waiting at the gate where there is none), pump, say goodbye. Whatever happens on it, the
-//! end is the `Drop` of the session: there and nowhere else it is counted, logged, and given out of the drain. So a panic is
+//! A straight line: get to a target (waiting at the gate where there is none), pump, say goodbye; and in between, if the points
+//! move and the session can go on, another target. Whatever happens on it, the end is the `Drop` of the session: there and nowhere else it is counted, logged, and given out of the drain. So a panic is
 //! counted, too.
 //!
 //! Deliberately absent: a second place that knows the connection to the target. It is opened, checked and owned in
-//! [`reach`](Session::reach)'s caller, where sharing or replacing it would begin.
+//! [`reach`](Session::reach)'s caller, which replaces it by what [`carry`](crate::carry) brings.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
+use resp::Ledger;
 use route::{Generation, Ride, Target};
 
+use crate::carry::{Luggage, Passenger, is_overtaken, overtaken};
 use crate::close::Reason;
+use crate::hold::Held;
 use crate::limits::Admission;
 use crate::line::Line;
-use crate::pump::Pump;
+use crate::pump::{After, Pump, Start, Stopped};
 use crate::service::{DialFailure, Hint};
+use crate::turns::Turn;
 use crate::worker::Seat;
-use crate::{dial, finish, hold};
+use crate::{answers, dial, finish, hold};
 
 /// The first pause after a failed dial; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-
-/// What a reader is told where there is no replica for it. The prefix is Redis's for a replica that may not answer
-/// (`redis:src/server.c`, `shared.masterdownerr`); clients know it and try again.
-const NO_REPLICA: &[u8] = b"-MASTERDOWN No replica is in sync and able to serve reads.\r\n";
 
 /// A client that was let in.
 #[derive(Debug)]
@@ -43,6 +43,9 @@ pub(crate) struct Session {
     target: Option<Ride>,
     bytes: (u64, u64),
 }
+
+/// A target, and the connection to it.
+type Connection = (Ride, Line);
 
 /// How far the attempts to reach one target have come.
 struct Attempts {
@@ -68,24 +71,41 @@ impl Session {
             let Some(ticket) = self.ticket.take() else { return };
             // First what the client said too early, in the end what it has not taken yet.
             let mut waiting = Vec::new();
-            self.reason = match self.reach(&mut client, &mut waiting, &ticket).await {
-                Err(reason) => {
-                    // What was read from the client is nothing to send to it.
-                    waiting = last_word(reason).to_vec();
-                    reason
-                }
-                Ok((target, mut upstream)) => {
-                    let target = &*self.target.insert(target);
-                    let early = std::mem::take(&mut waiting);
-                    let stopped = Pump::new((&mut client, &mut upstream), &self.seat, target, early).run(&ticket).await;
-                    waiting = stopped.undelivered;
-                    self.bytes = (stopped.bytes_in, stopped.bytes_out);
-                    if stopped.reason == Reason::Fenced {
-                        // What a cut-off master has not acknowledged would be sent again when it comes back.
-                        upstream.forget_unsent();
+            let mut ledger = None;
+            let mut reached = self.reach(&mut client, &mut waiting, &ticket).await;
+            self.reason = loop {
+                let (target, mut upstream) = match reached {
+                    Ok(reached) => reached,
+                    Err(reason) => {
+                        let unsent = std::mem::take(&mut waiting);
+                        waiting = Box::pin(answers::last_words(&mut client, unsent, reason, false)).await;
+                        if waiting.is_empty() {
+                            waiting = answers::greeting(reason);
+                        }
+                        break reason;
                     }
-                    stopped.reason
-                    // The connection to the target ends here, before the goodbye to the client.
+                };
+                let target = &*self.target.insert(target);
+                let early = std::mem::take(&mut waiting);
+                let start = Start { early, ledger: ledger.take() };
+                let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out) } =
+                    Pump::new((&mut client, &mut upstream), &self.seat, target, start).run(&ticket).await;
+                waiting = undelivered;
+                self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
+                if reason == Reason::Fenced {
+                    // What a cut-off master has not acknowledged would be sent again when it comes back.
+                    upstream.forget_unsent();
+                }
+                // The connection to the target ends here, before the goodbye to the client.
+                drop(upstream);
+                let Some(after) = after else { break reason };
+                // In a box: a session that flows does not carry the room for this.
+                match Box::pin(self.go_on(*after, &mut client, &mut waiting, &ticket)).await {
+                    Err(reason) => break reason,
+                    Ok((connection, followed)) => {
+                        reached = Ok(connection);
+                        ledger = Some(followed);
+                    }
                 }
             };
             self.ticket = Some(ticket);
@@ -94,16 +114,19 @@ impl Session {
     }
 
     /// Gets to a target that may be used at the moment this returns.
-    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>, ticket: &Ticket) -> Result<(Ride, Line), Reason> {
+    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>, ticket: &Ticket) -> Result<Connection, Reason> {
         let Seat { shared, block, .. } = &*self.seat;
         let service = &shared.service;
         let options = &service.options;
         let hold_until = Instant::now() + options.now().hold_timeout;
         let mut attempts: Option<Attempts> = None;
+        let mut turn: Option<Turn> = None;
         loop {
-            let target = match service.route.open_target() {
-                Some(target) => target,
-                None => self.wait_at_the_gate(client, early, ticket, hold_until).await?,
+            let Some(target) = service.route.open_target() else {
+                // Whoever waited has waited with others: they go one after the other.
+                drop(turn.take());
+                turn = Some(self.wait_at_the_gate(client, early, ticket, hold_until).await?);
+                continue;
             };
             // A pool may lead to an earlier target again; the points never do.
             let attempt = attempts.take().filter(|it| it.generation >= target.generation());
@@ -116,7 +139,7 @@ impl Session {
             let dialled = tokio::select! {
                 biased;
                 dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
-                () = self.overtaken(&target, ticket) => {
+                () = overtaken(&self.seat, &target, ticket) => {
                     // A dead master swallows the dial, and the points have moved on: no use in waiting for its timeout.
                     if ticket.is_cut() {
                         return Err(Reason::Cut);
@@ -142,30 +165,50 @@ impl Session {
         }
     }
 
-    /// Returns when it is of no use any more to dial `target`.
-    async fn overtaken(&self, target: &Target, ticket: &Ticket) {
-        loop {
-            let news = self.seat.news.notified();
-            if ticket.is_cut() || is_overtaken(target) {
-                return;
+    /// Gets to another target, in the state that the session was in, or has answers for its client.
+    async fn go_on(
+        &self,
+        after: After,
+        client: &mut Line,
+        waiting: &mut Vec<u8>,
+        ticket: &Ticket,
+    ) -> Result<(Connection, Box<Ledger>), Reason> {
+        let (carried, transaction) = match after {
+            After::Carry(Luggage { ledger, unsent, lost }) => {
+                *waiting = unsent;
+                let generation = self.target.as_ref().map(|target| target.generation());
+                let (unsent, lost) = (&mut *waiting, generation.zip(lost));
+                let passenger = Passenger { seat: &self.seat, ticket, client: &mut *client, unsent, ledger, lost };
+                (passenger.carry().await, false)
             }
-            news.await;
+            After::Refuse { unsent, transaction } => {
+                *waiting = unsent;
+                (Err(Reason::HoldTimeout), transaction)
+            }
+        };
+        if let Err(reason) = carried {
+            *waiting = answers::last_words(client, std::mem::take(waiting), reason, transaction).await;
         }
+        carried.map(|it| ((it.target, it.upstream), it.ledger))
     }
 
-    /// Waits until a target may be used, if there is a place to wait.
+    /// Waits until a target may be used, if there is a place to wait, and then for the turn to dial it.
     async fn wait_at_the_gate(
         &self,
         client: &mut Line,
         early: &mut Vec<u8>,
         ticket: &Ticket,
         until: Instant,
-    ) -> Result<Ride, Reason> {
-        let Seat { shared, block, .. } = &*self.seat;
+    ) -> Result<Turn, Reason> {
+        let Seat { shared, block, turns, .. } = &*self.seat;
         let _place = shared.held.take().ok_or(Reason::HoldFull)?;
         let _held = Held::new(block);
         // In a box: a session that flows does not carry the room for this.
-        Box::pin(hold::wait(client, early, &shared.service.route, ticket, until)).await
+        Box::pin(async move {
+            hold::wait(client, early, &shared.service.route, ticket, until).await?;
+            hold::turn(client, early, turns, ticket, until).await
+        })
+        .await
     }
 
     fn note_failure(&self, target: &Target, failure: DialFailure) {
@@ -210,17 +253,6 @@ impl Session {
     }
 }
 
-/// Whether it is of no use to begin with this target.
-fn is_overtaken(target: &Target) -> bool {
-    target.fence().has_fallen() || target.is_dismissed()
-}
-
-/// What a client is told that never got to a target. Nothing of its own was forwarded, so one error can only be the answer to its
-/// first request.
-fn last_word(reason: Reason) -> &'static [u8] {
-    if reason == Reason::NoReplica { NO_REPLICA } else { &[] }
-}
-
 impl Drop for Session {
     fn drop(&mut self) {
         self.seat.block.close(self.reason);
@@ -237,21 +269,5 @@ impl Drop for Session {
         if let Some(ticket) = self.ticket.take() {
             ticket.close(self.reason.exit());
         }
-    }
-}
-
-/// Counts a held session for as long as it is held.
-struct Held<'a>(&'a crate::stats::Block);
-
-impl<'a> Held<'a> {
-    fn new(block: &'a crate::stats::Block) -> Self {
-        block.held.one();
-        Self(block)
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.released.one();
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::testing::{Backend, House, expect, is_silent, reset, rest, session};
-use crate::{Hint, Options, Reason};
+use crate::{Hint, Options, Reason, Sessions};
 
 /// A small generator, so that a failure can be repeated.
 struct Dice(u64);
@@ -143,7 +143,8 @@ fn who_never_ends_the_second_direction_is_closed() {
     let backend = Backend::new();
     for client_first in [true, false] {
         let timeout = std::time::Duration::from_millis(50);
-        let mut house = House::new(Options { half_close_timeout: timeout, ..Options::default() });
+        let mut house =
+            House::new(Options { half_close_timeout: timeout, sessions: Sessions::Close, ..Options::default() });
         house.commit(backend.addr());
         let (mut client, mut upstream) = session(&house, &backend);
         let (ended, other) = if client_first { (&mut client, &mut upstream) } else { (&mut upstream, &mut client) };
@@ -167,7 +168,8 @@ fn a_reset_by_the_client_closes_the_connection_to_the_target() {
 #[test]
 fn a_reset_by_the_target_closes_the_client() {
     let backend = Backend::new();
-    let house = House::towards(&backend);
+    let mut house = House::new(Options { sessions: Sessions::Close, ..Options::default() });
+    house.commit(backend.addr());
     let (mut client, upstream) = session(&house, &backend);
     reset(upstream);
     assert_eq!(rest(&mut client), b"");

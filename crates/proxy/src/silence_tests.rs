@@ -52,6 +52,9 @@ fn a_held_client_is_never_taken_for_a_silent_one() {
     // One that came while the gate was open, and spoke when nobody listened.
     let mut early = house.client();
     let mut early_upstream = backend.accept();
+    // Its worker may still be about to look at the gate.
+    let target = house.points.route().current().unwrap();
+    house.until("the first session to be let in", |_| target.first_use().is_some());
     house.points.hold();
     early.write_all(b"GET a\r\n").unwrap();
     // And one that came while it was shut.

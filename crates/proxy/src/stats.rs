@@ -57,6 +57,7 @@ pub(crate) struct Block {
     pub(crate) hints: Count,
     pub(crate) measured: Commands,
     pub(crate) dialled_in: Histogram,
+    pub(crate) carried: Count,
 }
 
 #[cfg(test)]
@@ -139,6 +140,8 @@ pub struct Snapshot {
     pub command_time: Distribution,
     /// How long it took to open a connection to the target, where that succeeded.
     pub dial_time: Distribution,
+    /// Times that a session was carried over to another connection.
+    pub carried: u64,
 }
 
 impl Snapshot {
@@ -184,6 +187,7 @@ impl Snapshot {
         self.hints += block.hints.get();
         self.command_time.add(&block.measured.took);
         self.dial_time.add(&block.dialled_in);
+        self.carried += block.carried.get();
     }
 }
 

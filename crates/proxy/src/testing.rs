@@ -245,7 +245,7 @@ pub(crate) fn seat() -> (Points, Seat) {
     let shared = Arc::new(Shared { service, limits, held: Places::new(1) });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
     let (drain, _controller) = drain::new(Settings::default());
-    (points, Seat { shared, block, drain, news: tokio::sync::Notify::new() })
+    (points, Seat { shared, block, drain, news: tokio::sync::Notify::new(), turns: crate::turns::Turns::default() })
 }
 
 /// Reads exactly these bytes.

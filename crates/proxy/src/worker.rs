@@ -30,6 +30,7 @@ use crate::reactor::{self, Reactor};
 use crate::service::Service;
 use crate::stats::{Block, Stats};
 use crate::tasks::{self, Home, Panicked, Tasks};
+use crate::turns::Turns;
 
 /// How many workers suit this process: one for each core it may use, by its affinity and the quota of its cgroup.
 #[must_use]
@@ -143,7 +144,13 @@ impl Running {
             running.heartbeats.push(heartbeat.clone());
             let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
                 let block = running.stats.block(index, number)?;
-                Some(Seat { shared: Arc::clone(shared), block, drain: drain.clone(), news: Notify::new() })
+                Some(Seat {
+                    shared: Arc::clone(shared),
+                    block,
+                    drain: drain.clone(),
+                    news: Notify::new(),
+                    turns: Turns::default(),
+                })
             });
             let seats = seats.map(Arc::new).collect();
             let (drain, clock) = (drain.clone(), clock.clone());
@@ -257,6 +264,8 @@ pub(crate) struct Seat {
     /// Rung for the sessions of this seat when the points have moved, and when a drain asks and when it cuts. Each session
     /// waits in this one list instead of one for each kind of news, and no list is shared between workers.
     pub(crate) news: Notify,
+    /// Who of its sessions may be on the way to a target.
+    pub(crate) turns: Turns,
 }
 
 impl Seat {

@@ -2,8 +2,7 @@
 //!
 //! A request that waited at the gate in vain deserves better than a closed connection: an error that says it was not executed, in
 //! a form that the clients which try again by themselves know. One a request, in their order, so that a pipeline reads as many
-//! replies as it expects. `LOADING` is what a server says that will soon be able to answer: redis-py, go-redis, redis-rs and
-//! others try again after it. `EXEC` in an open transaction is refused as Redis refuses it (`redis:src/server.c`,
+//! replies as it expects. `EXEC` in an open transaction is refused as Redis refuses it (`redis:src/server.c`,
 //! `rejectCommand`), which is the truth: the transaction goes with its connection.
 //!
 //! The connection must be closed behind the last of these: who is refused a `SELECT` or a `MULTI` must not go on as if it
@@ -15,9 +14,6 @@ use crate::class::Class;
 use crate::limits::{Bounds, Limits};
 use crate::request::{Asked, Requests};
 
-/// The text of a refusal behind its first byte. An error line reads the same in RESP2 and RESP3.
-const WHY: &str = "LOADING No master is known at present. This request was not forwarded and can be tried again.";
-
 /// Most bytes of answers to one client: a pipeline of more than five hundred requests is cut short.
 const MOST: usize = 64 * 1024;
 
@@ -25,6 +21,8 @@ const MOST: usize = 64 * 1024;
 /// size.
 #[derive(Debug)]
 pub struct Refusals {
+    /// The text of a refusal behind its first byte. An error line reads the same in RESP2 and RESP3.
+    why: &'static str,
     requests: Requests,
     limits: Bounds,
     transaction: bool,
@@ -34,11 +32,12 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// For a session between two requests; `transaction`: a `MULTI` of it has been answered with success.
+    /// For a session between two requests. `why`: the text of the error, its code first; `transaction`: a `MULTI` of the session
+    /// has been answered with success.
     #[must_use]
-    pub fn new(transaction: bool) -> Self {
+    pub fn new(why: &'static str, transaction: bool) -> Self {
         let limits = Bounds::from(&Limits::default());
-        Self { requests: Requests::new(), limits, transaction, over: false, lines: Vec::new() }
+        Self { why, requests: Requests::new(), limits, transaction, over: false, lines: Vec::new() }
     }
 
     /// Answers the requests that end within `bytes`.
@@ -64,7 +63,7 @@ impl Refusals {
         } else {
             self.lines.push(b'-');
         }
-        self.lines.extend_from_slice(WHY.as_bytes());
+        self.lines.extend_from_slice(self.why.as_bytes());
         self.lines.extend_from_slice(b"\r\n");
         self.transaction = self.transaction && !matches!(class, Class::Exec | Class::Discard | Class::Reset);
         self.over = self.lines.len() >= MOST;
@@ -87,8 +86,10 @@ impl Refusals {
 mod tests {
     use super::{MOST, Refusals};
 
+    const WHY: &str = "LOADING not now, and about as much text as there is in earnest, which is ninety bytes or so";
+
     fn refused(requests: &[u8], transaction: bool) -> Vec<String> {
-        let mut refusals = Refusals::new(transaction);
+        let mut refusals = Refusals::new(WHY, transaction);
         // A byte at a time, as the network may have it.
         requests.iter().for_each(|byte| refusals.request(&[*byte]));
         let text = String::from_utf8(refusals.lines().to_vec()).unwrap();
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_not_answered_in_full() {
-        let mut refusals = Refusals::new(false);
+        let mut refusals = Refusals::new(WHY, false);
         refusals.request(&b"a\n".repeat(100_000));
         assert!(!refusals.wants_more());
         assert!((MOST..MOST + 200).contains(&refusals.lines().len()));

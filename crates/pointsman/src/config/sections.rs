@@ -39,6 +39,16 @@ choice! {
 }
 
 choice! {
+    /// What becomes of sessions when the master is replaced.
+    Sessions {
+        /// Quiet ones go on with the new master; the others are closed.
+        Carry = "carry",
+        /// All are closed.
+        Close = "close",
+    }
+}
+
+choice! {
     /// How much is logged.
     LogLevel {
         /// What needs a person.
@@ -95,8 +105,15 @@ section! {
         /// How long a client waits at the gate while there is no master.
         ///
         /// Covers an ordinary failover, so that clients see a pause and not an error. Keep it below the timeout of your
-        /// clients. Readiness turns false when there is no master for longer than this.
+        /// clients. At its end, a request that was certainly not forwarded is answered by an error that clients try again after
+        /// (LOADING), and the connection is closed. Readiness turns false when there is no master for longer than this.
         hold_timeout: Duration = Kind::Duration, Some("10s"), Live;
+        /// What becomes of sessions when the master is replaced: carry or close.
+        ///
+        /// "carry" connects every quiet session to the new master and says again there what it is (credentials, database, names),
+        /// so its client notices nothing. Sessions with a request in flight, in a transaction, blocked or subscribed are closed,
+        /// since only their clients can know what to do. "close" closes all, and remembers no credentials of clients.
+        sessions: Sessions = Kind::Choice(Sessions::NAMES), Some("carry"), Live;
         /// Closes a client that has sent nothing for this long; "0s" for never.
         ///
         /// Redis clients keep idle connections in pools, and blocked or subscribed ones are silent by nature, so this is off.

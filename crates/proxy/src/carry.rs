@@ -1,0 +1,190 @@
+//! Carrying a session over: its connection to the target is gone, its client need not notice.
+//!
+//! A session may be carried when nothing is owed in either direction and all that the server kept for it can be said again
+//! elsewhere ([`resp::Replay`]). It waits for a target, for its turn, dials, says again what it is, and goes on; requests that were
+//! read and never forwarded go first. If the points moved, that is all. If the target ended the connection while it was still the
+//! target, it is asked first whether it is alive: one that answers has ended this session on purpose (`CLIENT KILL`, its idle
+//! timeout, a full output buffer), and so its client's connection ends too. One that does not answer is about to be replaced.
+//!
+//! All of it is bounded by `hold_timeout`, and so is the number of sessions that wait.
+//!
+//! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their clients can decide.
+
+use std::time::{Duration, Instant};
+
+use crate::line::Line;
+use drain::Ticket;
+use resp::Ledger;
+use route::{Generation, Ride, Target};
+
+use crate::close::Reason;
+use crate::end::End;
+use crate::hold::{self, Held};
+use crate::resume::{self, Failed};
+use crate::service::{DialFailure, Hint};
+use crate::turns::Turn;
+use crate::worker::Seat;
+
+/// The first pause after a failure; each is twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// What a session takes along.
+#[derive(Debug)]
+pub(crate) struct Luggage {
+    /// Where it stands, and what it is.
+    pub(crate) ledger: Box<Ledger>,
+    /// What was read from the client and not forwarded: it begins between two requests.
+    pub(crate) unsent: Vec<u8>,
+    /// How the target ended the connection, if it did.
+    pub(crate) lost: Option<Reason>,
+}
+
+/// Where a session goes on.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) target: Ride,
+    pub(crate) upstream: Line,
+    pub(crate) ledger: Box<Ledger>,
+}
+
+/// A session between two targets.
+pub(crate) struct Passenger<'a> {
+    pub(crate) seat: &'a Seat,
+    pub(crate) ticket: &'a Ticket,
+    pub(crate) client: &'a mut Line,
+    /// Unforwarded bytes of the client, in the end too.
+    pub(crate) unsent: &'a mut Vec<u8>,
+    pub(crate) ledger: Box<Ledger>,
+    /// How the session lost its target, as long as it is not known whether that was meant.
+    pub(crate) lost: Option<(Generation, Reason)>,
+}
+
+impl Passenger<'_> {
+    /// Gets the session to a target, in the state that it was in.
+    ///
+    /// # Errors
+    ///
+    /// Why its client's connection has to end.
+    pub(crate) async fn carry(mut self) -> Result<Connected, Reason> {
+        let Seat { shared, block, .. } = self.seat;
+        let _place = shared.held.take().ok_or(Reason::HoldFull)?;
+        let _held = Held::new(block);
+        let route = &shared.service.route;
+        let until = Instant::now() + shared.service.options.now().hold_timeout;
+        loop {
+            if route.open_target().is_none() {
+                // A failover is under way: whatever ended the connection is part of it.
+                self.lost = None;
+                hold::wait(self.client, self.unsent, route, self.ticket, until).await?;
+            }
+            let turn = hold::turn(self.client, self.unsent, &self.seat.turns, self.ticket, until).await?;
+            let mut pause = FIRST_PAUSE;
+            while let Some(target) = route.open_target() {
+                match self.attempt(&target, until).await? {
+                    Some((upstream, ledger)) => return Ok(Connected { target, upstream, ledger }),
+                    None => self.pause(&turn, &mut pause, until).await?,
+                }
+            }
+        }
+    }
+
+    /// One attempt. `None` if another one may succeed.
+    async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Option<(Line, Box<Ledger>)>, Reason> {
+        let Seat { shared, block, .. } = self.seat;
+        let options = &shared.service.options;
+        let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
+        let handed_over = async {
+            if lost.is_some() {
+                resume::answers(target.addr(), options, until).await?;
+                return Ok(None);
+            }
+            resume::resume(target.addr(), options, &self.ledger, until).await.map(Some)
+        };
+        let result = tokio::select! {
+            biased;
+            result = handed_over => result,
+            () = overtaken(self.seat, target, self.ticket) => {
+                return if self.ticket.is_cut() { Err(Reason::Cut) } else { Ok(None) };
+            }
+        };
+        match (result, lost) {
+            (Ok(None), Some((_, reason))) => Err(reason),
+            (Ok(None), None) => Ok(None),
+            (Ok(Some((upstream, ledger))), _) => {
+                block.dials.one();
+                // The points may have moved meanwhile: then this connection leads nowhere.
+                if is_overtaken(target) || target.is_shut() {
+                    return Ok(None);
+                }
+                if self.client.has_gone() {
+                    return Err(Reason::HoldAbandoned);
+                }
+                target.note_use();
+                block.carried.one();
+                Ok(Some((upstream, Box::new(ledger))))
+            }
+            (Err(Failed::Refused), _) => Err(Reason::CarryRefused),
+            (Err(failed), _) => {
+                // It does not answer, so it did not end this session on purpose.
+                self.lost = None;
+                self.note(target, failed);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Tells what a failure says about the target.
+    fn note(&self, target: &Target, failed: Failed) {
+        let Seat { shared, block, .. } = self.seat;
+        let hint = match failed {
+            Failed::Dial(failure) => {
+                block.dial_failed(failure);
+                // Out of descriptors or ports here says nothing about the target.
+                (failure != DialFailure::Exhausted).then_some(Hint::DialFailed(failure))
+            }
+            Failed::Broken => Some(Hint::UpstreamEnded),
+            Failed::NotReady(hint) => Some(Hint::Replied(hint)),
+            Failed::Refused => None,
+        };
+        if let Some(hint) = hint {
+            target.shun();
+            block.hints.one();
+            shared.service.hints.hint(target, hint);
+        }
+    }
+
+    /// Pauses before the next attempt, unless there is a reason to make it at once or never. The turn is kept: a target that does
+    /// not answer is asked by no more sessions than there are turns.
+    async fn pause(&mut self, _turn: &Turn, pause: &mut Duration, until: Instant) -> Result<(), Reason> {
+        let moved = self.seat.shared.service.route.moved();
+        let wake = Instant::now() + *pause;
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+        tokio::select! {
+            biased;
+            () = self.ticket.cut() => Err(Reason::Cut),
+            () = hold::gone(self.client, self.unsent) => Err(Reason::HoldAbandoned),
+            () = moved => Ok(()),
+            () = tokio::time::sleep_until(wake.min(until).into()) => {
+                if wake >= until { Err(Reason::DialFailed) } else { Ok(()) }
+            }
+        }
+    }
+}
+
+/// Returns when it is of no use any more to dial `target`.
+pub(crate) async fn overtaken(seat: &Seat, target: &Target, ticket: &Ticket) {
+    loop {
+        let news = seat.news.notified();
+        if ticket.is_cut() || is_overtaken(target) {
+            return;
+        }
+        news.await;
+    }
+}
+
+/// Whether it is of no use to begin with this target.
+pub(crate) fn is_overtaken(target: &Target) -> bool {
+    target.fence().has_fallen() || target.is_dismissed()
+}

@@ -1,0 +1,64 @@
+//! What follows the end of a pump: nothing, answers to requests that were never forwarded, or another target.
+//!
+//! Deliberately absent: doing it.
+
+use std::time::Duration;
+
+use resp::Standing;
+
+use super::{After, Pump, Stopped};
+use crate::carry::Luggage;
+use crate::close::{Reason, Side};
+use crate::end::End;
+use crate::hold::PATROL;
+
+impl<C: End, U: End> Pump<'_, C, U> {
+    /// Whether nobody needs to notice if the session went on over another connection.
+    pub(super) fn can_be_carried(&self) -> bool {
+        self.carries
+            && self.first != Some(Side::Client)
+            && !self.requests.has_ended()
+            && self.replies.kept().is_empty()
+            && self.measured == 0
+            && self.ledger.can_be_carried()
+    }
+
+    /// Whether nothing of what waits has been forwarded, and nothing is owed that would have to be answered first.
+    fn can_be_refused(&self) -> bool {
+        let between = matches!(self.ledger.standing(), Standing::Quiet | Standing::Pinned | Standing::Transaction);
+        between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.kept().is_empty()
+    }
+
+    /// A patrol found that requests have been waiting at the gate, or that they have not. Whether that is for too long.
+    pub(super) fn has_waited_too_long(&mut self) -> bool {
+        let waits = !self.requests.kept().is_empty() || self.client.has_unread();
+        self.waited = if waits { self.waited.saturating_add(1) } else { 0 };
+        let waited: Duration = PATROL * u32::from(self.waited);
+        waited >= self.seat.shared.service.options.now().hold_timeout
+    }
+
+    /// Takes the pump apart.
+    pub(super) fn stop(&mut self, reason: Reason) -> Stopped {
+        let lost = match reason {
+            Reason::UpstreamClosed | Reason::UpstreamReset | Reason::UpstreamLost | Reason::UpstreamError => {
+                Some(reason)
+            }
+            _ => None,
+        };
+        let after = if (lost.is_some() || reason == Reason::Fenced) && self.can_be_carried() {
+            let ledger = std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
+            Some(After::Carry(Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost }))
+        } else if reason == Reason::HoldTimeout && self.can_be_refused() {
+            let transaction = self.ledger.standing() == Standing::Transaction;
+            Some(After::Refuse { unsent: self.requests.take_kept(), transaction })
+        } else {
+            None
+        };
+        Stopped {
+            reason,
+            undelivered: self.replies.kept().to_vec(),
+            after: after.map(Box::new),
+            bytes: (self.requests.moved(), self.replies.moved()),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A new connection for a session that had another: opened, told what the session is, and its answers checked.
+//!
+//! Deliberately absent: when to try and how often, and what a failure means for the client.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::task::{Poll, ready};
+use std::time::Instant;
+
+use crate::line::Line;
+use resp::{Ledger, Limits, Refused, Replay};
+
+use crate::dial;
+use crate::end::End;
+use crate::scratch;
+use crate::service::DialFailure;
+use crate::tuning::Tuning;
+
+/// The question whether anybody is at home.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+/// Why there is no such connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failed {
+    /// It could not be opened.
+    Dial(DialFailure),
+    /// It broke, or stayed without an answer for too long.
+    Broken,
+    /// The server says that it is not able to serve.
+    NotReady(resp::Hint),
+    /// The server does not accept what the session is.
+    Refused,
+}
+
+/// Opens a connection to `addr` and leads it to where the session of `ledger` was. The ledger returned goes on with it.
+///
+/// # Errors
+///
+/// Why not.
+pub(crate) async fn resume(
+    addr: SocketAddr,
+    options: &Tuning,
+    ledger: &Ledger,
+    deadline: Instant,
+) -> Result<(Line, Ledger), Failed> {
+    let mut upstream = dial::connect(addr, options, deadline).await.map_err(Failed::Dial)?;
+    let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
+    let answered = async {
+        write(&mut upstream, replay.requests()).await?;
+        while !replay.is_answered() {
+            let taken = read(&mut upstream, |bytes| Ok((replay.answer(bytes)?, bytes.len()))).await?;
+            match taken {
+                Ok((taken, read)) if taken == read => {}
+                // Something that nobody has asked for stands behind the answers.
+                Ok(_) => return Err(Failed::Refused),
+                Err(Refused::NotReady(hint)) => return Err(Failed::NotReady(hint)),
+                Err(Refused::Refused | Refused::Odd) => return Err(Failed::Refused),
+            }
+        }
+        Ok(())
+    };
+    within(options, deadline, answered).await?;
+    let ledger = replay.finish(ledger).map_err(|_| Failed::Refused)?;
+    Ok((upstream, ledger))
+}
+
+/// Whether the server at `addr` takes a connection and answers on it. Any answer will do, be it that a password is wanted; only
+/// one that says that it cannot serve at present is none.
+pub(crate) async fn answers(addr: SocketAddr, options: &Tuning, deadline: Instant) -> Result<(), Failed> {
+    let mut upstream = dial::connect(addr, options, deadline).await.map_err(Failed::Dial)?;
+    let mut ledger = Ledger::new(&Limits::default());
+    ledger.request(PING);
+    let asked = async {
+        write(&mut upstream, PING).await?;
+        while ledger.owed() > 0 {
+            read(&mut upstream, |bytes| ledger.reply(bytes)).await?;
+            if let Some(hint) = ledger.take_hint() {
+                return Err(Failed::NotReady(hint));
+            }
+            if ledger.standing() == resp::Standing::Opaque {
+                return Err(Failed::Broken);
+            }
+        }
+        Ok(())
+    };
+    within(options, deadline, asked).await
+}
+
+/// An answer may take as long as a dial.
+async fn within(
+    options: &Tuning,
+    deadline: Instant,
+    work: impl Future<Output = Result<(), Failed>>,
+) -> Result<(), Failed> {
+    let deadline = deadline.min(Instant::now() + options.now().connect_timeout);
+    tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
+}
+
+async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Failed> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = poll_fn(|cx| upstream.poll_write(cx, rest)).await.map_err(broken)?;
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Reads once and shows what came.
+async fn read<T>(upstream: &mut Line, mut look: impl FnMut(&[u8]) -> T) -> Result<T, Failed> {
+    poll_fn(|cx| {
+        scratch::with(|scratch| {
+            let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken)?;
+            let bytes = scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
+            Poll::Ready(Ok(look(bytes)))
+        })
+    })
+    .await
+}
+
+fn broken(_: io::Error) -> Failed {
+    Failed::Broken
+}

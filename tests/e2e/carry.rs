@@ -1,0 +1,202 @@
+//! Failovers that applications do not notice: sessions that go on with the new master as if nothing had been.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Pointsman, wait_until};
+
+use crate::{builder, metric, pointsman};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const USER: &str = "app on >pw ~* &* +@all";
+
+/// What a crowd saw.
+#[derive(Debug, Default)]
+struct Seen {
+    answered: usize,
+    longest: Duration,
+    /// When each failed request was sent, and how it failed.
+    errors: Vec<(Instant, String)>,
+}
+
+/// Clients that authenticated, chose a database and gave themselves a name, and each ask now and then who they are.
+struct Crowd {
+    seen: Arc<Mutex<Seen>>,
+    over: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Crowd {
+    fn gather(pointsman: &Pointsman, size: usize) -> Self {
+        let (seen, over) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
+        let threads = (0..size).map(|number| {
+            let mut member = Member::join(pointsman, number);
+            let (seen, over) = (Arc::clone(&seen), Arc::clone(&over));
+            let body = move || {
+                harness::pause(Duration::from_millis(100 * number as u64 / size as u64));
+                while !over.load(Ordering::Relaxed) {
+                    let begin = Instant::now();
+                    let result = member.ask();
+                    let mut seen = seen.lock().unwrap();
+                    seen.longest = seen.longest.max(begin.elapsed());
+                    match result {
+                        Ok(()) => seen.answered += 1,
+                        Err(error) => {
+                            seen.errors.push((begin, error));
+                            return;
+                        }
+                    }
+                    drop(seen);
+                    harness::pause(Duration::from_millis(100));
+                }
+            };
+            std::thread::Builder::new().stack_size(256 * 1024).spawn(body).unwrap()
+        });
+        let threads = threads.collect();
+        Self { seen, over, threads }
+    }
+
+    fn answered(&self) -> usize {
+        self.seen.lock().unwrap().answered
+    }
+
+    fn end(self) -> Seen {
+        self.over.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        Arc::into_inner(self.seen).unwrap().into_inner().unwrap()
+    }
+}
+
+struct Member {
+    client: Client,
+    db: usize,
+    name: String,
+    count: i64,
+}
+
+impl Member {
+    fn join(pointsman: &Pointsman, number: usize) -> Self {
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).unwrap();
+        let (db, name) = (number % 16, format!("member-{number}"));
+        let hello: &[&str] =
+            if number.is_multiple_of(2) { &["AUTH", "app", "pw"] } else { &["HELLO", "3", "AUTH", "app", "pw"] };
+        for command in [hello, &["SELECT", &db.to_string()], &["CLIENT", "SETNAME", &name]] {
+            let answer = client.cmd(command).unwrap();
+            assert!(answer.error().is_none(), "{command:?}: {answer}");
+        }
+        Self { client, db, name, count: 0 }
+    }
+
+    /// A write, and the question who this is, in one: both have to be answered, by the right server, as the right one.
+    fn ask(&mut self) -> Result<(), String> {
+        self.count += 1;
+        let commands = [vec!["INCR", &self.name], vec!["CLIENT", "INFO"]];
+        let answers = self.client.pipeline(&commands).map_err(|error| error.to_string())?;
+        if answers[0].int() != Some(self.count) {
+            return Err(format!("INCR number {} answered {}", self.count, answers[0]));
+        }
+        let info = answers[1].text().unwrap_or_default().to_owned();
+        let own = [format!(" name={} ", self.name), format!(" db={} ", self.db), " user=app ".to_owned()];
+        if own.iter().all(|it| info.contains(it)) { Ok(()) } else { Err(format!("{own:?}: {info}")) }
+    }
+}
+
+fn carried(pointsman: &Pointsman) -> f64 {
+    metric(pointsman, "pointsman_sessions_carried_total{service=\"mymaster\"}").unwrap_or(0.0)
+}
+
+#[test]
+fn two_hundred_clients_do_not_notice_a_planned_failover() {
+    let cluster = Cluster::builder().user(USER).start();
+    let pointsman = pointsman(&cluster);
+    let crowd = Crowd::gather(&pointsman, 200);
+    wait_until("the crowd", PATIENCE, || crowd.answered() > 400);
+    let failover = cluster.failover();
+    assert_ne!(failover.from, failover.to);
+    wait_until("the sessions to be carried", PATIENCE, || carried(&pointsman) >= 200.0);
+    let before = crowd.answered();
+    wait_until("requests to go on", PATIENCE, || crowd.answered() > before + 400);
+    let seen = crowd.end();
+    assert_eq!(seen.errors, []);
+    // Sentinel's own time between the selection of a replica and the switch is about a second of it.
+    assert!(seen.longest < Duration::from_secs(5), "the longest pause: {:?}", seen.longest);
+    println!("planned: {} answers, 0 errors, longest pause {:?}", seen.answered, seen.longest);
+}
+
+#[test]
+fn of_two_hundred_clients_only_those_with_a_request_in_flight_notice_a_masters_death() {
+    let cluster = Cluster::builder().user(USER).start();
+    let pointsman = pointsman(&cluster);
+    let crowd = Crowd::gather(&pointsman, 200);
+    wait_until("the crowd", PATIENCE, || crowd.answered() > 400);
+    let kill = Instant::now();
+    cluster.master().kill();
+    let dead = Instant::now();
+    wait_until("the sessions to be carried", PATIENCE, || carried(&pointsman) >= 100.0);
+    let before = crowd.answered();
+    wait_until("requests to go on", PATIENCE, || crowd.answered() > before + 400);
+    let seen = crowd.end();
+    // On its way to a server that is dying, or to a connection of which it is not known yet that it has died.
+    let slack = Duration::from_millis(500);
+    for (sent, error) in &seen.errors {
+        assert!(*sent + slack > kill && *sent < dead + slack, "not in flight at the kill: {error}");
+    }
+    assert!(seen.longest < Duration::from_secs(10), "the longest pause: {:?}", seen.longest);
+    println!("SIGKILL: {} answers, {} errors, longest pause {:?}", seen.answered, seen.errors.len(), seen.longest);
+}
+
+#[test]
+fn a_session_that_the_master_ended_on_purpose_ends_for_its_client_too() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["CLIENT", "SETNAME", "victim"]).unwrap().is_ok());
+    let list = cluster.master().ask(&["CLIENT", "LIST"]).unwrap();
+    let line = list.text().unwrap().lines().find(|line| line.contains("name=victim")).unwrap().to_owned();
+    let id = line.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap();
+    assert_eq!(cluster.master().ask(&["CLIENT", "KILL", "ID", id]).unwrap().int(), Some(1));
+    let (bytes, ending) = client.read_to_end().expect("the end of the connection");
+    assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
+}
+
+#[test]
+fn pinned_sessions_end_at_the_switch_and_transactions_never_run_twice() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut pinned: Vec<(Client, &str)> = Vec::new();
+    for commands in [&[&["MULTI"][..], &["INCR", "t"]][..], &[&["WATCH", "k"]], &[&["SUBSCRIBE", "c"]]] {
+        let mut client = pointsman.client();
+        commands.iter().for_each(|command| assert!(client.cmd(command).unwrap().error().is_none()));
+        pinned.push((client, commands[0][0]));
+    }
+    cluster.failover();
+    for (client, what) in &mut pinned {
+        client.set_timeout(PATIENCE).unwrap();
+        let (bytes, ending) = client.read_to_end().expect("the end of the connection");
+        assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin), "{what}");
+    }
+    assert_eq!(pointsman.client().cmd(&["EXISTS", "t"]).unwrap().int(), Some(0), "an open transaction ran");
+}
+
+#[test]
+fn at_the_end_of_a_hold_a_request_is_refused_and_an_idle_client_hears_nothing() {
+    // Nobody is promoted while the sentinels think that the master may come back.
+    let cluster = Cluster::builder().down_after(Duration::from_secs(60)).start();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"1s\"").start();
+    let (mut asking, mut idle) = (pointsman.client(), pointsman.client());
+    for client in [&mut asking, &mut idle] {
+        client.set_timeout(PATIENCE).unwrap();
+        assert!(client.cmd(&["PING"]).is_ok());
+    }
+    cluster.master().kill();
+    wait_until("the hold", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}") >= Some(2.0)
+    });
+    let answer = asking.pipeline(&[vec!["INCR", "k"], vec!["INCR", "k"]]).expect("answers");
+    assert!(answer.iter().all(|it| it.error().is_some_and(|error| error.starts_with("LOADING "))), "{answer:?}");
+    assert_eq!(asking.read_to_end().expect("an end").1, harness::Ending::Fin);
+    let (bytes, ending) = idle.read_to_end().expect("an end");
+    assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
+}
