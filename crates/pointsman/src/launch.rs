@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::history::History;
 use crate::in_force::{Facts, InForce};
 use crate::inherit::{self, ADMIN, Allotment, Inherited};
 use crate::metrics::Metrics;
@@ -155,7 +156,7 @@ impl Process {
         let services = ground.watched(config, &in_force);
         let workers = ground.bound.serve(&drain)?;
         let memory = tokio::spawn(watch_memory(given.memory.clone(), workers.scarcity().clone()));
-        let admin = take_orders(config, &ground.handles, admin);
+        let admin = remember(config, &ground.handles, workers.stats(), take_orders(config, &ground.handles, admin));
         let report = Arc::new(Report {
             start,
             in_force: in_force.clone(),
@@ -269,6 +270,15 @@ impl proxy::Hints for LateEar {
             handle.hint();
         }
     }
+}
+
+/// Keeps the last minutes for the page.
+fn remember(config: &Config, handles: &[Handle], stats: &proxy::Stats, admin: probe::Server) -> probe::Server {
+    let names = config.services.iter().map(|service| service.name.clone());
+    let history = History::new(names.zip(handles.iter().cloned()), stats.clone());
+    // Without it the page has no plots; it ends with the runtime.
+    tokio::spawn(Arc::clone(&history).keep());
+    admin.route("/history", history)
 }
 
 /// Lets the admin server take orders, where that is on.

@@ -9,6 +9,7 @@ mod control;
 pub mod descriptors;
 pub mod health;
 pub mod histogram;
+mod history;
 pub mod import;
 pub mod in_force;
 pub mod inherit;

@@ -63,6 +63,16 @@ pub struct Report {
     pub metrics: Mutex<(Metrics, Vec<Told>)>,
 }
 
+/// One file without anything from elsewhere, so that it works where there is no network.
+const PAGE: &str = concat!(
+    include_str!("page/head.html"),
+    include_str!("page/page.css"),
+    include_str!("page/body.html"),
+    include_str!("page/tools.js"),
+    include_str!("page/page.js"),
+    include_str!("page/foot.html"),
+);
+
 impl Report {
     fn loops(&self) -> Vec<Loop> {
         let (now, workers) = (Instant::now(), self.workers.iter().enumerate());
@@ -267,6 +277,6 @@ impl Reporter for Report {
     }
 
     fn page(&self) -> Cow<'static, str> {
-        Cow::Borrowed(include_str!("page.html"))
+        Cow::Borrowed(PAGE)
     }
 }

@@ -96,6 +96,17 @@ impl Distribution {
         self.micros = self.micros.saturating_add(histogram.micros.get());
     }
 
+    /// What was measured after `before`, an earlier look at the same.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut rest = self.clone();
+        for (count, then) in rest.counts.iter_mut().zip(&before.counts) {
+            *count = count.saturating_sub(*then);
+        }
+        rest.micros = rest.micros.saturating_sub(before.micros);
+        rest
+    }
+
     /// Values measured.
     #[must_use]
     pub fn count(&self) -> u64 {
