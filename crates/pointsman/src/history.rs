@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use probe::{Handler, Reply, Request};
-use proxy::Stats;
+use proxy::{Distribution, Stats};
 use sentinel::Handle;
 use serde_json::{Value, json};
 
@@ -18,11 +18,12 @@ pub(crate) const EVERY: Duration = Duration::from_secs(2);
 const KEPT: usize = 300;
 
 /// Totals at a moment, from which rates are made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Totals {
     at: Instant,
     commands: u64,
     bytes: u64,
+    times: Distribution,
 }
 
 /// What is drawn of one moment.
@@ -31,6 +32,8 @@ struct Sample {
     sessions: u64,
     commands: f64,
     bytes: f64,
+    /// Milliseconds that 99 of 100 commands took less than; `None` where none was measured.
+    p99: Option<f64>,
     generation: Option<u64>,
 }
 
@@ -42,14 +45,15 @@ struct Track {
 
 impl Track {
     fn note(&mut self, totals: Totals, sessions: u64, generation: Option<u64>) {
-        if let Some(before) = self.before.replace(totals) {
+        if let Some(before) = self.before.replace(totals.clone()) {
             let seconds = totals.at.saturating_duration_since(before.at).as_secs_f64().max(0.001);
             let rate = |now: u64, then: u64| (precise(now.saturating_sub(then)) / seconds * 10.0).round() / 10.0;
             let (commands, bytes) = (rate(totals.commands, before.commands), rate(totals.bytes, before.bytes));
+            let p99 = totals.times.since(&before.times).quantile(990).map(|it| it.as_secs_f64() * 1000.0);
             if self.samples.len() >= KEPT {
                 self.samples.pop_front();
             }
-            self.samples.push_back(Sample { sessions, commands, bytes, generation });
+            self.samples.push_back(Sample { sessions, commands, bytes, p99, generation });
         }
     }
 
@@ -61,6 +65,7 @@ impl Track {
             "sessions": list(&|it| json!(it.sessions)),
             "commands": list(&|it| json!(it.commands)),
             "bytes": list(&|it| json!(it.bytes)),
+            "p99_ms": list(&|it| json!(it.p99)),
             "generation": list(&|it| json!(it.generation)),
         })
     }
@@ -93,11 +98,8 @@ impl History {
         loop {
             timer.tick().await;
             for (watched, (_, traffic)) in self.services.iter().zip(self.stats.services()) {
-                let totals = Totals {
-                    at: Instant::now(),
-                    commands: traffic.commands,
-                    bytes: traffic.bytes_in + traffic.bytes_out,
-                };
+                let (commands, bytes) = (traffic.commands, traffic.bytes_in + traffic.bytes_out);
+                let totals = Totals { at: Instant::now(), commands, bytes, times: traffic.command_time };
                 let generation = watched.discovery.seen().master.as_ref().map(|master| master.generation);
                 let mut track = watched.track.lock().unwrap_or_else(PoisonError::into_inner);
                 track.note(totals, traffic.open, generation);
@@ -132,10 +134,11 @@ mod tests {
         let start = Instant::now();
         for number in 0..=u64::try_from(KEPT).unwrap() + 5 {
             let at = start + EVERY * u32::try_from(number).unwrap();
-            track.note(Totals { at, commands: number * 10, bytes: number * 1000 }, number, Some(1));
+            let totals = Totals { at, commands: number * 10, bytes: number * 1000, times: Distribution::default() };
+            track.note(totals, number, Some(1));
         }
         assert_eq!(track.samples.len(), KEPT);
-        let last = Sample { sessions: 305, commands: 5.0, bytes: 500.0, generation: Some(1) };
+        let last = Sample { sessions: 305, commands: 5.0, bytes: 500.0, p99: None, generation: Some(1) };
         assert_eq!(track.samples.back(), Some(&last));
         let document = track.document("a");
         assert_eq!(document["seconds"], 600);
@@ -145,7 +148,8 @@ mod tests {
     #[test]
     fn a_first_look_alone_tells_no_rate() {
         let mut track = Track::default();
-        track.note(Totals { at: Instant::now(), commands: 1_000_000, bytes: 0 }, 3, None);
+        let totals = Totals { at: Instant::now(), commands: 1_000_000, bytes: 0, times: Distribution::default() };
+        track.note(totals, 3, None);
         assert!(track.samples.is_empty());
     }
 }
