@@ -45,7 +45,8 @@ struct Track {
 
 impl Track {
     fn note(&mut self, totals: Totals, sessions: u64, generation: Option<u64>) {
-        if let Some(before) = self.before.replace(totals.clone()) {
+        let before = self.before.take();
+        if let Some(before) = &before {
             let seconds = totals.at.saturating_duration_since(before.at).as_secs_f64().max(0.001);
             let rate = |now: u64, then: u64| (precise(now.saturating_sub(then)) / seconds * 10.0).round() / 10.0;
             let (commands, bytes) = (rate(totals.commands, before.commands), rate(totals.bytes, before.bytes));
@@ -55,6 +56,7 @@ impl Track {
             }
             self.samples.push_back(Sample { sessions, commands, bytes, p99, generation });
         }
+        self.before = Some(totals);
     }
 
     fn document(&self, name: &str) -> Value {
