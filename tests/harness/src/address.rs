@@ -25,6 +25,8 @@ pub enum Family {
     Ipv6,
     /// 127.0.0.1, announced as the name `localhost`.
     Localhost,
+    /// This address, which some interface has; for tests in a network namespace of their own.
+    On(Ipv4Addr),
 }
 
 /// An address, and the ports that were given out on it. Dropping it gives the address back.
@@ -47,6 +49,7 @@ impl Address {
         let (ip, claim) = match family {
             Family::Ipv6 => (IpAddr::V6(Ipv6Addr::LOCALHOST), None),
             Family::Localhost => (IpAddr::V4(Ipv4Addr::LOCALHOST), None),
+            Family::On(ip) => (IpAddr::V4(ip), None),
             Family::Ipv4 => (0..1000)
                 .map(|_| candidate(std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)))
                 .find_map(|ip| claim(ip).map(|listener| (IpAddr::V4(ip), Some(listener))))
