@@ -46,12 +46,19 @@ impl Open {
     /// # Errors
     /// If a connection fails or ends, a reply is not as expected, or replies do not come.
     pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Latency, Window)> {
+        let gap = Duration::from_secs(1) / self.rate;
+        engine.tick_every(Some(gap))?;
+        let done = self.play(engine, meter, gap);
+        engine.tick_every(None)?;
+        done
+    }
+
+    fn play(&self, engine: &mut Engine, meter: &Meter, gap: Duration) -> io::Result<(Latency, Window)> {
         let (request, reply) = (self.workload.request(), self.workload.reply());
         let mut clients = (0..self.clients)
             .map(|number| Peer::connect(engine, self.to, number))
             .map(|peer| Ok(Client { peer: peer?, got: 0, due: VecDeque::new(), backlog: 0 }))
             .collect::<io::Result<Vec<_>>>()?;
-        let gap = Duration::from_secs(1) / self.rate;
         let mut next = Instant::now() + gap;
         let begin = next + self.warm;
         let end = begin + self.time;
@@ -79,8 +86,7 @@ impl Open {
                     return Err(io::Error::new(io::ErrorKind::TimedOut, "replies are missing after five seconds"));
                 }
             }
-            let patience = if next <= end { next.saturating_duration_since(Instant::now()) } else { gap };
-            engine.turn(Some(patience))?;
+            engine.turn(Some(Duration::from_millis(100)))?;
             let ready = std::mem::take(&mut engine.ready);
             for number in &ready {
                 if let Some(client) = clients.get_mut(*number) {

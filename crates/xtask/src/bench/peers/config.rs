@@ -68,7 +68,8 @@ fn pointsman(routes: &[Route], around: &Around<'_>) -> String {
         let _ = writeln!(text, "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = [\"{sentinel}\"]");
     }
     let _ = writeln!(text, "[admin]\nlisten = [\"{}\"]", around.admin);
-    let _ = writeln!(text, "[process]\nworkers = 1\nmax_connections = {CONNECTIONS}");
+    // Each service gets an equal share.
+    let _ = writeln!(text, "[process]\nworkers = 1\nmax_connections = {}", 2 * CONNECTIONS);
     text
 }
 
