@@ -291,10 +291,15 @@ fn prepare(namespaced: bool) {
         if let Err(why) = loopback_up() {
             println!("{why}");
         }
-        if let Err(error) = fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 65535") {
-            println!(
-                "The range of ports stays as it is ({error}); measurements of new connections may run out of them."
-            );
+        let set = |setting: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{setting}"), value);
+        if let Err(error) = set("ip_local_port_range", "10000 65535") {
+            println!("The range of ports stays as it is ({error}); new connections may run out of them.");
+        }
+        // BBR, the default of some machines, paces what it sends, and loopback has no bottleneck to find. A namespace may
+        // choose only among what its parent allows, which Reno always is; without loss the two are the same.
+        let control = "tcp_congestion_control";
+        if let Err(error) = set(control, "cubic").or_else(|_| set(control, "reno")) {
+            println!("The congestion control stays as it is ({error}).");
         }
     }
 }
