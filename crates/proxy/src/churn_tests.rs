@@ -9,23 +9,23 @@ use crate::testing::{Backend, House, rest};
 use crate::{Options, Reason};
 
 /// A small generator, so that a failure can be repeated.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn throw(&mut self, most: usize) -> usize {
+    pub(crate) fn throw(&mut self, most: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         usize::try_from(self.0 % most as u64).unwrap()
     }
 
-    fn bytes(&mut self, n: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| u8::try_from(self.throw(256)).unwrap()).collect()
     }
 }
 
 /// Sends back whatever comes, to the end.
-fn echo(mut stream: TcpStream) {
+pub(crate) fn echo(mut stream: TcpStream) {
     let mut buffer = vec![0; 20_000];
     while let Ok(n @ 1..) = stream.read(&mut buffer) {
         if stream.write_all(&buffer[..n]).is_err() {

@@ -36,7 +36,7 @@ pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant
 fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     sockopt::prepare(&socket, options)?;
-    Line::dial(socket, addr)
+    Line::dial(socket, addr, options.splice.is_for(addr.ip()))
 }
 
 /// Sorts an error of `socket(2)` or `connect(2)`.

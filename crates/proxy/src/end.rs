@@ -6,6 +6,8 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use crate::pipe::Pipe;
+
 /// One end of a session. Whoever gets `Pending` is woken when it is worth another try.
 pub(crate) trait End {
     /// Reads what is there into `buffer` and returns how much; 0 when the peer has ended its direction.
@@ -22,4 +24,19 @@ pub(crate) trait End {
 
     /// Whether bytes are waiting to be read at this very moment, whatever the event loop has noted. Asks the system.
     fn has_unread(&self) -> bool;
+
+    /// Whether bytes may go from and to it through a pipe. An end that has to look at every byte leaves it at that.
+    fn splices(&self) -> bool {
+        false
+    }
+
+    /// Moves up to `most` bytes into `pipe`, which is empty, and returns how many; 0 when the peer has ended its direction.
+    fn poll_fill(&mut self, _cx: &mut Context<'_>, _pipe: &mut Pipe, _most: usize) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Moves as much out of `pipe`, which is not empty, as goes without waiting, and returns how much.
+    fn poll_drain(&mut self, _cx: &mut Context<'_>, _pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
 }

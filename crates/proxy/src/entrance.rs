@@ -118,7 +118,9 @@ fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
 fn admit(socket: OwnedFd, peer: SocketAddr, seat: &Arc<Seat>) -> Result<(), Errno> {
     match seat.shared.limits.admit(peer.ip()) {
         Ok(admission) => {
-            let line = Line::accepted(socket).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            let splices = seat.shared.service.options.now().splice.is_for(peer.ip());
+            let line =
+                Line::accepted(socket, splices).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             let session = session::Session::new(peer, Arc::clone(seat), admission);
             tasks::spawn(session.run(line));
         }

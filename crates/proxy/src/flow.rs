@@ -11,7 +11,9 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use crate::bulk::Bulk;
 use crate::end::End;
+use crate::pipe::Pipe;
 
 /// Smallest piece that a slow sink is served in.
 const LEAST: usize = 16 * 1024;
@@ -40,6 +42,15 @@ pub(crate) trait Valve {
 
     /// These bytes were written to the sink. `measured` if the valve has accounted for them.
     fn went(&mut self, bytes: &[u8], measured: bool);
+
+    /// How many bytes come next that the valve need not see.
+    fn unseen(&self) -> u64;
+
+    /// So many of them have come from the source.
+    fn came_unseen(&mut self, n: u64);
+
+    /// So many of them have gone to the sink.
+    fn went_unseen(&mut self, n: u64);
 }
 
 /// Where a direction stands after it was moved as far as it goes.
@@ -63,13 +74,15 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Flow {
     /// Read and not yet written: `kept[from..]`.
-    kept: Vec<u8>,
+    pub(crate) kept: Vec<u8>,
     from: usize,
     /// How much to read at most.
     piece: usize,
+    /// What goes unseen; nothing is in it while something is in `kept`.
+    pub(crate) pipe: Option<Box<Pipe>>,
     /// Bytes written.
-    moved: u64,
-    ended: bool,
+    pub(crate) moved: u64,
+    pub(crate) ended: bool,
     told: bool,
 }
 
@@ -85,7 +98,7 @@ pub(crate) enum Tell {
 impl Flow {
     /// A direction in which `early` has been read already. `most` is the size of the buffer it will be lent.
     pub(crate) fn new(early: Vec<u8>, most: usize) -> Self {
-        Self { kept: early, from: 0, piece: most, moved: 0, ended: false, told: false }
+        Self { kept: early, from: 0, piece: most, pipe: None, moved: 0, ended: false, told: false }
     }
 
     /// Bytes written to the sink so far.
@@ -98,15 +111,17 @@ impl Flow {
         self.ended
     }
 
-    /// What was read and could not be written yet.
-    pub(crate) fn kept(&self) -> &[u8] {
-        self.kept.get(self.from..).unwrap_or_default()
+    /// Whether everything that has come was written.
+    pub(crate) fn is_clear(&self) -> bool {
+        self.kept.len() <= self.from && self.pipe.as_ref().is_none_or(|pipe| pipe.holds() == 0)
     }
 
-    /// The same, taken out.
+    /// Takes what has come and could not be written.
     pub(crate) fn take_kept(&mut self) -> Vec<u8> {
-        self.kept.drain(..std::mem::take(&mut self.from));
-        std::mem::take(&mut self.kept)
+        self.take_over();
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.drain(..std::mem::take(&mut self.from).min(kept.len()));
+        kept
     }
 
     /// Bytes of memory it holds.
@@ -125,6 +140,9 @@ impl Flow {
         (scratch, tell): (&mut [u8], Tell),
     ) -> Step {
         for _ in 0..ROUNDS {
+            if let Some(step) = self.empty_pipe(cx, sink, valve) {
+                return step;
+            }
             if let Some(step) = self.flush(cx, sink, valve) {
                 return step;
             }
@@ -139,6 +157,13 @@ impl Flow {
                 Leave::Measured(_) => true,
                 Leave::Shut => return Step::Stuck,
             };
+            if !measured {
+                match self.fill_pipe(cx, source, sink, valve) {
+                    Bulk::Read => {}
+                    Bulk::Moved => continue,
+                    Bulk::Wait(step) => return step,
+                }
+            }
             let piece = self.piece.min(scratch.len());
             let Some(room) = scratch.get_mut(..piece) else { return Step::Stuck };
             let read = match source.poll_read(cx, room) {

@@ -27,6 +27,7 @@
 mod accept;
 mod alarm;
 mod answers;
+mod bulk;
 mod carry;
 mod clock;
 mod close;
@@ -44,6 +45,7 @@ mod limits;
 mod line;
 mod listener;
 mod options;
+mod pipe;
 mod pump;
 mod reactor;
 mod resume;
@@ -62,6 +64,8 @@ mod valve;
 mod watch;
 mod worker;
 
+#[cfg(test)]
+mod bulk_tests;
 #[cfg(test)]
 mod carry_tests;
 #[cfg(test)]
@@ -92,7 +96,7 @@ pub use heartbeat::Heartbeat;
 pub use latency::Distribution;
 pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};
-pub use options::{Options, Sessions};
+pub use options::{Options, Sessions, Splice};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use sockets::{Socket, Sockets};
 pub use stats::{Snapshot, Stats};

@@ -1,6 +1,6 @@
 //! A TCP connection of a session, as its worker's event loop knows it.
 //!
-//! Eight bytes: a descriptor and the number of a slot in the [reactor](crate::reactor). Receiving stops at the first read
+//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::reactor), a flag. Receiving stops at the first read
 //! that comes out short, because that one has told that there is nothing more for now: no second read a message only to be
 //! told to wait.
 
@@ -16,6 +16,7 @@ use socket2::{SockAddr, SockRef, Socket};
 
 use crate::end::End;
 use crate::entrance::Accept;
+use crate::pipe::Pipe;
 use crate::reactor::{Place, Ready};
 
 /// One TCP connection. Belongs to the thread that made it.
@@ -24,17 +25,18 @@ pub(crate) struct Line {
     // Before the socket, so that an event of it never finds a slot that is somebody else's.
     place: Place,
     socket: OwnedFd,
+    splices: bool,
 }
 
 impl Line {
     /// A connection that was just accepted; it must not block. It is taken to be readable, since most clients have said
     /// something by now.
-    pub(crate) fn accepted(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { place: Place::new(&socket, Ready::BOTH)?, socket })
+    pub(crate) fn accepted(socket: OwnedFd, splices: bool) -> io::Result<Self> {
+        Ok(Self { place: Place::new(&socket, Ready::BOTH)?, socket, splices })
     }
 
     /// Begins to connect `socket`, which must not block, to `addr`. [`connected`](Self::connected) tells how that ends.
-    pub(crate) fn dial(socket: Socket, addr: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn dial(socket: Socket, addr: SocketAddr, splices: bool) -> io::Result<Self> {
         match socket.connect(&SockAddr::from(addr)) {
             Ok(()) => {}
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
@@ -43,7 +45,7 @@ impl Line {
         // Within one host the handshake is over before connect(2) returns, although it says that it is not.
         let ready = if socket.peer_addr().is_ok() { Ready::WRITE } else { Ready::NONE };
         let socket = OwnedFd::from(socket);
-        Ok(Self { place: Place::new(&socket, ready)?, socket })
+        Ok(Self { place: Place::new(&socket, ready)?, socket, splices })
     }
 
     /// Returns when the connection stands, or why it does not.
@@ -130,6 +132,37 @@ impl End for Line {
     fn has_unread(&self) -> bool {
         let peeked = rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Ok((1.., _)))
+    }
+
+    fn splices(&self) -> bool {
+        self.splices
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe, most: usize) -> Poll<io::Result<usize>> {
+        while self.place.is_ready(cx, Ready::READ) {
+            // One that comes out short says nothing: a pipe may be full of pieces long before it is full of bytes.
+            match pipe.fill(&self.socket, most) {
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(Errno::AGAIN) => self.place.would_block(Ready::READ),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        Poll::Pending
+    }
+
+    // Into a connection that was broken off, splice(2) raises SIGPIPE, which Rust's runtime has set to be ignored.
+    fn poll_drain(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        while self.place.is_ready(cx, Ready::WRITE) {
+            match pipe.drain(&self.socket) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(Errno::AGAIN) => self.place.would_block(Ready::WRITE),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+        Poll::Pending
     }
 }
 

@@ -1,5 +1,6 @@
 //! What an operator may set about the sessions of one service, with defaults that follow from how Redis clients behave.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// What becomes of a session when its target is not the master any more.
@@ -10,6 +11,28 @@ pub enum Sessions {
     Carry,
     /// It is closed.
     Close,
+}
+
+/// Whether bodies of large values go through a pipe of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Splice {
+    /// Where a measurement says that it is a gain: not towards peers on the same host.
+    Auto,
+    /// Towards every peer.
+    On,
+    /// Never.
+    Off,
+}
+
+impl Splice {
+    /// Whether to do it towards `peer`.
+    pub(crate) fn is_for(self, peer: IpAddr) -> bool {
+        match self {
+            Self::Auto => !peer.to_canonical().is_loopback(),
+            Self::On => true,
+            Self::Off => false,
+        }
+    }
 }
 
 /// The settings of one service's sessions. A zero duration turns off what it is about, where that is said.
@@ -44,6 +67,8 @@ pub struct Options {
     /// own rule of about a quarter of an hour. It also ends a peer that has not read anything for this long while
     /// bytes wait for it.
     pub user_timeout: Duration,
+    /// Whether bodies of large values go through a pipe of the kernel. Holds for connections opened after a change.
+    pub splice: Splice,
 }
 
 impl Default for Options {
@@ -60,6 +85,7 @@ impl Default for Options {
             max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),
             user_timeout: Duration::from_secs(30),
+            splice: Splice::Auto,
         }
     }
 }

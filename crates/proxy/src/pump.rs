@@ -387,7 +387,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             heard: self.heard,
             requests_idle: idle,
             replied: self.replied,
-            replies_delivered: self.replies.kept().is_empty(),
+            replies_delivered: self.replies.is_clear(),
             unmeasured: self.measured == 0,
         };
         leave::may_leave(self.leaving, moment)

@@ -40,7 +40,7 @@ fn reactor() -> (Installed, Arc<Home>) {
 fn pair() -> (Line, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    (Line::accepted(ours.into()).unwrap(), theirs)
+    (Line::accepted(ours.into(), false).unwrap(), theirs)
 }
 
 /// One turn that does not wait.
@@ -128,7 +128,7 @@ fn an_event_of_a_closed_socket_does_not_reach_the_next_owner_of_its_slot() {
     ours.set_nonblocking(true).unwrap();
     // A second descriptor keeps the kernel telling of the first one after it was closed.
     let keeps = OwnedFd::from(ours.try_clone().unwrap());
-    let first = Line::accepted(ours.into()).unwrap();
+    let first = Line::accepted(ours.into(), false).unwrap();
     theirs.write_all(b"for the first one").unwrap();
     drop(first);
     let (mut second, mut peer) = pair();

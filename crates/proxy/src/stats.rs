@@ -50,6 +50,7 @@ pub(crate) struct Block {
     pub(crate) released: Count,
     pub(crate) bytes_in: Count,
     pub(crate) bytes_out: Count,
+    pub(crate) bytes_spliced: Count,
     pub(crate) commands: Count,
     pub(crate) replies: Count,
     pub(crate) dials: Count,
@@ -125,6 +126,8 @@ pub struct Snapshot {
     pub bytes_in: u64,
     /// Bytes forwarded from the target to clients.
     pub bytes_out: u64,
+    /// Bytes of both that went through a pipe of the kernel and not through this process.
+    pub bytes_spliced: u64,
     /// Requests forwarded whole, in sessions that are followed (not opaque).
     pub commands: u64,
     /// Replies received whole, in sessions that are followed.
@@ -178,6 +181,7 @@ impl Snapshot {
         self.passed_on += block.passed_on.get();
         self.bytes_in += block.bytes_in.get();
         self.bytes_out += block.bytes_out.get();
+        self.bytes_spliced += block.bytes_spliced.get();
         self.commands += block.commands.get();
         self.replies += block.replies.get();
         self.dials += block.dials.get();

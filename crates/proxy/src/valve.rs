@@ -77,6 +77,19 @@ impl Valve for Requests<'_> {
         }
         self.seat.block.bytes_in.add(bytes.len() as u64);
     }
+
+    fn unseen(&self) -> u64 {
+        self.ledger.body_left(Direction::Request)
+    }
+
+    // A body has a beginning, which has come before.
+    fn came_unseen(&mut self, _n: u64) {}
+
+    fn went_unseen(&mut self, n: u64) {
+        self.ledger.skip_body(Direction::Request, n);
+        self.seat.block.bytes_in.add(n);
+        self.seat.block.bytes_spliced.add(n);
+    }
 }
 
 /// From target to client.
@@ -106,5 +119,18 @@ impl Valve for Replies<'_> {
 
     fn went(&mut self, bytes: &[u8], _measured: bool) {
         self.seat.block.bytes_out.add(bytes.len() as u64);
+    }
+
+    fn unseen(&self) -> u64 {
+        self.ledger.body_left(Direction::Reply)
+    }
+
+    fn came_unseen(&mut self, n: u64) {
+        self.ledger.skip_body(Direction::Reply, n);
+    }
+
+    fn went_unseen(&mut self, n: u64) {
+        self.seat.block.bytes_out.add(n);
+        self.seat.block.bytes_spliced.add(n);
     }
 }

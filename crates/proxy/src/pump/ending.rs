@@ -18,7 +18,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         self.carries
             && self.first != Some(Side::Client)
             && !self.requests.has_ended()
-            && self.replies.kept().is_empty()
+            && self.replies.is_clear()
             && self.measured == 0
             && self.ledger.can_be_carried()
     }
@@ -26,12 +26,12 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Whether nothing of what waits has been forwarded, and nothing is owed that would have to be answered first.
     fn can_be_refused(&self) -> bool {
         let between = matches!(self.ledger.standing(), Standing::Quiet | Standing::Pinned | Standing::Transaction);
-        between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.kept().is_empty()
+        between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.is_clear()
     }
 
     /// A patrol found that requests have been waiting at the gate, or that they have not. Whether that is for too long.
     pub(super) fn has_waited_too_long(&mut self) -> bool {
-        let waits = !self.requests.kept().is_empty() || self.client.has_unread();
+        let waits = !self.requests.is_clear() || self.client.has_unread();
         self.waited = if waits { self.waited.saturating_add(1) } else { 0 };
         let waited: Duration = PATROL * u32::from(self.waited);
         waited >= self.seat.shared.service.options.now().hold_timeout
@@ -56,7 +56,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         };
         Stopped {
             reason,
-            undelivered: self.replies.kept().to_vec(),
+            undelivered: self.replies.take_kept(),
             after: after.map(Box::new),
             bytes: (self.requests.moved(), self.replies.moved()),
         }

@@ -1,0 +1,169 @@
+//! Bodies of large values through pipes: they arrive whole, and what the fence forbids stays where it is.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::churn_tests::{Dice, echo};
+use crate::testing::{Backend, House, SOON, expect, session};
+use crate::{Options, Reason, Sessions, Splice};
+
+const MIB: usize = 1 << 20;
+
+fn house(splice: Splice, backend: &Backend) -> House {
+    let mut house = House::new(Options { splice, sessions: Sessions::Close, ..Options::default() });
+    house.commit(backend.addr());
+    house
+}
+
+/// A request, which is a reply too if it is sent back.
+fn request(body: &[u8]) -> Vec<u8> {
+    let mut request = format!("*2\r\n$4\r\nECHO\r\n${}\r\n", body.len()).into_bytes();
+    request.extend_from_slice(body);
+    request.extend_from_slice(b"\r\n");
+    request
+}
+
+/// Writes in random pieces, with small requests in between.
+fn write_in_pieces(mut client: TcpStream, requests: &[Vec<u8>], dice: &mut Dice) {
+    for request in requests {
+        let mut rest = &request[..];
+        while !rest.is_empty() {
+            let (piece, left) = rest.split_at((1 + dice.throw(300_000)).min(rest.len()));
+            client.write_all(piece).unwrap();
+            rest = left;
+            if dice.throw(8) == 0 {
+                // A pause now and then, so that the proxy finds the source empty in the middle of a body.
+                thread::yield_now();
+            }
+        }
+    }
+    client.shutdown(Shutdown::Write).unwrap();
+}
+
+#[test]
+fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
+    let backend = Backend::new();
+    let house = house(Splice::On, &backend);
+    for seed in 1..=3_u64 {
+        let mut dice = Dice(seed * 0x51_7CC1);
+        let requests: Vec<Vec<u8>> = (0..6)
+            .map(|number| {
+                let length = if number % 2 == 0 { dice.throw(3 * MIB) } else { dice.throw(100) };
+                request(&dice.bytes(length))
+            })
+            .collect();
+        let whole = requests.concat();
+        let client = house.client();
+        let writer = client.try_clone().unwrap();
+        let echoing = backend.accept();
+        let back = thread::scope(|scope| {
+            scope.spawn(|| echo(echoing));
+            scope.spawn(|| write_in_pieces(writer, &requests, &mut Dice(seed)));
+            slowly(client, &mut dice)
+        });
+        assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
+    }
+    let stats = house.until("the end of all", |stats| stats.closed_in_all() == 3);
+    assert_eq!((stats.closed_for(Reason::ClientClosed), stats.commands, stats.replies), (3, 18, 18));
+    assert!(stats.bytes_spliced > MIB as u64, "{}", stats.bytes_spliced);
+}
+
+/// Reads to the end in pieces of any size.
+fn slowly(mut client: TcpStream, dice: &mut Dice) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let mut piece = vec![0; 1 + dice.throw(200_000)];
+        let n = client.read(&mut piece).unwrap();
+        if n == 0 {
+            return all;
+        }
+        all.extend_from_slice(&piece[..n]);
+    }
+}
+
+#[test]
+fn where_it_is_no_gain_nothing_is_spliced() {
+    for splice in [Splice::Auto, Splice::Off] {
+        let backend = Backend::new();
+        let house = house(splice, &backend);
+        let (mut client, upstream) = session(&house, &backend);
+        let echoing = thread::spawn(|| echo(upstream));
+        let whole = request(&Dice(7).bytes(2 * MIB));
+        let mut writer = client.try_clone().unwrap();
+        let sent = whole.clone();
+        let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
+        let mut back = vec![0; whole.len()];
+        client.read_exact(&mut back).unwrap();
+        assert!(back == whole);
+        assert_eq!(house.stats().bytes_spliced, 0, "{splice:?}");
+        writing.join().unwrap();
+        drop(client);
+        echoing.join().unwrap();
+    }
+}
+
+#[test]
+fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_everybody_else() {
+    let backend = Backend::new();
+    let mut house = house(Splice::On, &backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    let mut writer = client.try_clone().unwrap();
+    // More than all sockets on the way hold, for a target that does not read: the pipe is full when the fence falls.
+    let flood = request(&vec![b'A'; 64 * MIB]);
+    let writing = thread::spawn(move || drop(writer.write_all(&flood)));
+    let (mut before, mut still) = (0, 0);
+    let begin = Instant::now();
+    while still < 5 {
+        assert!(begin.elapsed() < SOON, "it never stood still");
+        thread::park_timeout(Duration::from_millis(20));
+        let stats = house.stats();
+        still = if stats.bytes_in == before && stats.bytes_spliced > 0 { still + 1 } else { 0 };
+        before = stats.bytes_in;
+    }
+    house.points.clear();
+    house.ended(Reason::Fenced);
+    let forwarded = house.stats().bytes_in;
+    let mut read = Vec::new();
+    // It ends with a reset.
+    drop(upstream.read_to_end(&mut read));
+    assert!(read.len() as u64 + 6 <= forwarded, "{} read, {forwarded} forwarded", read.len());
+    // For the client, too, since what it still sends is not read.
+    drop(client.read_to_end(&mut Vec::new()));
+    writing.join().unwrap();
+    // The next session's values are its own.
+    let next = Backend::new();
+    house.commit(next.addr());
+    let (mut client, mut upstream) = session(&house, &next);
+    let whole = request(&vec![b'B'; 2 * MIB]);
+    let (sent, mut writer) = (whole.clone(), client.try_clone().unwrap());
+    let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
+    let mut read = vec![0; whole.len()];
+    upstream.read_exact(&mut read).unwrap();
+    assert!(read == whole);
+    writing.join().unwrap();
+    upstream.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+}
+
+#[test]
+fn a_large_reply_is_delivered_after_its_target_has_gone() {
+    let backend = Backend::new();
+    let house = house(Splice::On, &backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    client.write_all(b"GET k\r\n").unwrap();
+    expect(&mut upstream, b"GET k\r\n");
+    let body = Dice(11).bytes(3 * MIB);
+    let whole = [format!("${}\r\n", body.len()).as_bytes(), &body, b"\r\n"].concat();
+    let sent = whole.clone();
+    let writing = thread::spawn(move || {
+        upstream.write_all(&sent).unwrap();
+        drop(upstream);
+    });
+    let back = slowly(client, &mut Dice(12));
+    assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
+    writing.join().unwrap();
+    assert!(house.stats().bytes_spliced > 0);
+    assert_eq!(house.stats().commands, 2);
+}
