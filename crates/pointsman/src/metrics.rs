@@ -83,6 +83,7 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("pointsman_accept_errors_total", "Failures to accept a connection."),
     ("pointsman_sessions_passed_on_total", "Client connections given to a worker that had clearly fewer."),
     ("pointsman_client_bytes_total", "Bytes forwarded, by direction: in from clients, out to clients."),
+    ("pointsman_spliced_bytes_total", "Bytes of both directions that were moved inside the kernel."),
     ("pointsman_commands_total", "Commands forwarded and answered."),
     ("pointsman_dials_total", "Connections to masters opened."),
     ("pointsman_dial_errors_total", "Connections to masters that failed, by reason."),

@@ -181,6 +181,7 @@ fn traffic_metrics(metrics: &Metrics, watched: &Watched, traffic: &Snapshot) {
         ("pointsman_sessions_total", traffic.accepted),
         ("pointsman_accept_errors_total", traffic.accept_errors),
         ("pointsman_sessions_passed_on_total", traffic.passed_on),
+        ("pointsman_spliced_bytes_total", traffic.bytes_spliced),
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
         ("pointsman_sessions_carried_total", traffic.carried),

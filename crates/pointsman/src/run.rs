@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use drain::{Drain, Order, Phase, Summary};
 use probe::Reporter as _;
-use proxy::{Options, Running, Scarcity};
+use proxy::{Options, Running, Scarcity, Splice};
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use crate::config::{Config, Connections, Settings};
+use crate::config::{self, Config, Connections, Settings};
 use crate::descriptors::{Files, TooFewFiles};
 use crate::inherit::InheritError;
 use crate::launch::{Doors, HandedOver};
@@ -280,7 +280,7 @@ async fn handed_over(meeting: &mut Option<(PathBuf, HandedOver)>) -> Option<std:
     }
 }
 
-pub(crate) fn options(service: &crate::config::Service, max_connections: usize) -> Options {
+pub(crate) fn options(service: &config::Service, max_connections: usize) -> Options {
     Options {
         connect_timeout: service.connect_timeout,
         hold_timeout: service.hold_timeout,
@@ -288,11 +288,16 @@ pub(crate) fn options(service: &crate::config::Service, max_connections: usize) 
         first_byte_timeout: service.first_byte_timeout,
         half_close_timeout: service.half_close_timeout,
         sessions: match service.sessions {
-            crate::config::Sessions::Carry => proxy::Sessions::Carry,
-            crate::config::Sessions::Close => proxy::Sessions::Close,
+            config::Sessions::Carry => proxy::Sessions::Carry,
+            config::Sessions::Close => proxy::Sessions::Close,
         },
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,
+        splice: match service.splice {
+            config::Splice::Auto => Splice::Auto,
+            config::Splice::On => Splice::On,
+            config::Splice::Off => Splice::Off,
+        },
         max_held: max_connections,
         max_connections,
         max_connections_per_source: service.max_connections_per_source,
