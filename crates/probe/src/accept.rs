@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -20,8 +21,11 @@ use crate::connection::{self, Shared};
 use crate::life::Life;
 use crate::registry::count;
 
-/// The first and the longest pause after a failure to accept.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// The first and the longest pause after a failure to accept: short enough for a probe to be answered within its second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+
+/// How soon it is looked again after an attempt without a descriptor that nobody waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How often a failure may be logged.
 const LOG_EVERY: Duration = Duration::from_secs(1);
@@ -86,6 +90,12 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: TcpListener, mut stop: wa
                 admit(&shared, stream, reserve.0.len() < RESERVE, &stopped).await;
             }
             Err(error) if is_the_clients(&error) => {}
+            // The system says that it has no descriptor before it looks into the queue. If nobody is there, none is needed, and
+            // nobody's connection may be given up for it.
+            Err(_) if !is_awaited(&listener) => tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+            },
             Err(error) => {
                 count(&shared.registry.stats.counters.accept_errors);
                 trouble.log(&error);
@@ -101,6 +111,12 @@ fn is_the_clients(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
     )
+}
+
+/// Whether a connection waits in the queue. If the system does not say, as if one did.
+fn is_awaited(listener: &TcpListener) -> bool {
+    let mut asked = [PollFd::new(listener, PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
 /// After a failure: makes room for one connection and takes it, or pauses.

@@ -5,8 +5,8 @@
 //! without atomic operations; whoever reads adds the workers up.
 //!
 //! Commands are sampled. A [`Stopwatch`] takes up eight bytes of a session, and follows one request at a time: it is started by
-//! every eighth write that begins a request, and remembers how many replies come first. The clock is read twice a
-//! sample, so on average once in four requests. What it measures is the time of the target and of the network to it: from
+//! every thirty-second write that begins a request, and remembers how many replies come first. The clock is read twice a
+//! sample, so on average once in sixteen requests. What it measures is the time of the target and of the network to it: from
 //! the moment the first bytes of the request have been written to the target until the last byte of its reply has been
 //! read from it. How fast the client takes the reply has no part in it. Commands that wait for data by their nature (`BLPOP`,
 //! `WAIT`) and sessions that are not followed are left out.
@@ -21,7 +21,7 @@ use resp::{Class, Direction, Ledger};
 use crate::stats::Count;
 
 /// One in so many writes that begin a request is measured.
-const ONE_IN: u64 = 8;
+const ONE_IN: u64 = 32;
 
 /// Powers of two of microseconds that are told apart, and the buckets of each.
 const OCTAVES: u32 = 27;
@@ -296,13 +296,13 @@ mod tests {
     }
 
     #[test]
-    fn one_in_eight_is_measured() {
+    fn one_in_so_many_is_measured() {
         let mut session = Session::new();
         for _ in 0..800 {
             session.write(b"PING\r\n");
             session.read(b"+PONG\r\n");
         }
-        assert_eq!(session.measured(), 100);
+        assert_eq!(session.measured(), 800 / ONE_IN);
     }
 
     #[test]

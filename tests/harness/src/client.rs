@@ -5,7 +5,7 @@
 //! for the next, so a timeout in the middle of a reply loses nothing.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
@@ -60,6 +60,21 @@ impl Client {
         stream.set_nodelay(true)?;
         let client = Self { stream, buffer: Vec::new(), at: 0 };
         client.set_timeout(timeout)?;
+        Ok(client)
+    }
+
+    /// Connects from an address of this machine that is not the usual one.
+    ///
+    /// # Errors
+    /// Whatever the binding and connecting give.
+    pub fn connect_from(source: Ipv4Addr, addr: SocketAddr) -> io::Result<Self> {
+        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;
+        rustix::net::bind(&socket, &SocketAddr::from((source, 0)))?;
+        rustix::net::connect(&socket, &addr)?;
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        let client = Self { stream, buffer: Vec::new(), at: 0 };
+        client.set_timeout(TIMEOUT)?;
         Ok(client)
     }
 

@@ -20,6 +20,7 @@
 
 mod address;
 mod binary;
+mod cgroup;
 mod client;
 mod cluster;
 mod events;
@@ -27,6 +28,7 @@ mod haproxy;
 mod http;
 mod load;
 mod netns;
+mod own;
 mod pointsman;
 mod process;
 mod spawner;
@@ -35,13 +37,15 @@ mod wait;
 
 pub use address::{Address, Family};
 pub use binary::{Binary, find_in_path};
+pub use cgroup::{Cgroup, Quota};
 pub use client::{Client, Ending, Login, encode};
 pub use cluster::{Builder, Cluster, Failover, Group, Node};
 pub use events::{Event, Events};
 pub use haproxy::Haproxy;
 pub use http::http_get;
 pub use load::{Counts, Gap, Load, LoadBuilder, Verdict};
-pub use netns::{Partition, in_private_namespace, loopback_up, own_source};
+pub use netns::{Filter, Partition, in_private_namespace, loopback_up, own_source, shape};
+pub use own::{alone, raise_files};
 pub use pointsman::{Pointsman, PointsmanBuilder};
 pub use process::{Launch, Process};
 pub use rustix::process::Signal;

@@ -56,6 +56,75 @@ pub fn own_source(cluster: &Cluster, sentinel: &Node) -> Ipv4Addr {
     own
 }
 
+/// A rule of one's own for what goes to and from one port. Dropping it takes the rule away.
+#[derive(Debug)]
+pub struct Filter(String);
+
+impl Filter {
+    /// Drops every packet, silently.
+    ///
+    /// # Errors
+    /// In words: no private namespace, no `nft`, or it refused the rules.
+    pub fn drop_all(port: u16) -> Result<Self, String> {
+        Self::new(port, "drop")
+    }
+
+    /// Drops so many of a hundred packets, at random.
+    ///
+    /// # Errors
+    /// As [`drop_all`](Self::drop_all).
+    pub fn drop_some(port: u16, percent: u8) -> Result<Self, String> {
+        Self::new(port, &format!("numgen random mod 100 < {percent} drop"))
+    }
+
+    fn new(port: u16, verdict: &str) -> Result<Self, String> {
+        if !in_private_namespace() {
+            return Err("packets are dropped only in a network namespace of one's own".to_owned());
+        }
+        let table = format!("harness_filter_{port}");
+        let chain = "chain cut { type filter hook output priority 0; policy accept;";
+        nft(&format!(
+            "table inet {table} {{ {chain}\ntcp dport {port} {verdict}\ntcp sport {port} {verdict}\n}}\n}}\n"
+        ))?;
+        Ok(Self(table))
+    }
+}
+
+impl Drop for Filter {
+    fn drop(&mut self) {
+        if let Err(why) = nft(&format!("delete table inet {}\n", self.0)) {
+            eprintln!("a filter cannot be taken away: {why}");
+        }
+    }
+}
+
+/// Slows what goes to and from one port down to a rate such as `1mbit`, with packets of an ordinary size, until the namespace
+/// ends. Everything else goes past it.
+///
+/// # Errors
+/// In words: no private namespace, no `tc`, or a kernel without these disciplines.
+pub fn shape(port: u16, rate: &str) -> Result<(), String> {
+    if !in_private_namespace() {
+        return Err("the network is slowed down only in a network namespace of one's own".to_owned());
+    }
+    // The kernel's classes take their packets by the priority that a rule gives them.
+    let lines = [
+        "ip link set lo mtu 1500".to_owned(),
+        "tc qdisc add dev lo root handle 1: htb".to_owned(),
+        format!("tc class add dev lo parent 1: classid 1:3 htb rate {rate}"),
+        "tc qdisc add dev lo parent 1:3 pfifo limit 50".to_owned(),
+    ];
+    let rules = format!("tcp dport {port} meta priority set 1:3\ntcp sport {port} meta priority set 1:3\n");
+    nft(&format!(
+        "table inet harness_shape {{ chain c {{ type filter hook output priority 0; policy accept;\n{rules}}}\n}}\n"
+    ))?;
+    for line in lines {
+        let mut words = line.split(' ');
+        run(Command::new(words.next().unwrap_or_default()).args(words), "").map_err(|why| format!("{line}: {why}"))?;
+    }
+    Ok(())
+}
+
 /// Some servers cut off from everybody else. Dropping it heals the network.
 #[derive(Debug)]
 pub struct Partition(());

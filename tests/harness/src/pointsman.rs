@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::cluster::Cluster;
 use crate::http::http_get;
@@ -36,6 +37,7 @@ pub struct PointsmanBuilder<'a> {
     env: Vec<(String, String)>,
     by_flags: bool,
     wait: bool,
+    cgroup: Option<PathBuf>,
 }
 
 impl PointsmanBuilder<'_> {
@@ -95,6 +97,13 @@ impl PointsmanBuilder<'_> {
         self
     }
 
+    /// Starts it in a cgroup, so that it finds its bounds there.
+    #[must_use]
+    pub fn within(mut self, cgroup: &Cgroup) -> Self {
+        self.cgroup = Some(cgroup.processes());
+        self
+    }
+
     /// Does not wait until it is ready, for starts that are to stay unready.
     #[must_use]
     pub fn without_waiting(mut self) -> Self {
@@ -118,7 +127,16 @@ impl PointsmanBuilder<'_> {
         let services: Vec<_> = names.into_iter().map(|name| (name, self.cluster.address().port())).collect();
         let admin = self.cluster.address().port();
         let args = if self.by_flags { self.flags(&services, admin) } else { self.file(&folder, &services, admin) };
-        let launch = Launch { name, program: self.program.clone(), args, env: self.env.clone(), folder };
+        let (program, args) = match &self.cgroup {
+            // The shell enters the cgroup and becomes the program, which keeps its process id.
+            Some(processes) => {
+                let enter = ["-c".into(), "echo $$ > \"$0\" && exec \"$@\"".into(), processes.clone().into()];
+                let whole = enter.into_iter().chain([self.program.clone().into()]).chain(args);
+                (PathBuf::from("/bin/sh"), whole.collect())
+            }
+            None => (self.program.clone(), args),
+        };
+        let launch = Launch { name, program, args, env: self.env.clone(), folder };
         let pointsman = Pointsman { process: Process::start(&launch), services, admin };
         if self.wait {
             pointsman.wait_ready(READY);
@@ -202,6 +220,7 @@ impl Pointsman {
             env: Vec::new(),
             by_flags: false,
             wait: true,
+            cgroup: None,
         }
     }
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use crate::spawner;
 use crate::wait::wait_until;
@@ -115,6 +115,17 @@ impl Process {
             kill_process(Pid::from_child(&child), signal)
                 .unwrap_or_else(|error| panic!("cannot send {signal:?} to {}: {error}", self.name));
         }
+    }
+
+    /// Sets how many files it may open from now on.
+    ///
+    /// # Panics
+    /// If the system does not let us.
+    pub fn limit_files(&self, files: u64) {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        // It was started by us, so its hard limit is ours.
+        let limit = Rlimit { current: Some(files), maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(pid, Resource::Nofile, limit).unwrap_or_else(|error| panic!("prlimit on {}: {error}", self.name));
     }
 
     /// Waits until it ends by itself.

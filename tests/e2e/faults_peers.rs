@@ -1,0 +1,160 @@
+//! Clients and servers that misbehave: rows 22, 26, 28 and 29 of the table in `main.rs`.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Ending, encode, wait_until};
+
+use crate::{builder, metric, pointsman, vitals};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn small() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).start()
+}
+
+fn closed(pointsman: &harness::Pointsman, reason: &str) -> f64 {
+    let series = format!("pointsman_sessions_closed_total{{service=\"mymaster\",reason=\"{reason}\"}}");
+    metric(pointsman, &series).unwrap_or(0.0)
+}
+
+#[test]
+fn a_master_that_refuses_is_waited_for_and_then_given_up() {
+    let cluster = small();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"1500ms\"").start();
+    cluster.nodes()[0].kill();
+    let begin = Instant::now();
+    let (bytes, _) = pointsman.client().read_to_end().expect("an end, within the client's five seconds");
+    assert!(bytes.is_empty() && begin.elapsed() >= Duration::from_millis(1400), "{:?}", begin.elapsed());
+    wait_until("the end to be counted", PATIENCE, || {
+        closed(&pointsman, "hold_timeout") + closed(&pointsman, "dial_failed") == 1.0
+    });
+    let refused = metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"refused\"}");
+    assert!(refused >= Some(1.0), "{refused:?}");
+    // And when it is back within the hold, the client that waited is served.
+    let mut waiting = pointsman.client();
+    cluster.nodes()[0].restart();
+    waiting.set_timeout(PATIENCE).expect("a patient client");
+    if !waiting.cmd(&["PING"]).is_ok_and(|answer| answer.text() == Some("PONG")) {
+        wait_until("a client to be served again", PATIENCE, || {
+            pointsman.client().cmd(&["PING"]).is_ok_and(|answer| answer.text() == Some("PONG"))
+        });
+    }
+}
+
+#[test]
+fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
+    let cluster = small();
+    let pointsman = builder(&cluster).service_line("half_close_timeout = \"1s\"").start();
+    let mut client = pointsman.client();
+    let id = client.cmd(&["CLIENT", "ID"]).expect("CLIENT ID").int().expect("a number");
+    cluster.nodes()[0].ask(&["CLIENT", "KILL", "ID", &id.to_string()]).expect("CLIENT KILL");
+    let begin = Instant::now();
+    let (bytes, ending) = client.read_to_end().expect("its end");
+    assert_eq!((bytes.as_slice(), ending), (&b""[..], Ending::Fin));
+    wait_until("the session to be given up", PATIENCE, || closed(&pointsman, "half_close_timeout") == 1.0);
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}"), Some(0.0));
+    drop(client);
+}
+
+#[test]
+fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
+    let cluster = small();
+    let pointsman = pointsman(&cluster);
+    let value: Vec<u8> = (0..1_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut quick = pointsman.client();
+    assert!(quick.cmd(&[b"SET".as_slice(), b"large", &value]).expect("SET").is_ok());
+    let before = vitals::memory(&pointsman);
+    const SLOW: usize = 20;
+    const EACH: usize = 20;
+    let mut slow: Vec<Client> = (0..SLOW).map(|_| pointsman.client()).collect();
+    for client in &mut slow {
+        client.send(&encode(&["GET", "large"]).repeat(EACH)).expect("requests");
+    }
+    // Whatever the kernel takes has been taken when nothing moves any more.
+    let out = || metric(&pointsman, "pointsman_client_bytes_total{service=\"mymaster\",direction=\"out\"}");
+    let mut last = None;
+    wait_until("the readers to be stuck", PATIENCE, || {
+        harness::pause(Duration::from_millis(200));
+        let now = out();
+        std::mem::replace(&mut last, now) == now
+    });
+    assert!(last < Some((SLOW * EACH * value.len()) as f64), "they were not slow: {last:?}");
+    let grown = vitals::memory(&pointsman).saturating_sub(before);
+    assert!(grown < SLOW as u64 * 640 * 1024, "{grown} bytes for {SLOW} slow readers");
+    let begin = Instant::now();
+    assert_eq!(quick.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    // Nothing is lost: the first of them takes all it asked for.
+    let head = format!("${}\r\n", value.len());
+    for _ in 0..EACH {
+        assert_eq!(slow[0].read_exact(head.len()).expect("a header"), head.as_bytes());
+        assert!(slow[0].read_exact(value.len() + 2).expect("a value")[..value.len()] == value, "a value came changed");
+    }
+}
+
+#[test]
+fn who_connects_and_sends_nothing_is_closed_where_that_is_wanted_and_costs_little() {
+    let cluster = small();
+    let pointsman = builder(&cluster).service_line("first_byte_timeout = \"2s\"").start();
+    let mut speaking = pointsman.client();
+    assert_eq!(speaking.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    let before = vitals::memory(&pointsman);
+    let silent: Vec<Client> = (0..1000).map(|_| pointsman.client()).collect();
+    let grown = vitals::memory(&pointsman).saturating_sub(before);
+    assert!(grown < silent.len() as u64 * 16 * 1024, "{grown} bytes for {} sessions", silent.len());
+    wait_until("all of them to be closed", PATIENCE, || closed(&pointsman, "first_byte_timeout") == 1000.0);
+    assert_eq!(speaking.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    for client in silent {
+        let mut stream = client.stream();
+        assert_eq!(stream.read(&mut [0; 1]).expect("an end"), 0);
+        drop(stream.flush());
+    }
+}
+
+#[test]
+fn idle_clients_are_closed_where_that_is_wanted_and_blocked_and_subscribed_ones_are_not() {
+    let cluster = small();
+    let pointsman = builder(&cluster).service_line("client_idle_timeout = \"1s\"").start();
+    let (mut idle, mut blocked, mut subscribed) = (pointsman.client(), pointsman.client(), pointsman.client());
+    assert_eq!(idle.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    assert_eq!(subscribed.cmd(&["SUBSCRIBE", "news"]).expect("SUBSCRIBE").items().len(), 3);
+    blocked.send(&encode(&["BLPOP", "queue", "0"])).expect("BLPOP");
+    let begin = Instant::now();
+    let (_, ending) = idle.read_to_end().expect("the idle one's end");
+    assert!(ending == Ending::Fin && begin.elapsed() >= Duration::from_millis(700), "{:?}", begin.elapsed());
+    wait_until("three times as long", PATIENCE, || begin.elapsed() > Duration::from_secs(3));
+    let node = &cluster.nodes()[0];
+    assert_eq!(node.ask(&["PUBLISH", "news", "x"]).expect("PUBLISH").int(), Some(1));
+    assert_eq!(subscribed.read_value().expect("a message").items()[2].text(), Some("x"));
+    node.ask(&["LPUSH", "queue", "y"]).expect("LPUSH");
+    assert_eq!(blocked.read_value().expect("an item").items()[1].text(), Some("y"));
+    assert_eq!(closed(&pointsman, "idle_timeout"), 1.0);
+}
+
+#[test]
+fn the_time_of_commands_and_dials_is_measured() {
+    let cluster = small();
+    let pointsman = pointsman(&cluster);
+    let mut client = pointsman.client();
+    for _ in 0..640 {
+        assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    }
+    // Slow enough to be told from the others: one of 32 in a row is measured.
+    let slow = "local e = redis.call('TIME'); local t = e[1] * 1000000 + e[2]; repeat e = redis.call('TIME') until \
+                e[1] * 1000000 + e[2] > t + 70000; return 1";
+    for _ in 0..32 {
+        assert_eq!(client.cmd(&["EVAL", slow, "0"]).expect("EVAL").int(), Some(1));
+    }
+    let of = |name: &str| metric(&pointsman, &format!("pointsman_{name}")).unwrap_or_else(|| panic!("no {name}"));
+    let count = of("command_duration_seconds_count{service=\"mymaster\"}");
+    assert!((20.0..=22.0).contains(&count), "{count}");
+    let below = of("command_duration_seconds_bucket{service=\"mymaster\",le=\"0.065536\"}");
+    assert!(count - below >= 1.0 && below >= 1.0, "{below} of {count}");
+    assert!(of("command_duration_seconds_sum{service=\"mymaster\"}") > 0.07);
+    assert_eq!(of("dial_duration_seconds_count{service=\"mymaster\"}"), 1.0);
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(status.contains("command_p99_us") && status.contains("dial_p50_us"), "{status}");
+}

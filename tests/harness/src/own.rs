@@ -1,0 +1,66 @@
+//! A test in a process and a network namespace of its own.
+//!
+//! Some tests need a network that they may hurt, or ten thousand file descriptors that their neighbours shall not miss. A
+//! process with threads does not enter another namespace, and the test runner has threads. So such a test starts the runner
+//! again under `unshare --net`, with its own name as the only test, and takes the outcome for its own.
+
+use std::process::{Command, Stdio};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::binary::find_in_path;
+use crate::netns::loopback_up;
+
+const INSIDE: &str = "HARNESS_ALONE";
+
+/// Whether the caller is to go on: `true` in a process and namespace of its own. Otherwise the test has been run there and
+/// has passed, or nobody can make a namespace here, which is said on the standard error.
+///
+/// `test` is the whole name of the test that calls this, as the runner lists it.
+///
+/// # Panics
+/// If the test fails inside.
+#[must_use]
+#[track_caller]
+pub fn alone(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
+        loopback_up().expect("a loopback interface");
+        return true;
+    }
+    // Root needs no more than a network; others become root of a user namespace, where the kernel lets them.
+    let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
+    let unshare = find_in_path("unshare");
+    let works = |way: &&&[&str]| {
+        let Some(unshare) = &unshare else { return false };
+        let mut trial = Command::new(unshare);
+        trial.args(**way).arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        trial.status().is_ok_and(|status| status.success())
+    };
+    let (Some(unshare), Some(way)) = (&unshare, ways.iter().find(works)) else {
+        eprintln!("{test} needs a network namespace of its own, which nobody can make here: NOT TESTED");
+        return false;
+    };
+    let own = std::env::current_exe().expect("the path of this program");
+    let output = Command::new(unshare)
+        .args(*way)
+        .arg("--")
+        .arg(own)
+        .args([test, "--exact", "--nocapture"])
+        .env(INSIDE, test)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the test runner, started again");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "inside its namespace it failed:\n{said}");
+    assert!(said.contains("1 passed"), "no test is called {test}:\n{said}");
+    false
+}
+
+/// Raises the number of files that this process may open as far as it goes, and returns it.
+#[must_use]
+pub fn raise_files() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it cannot be raised it stays as it is, which the caller is told.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
