@@ -37,7 +37,8 @@ fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
     let allowed: usize = String::from_utf8_lossy(&allowed).trim().parse().unwrap_or(1_000_000);
     let many = ((allowed.saturating_sub(1200)) / 2).min(10_000);
     let cluster = Cluster::builder().redis_line("maxclients 12000").start();
-    let pointsman = builder(&cluster).lines(&format!("[process]\nmax_connections = {many}")).start();
+    let process = format!("[process]\nmax_connections = {many}");
+    let pointsman = builder(&cluster).service_line("sessions = \"close\"").lines(&process).start();
     let own = harness::raise_files();
     assert!(own > many + 500, "this process may open {own} files");
     let mut clients: Vec<Client> = (0..many).map(|_| pointsman.client()).collect();

@@ -45,18 +45,22 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
 #[test]
 fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
     let cluster = small();
-    let pointsman = builder(&cluster).service_line("half_close_timeout = \"1s\"").start();
-    let mut client = pointsman.client();
-    let id = client.cmd(&["CLIENT", "ID"]).expect("CLIENT ID").int().expect("a number");
-    cluster.nodes()[0].ask(&["CLIENT", "KILL", "ID", &id.to_string()]).expect("CLIENT KILL");
-    let begin = Instant::now();
-    let (bytes, ending) = client.read_to_end().expect("its end");
-    assert_eq!((bytes.as_slice(), ending), (&b""[..], Ending::Fin));
-    wait_until("the session to be given up", PATIENCE, || closed(&pointsman, "half_close_timeout") == 1.0);
-    let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(10), "{took:?}");
-    assert_eq!(metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}"), Some(0.0));
-    drop(client);
+    // A session that could be carried over is closed at once when its server let it go; one that could not has a half-close.
+    for (sessions, reason, least) in [("carry", "upstream_closed", 0), ("close", "half_close_timeout", 900)] {
+        let lines = format!("half_close_timeout = \"1s\"\nsessions = \"{sessions}\"");
+        let pointsman = builder(&cluster).service_line(&lines).start();
+        let mut client = pointsman.client();
+        let id = client.cmd(&["CLIENT", "ID"]).expect("CLIENT ID").int().expect("a number");
+        cluster.nodes()[0].ask(&["CLIENT", "KILL", "ID", &id.to_string()]).expect("CLIENT KILL");
+        let begin = Instant::now();
+        let (bytes, ending) = client.read_to_end().expect("its end");
+        assert_eq!((bytes.as_slice(), ending), (&b""[..], Ending::Fin));
+        wait_until("the session to be given up", PATIENCE, || closed(&pointsman, reason) == 1.0);
+        let took = begin.elapsed();
+        assert!(took >= Duration::from_millis(least) && took < Duration::from_secs(10), "{sessions}: {took:?}");
+        assert_eq!(metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}"), Some(0.0));
+        drop(client);
+    }
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
     assert!(grown < SLOW as u64 * 640 * 1024, "{grown} bytes for {SLOW} slow readers");
     let begin = Instant::now();
     assert_eq!(quick.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
-    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
     // Nothing is lost: the first of them takes all it asked for.
     let head = format!("${}\r\n", value.len());
     for _ in 0..EACH {
