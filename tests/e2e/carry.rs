@@ -200,3 +200,34 @@ fn at_the_end_of_a_hold_a_request_is_refused_and_an_idle_client_hears_nothing() 
     let (bytes, ending) = idle.read_to_end().expect("an end");
     assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
 }
+
+#[test]
+fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhile() {
+    // Two descriptors a session here, one with the server; the limit of a container is often no higher.
+    let count: u32 = std::env::var("POINTSMAN_IDLE_SESSIONS").map_or(2000, |count| count.parse().expect("a number"));
+    let limit = u64::from(count) + 1000;
+    let old = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let new = rustix::process::Rlimit { current: old.current.map(|it| it.max(limit)), maximum: old.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, new).expect("room for the clients");
+    let cluster = Cluster::builder().user(USER).redis_line("maxclients 20000").start();
+    let pointsman = pointsman(&cluster);
+    let mut clients: Vec<Member> = (0..count as usize).map(|number| Member::join(&pointsman, number)).collect();
+    cluster.begin_failover_of("mymaster");
+    let generation = || metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}");
+    wait_until("the commit", PATIENCE, || generation() >= Some(2.0));
+    let commit = Instant::now();
+    let mut slowest = Duration::ZERO;
+    wait_until("all of them", PATIENCE, || {
+        let asked = Instant::now();
+        assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
+        slowest = slowest.max(asked.elapsed());
+        carried(&pointsman) >= f64::from(count)
+    });
+    let took = commit.elapsed();
+    println!("{count} idle sessions: carried in {took:?}, slowest probe {slowest:?}");
+    assert!(slowest < Duration::from_secs(1), "a probe took {slowest:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    for client in clients.iter_mut().step_by(97) {
+        client.ask().expect("an answer, as who it was");
+    }
+}

@@ -15,8 +15,8 @@ use crate::close::Reason;
 use crate::end::End;
 use crate::scratch;
 
-/// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to answer; redis-py, go-redis,
-/// redis-rs and others try again after it by themselves.
+/// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to answer; redis-py and
+/// go-redis try again after it by themselves.
 const NO_MASTER: &str = "LOADING No master is known at present. This request was not forwarded and can be tried again.";
 
 /// Why nothing was forwarded: no replica. The prefix is Redis's for a replica that may not answer (`redis:src/server.c`,

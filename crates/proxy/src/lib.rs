@@ -67,6 +67,10 @@ mod worker;
 #[cfg(test)]
 mod bulk_tests;
 #[cfg(test)]
+mod carry_property_tests;
+#[cfg(test)]
+mod carry_testing;
+#[cfg(test)]
 mod carry_tests;
 #[cfg(test)]
 mod churn_tests;

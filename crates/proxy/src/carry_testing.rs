@@ -1,0 +1,173 @@
+//! A model of the server, for the property that nobody notices: what one connection is, and what all servers have executed.
+//!
+//! The same model plays the servers and says what their answers must have been: if a session arrives anywhere as somebody
+//! else, the two differ.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// One connection, as the server keeps it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Connection {
+    db: u32,
+    user: String,
+    name: String,
+    resp3: bool,
+    queue: Option<Vec<Vec<String>>>,
+    watching: bool,
+    /// A transaction changed it, in an answer that nobody looks into.
+    doubtful: bool,
+}
+
+impl Connection {
+    /// Whether nothing stands against carrying it.
+    pub(crate) fn is_free(&self) -> bool {
+        self.queue.is_none() && !self.watching && !self.doubtful
+    }
+
+    /// The answer to a command; the numbers it executes go into `log`.
+    pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        if let Some(queue) = &mut self.queue
+            && !matches!(words[0], "EXEC" | "DISCARD" | "RESET" | "MULTI" | "WATCH" | "AUTH" | "HELLO")
+        {
+            queue.push(command.to_vec());
+            return "+QUEUED\r\n".to_owned();
+        }
+        match words[..] {
+            ["WHO", number] => {
+                log.push(number.parse().unwrap());
+                let Self { db, user, name, resp3, .. } = self;
+                let text = format!("{number} {db} {user} {name} {resp3}");
+                format!("${}\r\n{text}\r\n", text.len())
+            }
+            ["PING"] => "+PONG\r\n".to_owned(),
+            ["SELECT", db] => match db.parse() {
+                Ok(db @ 0..16) => ok(self.db = db),
+                _ => "-ERR DB index is out of range\r\n".to_owned(),
+            },
+            ["AUTH", _, "wrong"] => "-WRONGPASS invalid\r\n".to_owned(),
+            ["AUTH", user, _] => ok(user.clone_into(&mut self.user)),
+            ["CLIENT", "SETNAME", name] => ok(name.clone_into(&mut self.name)),
+            ["HELLO", proto] => {
+                self.resp3 = proto == "3";
+                if self.resp3 { "%1\r\n+proto\r\n:3\r\n".to_owned() } else { "*2\r\n+proto\r\n:2\r\n".to_owned() }
+            }
+            ["MULTI"] if self.queue.is_none() => ok(self.queue = Some(Vec::new())),
+            ["WATCH", _] if self.queue.is_none() => ok(self.watching = true),
+            ["UNWATCH"] => ok(self.watching = false),
+            ["RESET"] => {
+                *self = Self::default();
+                "+RESET\r\n".to_owned()
+            }
+            ["EXEC"] if self.queue.is_some() => {
+                let queue = self.queue.take().unwrap_or_default();
+                self.watching = false;
+                self.doubtful |= queue.iter().any(|command| matches!(command[0].as_str(), "SELECT" | "CLIENT"));
+                let answers: String = queue.iter().map(|command| self.answer(command, log)).collect();
+                format!("*{}\r\n{answers}", queue.len())
+            }
+            ["DISCARD"] if self.queue.is_some() => {
+                self.queue = None;
+                ok(self.watching = false)
+            }
+            _ => "-ERR not like this\r\n".to_owned(),
+        }
+    }
+}
+
+fn ok((): ()) -> String {
+    "+OK\r\n".to_owned()
+}
+
+/// What all servers have executed, in order: they replicate without loss.
+pub(crate) type Log = Arc<Mutex<Vec<u32>>>;
+
+/// A server that can die and come back.
+pub(crate) struct Server {
+    pub(crate) addr: SocketAddr,
+    dead: Arc<AtomicBool>,
+    connections: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Server {
+    pub(crate) fn start(log: &Log) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (dead, connections) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
+        let server = Self { addr, dead: Arc::clone(&dead), connections: Arc::clone(&connections) };
+        let log = Arc::clone(log);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if Arc::strong_count(&dead) == 1 {
+                    return;
+                }
+                if !dead.load(Ordering::SeqCst) {
+                    connections.lock().unwrap().push(stream.try_clone().unwrap());
+                    let log = Arc::clone(&log);
+                    thread::spawn(move || serve(stream, &log));
+                }
+            }
+        });
+        server
+    }
+
+    pub(crate) fn kill(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        for stream in self.connections.lock().unwrap().drain(..) {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    }
+
+    pub(crate) fn revive(&self) {
+        self.dead.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        self.dead = Arc::default();
+        // The accepting thread finds that nobody else holds its flag.
+        drop(TcpStream::connect(self.addr));
+    }
+}
+
+fn serve(mut stream: TcpStream, log: &Log) {
+    let (mut connection, mut buffer) = (Connection::default(), Vec::new());
+    let mut chunk = [0; 512];
+    while let Ok(read @ 1..) = stream.read(&mut chunk) {
+        buffer.extend_from_slice(&chunk[..read]);
+        while let Some((command, len)) = parse(&buffer) {
+            buffer.drain(..len);
+            let answer = connection.answer(&command, &mut log.lock().unwrap());
+            if stream.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// A whole command and its length.
+fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let mut at = text.find("\r\n")? + 2;
+    let count: usize = text[1..at - 2].parse().unwrap();
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let end = at + text[at..].find("\r\n")? + 2;
+        let len: usize = text[at + 1..end - 2].parse().unwrap();
+        words.push(text.get(end..end + len)?.to_owned());
+        at = end + len + 2;
+        text.get(..at)?;
+    }
+    Some((words, at))
+}
+
+pub(crate) fn encode(command: &[String]) -> String {
+    let words: String = command.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{words}", command.len())
+}
