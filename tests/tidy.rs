@@ -36,6 +36,7 @@ const PURE: &[&str] = &[
     "crates/sentinel/src/notice.rs",
     "crates/sentinel/src/questions.rs",
     "crates/sentinel/src/reply.rs",
+    "crates/sentinel/src/roster/",
     "crates/sentinel/src/tidings.rs",
     "crates/sentinel/src/timers.rs",
     "crates/sentinel/src/types.rs",

@@ -147,11 +147,17 @@ impl PoolWriter {
         &self.pool
     }
 
+    /// The master that may stand in, if it may and there is one.
+    #[must_use]
+    pub fn master(&self) -> Option<Arc<Target>> {
+        self.pool.stand_in().and_then(|route| route.current())
+    }
+
     /// Makes exactly these the members. To be called again whenever the master's points have moved, because the master may
     /// stand in. Whoever is on a target that is none of these is asked to leave.
     pub fn publish(&mut self, members: Vec<Destination>) {
         let members: Vec<Arc<Target>> = members.into_iter().map(|it| self.target(it)).collect();
-        let master = self.pool.stand_in().filter(|_| members.is_empty()).and_then(|route| route.current());
+        let master = self.master().filter(|_| members.is_empty());
         let instead = master.map(|master| self.beside(&master));
         for target in &self.known {
             let wanted = members.iter().chain(&instead).any(|it| Arc::ptr_eq(it, target));

@@ -49,7 +49,7 @@ pub(crate) struct Keeper {
 #[derive(Debug)]
 pub(crate) enum Song {
     /// A probe was answered, or was not.
-    Probed { probe: Probe, denied: Option<Denied> },
+    Probed { probe: Box<Probe>, denied: Option<Denied> },
     /// The idle connection ended by itself.
     Ended,
 }
@@ -134,7 +134,7 @@ impl Canary {
                 (Err(ProbeFailure::Denied), Some(denied))
             }
         };
-        Song::Probed { probe: Probe { asked_at: asked_at.into_std(), outcome }, denied }
+        Song::Probed { probe: Box::new(Probe { asked_at: asked_at.into_std(), outcome }), denied }
     }
 
     /// Asks. The time that comes with the outcome is that of the question which it answers, or which nobody answered.
@@ -170,7 +170,8 @@ impl Canary {
                 Err(trouble) => return (now, Err(trouble)),
             }
             if let (Verify::Tcp, Some(perch)) = (verify, &self.perch) {
-                let report = Report { dialled: perch.dialled(), role: Role::Unknown, pong: false, lineage: None };
+                let (dialled, role) = (perch.dialled(), Role::Unknown);
+                let report = Report { dialled, role, pong: false, offset: None, lineage: None };
                 return (now, Ok(report));
             }
         }

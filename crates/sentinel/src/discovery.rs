@@ -19,10 +19,11 @@ use crate::group::Group;
 use crate::handle::{Handle, Heartbeat, Reach};
 use crate::learnt::usable;
 use crate::link::{LinkId, What};
-use crate::links::{Key, Links, Wish};
-use crate::questions::Round;
+use crate::links::{Key, Links, Wish, describe};
+use crate::questions::{Round, trouble_of};
 use crate::resolve::Resolver;
 use crate::seeds::Seed;
+use crate::yard::Replicas;
 use crate::{Event, MyId, NodeAddr, Rules};
 
 /// Messages on their way to the loop. A peer that floods waits here, and so stops being read.
@@ -59,6 +60,8 @@ pub struct Watch {
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
     /// What is moved.
     pub points: Points,
+    /// The replicas for readers, if there are readers.
+    pub replicas: Option<Replicas>,
 }
 
 /// Timeouts of the sentinel connections.
@@ -149,7 +152,7 @@ impl Discovery {
                 resolver: resolver.clone(),
             });
             let rules = (watch.rules, watch.sentinels.len());
-            groups.push(Group::new(number, &watch.name, watch.points, rules, keeper, out.clone()));
+            groups.push(Group::new(number, &watch.name, (watch.points, watch.replicas), rules, keeper, out.clone()));
         }
         let bell = Arc::new(Notify::new());
         let handles: Vec<Handle> = groups
@@ -220,6 +223,9 @@ impl Discovery {
             if handle.take_hint() {
                 group.step(Event::Hint, &self.links);
             }
+            if handle.take_readers_hint() {
+                group.hinted_by_a_reader();
+            }
             if let Some(order) = handle.take_order() {
                 group.step(order, &self.links);
                 // Whoever gave it waits to see it.
@@ -234,7 +240,7 @@ impl Discovery {
             Incoming::Canary(number, node, song) => {
                 let Some(group) = self.groups.get_mut(number) else { return };
                 match song {
-                    Song::Probed { probe, denied } => group.probed(node, probe, denied, &self.links),
+                    Song::Probed { probe, denied } => group.probed(node, *probe, denied, &self.links),
                     Song::Ended => group.step(Event::CanaryLost { node }, &self.links),
                 }
             }
@@ -368,27 +374,4 @@ impl Discovery {
         }
         self.links.reconcile(&wishes);
     }
-}
-
-fn trouble_of(round: &Round, master: &str) -> Option<String> {
-    match round {
-        Round::View { .. } | Round::Torn => None,
-        Round::UnknownName => {
-            Some(format!("it watches no master named {master}: check `name`, or that sentinel's configuration"))
-        }
-        Round::Denied(denied) => Some(denied.to_string()),
-        Round::Malformed(what) => Some((*what).to_owned()),
-    }
-}
-
-/// The error with its causes, on one line.
-pub(crate) fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

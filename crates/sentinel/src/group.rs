@@ -21,6 +21,7 @@ use crate::learnt::{AddressMap, Learnt};
 use crate::links::Links;
 use crate::questions::Peer;
 use crate::seen::{Counts, Seen, SeenMaster, SeenNode, SeenSentinel};
+use crate::yard::{Replicas, Yard};
 use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
 
 struct Canary {
@@ -34,6 +35,8 @@ pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     machine: Machine,
     points: Points,
+    /// The readers' side, where there is one.
+    yard: Option<Yard>,
     /// How long the points may be believed after a look at everything: what the machine calls a stall.
     trust: Duration,
     keeper: Arc<Keeper>,
@@ -54,7 +57,7 @@ impl Group {
     pub(crate) fn new(
         number: usize,
         name: &Arc<str>,
-        points: Points,
+        (points, replicas): (Points, Option<Replicas>),
         (rules, seeds): (Rules, usize),
         keeper: Keeper,
         out: mpsc::Sender<Incoming>,
@@ -75,6 +78,7 @@ impl Group {
             quorum: machine.quorum(),
             sentinels: Vec::new(),
             nodes: Vec::new(),
+            replicas: None,
             failovers: Vec::new(),
             counts: Counts::default(),
         };
@@ -83,6 +87,7 @@ impl Group {
             name,
             machine,
             points,
+            yard: replicas.map(Yard::new),
             trust,
             keeper,
             canaries: BTreeMap::new(),
@@ -119,6 +124,7 @@ impl Group {
             self.perform(action, links);
         }
         self.chronicle.after(heard_at, &self.machine);
+        self.turn_the_yard();
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
         self.canaries.retain(|addr, _| wanted.contains(addr));
@@ -135,6 +141,26 @@ impl Group {
     /// after a stall of the process the machine has to shut the gate first.
     pub(crate) fn vouch(&mut self, looked: Moment) {
         self.points.vouch(looked, self.trust);
+        if let Some(yard) = &mut self.yard {
+            yard.vouch(looked, self.trust);
+        }
+    }
+
+    /// Brings the replicas for readers in line with what is known now.
+    fn turn_the_yard(&mut self) {
+        if let Some(yard) = &mut self.yard {
+            yard.turn(Instant::now(), &self.name, &self.machine);
+        }
+    }
+
+    /// A reader's session noticed something: says nothing about the master, so the replicas alone are asked.
+    pub(crate) fn hinted_by_a_reader(&mut self) {
+        let members = self.yard.as_mut().map(|yard| yard.hinted(Instant::now())).unwrap_or_default();
+        for member in members {
+            if let Some(canary) = self.canaries.get(&member) {
+                canary.ask.notify_one();
+            }
+        }
     }
 
     /// A canary's answer, with what it was refused.
@@ -215,6 +241,9 @@ impl Group {
     fn commit(&mut self, commit: Commit, links: &Links) {
         let (name, run_id) = (commit.addr.to_string().into(), commit.run_id.clone());
         let destination = Destination { addr: commit.dialled, name, epoch: commit.epoch, run_id };
+        if let Some(yard) = &mut self.yard {
+            yard.bar(commit.dialled);
+        }
         let target = if commit.held { self.points.commit_held(destination) } else { self.points.commit(destination) };
         // Everything else comes after the move: nobody waits for the books.
         let swapped_at = Instant::now();
@@ -239,6 +268,7 @@ impl Group {
     /// What is looked at now and then: whether a session has reached the master in force.
     pub(crate) fn look(&mut self, links: &Links) {
         self.chronicle.note_first_session(&self.name, &mut self.hush);
+        self.turn_the_yard();
         self.publish(links);
     }
 
@@ -249,7 +279,12 @@ impl Group {
             Note::Split => counts.splits += 1,
             Note::LineageBroken => counts.lineage_broken += 1,
             Note::HoldExpired => counts.holds_expired += 1,
-            Note::Stalled => counts.stalls += 1,
+            Note::Stalled => {
+                counts.stalls += 1;
+                if let Some(yard) = &mut self.yard {
+                    yard.wake(Instant::now());
+                }
+            }
             Note::HoldsExhausted | Note::Minority | Note::Rebooted => {}
         }
         // A stale view comes with every poll of a stale sentinel; all others come once for what they tell of.
@@ -316,6 +351,7 @@ impl Group {
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
+            replicas: self.yard.as_ref().map(Yard::seen),
             failovers: self.chronicle.failovers().to_vec(),
             counts: self.counts,
         }));

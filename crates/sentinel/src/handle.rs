@@ -25,6 +25,7 @@ pub(crate) struct Reach {
 pub struct Handle {
     seen: Arc<ArcSwap<Seen>>,
     hinted: Arc<AtomicBool>,
+    hinted_by_a_reader: Arc<AtomicBool>,
     /// The latest order that discovery has not taken yet: a newer one replaces it.
     order: Arc<Mutex<Option<Event>>>,
     switching: Arc<AtomicBool>,
@@ -34,8 +35,8 @@ pub struct Handle {
 
 impl Handle {
     pub(crate) fn new(seen: Arc<ArcSwap<Seen>>, reach: Reach, bell: Arc<Notify>) -> Self {
-        let (hinted, switching) = (Arc::default(), Arc::default());
-        Self { seen, hinted, order: Arc::default(), switching, reach: Arc::new(reach), bell }
+        let (hinted, hinted_by_a_reader, switching) = (Arc::default(), Arc::default(), Arc::default());
+        Self { seen, hinted, hinted_by_a_reader, order: Arc::default(), switching, reach: Arc::new(reach), bell }
     }
 
     pub(crate) fn reach(&self) -> &Reach {
@@ -82,6 +83,18 @@ impl Handle {
         if !self.hinted.swap(true, Ordering::AcqRel) {
             self.bell.notify_one();
         }
+    }
+
+    /// The same of a session on a replica. The replicas are asked again; the master is not suspected for it.
+    pub fn hint_by_a_reader(&self) {
+        if !self.hinted_by_a_reader.swap(true, Ordering::AcqRel) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Whether a reader hinted since the last call.
+    pub(crate) fn take_readers_hint(&self) -> bool {
+        self.hinted_by_a_reader.load(Ordering::Relaxed) && self.hinted_by_a_reader.swap(false, Ordering::AcqRel)
     }
 
     /// Whether it was hinted since the last call.

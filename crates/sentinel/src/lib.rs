@@ -26,12 +26,14 @@ mod perch;
 mod questions;
 mod reply;
 mod resolve;
+mod roster;
 mod seeds;
 mod seen;
 mod switchover;
 mod tidings;
 mod timers;
 mod types;
+mod yard;
 
 pub use auth::{Credentials, Denied};
 pub use discovery::{Discovery, Timeouts, Watch};
@@ -41,7 +43,9 @@ pub use machine::{
 };
 pub use notice::Notice;
 pub use resolve::Resolver;
-pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenSentinel};
+pub use roster::{Lag, Standing};
+pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenReplica, SeenReplicas, SeenSentinel};
 pub use switchover::{Limits, Outcome, Reason, Told, switchover};
-pub use timers::{Minority, Rules, Verify};
+pub use timers::{Minority, ReplicaRules, Rules, Verify};
 pub use types::{Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View};
+pub use yard::Replicas;

@@ -256,3 +256,15 @@ fn names_of(names: &[Arc<str>], wish: &Wish) -> Vec<Arc<str>> {
     let asked: BTreeSet<&Arc<str>> = wish.groups.iter().filter_map(|group| names.get(*group)).collect();
     asked.into_iter().map(Arc::clone).collect()
 }
+
+/// The error with its causes, on one line.
+pub(crate) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -65,6 +65,8 @@ pub(crate) const CHANNELS: &[&str] = &[
     "+convert-to-slave",
     "+fix-slave-config",
     "+slave",
+    "+slave-reconf-sent",
+    "+slave-reconf-inprog",
     "+slave-reconf-done",
     "+reboot",
     "+sentinel",

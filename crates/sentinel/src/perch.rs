@@ -156,7 +156,8 @@ fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<Report
         (Some(server), Some(replication)) => read_lineage(server, replication),
         _ => None,
     };
-    Ok(Report { dialled, role, pong, lineage })
+    let offset = replies.get(1).filter(|_| verify == Verify::Role).and_then(read_offset);
+    Ok(Report { dialled, role, pong, offset, lineage })
 }
 
 fn read_role(reply: &Reply) -> Role {
@@ -172,6 +173,13 @@ fn read_role(reply: &Reply) -> Role {
         }
         _ => Role::Unknown,
     }
+}
+
+/// The offset that `ROLE` gives: the second element of a master's answer, the fifth of a replica's (-1 while it has none).
+fn read_offset(reply: &Reply) -> Option<u64> {
+    let items = reply.list()?;
+    let at = if items.first().and_then(Reply::text) == Some("master") { 1 } else { 4 };
+    u64::try_from(items.get(at)?.number()?).ok()
 }
 
 fn read_lineage(server: &str, replication: &str) -> Option<Lineage> {
@@ -210,7 +218,7 @@ mod tests {
             ),
         ];
         let report = read(&replies, Verify::Role, dialled()).expect("a report");
-        assert!(report.pong && report.role == Role::Master);
+        assert!(report.pong && report.role == Role::Master && report.offset == Some(3));
         let lineage = report.lineage.expect("lineage");
         assert_eq!((&*lineage.run_id, &*lineage.replid2, lineage.offset, lineage.second_offset), ("abc", "y", 42, -1));
     }
@@ -238,6 +246,7 @@ mod tests {
         ]);
         let master = NodeAddr { host: "10.0.0.1".into(), port: 6379 };
         assert_eq!(read_role(&role), Role::Replica { master, connected: true });
+        assert_eq!(read_offset(&role), Some(9));
         let replies = [text("PONG"), Reply::Error("NOPERM no permissions to run the 'role' command".into())];
         assert!(read(&replies, Verify::Role, dialled()).expect_err("refused").to_string().contains("+role"));
     }

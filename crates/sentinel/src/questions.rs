@@ -146,6 +146,18 @@ fn replica(reply: &Reply) -> Option<ReplicaView> {
     Some(ReplicaView { addr, healthy: !bad && linked && role })
 }
 
+/// What is wrong with a round about `master`, for people.
+pub(crate) fn trouble_of(round: &Round, master: &str) -> Option<String> {
+    match round {
+        Round::View { .. } | Round::Torn => None,
+        Round::UnknownName => {
+            Some(format!("it watches no master named {master}: check `name`, or that sentinel's configuration"))
+        }
+        Round::Denied(denied) => Some(denied.to_string()),
+        Round::Malformed(what) => Some((*what).to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

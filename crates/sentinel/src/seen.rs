@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::roster::{Lag, Standing};
 use crate::{Basis, Epoch, MyId, NodeAddr, Probe, Story};
 
 /// How many failovers are remembered.
@@ -37,6 +38,8 @@ pub struct Seen {
     pub sentinels: Vec<SeenSentinel>,
     /// Every redis node under observation.
     pub nodes: Vec<SeenNode>,
+    /// The replicas that readers may be sent to; `None` where nobody asked for any.
+    pub replicas: Option<SeenReplicas>,
     /// The last commits, oldest first.
     pub failovers: Vec<Failover>,
     /// Events counted since the start.
@@ -91,6 +94,34 @@ pub struct SeenNode {
     pub probe: Option<Probe>,
     /// Why it refuses our questions, for people.
     pub problem: Option<String>,
+}
+
+/// The readers' side.
+#[derive(Debug, Clone)]
+pub struct SeenReplicas {
+    /// How many replicas readers may be sent to; `None` before that is known.
+    pub eligible: Option<usize>,
+    /// The master serves readers while there is none.
+    pub stands_in: bool,
+    /// Every replica that is listed, or was a moment ago.
+    pub replicas: Vec<SeenReplica>,
+    /// Times a replica was put out.
+    pub ejections: u64,
+    /// Times one that had been put out came back.
+    pub readmissions: u64,
+}
+
+/// One replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenReplica {
+    /// As announced.
+    pub addr: NodeAddr,
+    /// Whether readers may be sent there, and if not, why.
+    pub standing: Standing,
+    /// How far it was behind when it last answered.
+    pub lag: Lag,
+    /// Readers that are on it now.
+    pub sessions: usize,
 }
 
 /// One move of the points.

@@ -88,6 +88,29 @@ impl Default for Rules {
     }
 }
 
+/// The rules by which replicas are let in to serve readers, and put out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaRules {
+    /// A replica this many bytes behind is put out, and comes back at half of it; 0 for however many.
+    pub max_lag_bytes: u64,
+    /// The same in time; zero for however long.
+    pub max_lag: Duration,
+    /// A replica whose last answer is to a question older than this is put out.
+    pub unanswered: Duration,
+    /// Who was out has to be sound for this long without a break.
+    pub readmit: Duration,
+    /// For how long after the master was in question the links to it, and what sentinels say of them, count for nothing.
+    pub settle: Duration,
+}
+
+impl Default for ReplicaRules {
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        let max_lag_bytes = 64 * 1024 * 1024;
+        Self { max_lag_bytes, max_lag: ms(10_000), unanswered: ms(3000), readmit: ms(2000), settle: ms(2000) }
+    }
+}
+
 /// Pauses between attempts to verify a claimed master: short at first, because a promotion takes about 2 ms, then up to
 /// 200 ms.
 #[must_use]

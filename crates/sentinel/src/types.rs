@@ -155,6 +155,9 @@ pub struct Report {
     pub role: Role,
     /// It answered PING with PONG. `LOADING`, `MASTERDOWN` and the like are no PONG.
     pub pong: bool,
+    /// From `ROLE`: bytes of the replication stream that a master has written or a replica has applied; `None` where it gives
+    /// none, as a replica does before its first synchronisation.
+    pub offset: Option<u64>,
     /// From `INFO`, where the credentials allow it.
     pub lineage: Option<Lineage>,
 }

@@ -17,8 +17,8 @@ use super::Patient;
 use super::observed::{NoAnswer, Observed, ObservedNode, ObservedSentinel};
 use super::read::{self, REPLIES};
 use crate::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
-use crate::discovery::describe;
 use crate::link::{LinkError, hello};
+use crate::links::describe;
 use crate::perch::{Perch, Trouble};
 use crate::resolve::{Lookup, Resolver, is_usable, leads_back};
 use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
@@ -183,7 +183,7 @@ async fn ask_node(addr: NodeAddr, patient: Arc<Patient>, resolver: Resolver) -> 
         Err((dialled, why)) => return ObservedNode { addr, dialled, answer: Err(why) },
     };
     let answer = if patient.verify == Verify::Tcp {
-        Ok(Report { dialled: reached, role: Role::Unknown, pong: false, lineage: None })
+        Ok(Report { dialled: reached, role: Role::Unknown, pong: false, offset: None, lineage: None })
     } else {
         let mut perch = Perch::new(conn, reached);
         match tokio::time::timeout(ANSWERS, perch.ask(patient.verify, patient.auth.as_ref())).await {

@@ -27,7 +27,13 @@ fn role_of(number: u8) -> Role {
 }
 
 fn report(number: u8) -> Report {
-    Report { dialled: place(number), role: role_of(number), pong: true, lineage: Some(Lineage::default()) }
+    Report {
+        dialled: place(number),
+        role: role_of(number),
+        pong: true,
+        offset: None,
+        lineage: Some(Lineage::default()),
+    }
 }
 
 /// Three sentinels, a master, two replicas, and nothing wrong.

@@ -173,6 +173,7 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<Route>)
         learn: true,
         address_map: BTreeMap::new(),
         points,
+        replicas: None,
     };
     (watch, route)
 }

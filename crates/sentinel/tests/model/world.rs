@@ -248,6 +248,7 @@ impl World {
             dialled: SocketAddr::from(([127, 0, 0, 1 + node], 6379)),
             role,
             pong: true,
+            offset: None,
             lineage: Some(lineage).filter(|_| readable),
         };
         self.step(Event::Probed { node: addr(node), probe: Probe { asked_at, outcome: Ok(report) } });

@@ -340,11 +340,17 @@ impl Rig {
 
 pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) -> Answer {
     let lineage = lineage(&format!("process-{letter}"), replid, replid2);
-    Answer::Report(Report { dialled: dialled(letter), role: Role::Master, pong: true, lineage: Some(lineage) })
+    Answer::Report(Report {
+        dialled: dialled(letter),
+        role: Role::Master,
+        pong: true,
+        offset: None,
+        lineage: Some(lineage),
+    })
 }
 
 pub(in crate::machine) fn replica(letter: Letter, of: Letter, replid: &str) -> Answer {
     let role = Role::Replica { master: node(of), connected: true };
     let lineage = lineage(&format!("process-{letter}"), replid, "");
-    Answer::Report(Report { dialled: dialled(letter), role, pong: true, lineage: Some(lineage) })
+    Answer::Report(Report { dialled: dialled(letter), role, pong: true, offset: None, lineage: Some(lineage) })
 }
