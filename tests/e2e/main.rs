@@ -41,6 +41,7 @@ mod faults_net;
 mod faults_peers;
 mod import;
 mod reload;
+mod replicas;
 mod restart;
 mod services;
 mod shutdown;

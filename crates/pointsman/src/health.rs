@@ -5,7 +5,8 @@
 //! false when no service has had a master for longer than a client may be held, and when the process leaves.
 //!
 //! With several services in one process, readiness asks whether *any* of them can be served: a pod is taken out of all its
-//! Kubernetes Services at once, and one dead master must not take the clients of the others along.
+//! Kubernetes Services at once, and one dead master must not take the clients of the others along. For the same reason a
+//! service whose replicas serve readers is no reason against readiness while it has no master.
 
 use std::time::Duration;
 
@@ -35,12 +36,18 @@ pub struct Service {
     pub had_master: bool,
     /// How long a client may be held.
     pub hold_timeout: Duration,
+    /// Replicas that serve readers.
+    pub replicas: usize,
 }
 
 impl Service {
     /// Why a new client of this service could not be served, if so.
     fn lack(&self) -> Option<String> {
         let stopped_for = self.stopped_for?;
+        if self.replicas > 0 {
+            // Its readers can be served.
+            return None;
+        }
         if !self.had_master {
             return Some(format!("{}: no master found yet", self.name));
         }
@@ -95,7 +102,14 @@ mod tests {
             stopped_for: stopped_ms.map(Duration::from_millis),
             had_master,
             hold_timeout: Duration::from_secs(10),
+            replicas: 0,
         }
+    }
+
+    #[test]
+    fn replicas_that_serve_readers_are_enough() {
+        let without_master = Service { replicas: 1, ..service(Some(60_000), true) };
+        assert!(ready(Phase::Serving, false, None, &[without_master]).ok);
     }
 
     #[test]

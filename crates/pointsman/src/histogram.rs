@@ -16,25 +16,25 @@ use proxy::Distribution;
 const BOUNDS: [u64; 13] =
     [1 << 6, 1 << 7, 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24];
 
-/// One histogram in Prometheus's text format, with a series for each service. Nothing without services.
+/// One histogram in Prometheus's text format, with a series for each listener, whose labels are given as they are written. Nothing
+/// without listeners.
 #[must_use]
-pub fn render(name: &str, help: &str, services: &[(&str, &Distribution)]) -> String {
+pub fn render(name: &str, help: &str, listeners: &[(String, &Distribution)]) -> String {
     let mut out = String::new();
-    if services.is_empty() {
+    if listeners.is_empty() {
         return out;
     }
     // Writing to a string cannot fail.
     let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} histogram\n");
-    for (service, distribution) in services {
+    for (of, distribution) in listeners {
         for micros in BOUNDS {
             let bound = Duration::from_micros(micros);
             let (le, below) = (bound.as_secs_f64(), distribution.below(bound));
-            let _ = writeln!(out, "{name}_bucket{{service=\"{service}\",le=\"{le}\"}} {below}");
+            let _ = writeln!(out, "{name}_bucket{{{of},le=\"{le}\"}} {below}");
         }
         let (count, sum) = (distribution.count(), distribution.sum().as_secs_f64());
-        let _ = writeln!(out, "{name}_bucket{{service=\"{service}\",le=\"+Inf\"}} {count}");
-        let _ =
-            write!(out, "{name}_sum{{service=\"{service}\"}} {sum}\n{name}_count{{service=\"{service}\"}} {count}\n\n");
+        let _ = writeln!(out, "{name}_bucket{{{of},le=\"+Inf\"}} {count}");
+        let _ = write!(out, "{name}_sum{{{of}}} {sum}\n{name}_count{{{of}}} {count}\n\n");
     }
     out
 }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn a_histogram_has_cumulative_buckets_a_sum_and_a_count() {
-        let text = render("x_seconds", "Time.", &[("m", &Distribution::default())]);
+        let text = render("x_seconds", "Time.", &[("service=\"m\"".to_owned(), &Distribution::default())]);
         assert!(text.starts_with("# HELP x_seconds Time.\n# TYPE x_seconds histogram\n"), "{text}");
         let lines: Vec<&str> = text.lines().filter(|line| line.contains("_bucket{")).collect();
         assert_eq!(lines.len(), BOUNDS.len() + 1);

@@ -15,6 +15,7 @@ use socket2::SockRef;
 use tracing::warn;
 
 use crate::config::Config;
+use crate::planes;
 
 /// The variable with the names of the sockets, divided by colons (sd_listen_fds(3)).
 const NAMES: &str = "LISTEN_FDNAMES";
@@ -93,24 +94,25 @@ pub fn from_service_manager() -> Result<Vec<Inherited>, InheritError> {
 pub struct Allotment {
     /// For the admin server. If there are any, it binds nothing.
     pub admin: Vec<TcpListener>,
-    /// For each service: addresses to bind, and given sockets, those of one address in one list.
-    pub services: Vec<(Vec<SocketAddr>, Vec<Vec<TcpListener>>)>,
+    /// For each plane: addresses to bind, and given sockets, those of one address in one list.
+    pub planes: Vec<(Vec<SocketAddr>, Vec<Vec<TcpListener>>)>,
 }
 
 /// The place of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Admin,
-    Service(usize),
+    Plane(usize),
 }
 
 /// Whose a socket is: by name, else by address, else the only service's.
 fn place(name: &str, addr: SocketAddr, config: &Config) -> Option<Place> {
-    let service = |found: Option<usize>| found.map(Place::Service);
-    let only = (config.services.len() == 1).then_some(Place::Service(0));
-    service(config.services.iter().position(|it| it.name == name))
+    let planes = planes::of(config);
+    let plane = |found: Option<usize>| found.map(Place::Plane);
+    let only = (planes.len() == 1).then_some(Place::Plane(0));
+    plane(planes.iter().position(|it| it.name == name))
         .or_else(|| (name == ADMIN).then_some(Place::Admin))
-        .or_else(|| service(config.services.iter().position(|it| it.listen.contains(&addr))))
+        .or_else(|| plane(planes.iter().position(|it| it.listen.contains(&addr))))
         .or_else(|| config.admin.listen.contains(&addr).then_some(Place::Admin))
         .or(only)
 }
@@ -119,8 +121,8 @@ impl Allotment {
     /// Without any given socket.
     #[must_use]
     pub fn none(config: &Config) -> Self {
-        let services = config.services.iter().map(|service| (service.listen.clone(), Vec::new()));
-        Self { admin: Vec::new(), services: services.collect() }
+        let planes = planes::of(config).into_iter().map(|plane| (plane.listen, Vec::new()));
+        Self { admin: Vec::new(), planes: planes.collect() }
     }
 
     /// With the sockets of a service manager.
@@ -134,7 +136,7 @@ impl Allotment {
             let Some(place) = place(&name, addr, config) else { return Err(InheritError::Nobodys { addr, name }) };
             allotment.add(place, addr, listener);
         }
-        for (listen, given) in &mut allotment.services {
+        for (listen, given) in &mut allotment.planes {
             if !given.is_empty() {
                 listen.clear();
             }
@@ -148,16 +150,16 @@ impl Allotment {
         let mut allotment = Self::none(config);
         for Inherited { name, addr, listener } in sockets {
             // By address: a service may have got another name.
-            let service = config.services.iter().position(|it| it.listen.contains(&addr));
-            if let Some(service) = service {
-                allotment.add(Place::Service(service), addr, listener);
+            let plane = planes::of(config).iter().position(|it| it.listen.contains(&addr));
+            if let Some(plane) = plane {
+                allotment.add(Place::Plane(plane), addr, listener);
             } else if config.admin.listen.contains(&addr) {
                 allotment.add(Place::Admin, addr, listener);
             } else {
                 warn!(%addr, name, "not taken over: the configuration does not ask for it");
             }
         }
-        for (listen, given) in &mut allotment.services {
+        for (listen, given) in &mut allotment.planes {
             listen.retain(|addr| !given.iter().any(|sockets| is_at(sockets, *addr)));
         }
         allotment
@@ -166,8 +168,8 @@ impl Allotment {
     fn add(&mut self, place: Place, addr: SocketAddr, listener: TcpListener) {
         match place {
             Place::Admin => self.admin.push(listener),
-            Place::Service(number) => {
-                let Some((_, given)) = self.services.get_mut(number) else { return };
+            Place::Plane(number) => {
+                let Some((_, given)) = self.planes.get_mut(number) else { return };
                 match given.iter_mut().find(|sockets| is_at(sockets, addr)) {
                     Some(sockets) => sockets.push(listener),
                     None => given.push(vec![listener]),
@@ -209,22 +211,22 @@ mod tests {
     #[test]
     fn a_name_counts_more_than_an_address_and_a_sole_service_takes_what_is_left() {
         let two = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], addr("127.0.0.1:9"));
-        assert_eq!(place("b", addr("127.0.0.1:1"), &two), Some(Place::Service(1)));
-        assert_eq!(place("x.socket", addr("127.0.0.1:2"), &two), Some(Place::Service(1)));
+        assert_eq!(place("b", addr("127.0.0.1:1"), &two), Some(Place::Plane(1)));
+        assert_eq!(place("x.socket", addr("127.0.0.1:2"), &two), Some(Place::Plane(1)));
         assert_eq!(place("admin", addr("127.0.0.1:7"), &two), Some(Place::Admin));
         assert_eq!(place("x.socket", addr("127.0.0.1:9"), &two), Some(Place::Admin));
         assert_eq!(place("x.socket", addr("127.0.0.1:7"), &two), None);
         let one = config(&[("a", addr("127.0.0.1:1"))], addr("127.0.0.1:9"));
-        assert_eq!(place("x.socket", addr("127.0.0.1:7"), &one), Some(Place::Service(0)));
+        assert_eq!(place("x.socket", addr("127.0.0.1:7"), &one), Some(Place::Plane(0)));
     }
 
     #[test]
     fn who_is_given_a_socket_by_the_manager_binds_nothing() {
         let config = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], addr("127.0.0.1:9"));
         let allotment = Allotment::activated(&config, vec![socket("a"), socket("a"), socket("admin")]).unwrap();
-        assert_eq!((allotment.admin.len(), allotment.services[0].1.len()), (1, 2));
-        assert!(allotment.services[0].0.is_empty());
-        assert_eq!(allotment.services[1].0, [addr("127.0.0.1:2")]);
+        assert_eq!((allotment.admin.len(), allotment.planes[0].1.len()), (1, 2));
+        assert!(allotment.planes[0].0.is_empty());
+        assert_eq!(allotment.planes[1].0, [addr("127.0.0.1:2")]);
         let error = Allotment::activated(&config, vec![socket("c")]).unwrap_err();
         assert!(error.to_string().contains("FileDescriptorName="), "{error}");
     }
@@ -236,9 +238,9 @@ mod tests {
         let second = Inherited { name: "a".to_owned(), addr: a.addr, listener: a.listener.try_clone().unwrap() };
         let allotment = Allotment::taken_over(&config, vec![a, second, socket("b"), socket("gone"), admin]);
         assert_eq!(allotment.admin.len(), 1);
-        let (listen, given) = &allotment.services[0];
+        let (listen, given) = &allotment.planes[0];
         assert!(listen.is_empty() && given.len() == 1 && given[0].len() == 2);
-        let (listen, given) = &allotment.services[1];
+        let (listen, given) = &allotment.planes[1];
         assert!(listen == &[addr("127.0.0.1:2")] && given.is_empty());
     }
 }

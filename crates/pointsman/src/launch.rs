@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use proxy::{Bound, Sockets};
-use route::Points;
 use sentinel::{Discovery, Handle};
 use tokio::sync::Notify;
 use tracing::{info, warn};
@@ -20,9 +19,10 @@ use crate::history::History;
 use crate::in_force::{Facts, InForce};
 use crate::inherit::{self, ADMIN, Allotment, Inherited};
 use crate::metrics::Metrics;
+use crate::planes::{self, Layout};
 use crate::reload::{self, Reloader};
 use crate::report::{Report, Watched};
-use crate::run::{Given, Process, RunError, options, shutdown, watch_memory, workers};
+use crate::run::{Given, Process, RunError, shutdown, watch_memory, workers};
 use crate::signals::Signals;
 use crate::supervisor::Supervisor;
 use crate::takeover::{self, Offer, Place, Taken, TakeoverError};
@@ -32,9 +32,6 @@ use crate::watch;
 const MASTER: Duration = Duration::from_secs(15);
 /// How often it looks whether there is one.
 const GLANCE: Duration = Duration::from_millis(20);
-
-/// Discovery's ear for the data plane.
-struct Ear(Handle);
 
 /// Sockets that this process did not bind itself, and the process that some of them came from.
 fn allot(config: &Config, takeover: Option<&Path>) -> Result<(Allotment, Option<Taken>), RunError> {
@@ -92,39 +89,29 @@ struct Ground {
 impl Ground {
     fn prepare(given: &Given<'_>, allotment: Allotment, admin: &probe::Server) -> Result<Self, RunError> {
         let (config, limits) = (given.config, &given.connections.services);
-        let points: Vec<Points> = config.services.iter().map(|_| Points::new().0).collect();
-        let routes: Vec<_> = points.iter().map(|points| Arc::clone(points.route())).collect();
-        // Discovery has to know our own addresses before it starts, and the services have to know discovery before they are
-        // bound: so sockets are bound with an ear that is filled in between.
-        let ears: Vec<Arc<std::sync::OnceLock<Ear>>> = config.services.iter().map(|_| Arc::default()).collect();
-        let services = config.services.iter().zip(limits).zip(routes.iter().zip(&ears)).zip(allotment.services);
-        let services = services.map(|(((service, limit), (route, ear)), (listen, sockets))| {
-            let plane = proxy::Service {
-                name: Arc::from(service.name.as_str()),
-                route: Arc::clone(route).into(),
-                options: options(service, *limit).into(),
-                hints: Arc::new(LateEar(Arc::clone(ear))),
-            };
-            (plane, listen, sockets)
-        });
-        let bound = Bound::bind_or_take(workers(config), given.connections.total, services)?;
+        let Layout { services, watches, ears } = Layout::new(config, limits);
+        let planes = services.into_iter().zip(allotment.planes);
+        let planes = planes.map(|(service, (listen, sockets))| (service, listen, sockets));
+        let bound = Bound::bind_or_take(workers(config), given.connections.total, planes)?;
         let own: Vec<_> = bound.local_addrs().iter().flatten().chain(admin.addresses()).copied().collect();
-        let watches = config.services.iter().zip(points).map(|(service, points)| watch::watch(service, points));
-        let (discovery, handles) = Discovery::new(watches.collect(), watch::timeouts(&config.services), &own);
-        for (ear, handle) in ears.iter().zip(&handles) {
-            let _first = ear.set(Ear(handle.clone()));
-        }
+        let (discovery, handles) = Discovery::new(watches, watch::timeouts(&config.services), &own);
+        ears.connect(&handles);
         let heartbeat = discovery.heartbeat();
         Ok(Self { bound, handles, heartbeat, discovery: tokio::spawn(discovery.run()) })
     }
 
     fn watched(&self, config: &Config, in_force: &InForce) -> Vec<Watched> {
+        let planes = planes::of(config);
         let services = config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
         let watched = services.map(|(number, ((service, listen), discovery))| {
-            info!(service = %service.name, listen = ?listen, "serving");
+            let readers = planes.iter().position(|it| it.reads && it.service == number);
+            let readers = readers.and_then(|plane| Some((plane, self.bound.local_addrs().get(plane)?.clone())));
+            let replica_listen = readers.as_ref().map(|(_, listen)| tracing::field::debug(listen));
+            info!(service = %service.name, ?listen, replica_listen, "serving");
             Watched {
                 name: service.name.clone(),
                 listen: listen.clone(),
+                readers: readers.clone(),
                 number,
                 in_force: in_force.clone(),
                 discovery: discovery.clone(),
@@ -226,7 +213,7 @@ impl Doors {
 
     /// Opens the place where a later process may ask for them.
     fn meet(&self, config: &Config, path: &Path) -> Result<HandedOver, RunError> {
-        let names: Vec<String> = config.services.iter().map(|service| service.name.clone()).collect();
+        let names: Vec<String> = planes::of(config).into_iter().map(|plane| plane.name).collect();
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
         let offer: Offer = Box::new(move || {
             let (sockets, admin) = (
@@ -257,18 +244,6 @@ impl Doors {
         };
         Place::open(path)?.attend(offer, agreed)?;
         Ok(told)
-    }
-}
-
-/// An [`Ear`] that is filled in before any session exists.
-struct LateEar(Arc<std::sync::OnceLock<Ear>>);
-
-impl proxy::Hints for LateEar {
-    fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
-        // Whatever it was, and whichever target it was about: the machine looks for itself, and backs off.
-        if let Some(Ear(handle)) = self.0.get() {
-            handle.hint();
-        }
     }
 }
 

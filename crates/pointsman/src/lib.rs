@@ -16,6 +16,7 @@ pub mod inherit;
 mod launch;
 pub mod memory;
 pub mod metrics;
+pub mod planes;
 pub mod reload;
 pub mod report;
 pub mod room;

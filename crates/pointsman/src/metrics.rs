@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use sentinel::Seen;
+use sentinel::{Seen, SeenReplicas, Standing};
 
 /// Upper bounds, in seconds, of the histograms of switches and verifications: finest around the promise of 2 ms.
 const SWITCH_BUCKETS: &[f64] = &[
@@ -74,6 +74,15 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     (VERIFICATION, "From the arrival of the evidence's last answer to the move of the points."),
     (HOLD, "Time traffic was held before the points moved."),
     (FIRST_SESSION, "From the move of the points to the first session on the new master."),
+    ("pointsman_replicas_eligible", "Replicas that readers may be sent to."),
+    ("pointsman_replicas", "Replicas by whether readers may be sent there, and if not, why."),
+    (
+        "pointsman_replica_lag_bytes",
+        "The most bytes that a replica lacked when it last answered, of those that serve readers.",
+    ),
+    ("pointsman_replica_lag_seconds", "For how long the master had had the first of them, at the most."),
+    ("pointsman_replica_ejections_total", "Times a replica was put out of those that serve readers."),
+    ("pointsman_replica_readmissions_total", "Times a replica that had been put out came back."),
     ("pointsman_sessions_open", "Client connections open now."),
     ("pointsman_sessions_limit", "Client connections allowed."),
     ("pointsman_sessions_waiting", "Client connections that wait for a master."),
@@ -112,6 +121,9 @@ pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
 }
+
+/// The label of what a listener for readers counts. That of a master's listener has none, so that nobody's queries change.
+pub const READERS: Pair<'static> = ("listener", "replica");
 
 /// A label's name and value.
 pub type Pair<'a> = (&'static str, &'a str);
@@ -166,6 +178,23 @@ impl Metrics {
     pub fn render(&self) -> String {
         self.handle.run_upkeep();
         self.handle.render()
+    }
+
+    /// Which replicas of one service serve readers. Without their addresses: pods come and go, and the recorder forgets nobody.
+    pub fn replicas(&self, service: &str, seen: &SeenReplicas) {
+        let of = [("service", service)];
+        self.gauge("pointsman_replicas_eligible", &of, precise(seen.eligible.unwrap_or(0) as u64));
+        for standing in Standing::ALL {
+            let count = seen.replicas.iter().filter(|it| it.standing == standing).count();
+            self.gauge("pointsman_replicas", &[of[0], ("state", standing.label())], precise(count as u64));
+        }
+        let serving = || seen.replicas.iter().filter(|it| it.standing == Standing::Eligible).map(|it| it.lag);
+        let bytes = serving().map(|lag| lag.bytes).max().unwrap_or(0);
+        let time = serving().map(|lag| lag.time).max().unwrap_or_default();
+        self.gauge("pointsman_replica_lag_bytes", &of, precise(bytes));
+        self.gauge("pointsman_replica_lag_seconds", &of, time.as_secs_f64());
+        self.counter("pointsman_replica_ejections_total", &of, seen.ejections);
+        self.counter("pointsman_replica_readmissions_total", &of, seen.readmissions);
     }
 
     /// What discovery sees of one service. `told` is what of its failovers was put into the histograms already.

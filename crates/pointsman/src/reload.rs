@@ -23,8 +23,9 @@ use crate::config::{self, CONFIG_VARIABLE, Change, Config, Flags, Settings};
 use crate::descriptors::Files;
 use crate::in_force::{Facts, InForce, Outcome};
 use crate::memory::Memory;
+use crate::planes;
 use crate::room;
-use crate::run::{options, shutdown, workers};
+use crate::run::{shutdown, workers};
 use crate::telemetry::LogLevelSwitch;
 
 /// How often the file is looked at.
@@ -166,8 +167,8 @@ impl Reloader {
         let room = room::plan(config, self.memory.as_ref(), files).map_err(|error| error.to_string())?;
         files.raise(room.connections.total).map_err(|error| error.to_string())?;
         self.retune(config, &room.connections.services)?;
-        for (number, (service, limit)) in config.services.iter().zip(&room.connections.services).enumerate() {
-            data_plane.tune(number, options(service, *limit));
+        for (number, _, options) in planes::options_of(config, &room.connections.services) {
+            data_plane.tune(number, options);
         }
         data_plane.allow(room.connections.total);
         drain.configure(shutdown(config));
@@ -178,9 +179,9 @@ impl Reloader {
 
     fn retune(&self, config: &Config, limits: &[usize]) -> Result<(), String> {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, (service, limit)) in config.services.iter().zip(limits).enumerate() {
-            let retuned = sockets.retune(number, &options(service, *limit));
-            retuned.map_err(|error| format!("the listening sockets of {} do not take it: {error}", service.name))?;
+        for (number, name, options) in planes::options_of(config, limits) {
+            let retuned = sockets.retune(number, &options);
+            retuned.map_err(|error| format!("the listening sockets of {name} do not take it: {error}"))?;
         }
         Ok(())
     }

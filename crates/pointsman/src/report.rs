@@ -13,7 +13,8 @@ use proxy::{DialFailure, Distribution, Limit, Reason, Scarcity, Snapshot};
 use crate::health::{self, Full, Loop};
 use crate::histogram;
 use crate::in_force::{Facts, InForce, Outcome};
-use crate::metrics::{self, CONFIG_INFO, Metrics, Told, info, precise, to_open_metrics};
+use crate::metrics::{self, CONFIG_INFO, Metrics, Pair, Told, info, precise, to_open_metrics};
+use crate::planes;
 use crate::status::{self, Status};
 use crate::telemetry::DroppedLines;
 
@@ -23,6 +24,8 @@ pub struct Watched {
     pub name: String,
     /// Its addresses.
     pub listen: Vec<SocketAddr>,
+    /// Where its readers are among the data plane's services, and their addresses.
+    pub readers: Option<(usize, Vec<SocketAddr>)>,
     /// Its number.
     pub number: usize,
     /// What is in force, for all services.
@@ -124,6 +127,7 @@ impl Report {
                 stopped_for: seen.stopped_since.map(|at| at.elapsed()),
                 had_master: seen.counts.commits > 0,
                 hold_timeout: watched.bounds().1,
+                replicas: seen.replicas.as_ref().and_then(|it| it.eligible).unwrap_or(0),
             }
         };
         self.services.iter().map(facts).collect()
@@ -145,9 +149,17 @@ impl Report {
             metrics.gauge("pointsman_loop_age_seconds", &[("loop", &it.name)], it.age.as_secs_f64());
         }
         told.resize(self.services.len(), Told::default());
-        for ((watched, told), (_, traffic)) in self.services.iter().zip(told).zip(self.stats.services()) {
-            metrics.discovery(&watched.discovery.seen(), told);
-            traffic_metrics(metrics, watched, &traffic);
+        let traffic: Vec<(&str, Snapshot)> = self.stats.services().collect();
+        for ((watched, told), (_, writers)) in self.services.iter().zip(told).zip(&traffic) {
+            let seen = watched.discovery.seen();
+            metrics.discovery(&seen, told);
+            traffic_metrics(metrics, &[("service", &watched.name)], watched.bounds().0, writers);
+            let readers = watched.readers.as_ref().and_then(|(plane, _)| traffic.get(*plane));
+            if let (Some((_, readers)), Some(replicas)) = (readers, &seen.replicas) {
+                metrics.replicas(&watched.name, replicas);
+                let labels = [("service", &*watched.name), metrics::READERS];
+                traffic_metrics(metrics, &labels, watched.bounds().0, readers);
+            }
         }
     }
 }
@@ -156,7 +168,11 @@ impl Report {
 fn distributions(stats: &proxy::Stats) -> String {
     let services: Vec<_> = stats.services().collect();
     let one = |name, of: fn(&Snapshot) -> &Distribution| {
-        let series: Vec<_> = services.iter().map(|(service, traffic)| (*service, of(traffic))).collect();
+        let labels = |plane: &str| match plane.strip_suffix(planes::READERS) {
+            Some(service) => format!("service=\"{service}\",listener=\"replica\""),
+            None => format!("service=\"{plane}\""),
+        };
+        let series: Vec<_> = services.iter().map(|(plane, traffic)| (labels(plane), of(traffic))).collect();
         histogram::render(name, metrics::help(name), &series)
     };
     one(metrics::COMMAND, |traffic| &traffic.command_time) + &one(metrics::DIAL, |traffic| &traffic.dial_time)
@@ -167,15 +183,15 @@ fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
     distribution.quantile(per_mille).map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
 
-fn traffic_metrics(metrics: &Metrics, watched: &Watched, traffic: &Snapshot) {
-    let name = watched.name.as_str();
-    let service = [("service", name)];
+/// What one listener counts, under the labels that name it.
+fn traffic_metrics(metrics: &Metrics, of: &[Pair<'_>], limit: usize, traffic: &Snapshot) {
+    let and = |name: &'static str, value: &'static str| -> Vec<Pair<'_>> { [of, &[(name, value)]].concat() };
     for (name, value) in [
         ("pointsman_sessions_open", traffic.open),
         ("pointsman_sessions_waiting", traffic.held),
-        ("pointsman_sessions_limit", watched.bounds().0 as u64),
+        ("pointsman_sessions_limit", limit as u64),
     ] {
-        metrics.gauge(name, &service, precise(value));
+        metrics.gauge(name, of, precise(value));
     }
     for (name, value) in [
         ("pointsman_sessions_total", traffic.accepted),
@@ -187,29 +203,27 @@ fn traffic_metrics(metrics: &Metrics, watched: &Watched, traffic: &Snapshot) {
         ("pointsman_sessions_carried_total", traffic.carried),
         ("pointsman_hints_total", traffic.hints),
     ] {
-        metrics.counter(name, &service, value);
+        metrics.counter(name, of, value);
     }
     for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
-        let labels = [("service", name), ("limit", limit.label())];
-        metrics.counter("pointsman_sessions_refused_total", &labels, count);
+        metrics.counter("pointsman_sessions_refused_total", &and("limit", limit.label()), count);
     }
     for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
-        let labels = [("service", name), ("reason", failure.label())];
-        metrics.counter("pointsman_dial_errors_total", &labels, count);
+        metrics.counter("pointsman_dial_errors_total", &and("reason", failure.label()), count);
     }
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
-        metrics.counter("pointsman_client_bytes_total", &[("service", name), ("direction", direction)], bytes);
+        metrics.counter("pointsman_client_bytes_total", &and("direction", direction), bytes);
     }
     for (reason, count) in Reason::ALL.iter().zip(traffic.closed) {
-        metrics.counter("pointsman_sessions_closed_total", &[("service", name), ("reason", reason.label())], count);
+        metrics.counter("pointsman_sessions_closed_total", &and("reason", reason.label()), count);
     }
 }
 
-fn traffic_status(watched: &Watched, traffic: &Snapshot) -> BTreeMap<&'static str, u64> {
+fn traffic_status(limit: usize, traffic: &Snapshot) -> BTreeMap<&'static str, u64> {
     BTreeMap::from([
         ("sessions_open", traffic.open),
         ("sessions_waiting", traffic.held),
-        ("sessions_limit", watched.bounds().0 as u64),
+        ("sessions_limit", limit as u64),
         ("sessions_total", traffic.accepted),
         ("sessions_refused", traffic.refused_in_all()),
         ("commands", traffic.commands),
@@ -258,9 +272,14 @@ impl Reporter for Report {
 
     fn status(&self) -> String {
         let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.tally());
-        let services = self.services.iter().zip(self.stats.services()).map(|(watched, (_, traffic))| {
-            let listen = watched.listen.iter().map(ToString::to_string).collect();
-            status::service(&watched.discovery.seen(), listen, traffic_status(watched, &traffic), now)
+        let traffic: Vec<Snapshot> = self.stats.services().map(|(_, traffic)| traffic).collect();
+        let services = self.services.iter().zip(&traffic).map(|(watched, writers)| {
+            let of = |listen: &[SocketAddr], traffic: &Snapshot| {
+                let listen = listen.iter().map(ToString::to_string).collect();
+                (listen, traffic_status(watched.bounds().0, traffic))
+            };
+            let readers = watched.readers.as_ref().and_then(|(plane, listen)| Some(of(listen, traffic.get(*plane)?)));
+            status::service(&watched.discovery.seen(), of(&watched.listen, writers), readers, now)
         });
         let status = Status {
             schema: status::SCHEMA,

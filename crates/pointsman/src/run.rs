@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use drain::{Drain, Order, Phase, Summary};
 use probe::Reporter as _;
-use proxy::{Options, Running, Scarcity, Splice};
+use proxy::{Running, Scarcity};
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
-use crate::config::{self, Config, Connections, Settings};
+use crate::config::{Config, Connections, Settings};
 use crate::descriptors::{Files, TooFewFiles};
 use crate::inherit::InheritError;
 use crate::launch::{Doors, HandedOver};
@@ -277,30 +277,6 @@ async fn handed_over(meeting: &mut Option<(PathBuf, HandedOver)>) -> Option<std:
             None => std::future::pending().await,
         },
         None => std::future::pending().await,
-    }
-}
-
-pub(crate) fn options(service: &config::Service, max_connections: usize) -> Options {
-    Options {
-        connect_timeout: service.connect_timeout,
-        hold_timeout: service.hold_timeout,
-        client_idle_timeout: service.client_idle_timeout,
-        first_byte_timeout: service.first_byte_timeout,
-        half_close_timeout: service.half_close_timeout,
-        sessions: match service.sessions {
-            config::Sessions::Carry => proxy::Sessions::Carry,
-            config::Sessions::Close => proxy::Sessions::Close,
-        },
-        keepalive: service.tcp_keepalive,
-        user_timeout: service.tcp_user_timeout,
-        splice: match service.splice {
-            config::Splice::Auto => Splice::Auto,
-            config::Splice::On => Splice::On,
-            config::Splice::Off => Splice::Off,
-        },
-        max_held: max_connections,
-        max_connections,
-        max_connections_per_source: service.max_connections_per_source,
     }
 }
 

@@ -97,10 +97,48 @@ pub struct Service {
     pub sentinels: Vec<Sentinel>,
     /// Each redis node under observation.
     pub nodes: Vec<Node>,
+    /// What is served to readers; absent where nobody asked for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub readers: Option<Readers>,
+    /// Each replica, where readers are served.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<Replica>,
     /// The last moves of the points, oldest first.
     pub failovers: Vec<Failover>,
     /// Counters of the data plane.
     pub traffic: BTreeMap<&'static str, u64>,
+}
+
+/// The listener for readers.
+#[derive(Debug, Serialize)]
+pub struct Readers {
+    /// Where readers arrive.
+    pub listen: Vec<String>,
+    /// How many replicas serve them; absent before that is known.
+    pub eligible: Option<usize>,
+    /// What they get while none does: `reject` or `master`.
+    pub empty: &'static str,
+    /// Times a replica was put out.
+    pub ejections: u64,
+    /// Times one that had been put out came back.
+    pub readmissions: u64,
+    /// Counters of the data plane for this listener.
+    pub traffic: BTreeMap<&'static str, u64>,
+}
+
+/// One replica, as far as readers are concerned.
+#[derive(Debug, Serialize)]
+pub struct Replica {
+    /// As announced.
+    pub addr: String,
+    /// `eligible`, or why readers are not sent there.
+    pub state: &'static str,
+    /// Bytes of the replication stream that it lacked when it last answered.
+    pub lag_bytes: u64,
+    /// For how long the master had had the first of them, in seconds.
+    pub lag_s: f64,
+    /// Readers on it now.
+    pub sessions: usize,
 }
 
 /// The master in force.
@@ -204,9 +242,13 @@ fn ms(span: Duration) -> f64 {
     (span.as_secs_f64() * 1e6).round() / 1000.0
 }
 
-/// What discovery sees of one service, as a part of the document. `traffic` and `listen` are the data plane's.
+/// A listener's addresses and counters.
+pub type Listener = (Vec<String>, BTreeMap<&'static str, u64>);
+
+/// What discovery sees of one service, as a part of the document. The listeners are the data plane's: for those who write, and
+/// for readers if there is one.
 #[must_use]
-pub fn service(seen: &Seen, listen: Vec<String>, traffic: BTreeMap<&'static str, u64>, now: Instant) -> Service {
+pub fn service(seen: &Seen, (listen, traffic): Listener, readers: Option<Listener>, now: Instant) -> Service {
     let age = |at: Instant| seconds(now.saturating_duration_since(at));
     let target = seen.master.as_ref().map(|master| Target {
         name: master.addr.to_string(),
@@ -230,8 +272,31 @@ pub fn service(seen: &Seen, listen: Vec<String>, traffic: BTreeMap<&'static str,
         quorum: Quorum { voters, majority },
         sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
         nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
+        readers: seen.replicas.as_ref().zip(readers).map(|(seen, it)| self::readers(seen, it)),
+        replicas: seen.replicas.iter().flat_map(|it| it.replicas.iter().map(replica)).collect(),
         failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
         traffic,
+    }
+}
+
+fn readers(seen: &sentinel::SeenReplicas, (listen, traffic): Listener) -> Readers {
+    Readers {
+        listen,
+        eligible: seen.eligible,
+        empty: if seen.stands_in { "master" } else { "reject" },
+        ejections: seen.ejections,
+        readmissions: seen.readmissions,
+        traffic,
+    }
+}
+
+fn replica(seen: &sentinel::SeenReplica) -> Replica {
+    Replica {
+        addr: seen.addr.to_string(),
+        state: seen.standing.label(),
+        lag_bytes: seen.lag.bytes,
+        lag_s: seconds(seen.lag.time),
+        sessions: seen.sessions,
     }
 }
 

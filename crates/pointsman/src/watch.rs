@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use route::Points;
 use sentinel::doctor::Patient;
-use sentinel::{Credentials, NodeAddr, Rules, Timeouts, Watch};
+use sentinel::{Credentials, NodeAddr, Replicas, Rules, Timeouts, Watch};
 
 use crate::config;
 
 /// One service's discovery.
 #[must_use]
-pub fn watch(service: &config::Service, points: Points) -> Watch {
+pub fn watch(service: &config::Service, points: Points, replicas: Option<Replicas>) -> Watch {
     let address_map = address_map(service);
     Watch {
         name: Arc::from(service.name.as_str()),
@@ -24,6 +24,7 @@ pub fn watch(service: &config::Service, points: Points) -> Watch {
         learn: service.learn_sentinels,
         address_map,
         points,
+        replicas,
     }
 }
 

@@ -122,6 +122,9 @@ pub(super) struct SourceArgs {
     #[arg(long, value_name = "ADDR", help_heading = "Service", help = help("service.listen"), long_help = long_help("service.listen"))]
     listen: Vec<String>,
 
+    #[arg(long, value_name = "ADDR", help_heading = "Service", help = help("service.replica_listen"), long_help = long_help("service.replica_listen"))]
+    replica_listen: Vec<String>,
+
     #[arg(long, value_name = "ADDR", help_heading = "Admin", help = help("admin.listen"), long_help = long_help("admin.listen"))]
     admin: Vec<String>,
 
@@ -140,6 +143,7 @@ impl SourceArgs {
             service: self.service.clone(),
             sentinels: self.sentinels.clone(),
             listen: self.listen.clone(),
+            replica_listen: self.replica_listen.clone(),
             admin: self.admin.clone(),
             set: self.set.clone(),
         }
@@ -254,7 +258,15 @@ impl SentinelsArgs {
     pub(super) fn flags(&self) -> Flags {
         let (listen, admin) = (Vec::new(), Vec::new());
         let (config, service) = (self.config.clone(), self.service.clone());
-        Flags { config, service, sentinels: self.sentinels.clone(), listen, admin, set: self.set.clone() }
+        Flags {
+            config,
+            service,
+            sentinels: self.sentinels.clone(),
+            listen,
+            admin,
+            set: self.set.clone(),
+            ..Flags::default()
+        }
     }
 }
 

@@ -80,12 +80,22 @@ fn one_service(service: &Values, damaged: bool, findings: &mut Vec<Finding>) {
     {
         note(key, "the list is empty", "name at least one address, for example \"0.0.0.0:6379\"");
     }
+    let key = "service.replica_listen";
+    if has_readers(service) && !matches!(service.value("service.verify"), Some(Value::Text(verify)) if verify == "role")
+    {
+        note(key, "a replica can only be told from a master by its ROLE", "set verify = \"role\", or leave this out");
+    }
     let key = "service.half_close_timeout";
     if let Some(Value::Duration(timeout)) = service.value(key)
         && *timeout >= CONNTRACK_CLOSE_WAIT
     {
         note(key, "Linux forgets half-closed connections after 60s", "give less than \"60s\"");
     }
+}
+
+/// Whether readers are served.
+fn has_readers(service: &Values) -> bool {
+    matches!(service.value("service.replica_listen"), Some(Value::Listen(addrs)) if !addrs.is_empty())
 }
 
 /// Two services of one name cannot be told apart, in flags, metrics and logs.
@@ -105,7 +115,8 @@ fn names(settings: &Settings, findings: &mut Vec<Finding>) {
 
 /// No two sockets may want the same address. A wildcard wants every address of its family.
 fn addresses(settings: &Settings, findings: &mut Vec<Finding>) {
-    let services = settings.services.iter().map(|service| (service, "service.listen"));
+    let keys = ["service.listen", "service.replica_listen"];
+    let services = settings.services.iter().flat_map(|service| keys.map(|key| (service, key)));
     let mut taken: Vec<(SocketAddr, Origin, &str)> = Vec::new();
     for (values, key) in services.chain([(&settings.process, "admin.listen")]) {
         let Some(Value::Listen(addrs)) = values.value(key) else { continue };
@@ -168,9 +179,11 @@ fn connections(settings: &Settings, findings: &mut Vec<Finding>) {
     let mut asked = 0_usize;
     let mut derived = 0_usize;
     for service in &settings.services {
+        // Readers have the same number, and count by themselves.
+        let times = 1 + usize::from(has_readers(service));
         match service.value("service.max_connections") {
-            Some(Value::Count(0)) => derived += 1,
-            Some(Value::Count(count)) => asked = asked.saturating_add(*count),
+            Some(Value::Count(0)) => derived += times,
+            Some(Value::Count(count)) => asked = asked.saturating_add(count.saturating_mul(times)),
             _ => return,
         }
     }

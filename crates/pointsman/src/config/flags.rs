@@ -20,6 +20,8 @@ pub struct Flags {
     pub sentinels: Vec<String>,
     /// Listen addresses, replacing those of environment and file.
     pub listen: Vec<String>,
+    /// Listen addresses for readers, replacing those of environment and file.
+    pub replica_listen: Vec<String>,
     /// Addresses of the admin server, replacing those of environment and file.
     pub admin: Vec<String>,
     /// Any other key, as `section.key=value`.
@@ -34,6 +36,7 @@ pub(super) fn read(flags: &Flags) -> Layer {
     let lists = [
         ("service.sentinels", &flags.sentinels, "--sentinel"),
         ("service.listen", &flags.listen, "--listen"),
+        ("service.replica_listen", &flags.replica_listen, "--replica-listen"),
         ("admin.listen", &flags.admin, "--admin"),
     ];
     for (path, given, flag) in lists {

@@ -9,7 +9,7 @@ pub const DEFAULT_EACH: usize = 10_000;
 /// The most client connections of each service, in the order of `services`, and of all together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connections {
-    /// Each at least 1.
+    /// Each at least 1; a service's readers have the same number once more.
     pub services: Vec<usize>,
     /// The most of all services together.
     pub total: usize,
@@ -39,9 +39,11 @@ impl Config {
         asked.saturating_add(open).max(self.process.max_connections)
     }
 
-    /// The sum of the services' own numbers, and how many services have none.
+    /// The sum of the services' own numbers, and how many have none; who has readers counts twice.
     fn asked(&self) -> (usize, usize) {
-        let own = || self.services.iter().map(|service| service.max_connections);
+        // Readers have the same number, and count by themselves.
+        let times = |service: &super::Service| 1 + usize::from(!service.replica_listen.is_empty());
+        let own = || self.services.iter().flat_map(|it| std::iter::repeat_n(it.max_connections, times(it)));
         (own().fold(0, usize::saturating_add), own().filter(|own| *own == 0).count())
     }
 }

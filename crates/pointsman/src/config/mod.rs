@@ -45,8 +45,8 @@ pub use load::{Loaded, load};
 pub use secret::{HIDDEN, Secret};
 pub use section::{OptionSpec, Reload};
 pub use sections::{
-    Admin, CredentialKeys, Log, LogFormat, LogLevel, Minority, Process, Service, Sessions, Shutdown, Splice, Timers,
-    Verify,
+    Admin, CredentialKeys, Log, LogFormat, LogLevel, Minority, NoReplica, Process, Replicas, Service, Sessions,
+    Shutdown, Splice, Timers, Verify,
 };
 pub use settings::Settings;
 pub use value::{Kind, Problem, Value};

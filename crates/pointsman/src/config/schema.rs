@@ -5,7 +5,7 @@
 //! what Kubernetes injects for a Service that is called pointsman (`POINTSMAN_SERVICE_HOST` and its like).
 
 use super::section::OptionSpec;
-use super::sections::{Admin, CredentialKeys, Log, Process, Service, Shutdown, Timers};
+use super::sections::{Admin, CredentialKeys, Log, Process, Replicas, Service, Shutdown, Timers};
 
 /// A table of the file.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ pub static SECTIONS: &[Section] = &[
         about: "How this proxy authenticates at the sentinels. At most one of the three password keys may stand.",
         options: CredentialKeys::OPTIONS,
     },
+    Section { path: "service.replicas", about: Replicas::ABOUT, options: Replicas::OPTIONS },
     Section { path: "service.timers", about: Timers::ABOUT, options: Timers::OPTIONS },
     Section { path: "admin", about: Admin::ABOUT, options: Admin::OPTIONS },
     Section { path: "shutdown", about: Shutdown::ABOUT, options: Shutdown::OPTIONS },

@@ -61,6 +61,16 @@ choice! {
 }
 
 choice! {
+    /// What readers get while no replica may serve them.
+    NoReplica {
+        /// They are turned away at once.
+        Reject = "reject",
+        /// The master, until there is a replica again.
+        Master = "master",
+    }
+}
+
+choice! {
     /// How much is logged.
     LogLevel {
         /// What needs a person.
@@ -100,6 +110,11 @@ section! {
         /// IP addresses with a port; IPv6 in brackets. No two services, nor the admin server, may share one. Port 0 lets the
         /// kernel choose, which is of use in tests.
         listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:6379"), Restart;
+        /// Addresses where clients arrive that only read, to be spread over the replicas; none by default.
+        ///
+        /// What may serve them is said in the section replicas. Each client stays on one replica, the one with the fewest
+        /// clients of this process when it came. Needs verify = "role".
+        replica_listen: Vec<SocketAddr> = Kind::Listen, Some(""), Restart;
         /// Sentinels to ask, as host:port; required.
         ///
         /// DNS names are resolved again and again and may give several addresses; IPv6 addresses stand in brackets if a port
@@ -153,7 +168,8 @@ section! {
         /// The most client connections of this service at a time; 0 for an equal share of the process's bound.
         ///
         /// A client beyond it gets "-ERR max number of clients reached" and is closed. The share is taken of what the
-        /// services with a number of their own leave over.
+        /// services with a number of their own leave over. Where there is a replica_listen, readers count by themselves and
+        /// have the same number.
         max_connections: usize = Kind::Count(0, MOST_CONNECTIONS), Some("0"), Live;
         /// The most client connections from one source at a time; 0 for no such bound.
         ///
@@ -181,8 +197,41 @@ section! {
         auth: Credentials;
         /// How to authenticate at the sentinels.
         sentinel_auth: Credentials;
+        /// Which replicas serve readers.
+        replicas: Replicas;
         /// The pace of discovery.
         timers: Timers;
+    }
+}
+
+section! {
+    /// Which replicas serve the readers that arrive at replica_listen.
+    Replicas {
+        /// What readers get while no replica may serve them: reject or master.
+        ///
+        /// "reject" answers "-MASTERDOWN ..." to a new client and closes, which clients know as a reason to try again later; no
+        /// reader ever gets to the master. "master" sends readers there until there is a replica again, and then lets them
+        /// leave at a command boundary.
+        empty: NoReplica = Kind::Choice(NoReplica::NAMES), Some("reject"), Restart;
+        /// A replica that has been behind the master for this long gets no readers; "0s" for however long.
+        ///
+        /// It comes back when it is behind for half of it at most.
+        max_lag: Duration = Kind::DurationOrOff, Some("10s"), Restart;
+        /// A replica this many bytes behind the master gets no readers; 0 for however many.
+        ///
+        /// It comes back at half of it. The default is 64 MiB, which is what a replica of Redis may fall behind by for a minute
+        /// before the master gives it up (client-output-buffer-limit).
+        max_lag_bytes: usize = Kind::Count(0, MOST_BYTES), Some("67108864"), Restart;
+        /// A replica whose last answer is older than this gets no readers.
+        ///
+        /// Each is asked once every timers.probe_replicas, and answers late while it runs a long command.
+        unanswered: Duration = Kind::Duration, Some("3s"), Restart;
+        /// How long a replica that got no readers has to be sound without a break before it gets some again.
+        readmit_after: Duration = Kind::DurationOrOff, Some("2s"), Restart;
+        /// For how long after a failover the links to the master, and what sentinels say of them, count for nothing.
+        ///
+        /// Right after it they list every replica as disconnected; until then a replica's own answers decide.
+        settle: Duration = Kind::DurationOrOff, Some("2s"), Restart;
     }
 }
 
@@ -334,3 +383,6 @@ section! {
 
 /// The highest bound on connections that may be configured.
 pub(super) const MOST_CONNECTIONS: usize = 1_000_000;
+
+/// The highest lag in bytes that may be configured: a petabyte.
+const MOST_BYTES: usize = 1_000_000_000_000_000;

@@ -1,0 +1,187 @@
+//! From the configuration to the listeners of the data plane and to what discovery moves for them.
+//!
+//! A service has one plane for those who write, and one more for readers where replicas are asked for. Both follow what the same
+//! discovery decides: the one by the points, the other by the pool beside them. What a session notices goes back to that discovery,
+//! but a reader's word is about its replica and never about the master.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use proxy::Options;
+use route::{Empty, Points, PoolWriter};
+use sentinel::{Handle, ReplicaRules, Replicas, Watch};
+
+use crate::config::{Config, NoReplica, Service, Sessions, Splice};
+use crate::watch;
+
+/// What a data plane's service for readers is called: no master's name has a slash in it.
+pub const READERS: &str = "/replicas";
+
+/// One listener of the data plane: a set of addresses with sessions of one kind.
+#[derive(Debug, Clone)]
+pub struct Plane {
+    /// What it is called, in the data plane and to whoever is handed its sockets.
+    pub name: String,
+    /// The number of its service in the configuration.
+    pub service: usize,
+    /// Its addresses.
+    pub listen: Vec<SocketAddr>,
+    /// Its sessions go to replicas.
+    pub reads: bool,
+}
+
+/// The planes of a configuration: one for each service in its order, then those for readers. Their numbers are those of the data
+/// plane's services.
+#[must_use]
+pub fn of(config: &Config) -> Vec<Plane> {
+    let services = || config.services.iter().enumerate();
+    let writers = services().map(|(service, it)| Plane {
+        name: it.name.clone(),
+        service,
+        listen: it.listen.clone(),
+        reads: false,
+    });
+    let readers = services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| Plane {
+        name: format!("{}{READERS}", it.name),
+        service,
+        listen: it.replica_listen.clone(),
+        reads: true,
+    });
+    writers.chain(readers).collect()
+}
+
+/// The settings of every plane's sessions, with its number and name. `limits` are the most connections of each service.
+pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, String, Options)> {
+    let planes = of(config).into_iter().enumerate();
+    let settled = planes.filter_map(|(number, plane)| {
+        let (service, limit) = (config.services.get(plane.service)?, limits.get(plane.service)?);
+        Some((number, plane.name, options(service, *limit)))
+    });
+    settled.collect()
+}
+
+/// Everything that is laid out before anything is bound.
+pub struct Layout {
+    /// The services of the data plane, one a plane.
+    pub services: Vec<proxy::Service>,
+    /// What discovery is to watch, in the order of the configuration.
+    pub watches: Vec<Watch>,
+    /// Who hears what sessions notice.
+    pub ears: Ears,
+}
+
+impl Layout {
+    /// Lays it out. `limits` are the most connections of each service.
+    #[must_use]
+    pub fn new(config: &Config, limits: &[usize]) -> Self {
+        let mut layout = Self { services: Vec::new(), watches: Vec::new(), ears: Ears::default() };
+        let mut for_readers = Vec::new();
+        for (service, limit) in config.services.iter().zip(limits) {
+            let (points, route) = Points::new();
+            let ear = Arc::<OnceLock<Handle>>::default();
+            layout.services.push(proxy::Service {
+                name: Arc::from(service.name.as_str()),
+                route: Arc::clone(&route).into(),
+                options: options(service, *limit).into(),
+                hints: Arc::new(Ear(Arc::clone(&ear))),
+            });
+            let replicas = (!service.replica_listen.is_empty()).then(|| {
+                let (writer, pool) = PoolWriter::new(&route, empty(service));
+                for_readers.push(proxy::Service {
+                    name: format!("{}{READERS}", service.name).into(),
+                    route: pool.into(),
+                    options: options(service, *limit).into(),
+                    hints: Arc::new(ReadersEar(Arc::clone(&ear))),
+                });
+                Replicas { rules: rules(service), writer }
+            });
+            layout.watches.push(watch::watch(service, points, replicas));
+            layout.ears.0.push(ear);
+        }
+        // As in `of`.
+        layout.services.extend(for_readers);
+        layout
+    }
+}
+
+/// The ears of all services, which hear nothing before they are connected. Discovery has to know our own addresses before it
+/// starts, and the services have to know discovery before they are bound; so this comes in between.
+#[derive(Default)]
+pub struct Ears(Vec<Arc<OnceLock<Handle>>>);
+
+impl Ears {
+    /// Connects the sessions' hints with the discovery of their service, in the order of the configuration.
+    pub fn connect(&self, handles: &[Handle]) {
+        for (ear, handle) in self.0.iter().zip(handles) {
+            let _first = ear.set(handle.clone());
+        }
+    }
+}
+
+/// Discovery's ear for those who write; filled in before any session exists.
+struct Ear(Arc<OnceLock<Handle>>);
+
+impl proxy::Hints for Ear {
+    fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
+        // Whatever it was, and whichever target it was about: the machine looks for itself, and backs off.
+        if let Some(handle) = self.0.get() {
+            handle.hint();
+        }
+    }
+}
+
+/// The same for readers.
+struct ReadersEar(Arc<OnceLock<Handle>>);
+
+impl proxy::Hints for ReadersEar {
+    fn hint(&self, _target: &route::Target, hint: proxy::Hint) {
+        // What a replica replies is no news: it refuses writes as long as it lives.
+        let news = matches!(hint, proxy::Hint::DialFailed(_) | proxy::Hint::UpstreamEnded);
+        if let (true, Some(handle)) = (news, self.0.get()) {
+            handle.hint_by_a_reader();
+        }
+    }
+}
+
+/// The settings of a service's sessions, readers or not.
+pub(crate) fn options(service: &Service, max_connections: usize) -> Options {
+    Options {
+        connect_timeout: service.connect_timeout,
+        hold_timeout: service.hold_timeout,
+        client_idle_timeout: service.client_idle_timeout,
+        first_byte_timeout: service.first_byte_timeout,
+        half_close_timeout: service.half_close_timeout,
+        sessions: match service.sessions {
+            Sessions::Carry => proxy::Sessions::Carry,
+            Sessions::Close => proxy::Sessions::Close,
+        },
+        keepalive: service.tcp_keepalive,
+        user_timeout: service.tcp_user_timeout,
+        splice: match service.splice {
+            Splice::Auto => proxy::Splice::Auto,
+            Splice::On => proxy::Splice::On,
+            Splice::Off => proxy::Splice::Off,
+        },
+        max_held: max_connections,
+        max_connections,
+        max_connections_per_source: service.max_connections_per_source,
+    }
+}
+
+fn empty(service: &Service) -> Empty {
+    match service.replicas.empty {
+        NoReplica::Reject => Empty::Reject,
+        NoReplica::Master => Empty::Master,
+    }
+}
+
+fn rules(service: &Service) -> ReplicaRules {
+    let replicas = &service.replicas;
+    ReplicaRules {
+        max_lag_bytes: replicas.max_lag_bytes as u64,
+        max_lag: replicas.max_lag,
+        unanswered: replicas.unanswered,
+        readmit: replicas.readmit_after,
+        settle: replicas.settle,
+    }
+}

@@ -1,0 +1,303 @@
+//! The listener for readers: spread over replicas that are verified, in sync and answer, and never on a master unless it was asked
+//! for.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Ending, Node, Pointsman, wait_until};
+
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// On a machine that is busy with other tests an answer may take its time.
+const PATIENT: &str = "replicas.unanswered = \"10s\"";
+
+/// A pointsman with a listener for readers, and where that is.
+fn with_readers(cluster: &Cluster, lines: &[&str]) -> (Pointsman, SocketAddr) {
+    let readers = cluster.address().port();
+    let mut builder = builder(cluster).service_line(&format!("replica_listen = [\"{readers}\"]"));
+    for line in lines {
+        builder = builder.service_line(line);
+    }
+    (builder.start(), readers)
+}
+
+fn eligible(pointsman: &Pointsman) -> f64 {
+    metric(pointsman, "pointsman_replicas_eligible{service=\"mymaster\"}").unwrap_or(-1.0)
+}
+
+fn wait_eligible(pointsman: &Pointsman, count: u32) {
+    let what = format!("{count} replicas for readers");
+    wait_until(&what, PATIENCE, || {
+        if (eligible(pointsman) - f64::from(count)).abs() < 0.5 { Ok(()) } else { Err(states(pointsman)) }
+    });
+}
+
+/// Where each replica stands, as the status says.
+fn states(pointsman: &Pointsman) -> String {
+    let (_, status) = pointsman.get("/status").expect("status");
+    let keep = |line: &&str| ["\"addr\"", "\"state\"", "\"lag", "\"sessions\""].iter().any(|key| line.contains(key));
+    status.lines().filter(keep).map(str::trim).collect::<Vec<_>>().join(" ")
+}
+
+fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
+    let series =
+        format!("pointsman_sessions_closed_total{{service=\"mymaster\",listener=\"replica\",reason=\"{reason}\"}}");
+    metric(pointsman, &series).unwrap_or(0.0)
+}
+
+/// The port of the node that a client has got to.
+fn port_of(client: &mut Client) -> u16 {
+    let info = client.cmd(&["INFO", "server"]).expect("INFO");
+    let text = info.text().unwrap_or_else(|| panic!("INFO gave {info:?}"));
+    let line = text.lines().find_map(|line| line.strip_prefix("tcp_port:"));
+    line.expect("tcp_port").trim().parse().expect("a port")
+}
+
+/// So many readers, each with the port of its replica.
+fn readers(at: SocketAddr, count: usize) -> Vec<(u16, Client)> {
+    let mut connected = Vec::new();
+    for _ in 0..count {
+        let mut client = Client::connect(at).expect("a connection");
+        connected.push((port_of(&mut client), client));
+    }
+    connected
+}
+
+fn spread(readers: &[(u16, Client)]) -> BTreeMap<u16, usize> {
+    let mut spread = BTreeMap::new();
+    for (port, _) in readers {
+        *spread.entry(*port).or_default() += 1;
+    }
+    spread
+}
+
+fn replicas(cluster: &Cluster) -> Vec<&Node> {
+    let master = cluster.master().addr();
+    cluster.nodes().iter().filter(|node| node.addr() != master).collect()
+}
+
+#[test]
+fn readers_are_spread_over_the_replicas_by_how_many_are_there() {
+    let cluster = Cluster::builder().start();
+    let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
+    wait_eligible(&pointsman, 2);
+    assert!(pointsman.client().cmd(&["SET", "k", "v"]).expect("SET").is_ok());
+    let mut all = readers(at, 20);
+    let ports: Vec<u16> = replicas(&cluster).iter().map(|node| node.addr().port()).collect();
+    assert_eq!(spread(&all), ports.iter().map(|port| (*port, 10)).collect());
+    wait_until("the write to be read", PATIENCE, || {
+        all.iter_mut().all(|(_, client)| client.cmd(&["GET", "k"]).is_ok_and(|value| value.text() == Some("v")))
+    });
+    // A reader's write is refused by Redis, and nobody suspects the master for it.
+    let refused = all[0].1.cmd(&["SET", "k", "w"]).expect("an answer");
+    assert!(refused.error().is_some_and(|text| text.starts_with("READONLY")), "{refused:?}");
+    // Those of one replica leave; the next readers make up for it.
+    all.retain(|(port, _)| *port == ports[0]);
+    wait_until("them to have gone", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\",listener=\"replica\"}") == Some(10.0)
+    });
+    let next = readers(at, 10);
+    assert_eq!(spread(&next), BTreeMap::from([(ports[1], 10)]));
+    assert_eq!(metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}"), Some(0.0));
+}
+
+#[test]
+fn a_replica_that_hangs_is_put_out_and_comes_back() {
+    let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
+    let (pointsman, at) = with_readers(&cluster, &[]);
+    wait_eligible(&pointsman, 2);
+    let nodes = replicas(&cluster);
+    let hung = nodes[0].addr().port();
+    let mut all = readers(at, 10);
+    nodes[0].stop();
+    wait_eligible(&pointsman, 1);
+    assert!(readers(at, 10).iter().all(|(port, _)| *port != hung));
+    // The idle readers of the hung one are at a boundary, and leave; the others stay.
+    for (port, client) in &mut all {
+        client.set_timeout(Duration::from_secs(10)).expect("a timeout");
+        if *port == hung {
+            let (bytes, ending) = client.read_to_end().expect("the end of the connection");
+            assert_eq!((bytes.len(), ending), (0, Ending::Fin));
+        } else {
+            assert!(client.cmd(&["PING"]).expect("PING").text() == Some("PONG"));
+        }
+    }
+    wait_until("their sessions to be counted", PATIENCE, || closed(&pointsman, "dismissed") >= 5.0);
+    nodes[0].cont();
+    wait_eligible(&pointsman, 2);
+    wait_until("readers on it again", PATIENCE, || readers(at, 4).iter().any(|(port, _)| *port == hung));
+}
+
+#[test]
+fn a_replica_that_is_killed_is_put_out_and_a_reader_meets_no_error() {
+    let cluster = Cluster::builder().start();
+    let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
+    wait_eligible(&pointsman, 2);
+    let nodes = replicas(&cluster);
+    let dead = nodes[0].addr().port();
+    nodes[0].kill();
+    // From the first moment: who is refused by the dead one is sent to the other.
+    assert!(readers(at, 30).iter().all(|(port, _)| *port != dead));
+    wait_eligible(&pointsman, 1);
+    nodes[0].restart();
+    wait_eligible(&pointsman, 2);
+}
+
+/// Runs for a fifth of a second. A replica that is kept busy by these answers questions in between, and reads no more than 16 KiB
+/// of its master's stream.
+const BUSY: &str = "local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end \
+                    local begin = now() repeat until now() - begin >= 200000 return 'done'";
+
+#[test]
+fn who_is_on_a_replica_that_falls_behind_leaves_behind_its_answer() {
+    let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
+    let (pointsman, at) =
+        with_readers(&cluster, &["replicas.max_lag_bytes = 100000", "replicas.max_lag = \"0s\"", PATIENT]);
+    wait_eligible(&pointsman, 2);
+    let slow = replicas(&cluster)[0];
+    let mut on_it = readers(at, 8);
+    on_it.retain(|(port, _)| *port == slow.addr().port());
+    let (_, mut reader) = on_it.pop().expect("a reader on it");
+    reader.set_timeout(PATIENCE).expect("a timeout");
+    let busy = std::thread::spawn(move || {
+        let mut answers = 0_u32;
+        loop {
+            match reader.cmd(&["EVAL_RO", BUSY, "0"]) {
+                Ok(answer) => assert_eq!(answer.text(), Some("done")),
+                Err(error) => return (answers, error.kind()),
+            }
+            answers += 1;
+        }
+    });
+    let mut writer = pointsman.client();
+    let value = "x".repeat(1000);
+    wait_until("the busy one to be too far behind", PATIENCE, || {
+        for _ in 0..500 {
+            assert!(writer.cmd(&["SET", "k", &value]).expect("SET").is_ok());
+        }
+        let ejections = metric(&pointsman, "pointsman_replica_ejections_total{service=\"mymaster\"}");
+        if ejections >= Some(1.0) { Ok(()) } else { Err(states(&pointsman)) }
+    });
+    // Each request that was taken was answered; then came the end, with FIN.
+    let (answers, end) = busy.join().expect("the reader");
+    assert_eq!(end, std::io::ErrorKind::UnexpectedEof);
+    assert!(answers > 0);
+    for (_, client) in &mut on_it {
+        client.set_timeout(PATIENCE).expect("a timeout");
+        assert_eq!(client.read_to_end().expect("the end"), (Vec::new(), Ending::Fin));
+    }
+    // It is free now, catches up, and comes back.
+    wait_eligible(&pointsman, 2);
+    assert!(pointsman.process().log().contains("\"is\":\"behind\""), "put out for another reason");
+    assert!(closed(&pointsman, "fenced") < 0.5, "nobody was cut off");
+}
+
+#[test]
+fn a_node_that_follows_somebody_else_is_put_out() {
+    let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
+    let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
+    wait_eligible(&pointsman, 2);
+    let nodes = replicas(&cluster);
+    // Sentinel would point it back some time later; until then it is a master of its own.
+    for sentinel in cluster.sentinels() {
+        sentinel.stop();
+    }
+    let stray = nodes[0];
+    let mut on_it = readers(at, 4);
+    on_it.retain(|(port, _)| *port == stray.addr().port());
+    assert!(stray.ask(&["REPLICAOF", "NO", "ONE"]).expect("REPLICAOF").is_ok());
+    wait_eligible(&pointsman, 1);
+    // It is a master: not a byte of a reader goes there any more.
+    for (_, client) in &mut on_it {
+        drop(client.cmd(&["SET", "stray", "1"]));
+    }
+    assert_eq!(stray.ask(&["EXISTS", "stray"]).expect("EXISTS").int(), Some(0));
+    assert!(readers(at, 6).iter().all(|(port, _)| *port != stray.addr().port()));
+    for sentinel in cluster.sentinels() {
+        sentinel.cont();
+    }
+}
+
+#[test]
+fn after_a_failover_no_reader_is_on_the_new_master_and_the_old_one_joins_as_a_replica_only() {
+    let cluster = Cluster::builder().start();
+    let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
+    wait_eligible(&pointsman, 2);
+    let mut before = readers(at, 10);
+    let failover = cluster.failover();
+    wait_until("the points to move", PATIENCE, || {
+        metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
+    });
+    let (old, new) = (failover.from.port(), failover.to.port());
+    // Until the old master is a replica, the third node has all the readers; afterwards both have.
+    let mut zombie = 0;
+    let begin = Instant::now();
+    while eligible(&pointsman) < 2.0 {
+        assert!(begin.elapsed() < PATIENCE, "{}", states(&pointsman));
+        let was_master = cluster.node_at(failover.from).expect("the old master").role().is_ok_and(|it| it == "master");
+        for (port, _) in readers(at, 2) {
+            assert_ne!(port, new, "a reader on the new master");
+            assert!(port != old || !was_master, "a reader on the zombie");
+        }
+        zombie += u32::from(was_master);
+    }
+    assert!(zombie > 0, "this test needs the old master to be a zombie for a while");
+    for (port, client) in &mut before {
+        let still = client.cmd(&["INFO", "server"]).is_ok();
+        assert!(!still || *port != new, "a reader stayed on the new master");
+    }
+    // The one that has just come has the fewest readers.
+    let after = spread(&readers(at, 4));
+    assert!(after.contains_key(&old) && !after.contains_key(&new), "{after:?}");
+}
+
+#[test]
+fn readers_are_served_while_there_is_no_master() {
+    let cluster = Cluster::builder().start();
+    let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
+    wait_eligible(&pointsman, 2);
+    cluster.master().kill();
+    wait_until("traffic to be stopped", PATIENCE, || {
+        metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
+    });
+    assert_eq!(readers(at, 6).len(), 6);
+    wait_until("the points to move", PATIENCE, || {
+        metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
+    });
+    let new = cluster.master().addr().port();
+    assert!(readers(at, 6).iter().all(|(port, _)| *port != new));
+    assert!(closed(&pointsman, "no_replica") < 0.5, "nobody was turned away");
+}
+
+#[test]
+fn without_replicas_readers_are_told_so_or_are_sent_to_the_master() {
+    let cluster = Cluster::builder().replicas(1).down_after(Duration::from_secs(20)).start();
+    let (rejecting, at) = with_readers(&cluster, &["replicas.empty = \"reject\"", PATIENT]);
+    let (standing_in, there) = with_readers(&cluster, &["replicas.empty = \"master\"", PATIENT]);
+    wait_eligible(&rejecting, 1);
+    wait_eligible(&standing_in, 1);
+    let replica = replicas(&cluster)[0];
+    replica.kill();
+    wait_eligible(&rejecting, 0);
+    wait_eligible(&standing_in, 0);
+    let mut client = Client::connect(at).expect("a connection");
+    let said = client.cmd(&["GET", "k"]).expect("an answer");
+    assert!(said.error().is_some_and(|text| text.starts_with("MASTERDOWN ")), "{said:?}");
+    assert_eq!(client.read_to_end().expect("the end"), (Vec::new(), Ending::Fin));
+    wait_until("its session to be counted", PATIENCE, || closed(&rejecting, "no_replica") >= 1.0);
+    let master = cluster.master().addr().port();
+    let mut on_master = readers(there, 3);
+    assert_eq!(spread(&on_master), BTreeMap::from([(master, 3)]));
+    // With a replica again they leave the master, between two of their requests.
+    replica.restart();
+    wait_eligible(&standing_in, 1);
+    for (_, client) in &mut on_master {
+        client.set_timeout(PATIENCE).expect("a timeout");
+        assert_eq!(client.read_to_end().expect("the end"), (Vec::new(), Ending::Fin));
+    }
+    assert_eq!(spread(&readers(there, 3)), BTreeMap::from([(replica.addr().port(), 3)]));
+    assert_eq!(standing_in.get("/ready").expect("ready").0, 200);
+}
