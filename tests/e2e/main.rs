@@ -32,6 +32,7 @@
     reason = "tests report by a clear panic"
 )]
 
+mod bytes;
 mod carry;
 mod discovery;
 mod doctor;

@@ -1,0 +1,180 @@
+//! Byte for byte: what a client gets through the proxy is what it gets from the same server directly, whatever the protocol can
+//! say, in both its versions, and however the bytes are cut into pieces.
+
+use std::io::{Read, Write};
+
+use harness::{Client, Cluster, Pointsman, Value, encode};
+
+use crate::{metric, pointsman};
+
+/// A server that can be asked for every type of the protocol.
+fn cluster() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).redis_line("enable-debug-command yes").start()
+}
+
+/// Everything a conversation is made of, with the same answers each time it is held.
+fn conversation() -> Vec<u8> {
+    let nested = "local t = 'deep'; for i = 1, 64 do t = {t, i} end return t";
+    let maps = "redis.setresp(3); return {map={a={double=1.5},b={set={x=true}},c={map={d={1,{2,{3}}}}}}}";
+    let long = "x".repeat(300_000);
+    let mut lines: Vec<Vec<&str>> = vec![
+        vec!["FLUSHALL"],
+        vec!["SET", "k", ""],
+        vec!["GET", "k"],
+        vec!["GET", "nosuch"],
+        vec!["HSET", "h", "a", "1", "b", "2"],
+        vec!["HGETALL", "h"],
+        vec!["SADD", "s", "1", "2", "3"],
+        vec!["SMEMBERS", "s"],
+        vec!["ZADD", "z", "1.5", "one", "inf", "two"],
+        vec!["ZRANGE", "z", "0", "-1", "WITHSCORES"],
+        vec!["ZSCORE", "z", "one"],
+        vec!["RPUSH", "l", "a\r\nb", "$5\r\n", "*1\r\n"],
+        vec!["LRANGE", "l", "0", "-1"],
+        vec!["SET", "long", &long],
+        vec!["GET", "long"],
+        vec!["INCR", "long"],
+        vec!["NOSUCH", "command"],
+        vec!["EVAL", nested, "0"],
+        vec!["EVAL", maps, "0"],
+        vec!["CONFIG", "GET", "maxmemory*"],
+        vec!["COMMAND", "INFO", "get", "nosuch"],
+        vec!["MULTI"],
+        vec!["SET", "k", "v"],
+        vec!["LPUSH", "k", "wrong type"],
+        vec!["EXEC"],
+        vec!["MULTI"],
+        vec!["NOSUCH"],
+        vec!["EXEC"],
+        vec!["MULTI"],
+        vec!["DISCARD"],
+        vec!["WATCH", "k"],
+        vec!["UNWATCH"],
+        vec!["BLPOP", "nosuch", "0.01"],
+        vec!["ECHO", "after"],
+    ];
+    let types = ["string", "integer", "double", "null", "array", "set", "map", "attrib", "push", "verbatim", "bignum"];
+    lines.extend(types.iter().chain(&["true", "false"]).map(|kind| vec!["DEBUG", "PROTOCOL", kind]));
+    let mut bytes: Vec<u8> = lines.iter().flat_map(|line| encode(line)).collect();
+    bytes.extend_from_slice(b"PING\r\n\r\nSET inline \"quo ted\"\r\nGET inline\n*0\r\nECHO 'the end'\r\n");
+    bytes
+}
+
+/// A client that speaks this version of the protocol.
+fn speaking(mut client: Client, version: u8) -> Client {
+    if version == 3 {
+        assert_eq!(client.cmd(&["HELLO", "3"]).expect("HELLO").field("proto").and_then(Value::int), Some(3));
+    }
+    client
+}
+
+/// What answers the last request of everything that is said here.
+const END: &[u8] = b"$7\r\nthe end\r\n";
+
+/// All that a client gets for these bytes, sent in pieces of this size while what comes is read. The client does not end its
+/// direction: Redis drops what it still owes to one that does.
+fn answers(client: &Client, bytes: &[u8], piece: usize) -> Vec<u8> {
+    let (mut writer, mut reader) = (client.stream(), client.stream());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for piece in bytes.chunks(piece) {
+                writer.write_all(piece).expect("a piece");
+            }
+        });
+        let (mut got, mut room) = (Vec::new(), vec![0; 64 * 1024]);
+        while !got.ends_with(END) {
+            let read = reader.read(&mut room).expect("an answer");
+            assert!(read > 0, "closed after {} bytes", got.len());
+            got.extend_from_slice(&room[..read]);
+        }
+        got
+    })
+}
+
+#[track_caller]
+fn compare(cluster: &Cluster, pointsman: &Pointsman, version: u8, bytes: &[u8], piece: usize) {
+    let direct = answers(&speaking(cluster.nodes()[0].client(), version), bytes, usize::MAX);
+    let proxied = answers(&speaking(pointsman.client(), version), bytes, piece);
+    let differs = direct.iter().zip(&proxied).position(|(a, b)| a != b).unwrap_or(direct.len().min(proxied.len()));
+    let around =
+        |bytes: &[u8]| String::from_utf8_lossy(&bytes[differs.saturating_sub(40)..]).chars().take(120).collect();
+    let (here, there): (String, String) = (around(&direct), around(&proxied));
+    assert!(direct == proxied, "RESP{version}, pieces of {piece}: at {differs} {here:?} became {there:?}");
+}
+
+#[test]
+fn every_type_of_the_protocol_comes_through_in_both_versions_and_in_any_pieces() {
+    let cluster = cluster();
+    let pointsman = pointsman(&cluster);
+    let bytes = conversation();
+    for version in [2, 3] {
+        for piece in [usize::MAX, 4096, 1000, 7] {
+            compare(&cluster, &pointsman, version, &bytes, piece);
+        }
+    }
+    // Followed to the end and not merely forwarded: what is not understood is not counted.
+    let counted = metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}").unwrap_or(0.0);
+    let each = conversation_length();
+    assert_eq!(counted, (8 * each + 4) as f64, "some session was not followed to its end");
+}
+
+/// Requests in the conversation: those encoded, and four inline ones; neither the empty line nor `*0` is one.
+fn conversation_length() -> usize {
+    34 + 13 + 4
+}
+
+#[test]
+fn one_byte_at_a_time_both_ways() {
+    let cluster = cluster();
+    let pointsman = pointsman(&cluster);
+    for version in [2, 3] {
+        let mut client = speaking(pointsman.client(), version);
+        let expected = b"$5\r\nb\r\nte\r\n*2\r\n$1\r\n1\r\n$1\r\n2\r\n";
+        let requests =
+            [encode(&["SET", "one", "b\r\nte"]), encode(&["GET", "one"]), encode(&["MGET", "x1", "x2"])].concat();
+        assert!(client.cmd(&["MSET", "x1", "1", "x2", "2"]).expect("MSET").is_ok());
+        for byte in requests {
+            client.send(&[byte]).expect("a byte");
+        }
+        assert_eq!(client.read_exact(5).expect("+OK"), b"+OK\r\n");
+        for byte in expected {
+            assert_eq!(client.read_exact(1).expect("a byte"), [*byte]);
+        }
+    }
+}
+
+#[test]
+fn pushes_between_replies_are_told_from_replies() {
+    let cluster = cluster();
+    let pointsman = pointsman(&cluster);
+    let mut client = speaking(pointsman.client(), 3);
+    assert!(client.cmd(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "seen:"]).expect("TRACKING").is_ok());
+    let mut other = pointsman.client();
+    let (mut pushes, rounds) = (0, 200);
+    for round in 0..rounds {
+        assert!(other.cmd(&["SET", &format!("seen:{round}"), "x"]).expect("SET").is_ok());
+        client.send(&encode(&["ECHO", &round.to_string()])).expect("send");
+        loop {
+            match client.read_value().expect("a push or the answer") {
+                Value::Push(items) => {
+                    assert_eq!(items[0].text(), Some("invalidate"));
+                    pushes += 1;
+                }
+                answer => {
+                    assert_eq!(answer.text(), Some(round.to_string().as_str()));
+                    break;
+                }
+            }
+        }
+    }
+    assert!(pushes > rounds / 2, "only {pushes} pushes came");
+}
+
+#[test]
+fn a_deep_pipeline_of_the_third_version_is_answered_as_directly() {
+    let cluster = cluster();
+    let pointsman = pointsman(&cluster);
+    let mut bytes: Vec<u8> = (0..100_000).flat_map(|at| encode(&["ECHO", &at.to_string()])).collect();
+    bytes.extend(encode(&["ECHO", "the end"]));
+    compare(&cluster, &pointsman, 3, &bytes, 100_000);
+}
