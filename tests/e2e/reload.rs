@@ -66,6 +66,9 @@ fn a_reload_changes_what_can_change_and_names_what_cannot() {
     cluster.nodes()[0].kill();
     cluster.sentinels()[0].kill();
     wait_until("the end of the old session's master", PATIENCE, || old.cmd(&["PING"]).is_err());
+    wait_until("places to be free again", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}") == Some(0.0)
+    });
     let begin = Instant::now();
     let mut held = pointsman.client();
     held.set_timeout(PATIENCE).expect("a timeout");

@@ -56,6 +56,8 @@ mod silence;
 mod sockets;
 mod sockopt;
 mod sources;
+#[cfg(debug_assertions)]
+mod stall;
 mod stats;
 mod tasks;
 mod tuning;

@@ -327,6 +327,8 @@ impl Worker {
         tasks::spawn_vital(async move { end.reached(Phase::Stopped).await });
         let mut events = Vec::new();
         while drain.phase() < Phase::Stopped {
+            #[cfg(debug_assertions)]
+            crate::stall::if_asked(worker);
             tasks.round().map_err(|Panicked| WorkerError::Panicked { worker })?;
             heartbeat.beat();
             let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT };

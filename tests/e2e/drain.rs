@@ -1,0 +1,158 @@
+//! Drains when it is inconvenient: with many sessions, during a failover, during a hold, and under health checks.
+
+use std::io::{ErrorKind, Read};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Ending, Pointsman, encode, pause, wait_until};
+
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+/// No accepting phase.
+const AT_ONCE: &str = "accept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n";
+
+fn small() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).start()
+}
+
+fn started(cluster: &Cluster, shutdown: &str) -> Pointsman {
+    builder(cluster).service_line("hold_timeout = \"30s\"").lines(&format!("[shutdown]\n{shutdown}")).start()
+}
+
+/// When each session ended, in the order of their ends.
+fn ends(mut sessions: Vec<TcpStream>, begin: Instant) -> Vec<Duration> {
+    let mut ends = Vec::with_capacity(sessions.len());
+    sessions.iter().for_each(|it| it.set_nonblocking(true).expect("a mode"));
+    while !sessions.is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "{} are still there", sessions.len());
+        sessions.retain_mut(|session| match session.read(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+            Ok(0) => {
+                ends.push(begin.elapsed());
+                false
+            }
+            other => panic!("it ended with {other:?}"),
+        });
+        pause(Duration::from_millis(5));
+    }
+    ends
+}
+
+fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
+    let cluster = small();
+    let settings = format!("{AT_ONCE}drain_spread = \"{}s\"\ndrain_timeout = \"30s\"", spread.as_secs());
+    let pointsman = started(&cluster, &settings);
+    let session = |_| {
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).expect("a timeout");
+        assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+        client.stream().try_clone().expect("a handle")
+    };
+    let sessions: Vec<TcpStream> = (0..count).map(session).collect();
+    let begin = Instant::now();
+    pointsman.sigterm();
+    let ends = ends(sessions, begin);
+    let last = ends.last().copied().unwrap_or_default();
+    assert!(last <= spread + slack, "the last of {count} left after {last:?}");
+    // Nobody may come back in a crowd: in no half second more than twice its share, and some for chance.
+    let half = Duration::from_millis(500);
+    let share = count / usize::try_from(spread.as_millis() / half.as_millis()).expect("a small number");
+    let mut most = 0;
+    for window in 0..=u32::try_from(last.as_millis() / half.as_millis()).expect("a small number") {
+        most = most.max(ends.iter().filter(|at| **at >= half * window && **at < half * (window + 1)).count());
+    }
+    assert!(most <= 2 * share + count / 50, "{most} of {count} left in one half second, where {share} is even");
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    assert!(
+        pointsman.process().log().contains(&format!("\"asked\":{count},\"cut\":0")),
+        "{}",
+        pointsman.process().tail()
+    );
+}
+
+#[test]
+fn many_idle_sessions_leave_evenly_within_the_spread() {
+    idle_sessions_leave_evenly(1000, Duration::from_secs(4), Duration::from_secs(3));
+}
+
+#[test]
+#[ignore = "opens nearly as many files as a hard limit of 20000 allows: cargo test --test e2e -- --ignored thousands_of_idle"]
+fn thousands_of_idle_sessions_leave_within_the_spread_and_a_second() {
+    idle_sessions_leave_evenly(9500, Duration::from_secs(5), Duration::from_secs(1));
+}
+
+#[test]
+fn health_checks_do_not_keep_a_leaving_process_open() {
+    let cluster = small();
+    let pointsman = started(&cluster, "accept_min = \"1s\"\naccept_quiet = \"1s\"\naccept_max = \"30s\"");
+    let begin = Instant::now();
+    pointsman.sigterm();
+    while pointsman.process().is_running() {
+        assert!(begin.elapsed() < Duration::from_secs(15), "connecting and closing keeps it open");
+        drop(TcpStream::connect(pointsman.addr()));
+        pause(Duration::from_millis(20));
+    }
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn a_client_that_is_held_when_the_drain_begins_is_served_by_the_new_master() {
+    let cluster = Cluster::builder().start();
+    let pointsman = started(&cluster, &format!("{AT_ONCE}drain_timeout = \"35s\""));
+    cluster.master().kill();
+    // Arrives while there is no master, and says what it wants.
+    let mut held = pointsman.client();
+    held.set_timeout(PATIENCE).expect("a timeout");
+    held.send(&encode(&["SET", "k", "v"])).expect("send");
+    wait_until("the client to be held", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}") == Some(1.0)
+    });
+    pointsman.sigterm();
+    assert!(held.read_value().expect("an answer").is_ok());
+    assert_eq!(held.read_to_end().expect("its end"), (Vec::new(), Ending::Fin));
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    assert!(pointsman.process().log().contains("\"cut\":0"), "{}", pointsman.process().tail());
+}
+
+#[test]
+fn a_failover_during_a_drain_ends_the_sessions_of_the_old_master_and_then_the_process() {
+    let cluster = Cluster::builder().start();
+    let pointsman = started(&cluster, &format!("{AT_ONCE}drain_timeout = \"60s\""));
+    let old = cluster.master().addr();
+    let mut blocked = pointsman.client();
+    blocked.set_timeout(PATIENCE).expect("a timeout");
+    assert!(blocked.cmd(&["PING"]).is_ok());
+    blocked.send(&encode(&["BLPOP", "never", "0"])).expect("send");
+    wait_until("the pop to block", PATIENCE, || {
+        cluster.master().info("clients", "blocked_clients").is_ok_and(|count| count == "1")
+    });
+    let begin = Instant::now();
+    pointsman.sigterm();
+    wait_until("the drain", PATIENCE, || pointsman.process().log().contains("told to stop"));
+    cluster.failover();
+    // Redis itself ends a blocked client of a demoted master with -UNBLOCKED; whichever came first, it is the end.
+    let (_, _ending) = blocked.read_to_end().expect("its end");
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    assert!(begin.elapsed() < Duration::from_secs(55), "it waited for its deadline");
+    assert_ne!(cluster.master().addr(), old);
+}
+
+#[test]
+fn a_hold_without_an_end_is_cut_at_the_bound() {
+    let cluster = small();
+    let pointsman = started(&cluster, &format!("{AT_ONCE}drain_spread = \"0s\"\ndrain_timeout = \"2s\""));
+    cluster.sentinels()[0].kill();
+    cluster.nodes()[0].kill();
+    let mut held = Client::connect_within(pointsman.addr(), PATIENCE).expect("a connection");
+    held.send(&encode(&["PING"])).expect("send");
+    wait_until("the client to be held", PATIENCE, || {
+        metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}") == Some(1.0)
+    });
+    let begin = Instant::now();
+    pointsman.sigterm();
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(1900) && took < Duration::from_secs(10), "it took {took:?}");
+    assert!(held.read_to_end().is_ok());
+}

@@ -1,0 +1,73 @@
+//! Liveness looks at our own event loops and at nothing else.
+
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, pause, wait_until};
+
+use crate::builder;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn small() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).start()
+}
+
+/// Needs the switch that only builds with debug assertions have.
+#[cfg(debug_assertions)]
+#[test]
+fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
+    let cluster = small();
+    let switch = cluster.folder().join("stall");
+    let pointsman = builder(&cluster)
+        .env("POINTSMAN_TEST_STALL", switch.to_str().expect("a path"))
+        .lines("[process]\nworkers = 2")
+        .start();
+    assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
+    std::fs::write(&switch, "1").expect("a file");
+    let begin = Instant::now();
+    let body = wait_until("liveness to be red", PATIENCE, || match pointsman.get("/alive") {
+        Ok((503, body)) => Ok(body),
+        other => Err(format!("{other:?}")),
+    });
+    assert!(body.contains("worker 1"), "{body}");
+    assert!(begin.elapsed() >= Duration::from_secs(4), "red after {:?}: one slow turn is no hang", begin.elapsed());
+    // Which client is on which worker is the kernel's choice; the healthy worker goes on.
+    wait_until("liveness to be green again", PATIENCE, || {
+        pointsman.get("/alive").is_ok_and(|(status, _)| status == 200)
+    });
+}
+
+/// Kills everything that pointsman talks to and looks at its probes for `time`.
+fn nothing_behind_it(time: Duration) {
+    let cluster = Cluster::builder().replicas(1).sentinels(3).start();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"2s\"").start();
+    let servers = || cluster.nodes().iter().chain(cluster.sentinels());
+    servers().for_each(harness::Node::kill);
+    let begin = Instant::now();
+    let mut unready = None;
+    while begin.elapsed() < time {
+        let (status, body) = pointsman.get("/alive").expect("an answer");
+        assert_eq!(status, 200, "after {:?}: {body}", begin.elapsed());
+        let (status, body) = pointsman.get("/ready").expect("an answer");
+        if status != 200 {
+            unready.get_or_insert((begin.elapsed(), body));
+        }
+        pause(Duration::from_millis(100));
+    }
+    let (after, why) = unready.expect("it never became unready");
+    assert!(after >= Duration::from_secs(2), "unready after {after:?}, within the hold");
+    assert!(why.contains("no master for"), "{why}");
+    servers().for_each(harness::Node::restart);
+    wait_until("it to be ready again", PATIENCE, || pointsman.get("/ready").is_ok_and(|(status, _)| status == 200));
+}
+
+#[test]
+fn without_any_redis_and_sentinel_it_is_alive_and_unready() {
+    nothing_behind_it(Duration::from_secs(10));
+}
+
+#[test]
+#[ignore = "takes a minute: cargo test --test e2e -- --ignored for_a_minute"]
+fn without_any_redis_and_sentinel_for_a_minute_it_is_alive() {
+    nothing_behind_it(Duration::from_secs(60));
+}
