@@ -3,7 +3,7 @@
 //! The short test replaces three pods of pointsman and wants nobody to notice. The matrix does it with every lag, and with haproxy
 //! beside it; it is started by hand and writes benches/ROLLOUT.md:
 //!
-//!     cargo test --release --test rollout -- --ignored --nocapture
+//!     cargo test --test rollout -- --ignored --nocapture
 //!
 //! Deliberately absent: a kubelet and a kube-proxy. What they do to a pod and to its clients is done here, with the kernel's
 //! own means, so that the lag between the two can be set.
