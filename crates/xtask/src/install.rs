@@ -17,16 +17,25 @@ pub(crate) fn whatever_is_missing() -> Result<(), String> {
     install(&[REDIS])
 }
 
+/// Installs what the tests need: Redis, and, where that is possible, what hurts a private network.
+///
+/// # Errors
+/// As [`whatever_is_missing`]; the latter may be missing, and then the tests that need it say so.
+pub(crate) fn for_tests() -> Result<(), String> {
+    install(&[REDIS])?;
+    if let Err(why) = install(&[NFTABLES, IPROUTE]) {
+        println!("{why}");
+    }
+    Ok(())
+}
+
 /// Installs what the measurement of failovers needs besides: haproxy, and, where that is possible, what makes partitions.
 ///
 /// # Errors
 /// As [`whatever_is_missing`]; the tools for partitions may be missing.
 pub(crate) fn for_failovers() -> Result<(), String> {
-    install(&[REDIS, HAPROXY])?;
-    if let Err(why) = install(&[NFTABLES, IPROUTE]) {
-        println!("{why}");
-    }
-    Ok(())
+    install(&[HAPROXY])?;
+    for_tests()
 }
 
 /// Installs what the measurement of traffic needs on the system: Redis, and what brings a private network up.

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
 }
 
 fn test(args: &[OsString]) -> Result<ExitCode, String> {
-    install::whatever_is_missing()?;
+    install::for_tests()?;
     let given = steps::with_separator(std::env::args_os(), "test", args);
     let mut all = vec![steps::test(&given)];
     if given.is_empty() {
@@ -86,7 +86,7 @@ fn test(args: &[OsString]) -> Result<ExitCode, String> {
 }
 
 fn ci() -> Result<ExitCode, String> {
-    install::whatever_is_missing()?;
+    install::for_tests()?;
     let deny = harness::find_in_path("cargo-deny").is_some();
     let outcome = steps::run(&steps::ci(deny));
     println!("{}", steps::table(&outcome));

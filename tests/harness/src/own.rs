@@ -36,8 +36,11 @@ pub fn alone(test: &str) -> bool {
         trial.args(**way).arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         trial.status().is_ok_and(|status| status.success())
     };
-    let (Some(unshare), Some(way)) = (&unshare, ways.iter().find(works)) else {
-        eprintln!("{test} needs a network namespace of its own, which nobody can make here: NOT TESTED");
+    let tools = ["ip", "nft", "tc"].iter().all(|tool| find_in_path(tool).is_some());
+    let (Some(unshare), Some(way), true) = (&unshare, ways.iter().find(works), tools) else {
+        eprintln!(
+            "{test} needs a network namespace of its own, with ip, nft and tc: not to be had here, so NOT TESTED"
+        );
         return false;
     };
     let own = std::env::current_exe().expect("the path of this program");
