@@ -129,17 +129,22 @@ impl<'a> Planner<'a> {
         let told = self.faults.len() > faults;
         let listen = self.listen_of(listener.section);
         let Some(section) = self.book.sections.get(listener.section) else { return };
-        if listen.is_empty() {
-            let what = format!("{} listens nowhere", safe_word(&listener.name));
-            self.faults.push(Fault::new(section.head.place.clone(), what, "give it a bind over TCP"));
-            return;
-        }
-        if sentinels.is_empty() && told {
+        let lacks = if !is_master_name(&name) {
+            let what = format!("{:?} cannot be the name of a master", safe_word(&name));
+            Some((named_at.clone(), what, format!("give the name: --name {}=NAME", safe_word(&listener.name))))
+        } else if listen.is_empty() {
+            Some((None, format!("{} listens nowhere", safe_word(&listener.name)), "give it a bind over TCP".to_owned()))
+        } else if sentinels.is_empty() && !told {
+            let what = format!("nothing says where the sentinels of {} are", safe_word(&listener.name));
+            Some((None, what, "name them: --sentinel HOST:PORT".to_owned()))
+        } else {
+            None
+        };
+        if let Some((place, what, remedy)) = lacks {
+            self.faults.push(Fault::new(place.unwrap_or_else(|| section.head.place.clone()), what, remedy));
             return;
         }
         if sentinels.is_empty() {
-            let what = format!("nothing says where the sentinels of {} are", safe_word(&listener.name));
-            self.faults.push(Fault::new(section.head.place.clone(), what, "name them: --sentinel HOST:PORT"));
             return;
         }
         if let Some(service) = plan.services.iter_mut().find(|it| it.name == name) {
@@ -155,16 +160,7 @@ impl<'a> Planner<'a> {
             return;
         }
         self.account.note(&section.head, Verdict::Mapped, &format!("[[service]] {name}"));
-        let mut remarks = Vec::new();
-        if named_at.is_none() && self.given.names.is_empty() {
-            remarks
-                .push(format!("The name {name:?} is assumed: compare it with \"sentinel monitor\" in sentinel.conf."));
-        }
-        if sentinels_at.is_none() && self.given.sentinels.is_empty() {
-            remarks.push(
-                "The sentinels are assumed beside the redis servers; the haproxy.cfg does not name any.".to_owned(),
-            );
-        }
+        let remarks = self.remarks(&name, named_at.as_ref(), sentinels_at.as_ref());
         let sentinel_login = listener.asks.iter().find_map(|asks| asks.login.clone());
         let login = listener.login.clone();
         for (login, section) in [(&login, "auth"), (&sentinel_login, "sentinel_auth")] {
@@ -187,6 +183,20 @@ impl<'a> Planner<'a> {
         });
     }
 
+    /// What of it is assumed, as sentences.
+    fn remarks(&self, name: &str, named_at: Option<&Place>, sentinels_at: Option<&Place>) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if named_at.is_none() && self.given.names.is_empty() {
+            let text = "compare it with \"sentinel monitor\" in sentinel.conf.";
+            remarks.push(format!("The name {name:?} is assumed: {text}"));
+        }
+        if sentinels_at.is_none() && self.given.sentinels.is_empty() {
+            let text = "The sentinels are assumed beside the redis servers; the haproxy.cfg does not name any.";
+            remarks.push(text.to_owned());
+        }
+        remarks
+    }
+
     fn note_login(&mut self, login: &Login, section: &str) {
         let Some(directive) = self.directive_at(&login.place) else { return };
         let note = match &login.password {
@@ -201,8 +211,7 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn directive_at(&self, place: &Place) -> Option<&'a Directive> {
-        let book: &'a Book = self.book;
-        book.sections.iter().flat_map(|section| &section.directives).find(|directive| directive.place == *place)
+        self.book.at(place)
     }
 
     fn name_of(&mut self, listener: &Listener) -> (String, Option<Place>) {
@@ -237,7 +246,7 @@ impl<'a> Planner<'a> {
         let own: Vec<usize> = listener.voters.iter().chain(&listener.backends).copied().collect();
         let everywhere: Vec<usize> = (0..self.proxies.checks.len()).collect();
         for (at, backends) in [own, everywhere].into_iter().enumerate() {
-            let (mut found, mut first) = (Vec::new(), None);
+            let (mut found, mut seen, mut first) = (Vec::new(), BTreeSet::new(), None);
             for backend in backends {
                 let (named, unread) = self.proxies.sentinels(self.book, backend);
                 for sentinel in named {
@@ -249,7 +258,7 @@ impl<'a> Planner<'a> {
                     if let Some(directive) = self.directive_at(&sentinel.place) {
                         self.account.note(directive, Verdict::Mapped, "one of service.sentinels");
                     }
-                    if !found.contains(&endpoint) {
+                    if seen.insert(endpoint.clone()) {
                         found.push(endpoint);
                     }
                 }
@@ -319,6 +328,11 @@ impl<'a> Planner<'a> {
         }
         service.replica_listen.extend(listen);
     }
+}
+
+/// Whether Sentinel would take it as the name of a master; a variable that is not filled in is none.
+fn is_master_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
 }
 
 /// Whether a server line asks for something that Pointsman lacks towards Redis.

@@ -186,6 +186,8 @@ pub(super) fn expand(sections: &mut [Section], env: &dyn Fn(&str) -> Option<Stri
 pub(super) struct Book {
     pub(super) sections: Vec<Section>,
     by_name: BTreeMap<String, Vec<usize>>,
+    /// The section, and the directive in it.
+    by_place: BTreeMap<Place, (usize, usize)>,
 }
 
 /// The deepest chain of defaults that is followed.
@@ -199,7 +201,18 @@ impl Book {
                 by_name.entry(section.name.clone()).or_default().push(index);
             }
         }
-        Self { sections, by_name }
+        let places = sections.iter().enumerate().flat_map(|(at, section)| {
+            let own = section.directives.iter().enumerate();
+            own.map(move |(number, directive)| (directive.place.clone(), (at, number)))
+        });
+        let by_place = places.collect();
+        Self { sections, by_name, by_place }
+    }
+
+    /// The directive at a place.
+    pub(super) fn at(&self, place: &Place) -> Option<&Directive> {
+        let (section, number) = *self.by_place.get(place)?;
+        self.sections.get(section)?.directives.get(number)
     }
 
     /// The backend or listen of this name.

@@ -14,12 +14,17 @@ impl<'a> Planner<'a> {
     pub(super) fn listen_of(&mut self, section: usize) -> Vec<Found<SocketAddr>> {
         let book: &'a Book = self.book;
         let own = book.sections.get(section).map(|section| section.directives.as_slice()).unwrap_or_default();
-        let mut all = Vec::new();
+        let mut all: Vec<Found<SocketAddr>> = Vec::new();
         for bind in own.iter().filter(|it| it.begins(&["bind"])) {
             let has = |word: &str| bind.words.iter().any(|own| own.is(word));
             match units::listens(&bind.word(1), has("v6only")) {
                 Ok(addrs) => {
-                    all.extend(addrs.into_iter().map(|addr| (addr, bind.place.clone())));
+                    for addr in addrs {
+                        // `*:6379` beside `[::]:6379` is the same address twice here.
+                        if !all.iter().any(|(known, _)| *known == addr) {
+                            all.push((addr, bind.place.clone()));
+                        }
+                    }
                     self.note_bind(bind);
                 }
                 Err(NoListen::Family) => {

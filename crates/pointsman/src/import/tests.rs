@@ -202,11 +202,17 @@ fn broken_files_are_faults_with_their_place() {
         ("listen a\n server a h:6379\n", &["h.cfg:1:1: a listens nowhere"]),
         ("listen a\n bind :1\n server a \"${NO}:6379\"\n", &["h.cfg:3:2: ", "set the variable"]),
         ("frontend f\n mode http\n bind :80\n", &["no listener leads to Redis"]),
+        (
+            "listen a\n bind :1\n server a h:1\n tcp-check send \"SENTINEL master ${X}\\r\\n\"\n",
+            &["h.cfg:4:2: ", "cannot be the name", "--name a=NAME"],
+        ),
         ("listen a\0\n", &["h.cfg:1:1: the line holds a zero byte"]),
     ] {
         let shown = fault(text);
         assert!(parts.iter().all(|part| shown.contains(part)), "{text:?}: {shown}");
     }
+    let twice = import("listen a\n bind *:1\n bind [::]:1 v4v6\n server a h:6379\n");
+    assert_eq!(service(&twice)["listen"].to_string(), "[\"0.0.0.0:1\", \"[::]:1\"]");
     let filled = import("listen a\n bind \"127.0.0.1:${PORT}\"\n server a h:6379\n");
     assert_eq!(service(&filled)["listen"].to_string(), "[\"127.0.0.1:7000\"]");
 }
