@@ -42,6 +42,7 @@ mod faults_limits;
 mod faults_net;
 mod faults_peers;
 mod import;
+mod isolation;
 mod liveness;
 mod reload;
 mod replicas;

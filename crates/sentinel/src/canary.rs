@@ -30,6 +30,36 @@ const ENDED_EVERY: Duration = Duration::from_millis(100);
 const REFUSED_MIN: Duration = Duration::from_millis(100);
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 
+/// A node that could not be reached is left alone for a time between these two, growing with each failure, unless there is need.
+const FAILED_MIN: Duration = Duration::from_millis(20);
+const FAILED_MAX: Duration = Duration::from_secs(1);
+
+/// Rung for a probe.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    ask: Notify,
+    need: Notify,
+}
+
+impl Bell {
+    /// `need`: the answer is waited for, whatever came of the last question.
+    pub(crate) fn ring(&self, need: bool) {
+        if need {
+            self.need.notify_one();
+        }
+        self.ask.notify_one();
+    }
+}
+
+/// Why, and until when, a node is not dialled.
+#[derive(Debug, Clone, Copy)]
+enum Pause {
+    /// It refused us: whoever counts failed attempts must not see many.
+    Refused(Instant),
+    /// It could not be reached.
+    Failed(Instant),
+}
+
 /// What all canaries of one group share.
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -54,21 +84,22 @@ pub(crate) enum Song {
     Ended,
 }
 
-/// Runs until its owner drops it. `ask` is rung for a probe.
+/// Runs until its owner drops it.
 pub(crate) async fn run(
     group: usize,
     node: NodeAddr,
     keeper: Arc<Keeper>,
-    ask: Arc<Notify>,
+    bell: Arc<Bell>,
     out: mpsc::Sender<Incoming>,
 ) {
     let dial = keeper.address_map.get(&node).unwrap_or(&node);
     let lookup = Lookup::new(&keeper.resolver, &dial.host, dial.port);
-    let refused = Backoff::new(REFUSED_MIN, REFUSED_MAX);
-    let mut canary = Canary { lookup, keeper, perch: None, refused, dial_after: None, ended_at: None };
+    let (refused, failed) = (Backoff::new(REFUSED_MIN, REFUSED_MAX), Backoff::new(FAILED_MIN, FAILED_MAX));
+    let rung = Arc::clone(&bell);
+    let mut canary = Canary { lookup, keeper, bell, perch: None, refused, failed, pause: None, ended_at: None };
     loop {
         let song = tokio::select! {
-            () = ask.notified() => Some(canary.probe().await),
+            () = rung.ask.notified() => Some(canary.probe().await),
             song = canary.listen() => song,
         };
         let Some(song) = song else { continue };
@@ -81,10 +112,13 @@ pub(crate) async fn run(
 struct Canary {
     lookup: Lookup,
     keeper: Arc<Keeper>,
+    bell: Arc<Bell>,
     perch: Option<Perch>,
     /// How long to leave a node alone that refused the password.
     refused: Backoff,
-    dial_after: Option<Instant>,
+    /// How long to leave a node alone that could not be reached.
+    failed: Backoff,
+    pause: Option<Pause>,
     ended_at: Option<Instant>,
 }
 
@@ -116,11 +150,13 @@ impl Canary {
         let (outcome, denied) = match outcome {
             Ok(report) => {
                 self.refused.reset();
+                self.failed.reset();
                 (Ok(report), None)
             }
             Err(Trouble::Failed(failure)) => {
                 if failure != ProbeFailure::Silent {
                     self.perch = None;
+                    self.pause = Some(Pause::Failed(Instant::now() + self.failed.pause()));
                 }
                 (Err(failure), None)
             }
@@ -129,7 +165,7 @@ impl Canary {
                 // anew, and a server that counts failed attempts must not see one of them every few milliseconds.
                 if !matches!(denied, Denied::NotPermitted { .. }) {
                     self.perch = None;
-                    self.dial_after = Some(Instant::now() + self.refused.pause());
+                    self.pause = Some(Pause::Refused(Instant::now() + self.refused.pause()));
                 }
                 (Err(ProbeFailure::Denied), Some(denied))
             }
@@ -161,8 +197,13 @@ impl Canary {
     async fn ask_once(&mut self) -> (Instant, Outcome) {
         let (patience, verify) = (self.keeper.patience, self.keeper.verify);
         if self.perch.is_none() {
-            if let Some(at) = self.dial_after.take() {
-                tokio::time::sleep_until(at).await;
+            match self.pause.take() {
+                None => {}
+                Some(Pause::Refused(at)) => tokio::time::sleep_until(at).await,
+                Some(Pause::Failed(at)) => tokio::select! {
+                    () = tokio::time::sleep_until(at) => {}
+                    () = self.bell.need.notified() => {}
+                },
             }
             let now = Instant::now();
             match self.connect().await {

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use route::Target;
 use tracing::info;
 
-use crate::hush::Hush;
+use crate::hush::Voice;
 use crate::seen::{Failover, REMEMBERED};
 use crate::tidings::Tidings;
 use crate::{Basis, Commit, Event, Machine, NodeAddr};
 
 /// See the module's header.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chronicle {
     tidings: Tidings,
     /// Which evidence is under verification, by the machine's time of it, and when its last answer was read.
@@ -24,6 +24,15 @@ pub(crate) struct Chronicle {
     failovers: Vec<Failover>,
     /// What the last of them led to, until a session was there.
     target: Option<Arc<Target>>,
+    /// Sentinel itself bounds how often it fails over; whoever only pretends to be one is bounded here, but for the last word.
+    voice: Voice,
+}
+
+impl Default for Chronicle {
+    fn default() -> Self {
+        let (tidings, voice) = (Tidings::default(), Voice::new(20, Duration::from_secs(1)));
+        Self { tidings, evidence: None, failovers: Vec::new(), target: None, voice }
+    }
 }
 
 impl Chronicle {
@@ -77,34 +86,42 @@ impl Chronicle {
     }
 
     /// Takes note of the first session on the master in force, and tells of it. Not later than the next move.
-    pub(crate) fn note_first_session(&mut self, service: &str, hush: &mut Hush) {
+    pub(crate) fn note_first_session(&mut self, service: &Arc<str>) {
         let Some(at) = self.target.as_ref().and_then(|target| target.first_use()) else { return };
         // The target is asked no more: what is noted on it does not change.
         self.target = None;
         let Some(failover) = self.failovers.last_mut() else { return };
         failover.first_session_at = Some(at);
         let after_ms = failover.first_session().map(|it| it.as_millis());
-        if let Some(unsaid) = hush.speak(Instant::now()) {
-            let (master, generation) = (&failover.to, failover.generation);
-            info!(service, unsaid, %master, generation, after_ms, "the first session has reached the new master");
-        }
+        let (service, master, generation) = (Arc::clone(service), failover.to.clone(), failover.generation);
+        self.voice.say(Instant::now(), move |unsaid| {
+            info!(%service, unsaid, %master, generation, after_ms, "the first session has reached the new master");
+        });
+    }
+
+    /// Tells of a move with its durations.
+    pub(crate) fn tell(&mut self, service: &Arc<str>, failover: Failover) {
+        let service = Arc::clone(service);
+        self.voice.say(failover.swapped_at, move |unsaid| {
+            let ms = |span: Option<Duration>| span.map(|it| it.as_millis());
+            let us = |span: Option<Duration>| span.map(|it| it.as_micros());
+            info!(
+                %service, unsaid, master = %failover.to, epoch = failover.epoch, generation = failover.generation,
+                basis = ?failover.basis, from = failover.from.as_ref().map(ToString::to_string),
+                suspected_ms = ms(failover.story.suspicion()), held_ms = ms(failover.story.hold()),
+                switched_us = us(failover.swap()), verified_us = us(failover.verification()),
+                lost_bytes = failover.lost_bytes, "the points lead to a new master"
+            );
+        });
+    }
+
+    /// Tells what could not be told before.
+    pub(crate) fn catch_up(&mut self, now: Instant) {
+        self.voice.catch_up(now);
     }
 
     /// The last moves of the points, oldest first.
     pub(crate) fn failovers(&self) -> &[Failover] {
         &self.failovers
     }
-}
-
-/// Tells of a move with its durations.
-pub(crate) fn tell(service: &str, failover: &Failover, unsaid: Option<u64>) {
-    let ms = |span: Option<Duration>| span.map(|it| it.as_millis());
-    let us = |span: Option<Duration>| span.map(|it| it.as_micros());
-    info!(
-        service, unsaid, master = %failover.to, epoch = failover.epoch, generation = failover.generation,
-        basis = ?failover.basis, from = failover.from.as_ref().map(ToString::to_string),
-        suspected_ms = ms(failover.story.suspicion()), held_ms = ms(failover.story.hold()),
-        switched_us = us(failover.swap()), verified_us = us(failover.verification()),
-        lost_bytes = failover.lost_bytes, "the points lead to a new master"
-    );
 }

@@ -211,6 +211,7 @@ impl Discovery {
             }
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
+                self.links.catch_up(now);
                 for group in &mut self.groups {
                     group.look(&self.links);
                 }
@@ -258,9 +259,10 @@ impl Discovery {
         let Some(link) = self.links.get_mut(id) else { return };
         match what {
             What::Up { id, addr, protocol, events } => {
-                if let Some(unsaid) = link.hush.speak(Instant::now()) {
-                    info!(sentinel = %link.addr, id = id.short(), protocol = ?protocol, events, unsaid, "sentinel connected");
-                }
+                let (sentinel, who) = (link.addr.clone(), id.clone());
+                link.voice.say(Instant::now(), move |unsaid| {
+                    info!(%sentinel, id = who.short(), ?protocol, events, unsaid, "sentinel connected");
+                });
                 link.up = Some((id, addr));
                 link.events = events;
                 link.problem = None;
@@ -291,7 +293,7 @@ impl Discovery {
                     }
                 }
             }
-            What::Round { asked_at, .. } if asked_at.elapsed() > self.stale_after => link.ask(),
+            What::Round { master, asked_at, .. } if asked_at.elapsed() > self.stale_after => link.ask(&master),
             What::Round { master, heard_at, round, .. } => {
                 let (up, groups) = (link.up.clone(), link.groups.clone());
                 let Some((from, addr)) = up else { return };

@@ -2,33 +2,27 @@
 //!
 //! The machine decides; this carries out. Nothing here has an opinion.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use route::{Destination, Moment, Points};
-use tokio::sync::{Notify, mpsc};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::auth::Denied;
-use crate::canary::{self, Keeper};
-use crate::chronicle::{self, Chronicle};
+use crate::aviary::Aviary;
+use crate::canary::Keeper;
+use crate::chronicle::Chronicle;
 use crate::discovery::Incoming;
-use crate::hush::Hush;
+use crate::hush::Voice;
 use crate::learnt::{AddressMap, Learnt};
 use crate::links::Links;
 use crate::questions::Peer;
 use crate::seen::{Counts, Seen, SeenMaster, SeenNode, SeenSentinel};
 use crate::yard::{Replicas, Yard};
 use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
-
-struct Canary {
-    ask: Arc<Notify>,
-    problem: Option<Denied>,
-    _task: AbortOnDropHandle<()>,
-}
 
 pub(crate) struct Group {
     pub(crate) number: usize,
@@ -39,18 +33,16 @@ pub(crate) struct Group {
     yard: Option<Yard>,
     /// How long the points may be believed after a look at everything: what the machine calls a stall.
     trust: Duration,
-    keeper: Arc<Keeper>,
-    canaries: BTreeMap<NodeAddr, Canary>,
+    aviary: Aviary,
     learnt: Learnt,
     master: Option<SeenMaster>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
     /// Bounds what is logged about this service.
-    hush: Hush,
+    voice: Voice,
     chronicle: Chronicle,
     counts: Counts,
     seen: Arc<ArcSwap<Seen>>,
-    out: mpsc::Sender<Incoming>,
 }
 
 impl Group {
@@ -64,7 +56,7 @@ impl Group {
     ) -> Self {
         let (now, trust) = (Instant::now(), rules.stall.max(rules.poll * 2));
         let machine = Machine::new(now, rules, seeds);
-        let (name, keeper) = (Arc::clone(name), Arc::new(keeper));
+        let name = Arc::clone(name);
         let first = Seen {
             name: Arc::clone(&name),
             at: now,
@@ -89,17 +81,15 @@ impl Group {
             points,
             yard: replicas.map(Yard::new),
             trust,
-            keeper,
-            canaries: BTreeMap::new(),
+            aviary: Aviary::new(number, keeper, out),
             learnt: Learnt::default(),
             master: None,
             stopped_since: Some(now),
             held_since: None,
-            hush: Hush::new(60, Duration::from_millis(500)),
+            voice: Voice::new(60, Duration::from_millis(500)),
             chronicle: Chronicle::default(),
             counts: Counts::default(),
             seen: Arc::new(ArcSwap::from_pointee(first)),
-            out,
         }
     }
 
@@ -127,12 +117,13 @@ impl Group {
         self.turn_the_yard();
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
-        self.canaries.retain(|addr, _| wanted.contains(addr));
+        self.aviary.keep(&wanted);
         let after = self.machine.state().label();
         if before != after {
-            if let Some(unsaid) = self.hush.speak(Instant::now()) {
-                info!(service = %self.name, unsaid, from = before, to = after, "discovery state");
-            }
+            let service = Arc::clone(&self.name);
+            self.voice.say(Instant::now(), move |unsaid| {
+                info!(%service, unsaid, from = before, to = after, "discovery state");
+            });
             self.publish(links);
         }
     }
@@ -157,27 +148,24 @@ impl Group {
     pub(crate) fn hinted_by_a_reader(&mut self) {
         let members = self.yard.as_mut().map(|yard| yard.hinted(Instant::now())).unwrap_or_default();
         for member in members {
-            if let Some(canary) = self.canaries.get(&member) {
-                canary.ask.notify_one();
-            }
+            self.aviary.ask(member, false);
         }
     }
 
     /// A canary's answer, with what it was refused.
     pub(crate) fn probed(&mut self, node: NodeAddr, probe: Probe, denied: Option<Denied>, links: &Links) {
-        if let Some(canary) = self.canaries.get_mut(&node) {
-            let news = denied.as_ref().filter(|_| canary.problem != denied);
-            if let Some((denied, unsaid)) = news.and_then(|news| Some((news, self.hush.speak(Instant::now())?))) {
-                warn!(service = %self.name, %node, unsaid, "cannot verify a redis node: {denied}");
-            }
-            canary.problem = denied;
+        if let Some(denied) = self.aviary.refused(&node, denied) {
+            let (service, node) = (Arc::clone(&self.name), node.clone());
+            self.voice.say(Instant::now(), move |unsaid| {
+                warn!(%service, %node, unsaid, "cannot verify a redis node: {denied}");
+            });
         }
         self.step(Event::Probed { node, probe }, links);
     }
 
     /// Takes note of the peers that `teller` lists now. Whether that changes anything.
     pub(crate) fn learn(&mut self, teller: MyId, peers: Vec<Peer>, links: &Links) -> bool {
-        self.learnt.hear(teller, peers, &self.keeper.address_map, |id| links.reaches(self.number, id))
+        self.learnt.hear(teller, peers, self.aviary.address_map(), |id| links.reaches(self.number, id))
     }
 
     /// The sentinels that others told of.
@@ -187,7 +175,7 @@ impl Group {
 
     /// Announced address to the address to dial.
     pub(crate) fn address_map(&self) -> &AddressMap {
-        &self.keeper.address_map
+        self.aviary.address_map()
     }
 
     pub(crate) fn count(&mut self, what: impl FnOnce(&mut Counts)) {
@@ -197,23 +185,26 @@ impl Group {
     fn perform(&mut self, action: Action, links: &Links) {
         match action {
             Action::Ask => links.ask(self.number),
-            Action::Probe(node) => self.canary(node).notify_one(),
+            Action::Probe(node) => {
+                let sure = self.machine.is_sure(&node);
+                self.aviary.ask(node, sure);
+            }
             Action::Hold => {
                 self.points.hold();
                 let now = Instant::now();
                 self.stopped_since.get_or_insert(now);
                 self.held_since.get_or_insert(now);
                 self.counts.holds += 1;
-                if let Some(unsaid) = self.hush.speak(now) {
-                    info!(service = %self.name, unsaid, state = self.machine.state().label(), "gate shut: traffic is held");
-                }
+                let (service, state) = (Arc::clone(&self.name), self.machine.state().label());
+                self.voice.say(now, move |unsaid| info!(%service, unsaid, state, "gate shut: traffic is held"));
             }
             Action::Release => {
                 self.points.release();
                 (self.stopped_since, self.held_since) = (None, None);
-                if let Some(unsaid) = self.hush.speak(Instant::now()) {
-                    info!(service = %self.name, unsaid, "gate open again: the same master goes on");
-                }
+                let service = Arc::clone(&self.name);
+                self.voice.say(Instant::now(), move |unsaid| {
+                    info!(%service, unsaid, "gate open again: the same master goes on");
+                });
             }
             Action::Commit(commit) => self.commit(commit, links),
             Action::Clear(lack) => {
@@ -221,21 +212,13 @@ impl Group {
                 self.stopped_since.get_or_insert_with(Instant::now);
                 (self.master, self.held_since) = (None, None);
                 self.counts.clears += 1;
-                let Some(unsaid) = self.hush.speak(Instant::now()) else { return };
-                warn!(service = %self.name, unsaid, reason = ?lack, "no master: its sessions are cut, new ones wait");
+                let service = Arc::clone(&self.name);
+                self.voice.say(Instant::now(), move |unsaid| {
+                    warn!(%service, unsaid, reason = ?lack, "no master: its sessions are cut, new ones wait");
+                });
             }
             Action::Note(note) => self.note(note),
         }
-    }
-
-    fn canary(&mut self, node: NodeAddr) -> Arc<Notify> {
-        let canary = self.canaries.entry(node).or_insert_with_key(|node| {
-            let ask = Arc::new(Notify::new());
-            let run =
-                canary::run(self.number, node.clone(), Arc::clone(&self.keeper), Arc::clone(&ask), self.out.clone());
-            Canary { ask, problem: None, _task: AbortOnDropHandle::new(tokio::spawn(run)) }
-        });
-        Arc::clone(&canary.ask)
     }
 
     fn commit(&mut self, commit: Commit, links: &Links) {
@@ -247,7 +230,7 @@ impl Group {
         let target = if commit.held { self.points.commit_held(destination) } else { self.points.commit(destination) };
         // Everything else comes after the move: nobody waits for the books.
         let swapped_at = Instant::now();
-        self.chronicle.note_first_session(&self.name, &mut self.hush);
+        self.chronicle.note_first_session(&self.name);
         if commit.held {
             self.stopped_since.get_or_insert(swapped_at);
             self.held_since.get_or_insert(swapped_at);
@@ -259,7 +242,7 @@ impl Group {
         let failover = self.chronicle.moved((from, &commit), (target, swapped_at), &self.machine);
         self.counts.commits += 1;
         self.counts.held += failover.story.hold().unwrap_or_default();
-        chronicle::tell(&self.name, &failover, self.hush.speak(swapped_at));
+        self.chronicle.tell(&self.name, failover);
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
         self.master = Some(SeenMaster { addr, dialled, generation, epoch, run_id, since: swapped_at });
         self.publish(links);
@@ -267,7 +250,10 @@ impl Group {
 
     /// What is looked at now and then: whether a session has reached the master in force.
     pub(crate) fn look(&mut self, links: &Links) {
-        self.chronicle.note_first_session(&self.name, &mut self.hush);
+        let now = Instant::now();
+        self.chronicle.note_first_session(&self.name);
+        self.chronicle.catch_up(now);
+        self.voice.catch_up(now);
         self.turn_the_yard();
         self.publish(links);
     }
@@ -291,9 +277,8 @@ impl Group {
         if note == Note::StaleView {
             return;
         }
-        if let Some(unsaid) = self.hush.speak(Instant::now()) {
-            warn!(service = %self.name, unsaid, note = ?note, "discovery");
-        }
+        let service = Arc::clone(&self.name);
+        self.voice.say(Instant::now(), move |unsaid| warn!(%service, unsaid, ?note, "discovery"));
     }
 
     /// What sentinels are compared with: the published master, or else the leading claim.
@@ -327,12 +312,10 @@ impl Group {
                 id,
             }
         });
-        let problem =
-            |addr| self.canaries.get(addr).and_then(|canary| canary.problem.as_ref()).map(ToString::to_string);
         let nodes = self.machine.nodes().map(|(addr, probe)| SeenNode {
             addr: addr.clone(),
             probe: probe.cloned(),
-            problem: problem(addr),
+            problem: self.aviary.problem(addr),
         });
         self.seen.store(Arc::new(Seen {
             name: Arc::clone(&self.name),

@@ -8,6 +8,7 @@
 //! between discovery and the data plane.
 
 mod auth;
+mod aviary;
 mod backoff;
 mod canary;
 mod chronicle;
@@ -33,6 +34,7 @@ mod switchover;
 mod tidings;
 mod timers;
 mod types;
+mod wanted;
 mod yard;
 
 pub use auth::{Credentials, Denied};

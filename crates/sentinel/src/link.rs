@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::auth::{Credentials, Denied};
@@ -22,6 +22,7 @@ use crate::discovery::{Incoming, Timeouts};
 use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, put_command};
 use crate::reply::Reply;
 use crate::resolve::{Lookup, ResolveError, Resolver, leads_back};
+use crate::wanted::Wanted;
 use crate::{MyId, NodeAddr, Notice, notice};
 
 /// A torn round is asked again after this long, and if that one is torn too, after twice as long, up to the second bound.
@@ -42,8 +43,8 @@ pub(crate) struct Spec {
     pub(crate) expect: watch::Receiver<Option<BTreeSet<MyId>>>,
     /// The masters to ask about.
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
-    /// Rung to ask now.
-    pub(crate) ask: Arc<Notify>,
+    /// Rung to ask about some of them now.
+    pub(crate) ask: Arc<Wanted>,
     pub(crate) timeouts: Timeouts,
     /// For names.
     pub(crate) resolver: Resolver,
@@ -135,13 +136,13 @@ async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incomi
             // What has arrived counts before what has not: after a stall of this process both may be true.
             biased;
             heard = session.listen() => heard?,
-            () = spec.ask.notified() => {
-                session.again = Some(spec.masters.borrow().clone());
+            () = spec.ask.rung() => {
+                session.again.append(&mut spec.ask.take());
                 Vec::new()
             }
             () = expiry(retry_at) => {
                 session.retry_at = None;
-                session.again = Some(spec.masters.borrow().clone());
+                session.again.append(&mut session.torn);
                 Vec::new()
             }
             () = expiry(deadline) => return Err(LinkError::Silent(patience)),
@@ -155,6 +156,8 @@ async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incomi
         if session.deadline.is_some_and(|at| at + patience < Instant::now()) {
             return Err(LinkError::Silent(patience));
         }
+        // A service may have left meanwhile.
+        session.again.retain(|name| spec.masters.borrow().contains(name));
         session.begin_wanted_round(patience).await?;
     }
 }
@@ -173,8 +176,10 @@ struct Session {
     events: Option<Conn>,
     subscribed: bool,
     round: Option<Asking>,
-    /// Somebody wants another round after this one.
-    again: Option<Vec<Arc<str>>>,
+    /// The masters that somebody wants to be asked about after this round.
+    again: BTreeSet<Arc<str>>,
+    /// Those whose last round was torn.
+    torn: BTreeSet<Arc<str>>,
     /// The round under way has to be over by then.
     deadline: Option<Instant>,
     /// A round was torn: when to ask again, and how long that pause was.
@@ -204,15 +209,16 @@ impl Asking {
 impl Session {
     fn new(id: MyId, queries: Conn, events: Option<Conn>, subscribed: bool) -> Self {
         let (retry_at, retry_pause) = (None, RETRY_MIN);
-        Self { id, queries, events, subscribed, round: None, again: None, deadline: None, retry_at, retry_pause }
+        let (again, torn) = (BTreeSet::new(), BTreeSet::new());
+        Self { id, queries, events, subscribed, round: None, again, torn, deadline: None, retry_at, retry_pause }
     }
 
     /// Starts the round that is wanted, if none is under way.
     async fn begin_wanted_round(&mut self, patience: Duration) -> Result<(), LinkError> {
-        if self.round.is_some() {
+        if self.round.is_some() || self.again.is_empty() {
             return Ok(());
         }
-        let Some(masters) = self.again.take() else { return Ok(()) };
+        let masters: Vec<Arc<str>> = std::mem::take(&mut self.again).into_iter().collect();
         let mut commands = BytesMut::new();
         put_command(&mut commands, &["INFO", "sentinel"]);
         for master in &masters {
@@ -271,11 +277,17 @@ impl Session {
         let rounds = answers.get(1..).unwrap_or_default().chunks(QUESTIONS);
         let read = |answers: &[Reply]| questions::read_round(answers, tilt);
         let rounds: Vec<(Arc<str>, Round)> = masters.into_iter().zip(rounds.map(read)).collect();
+        for (master, round) in &rounds {
+            self.torn.remove(master);
+            if *round == Round::Torn {
+                self.torn.insert(Arc::clone(master));
+            }
+        }
         if rounds.iter().any(|(_, round)| *round == Round::Torn) {
             // Once at once, as a switch tears one round; more and more seldom for whoever answers like that for ever.
             self.retry_at = Some(Instant::now() + self.retry_pause);
             self.retry_pause = (self.retry_pause * 2).min(RETRY_MAX);
-        } else {
+        } else if self.torn.is_empty() {
             self.retry_pause = RETRY_MIN;
         }
         rounds.into_iter().map(|(master, round)| What::Round { master, asked_at, heard_at, round }).collect()
@@ -320,7 +332,7 @@ async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
     }
     let subscribed = subscribe(events.as_mut().unwrap_or(&mut queries)).await?;
     let mut session = Session::new(id, queries, events, subscribed);
-    session.again = Some(spec.masters.borrow().clone());
+    session.again.extend(spec.masters.borrow().iter().cloned());
     session.begin_wanted_round(spec.timeouts.command * 2).await?;
     Ok(session)
 }

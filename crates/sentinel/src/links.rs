@@ -8,15 +8,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use crate::auth::Credentials;
 use crate::discovery::{Incoming, Timeouts};
-use crate::hush::Hush;
+use crate::hush::Voice;
 use crate::link::{self, LinkId, Spec};
 use crate::resolve::Resolver;
+use crate::wanted::Wanted;
 use crate::{MyId, NodeAddr};
 
 /// The most sentinel connections of one process.
@@ -58,10 +59,10 @@ pub(crate) struct Link {
     /// What is wrong with its answers about one service, by the service's number.
     pub(crate) troubles: BTreeMap<usize, String>,
     /// Bounds what is logged about it.
-    pub(crate) hush: Hush,
+    pub(crate) voice: Voice,
     masters: watch::Sender<Vec<Arc<str>>>,
     expect: watch::Sender<Option<BTreeSet<MyId>>>,
-    ask: Arc<Notify>,
+    ask: Arc<Wanted>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -78,9 +79,8 @@ impl Link {
 
     /// Says in the log that it is of no use, if it does not say so all the time.
     pub(crate) fn warn(&mut self, problem: &str) {
-        if let Some(unsaid) = self.hush.speak(Instant::now()) {
-            warn!(sentinel = %self.addr, unsaid, "sentinel of no use: {problem}");
-        }
+        let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
+        self.voice.say(Instant::now(), move |unsaid| warn!(%sentinel, unsaid, "sentinel of no use: {problem}"));
     }
 
     /// Takes note of what is wrong with its answers about one service.
@@ -104,9 +104,9 @@ impl Link {
         self.problem.clone().or_else(|| self.troubles.get(&group).cloned()).or(deaf)
     }
 
-    /// Asks it again.
-    pub(crate) fn ask(&self) {
-        self.ask.notify_one();
+    /// Asks it again about this master.
+    pub(crate) fn ask(&self, master: &Arc<str>) {
+        self.ask.want(master);
     }
 }
 
@@ -167,8 +167,9 @@ impl Links {
                 if link.groups != wish.groups {
                     link.groups.clone_from(&wish.groups);
                     link.troubles.retain(|group, _| wish.groups.contains(group));
-                    link.masters.send_replace(names_of(&self.names, wish));
-                    link.ask.notify_one();
+                    let names = names_of(&self.names, wish);
+                    names.iter().for_each(|name| link.ask.want(name));
+                    link.masters.send_replace(names);
                 }
             } else if self.by_key.len() < MAX_LINKS {
                 let link = self.open(key, wish);
@@ -180,7 +181,7 @@ impl Links {
     fn open(&mut self, key: &Key, wish: &Wish) -> Link {
         self.made += 1;
         let id = LinkId(self.made);
-        let ask = Arc::new(Notify::new());
+        let ask = Arc::<Wanted>::default();
         let (masters, watch) = watch::channel(names_of(&self.names, wish));
         let (expect, expected) = watch::channel(wish.expect.clone());
         let spec = Spec {
@@ -196,7 +197,7 @@ impl Links {
         };
         let task = AbortOnDropHandle::new(tokio::spawn(link::run(spec, self.out.clone())));
         let (addr, groups) = (key.0.clone(), wish.groups.clone());
-        let (hush, troubles) = (Hush::new(5, Duration::from_secs(10)), BTreeMap::new());
+        let (voice, troubles) = (Voice::new(5, Duration::from_secs(10)), BTreeMap::new());
         Link {
             id,
             addr,
@@ -205,7 +206,7 @@ impl Links {
             events: false,
             problem: None,
             troubles,
-            hush,
+            voice,
             masters,
             expect,
             ask,
@@ -222,11 +223,15 @@ impl Links {
         self.by_key.values().filter(move |link| link.groups.contains(&group))
     }
 
-    /// Asks every sentinel of this service now.
+    /// Lets each link say what it could not say before.
+    pub(crate) fn catch_up(&mut self, now: Instant) {
+        self.by_key.values_mut().for_each(|link| link.voice.catch_up(now));
+    }
+
+    /// Asks every sentinel of this service now, about its master.
     pub(crate) fn ask(&self, group: usize) {
-        for link in self.of(group) {
-            link.ask.notify_one();
-        }
+        let Some(name) = self.names.get(group) else { return };
+        self.of(group).for_each(|link| link.ask(name));
     }
 
     /// Whether this sentinel is reached, at whatever address.

@@ -142,6 +142,22 @@ impl Partition {
         nft(&rules(server.addr().port(), sentinel.addr().port(), source)).map(|()| Self(()))
     }
 
+    /// Lets nothing pass between a server and whoever dials from `source`; everybody else goes on to reach both.
+    ///
+    /// # Errors
+    /// As [`around`](Self::around).
+    pub fn between(server: &Node, source: Ipv4Addr) -> Result<Self, String> {
+        if !in_private_namespace() {
+            return Err("a partition is made only in a network namespace of one's own".to_owned());
+        }
+        let port = server.addr().port();
+        nft(&table(&[
+            format!("ip saddr {source} tcp dport {port} drop"),
+            format!("ip daddr {source} tcp sport {port} drop"),
+        ]))
+        .map(|()| Self(()))
+    }
+
     /// Whether partitions can be made here, found out with rules that match nothing.
     ///
     /// # Errors
@@ -164,18 +180,19 @@ impl Drop for Partition {
 
 fn rules(server: u16, sentinel: u16, source: Ipv4Addr) -> String {
     let ports = format!("{{ {server}, {sentinel} }}");
-    let lines = [
-        format!("table inet {TABLE} {{ chain cut {{"),
-        "type filter hook output priority 0; policy accept;".to_owned(),
+    table(&[
         format!("ip saddr {source} tcp dport {server} accept"),
         format!("ip daddr {source} tcp sport {server} accept"),
         format!("tcp dport {ports} drop"),
         format!("tcp sport {ports} drop"),
         format!("ip saddr {source} drop"),
         format!("ip daddr {source} drop"),
-        "}\n}\n".to_owned(),
-    ];
-    lines.join("\n")
+    ])
+}
+
+fn table(rules: &[String]) -> String {
+    let head = "type filter hook output priority 0; policy accept;";
+    format!("table inet {TABLE} {{ chain cut {{\n{head}\n{}\n}}\n}}\n", rules.join("\n"))
 }
 
 fn nft(rules: &str) -> Result<(), String> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::Machine;
+use super::{Machine, State};
 use crate::{MyId, NodeAddr, Probe, View};
 
 impl Machine {
@@ -11,6 +11,14 @@ impl Machine {
     #[must_use]
     pub fn is_member(&self, id: &MyId) -> bool {
         self.voters.is_member(id)
+    }
+
+    /// Whether more than a single sentinel's list stands behind this node: it is the master in force or was so last, or the
+    /// evidence for it is complete.
+    #[must_use]
+    pub fn is_sure(&self, node: &NodeAddr) -> bool {
+        let claimed = matches!(&self.state, State::Committing { addr, .. } if addr == node);
+        claimed || self.committed.as_ref().is_some_and(|it| it.addr == *node)
     }
 
     /// Every fresh view: whose, whether it votes, what it says, when it was heard.

@@ -10,16 +10,19 @@ use crate::stage::{Driver, Stage, ms};
 
 /// What was logged on this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().expect("no poison")).into_owned()
     }
 
-    fn listen(&self) -> tracing::subscriber::DefaultGuard {
+    pub(crate) fn listen(&self) -> tracing::subscriber::DefaultGuard {
         let log = self.clone();
-        let layer = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || log.clone());
+        let layer = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || log.clone());
         tracing::subscriber::set_default(layer.finish())
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use crate::fake::Manner;
+use crate::refusals::Log;
 use crate::stage::{Driver, Move, NAME, Stage, ms, stays, until, watch};
 
 /// Sockets of this process to or from one of these ports, as the kernel lists them. Other tests run at the same time: only what
@@ -33,6 +35,8 @@ fn fail_over(stage: &Stage, from: usize, to: usize) {
 
 #[tokio::test]
 async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
+    let log = Log::default();
+    let _guard = log.listen();
     let stage = Stage::new(3, 3).await;
     let driver = stage.drive();
     driver.leads_to(stage.addr(0)).await;
@@ -40,7 +44,7 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (ports, mut master) = (ports(&stage), 0);
     until("six idle connections", || sockets(&ports) == 6).await;
-    let mut ticks = tokio::time::interval(ms(100));
+    let (began, mut ticks) = (Instant::now(), tokio::time::interval(ms(100)));
     for epoch in 2..=41 {
         ticks.tick().await;
         let next = (master + 1) % 3;
@@ -56,6 +60,15 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
         driver.moves().into_iter().map(|(_, it)| it).filter(|it| matches!(it, Move::To(_))).collect();
     assert!(fences.len() > 5, "most of them were followed: {}", fences.len());
     assert!(driver.seen().failovers.len() <= 16, "what is remembered is bounded");
+    // The log is bounded too, and tells the end of it all the same.
+    let moves = |log: &Log| log.text().lines().filter(|line| line.contains("the points lead to")).count();
+    until("the last word", || {
+        let last = format!("generation={} ", driver.generation());
+        log.text().lines().any(|line| line.contains("the points lead to") && line.contains(&last))
+    })
+    .await;
+    let (told, seconds) = (moves(&log), usize::try_from(began.elapsed().as_secs()).expect("small"));
+    assert!(told <= 20 + seconds + 1, "{told} lines in {seconds} s");
     driver.sees("calm", |seen| seen.state == "stable").await;
     until("six connections again", || sockets(&ports) == 6).await;
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -99,4 +112,73 @@ async fn a_failed_failover_opens_the_gate_to_the_same_master() {
         .publish("+selected-slave", &format!("slave x {} {} @ another 10.0.0.1 1", node.ip(), node.port()));
     stage.sentinels[0].publish("+switch-master", &format!("another 10.0.0.1 1 {} {}", node.ip(), node.port()));
     stays(ms(200), "nothing moves", || driver.moves().len() == moves).await;
+}
+
+/// Addresses that nobody gave us leave to dial: each leads to this one listener, which counts and never says a word.
+async fn decoys() -> (u16, std::sync::Arc<std::sync::atomic::AtomicUsize>, tokio_util::task::AbortOnDropHandle<()>) {
+    let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let dials = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = std::sync::Arc::clone(&dials);
+    let task = tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            kept.push(stream);
+        }
+    });
+    (port, dials, tokio_util::task::AbortOnDropHandle::new(task))
+}
+
+#[tokio::test]
+async fn a_member_that_lists_other_replicas_each_time_makes_few_dials_and_stops_nothing() {
+    let stage = Stage::new(3, 3).await;
+    let driver = stage.drive();
+    driver.leads_to(stage.addr(0)).await;
+    driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())).await;
+    let (port, dials, _decoys) = decoys().await;
+    let began = Instant::now();
+    let mut lie = 0_u32;
+    while began.elapsed() < ms(3000) {
+        lie += 1;
+        let fresh = |number: u32| (format!("127.{}.{}.{number}", 1 + lie % 250, 1 + lie / 250), port);
+        stage.sentinels[2].mind().word().replicas = (1..=64).map(fresh).collect();
+        // Any notice has everybody asked again at once.
+        stage.announce(2, "+slave", 1, 0);
+        tokio::time::sleep(ms(10)).await;
+    }
+    let dials = dials.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(dials > 0, "the lie was not heard");
+    // Sixteen at once, then eight a second; without a bound it was thousands.
+    assert!(dials <= 16 + 8 * 3 + 10, "{dials} dials to wherever it liked in three seconds, {lie} lists");
+    assert!(driver.route.open_target().is_some() && driver.generation() == 1);
+    // It goes on lying, and the others fail over.
+    stage.promote(1);
+    [0, 1].into_iter().for_each(|it| stage.switch(it, 0, 1, 2));
+    driver.leads_to(stage.addr(1)).await;
+}
+
+#[tokio::test]
+async fn a_replica_that_cannot_be_reached_is_dialled_ever_more_seldom_and_the_master_is_not() {
+    let stage = Stage::new(3, 3).await;
+    let driver = stage.drive();
+    driver.leads_to(stage.addr(0)).await;
+    driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())).await;
+    for node in [0, 2] {
+        stage.nodes[node].behave(Manner::Hangup);
+        stage.nodes[node].cut();
+    }
+    driver.sees("no master", |seen| seen.state == "no_master").await;
+    let before = [0, 2].map(|node| stage.nodes[node].accepted());
+    tokio::time::sleep(ms(2000)).await;
+    let [master, replica] =
+        [(0, before[0]), (2, before[1])].map(|(node, before)| stage.nodes[node].accepted() - before);
+    assert!(replica <= 25, "a replica was dialled {replica} times in two seconds");
+    assert!(master > 40, "the master was dialled only {master} times: its return would be seen late");
+    stage.nodes[0].behave(Manner::Proper);
+    driver.leads_to(stage.addr(0)).await;
+    stage.nodes[2].behave(Manner::Proper);
+    driver
+        .sees("its return", |seen| seen.nodes.iter().all(|it| it.probe.as_ref().is_some_and(|it| it.outcome.is_ok())))
+        .await;
 }

@@ -3,10 +3,12 @@
 //! Every failover here is whole, from the selection of a candidate to the last sentinel's switch, so that polls, probes and the
 //! ends of canaries fall where they fall in reality. Only the second in which Sentinel waits for its own timers is left out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use sentinel::Rules;
 
 use crate::players::my_id;
-use crate::stage::{Driver, NAME, Stage, ms};
+use crate::stage::{Driver, NAME, Stage, ms, patient_rules};
 
 /// Plays one failover and gives what discovery itself took down of it.
 async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch: u64) -> Duration {
@@ -35,11 +37,10 @@ async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch:
 }
 
 /// What `rounds` failovers took, sorted.
-async fn measure(rounds: u64) -> Vec<Duration> {
+async fn measure(rounds: u64, rules: Rules) -> Vec<Duration> {
     let stage = Stage::new(3, 3).await;
     let (mut watched, route) = stage.watch();
-    // The paces of the defaults: quick polls would hide what waits for one.
-    watched.rules = sentinel::Rules { calm: ms(50), ..sentinel::Rules::default() };
+    watched.rules = Rules { calm: ms(50), ..rules };
     let driver = Driver::one((watched, route));
     driver.leads_to(stage.addr(0)).await;
     driver.sees("all known", |seen| seen.quorum == (3, 2) && seen.nodes.iter().all(|it| it.probe.is_some())).await;
@@ -59,19 +60,18 @@ fn at(sorted: &[Duration], per_mille: usize) -> Duration {
 
 #[tokio::test]
 async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
-    let began = Instant::now();
-    let took = measure(20).await;
-    eprintln!("median {:?}, slowest {:?}, in {:?}", at(&took, 500), took.last(), began.elapsed());
-    // A poll is 100 ms while something is suspected and a probe 20 ms. Without optimisation, on a busy machine, two round trips
-    // stay far below both; the figure of the promise is measured by the test below.
-    assert!(at(&took, 500) < ms(20), "{took:?}");
+    // Whatever is asked again by the clock, is asked so seldom that waiting for it cannot be taken for a busy machine.
+    let slow = Duration::from_secs(4);
+    let took = measure(20, Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() }).await;
+    eprintln!("quartile {:?}, median {:?}, slowest {:?}", at(&took, 250), at(&took, 500), took.last());
+    assert!(at(&took, 500) < ms(500), "{took:?}");
 }
 
 /// `cargo test --release -p pointsman-sentinel --test driver -- --ignored --nocapture swap`, on a machine with nothing else to do.
 #[tokio::test]
 #[ignore = "a measurement: its bound holds for an optimised build on a quiet machine"]
 async fn from_the_deciding_switch_to_the_swap_p99_is_at_most_2_ms() {
-    let took = measure(500).await;
+    let took = measure(500, Rules::default()).await;
     eprintln!(
         "500 failovers: p50 {:?}, p90 {:?}, p99 {:?}, p99.9 {:?}, max {:?}",
         at(&took, 500),

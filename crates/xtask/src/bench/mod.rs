@@ -10,6 +10,7 @@ mod peers;
 mod raw;
 mod space;
 mod stats;
+mod swap;
 mod switchover;
 mod traffic;
 
@@ -40,6 +41,11 @@ enum What {
     Failover(failover::Options),
     /// `pointsman switchover` again and again under writers that count: what is lost, who sees an error, how long it takes.
     Switchover(switchover::Options),
+    /// From the `+switch-master` that makes a majority to the move of the points, over many real failovers at once.
+    ///
+    /// Several masters under the same three sentinels fail over one after the other, round by round; the figures are those that
+    /// pointsman itself took down, in its log and in its histogram. Takes about three seconds a failover.
+    Swap(swap::Options),
     /// User-space instructions a request, counted by valgrind and held against benches/instructions.json.
     ///
     /// The scanner alone, and the data plane between a client and a backend. Says the same on every machine with the same kind
@@ -56,6 +62,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode, String> {
         None => traffic::run(&bench.traffic),
         Some(What::Failover(options)) => failover::run(options),
         Some(What::Switchover(options)) => switchover::run(options),
+        Some(What::Swap(options)) => swap::run(options),
         Some(What::Instructions(options)) => instructions::run(options),
     }
 }

@@ -1,0 +1,134 @@
+//! A master that hangs, that is cut off, or that only the sentinels cannot see: rows 2, 3 and 4 of the fault table. The partitions are
+//! made in a network namespace of their own, for which each of these tests starts itself again.
+
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Load, Node, Partition, Pointsman, Value, alone, own_source, wait_until};
+
+use crate::{builder, metric, pointsman};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn generation(pointsman: &Pointsman) -> f64 {
+    metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}").unwrap_or(0.0)
+}
+
+fn exists(node: &Node, key: &str) -> Result<bool, String> {
+    let answer = node.ask(&["EXISTS", key]).map_err(|error| error.to_string())?;
+    Ok(answer.int() == Some(1))
+}
+
+/// How often a server was given SET by a client, whether it took it or not.
+fn sets(node: &Node) -> u64 {
+    let stats = node.info("commandstats", "cmdstat_set").unwrap_or_default();
+    let number = |key: &str| stats.split(',').find_map(|it| it.strip_prefix(key)?.parse::<u64>().ok()).unwrap_or(0);
+    number("calls=") + number("rejected_calls=")
+}
+
+#[test]
+fn a_hung_master_is_sent_nothing_after_the_commit() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let old = cluster.master();
+    let mut monitor = Client::connect(old.addr()).expect("the master");
+    assert!(monitor.cmd(&["MONITOR"]).expect("MONITOR").is_ok());
+    let mut sticky: Vec<Client> = (0..8).map(|_| pointsman.client()).collect();
+    for client in &mut sticky {
+        assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
+    }
+    old.stop();
+    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    // Whoever was connected tries again and again on its old connection, and newcomers come as well. Whatever reached the stopped
+    // server's sockets it will execute when it goes on, and MONITOR will tell of it.
+    for (number, client) in sticky.iter_mut().enumerate() {
+        // It has ended, or is about to; what matters is where the bytes go.
+        let _ = client.send(&harness::encode(&["SET", &format!("after-{number}"), "1"]));
+    }
+    for number in 0..8 {
+        assert!(pointsman.client().cmd(&["SET", &format!("new-{number}"), "1"]).expect("SET").is_ok());
+    }
+    old.cont();
+    wait_until("it to go on", PATIENCE, || old.ask(&["ECHO", "the end of the tale"]).map(|_| ()));
+    monitor.set_timeout(PATIENCE).expect("a timeout");
+    let mut heard = Vec::new();
+    while !heard.last().is_some_and(|line: &String| line.contains("the end of the tale")) {
+        heard.push(monitor.read_value().as_ref().map(Value::to_string).expect("a line of MONITOR"));
+    }
+    assert!(heard.iter().any(|line| line.contains("before")), "MONITOR tells of writes: {heard:#?}");
+    let late: Vec<&String> = heard.iter().filter(|line| line.contains("after-") || line.contains("new-")).collect();
+    assert!(late.is_empty(), "written to the superseded master: {late:#?}");
+    let to = cluster.master();
+    assert_ne!(to.addr(), old.addr());
+    assert_eq!(exists(to, "new-7"), Ok(true));
+}
+
+#[test]
+fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late() {
+    if !alone("isolation::a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late") {
+        return;
+    }
+    let cluster = Cluster::builder().start();
+    let beside = &cluster.sentinels()[0];
+    let source = own_source(&cluster, beside);
+    let pointsman =
+        builder(&cluster).service_line("connect_timeout = \"300ms\"").service_line("hold_timeout = \"25s\"").start();
+    let old = cluster.master();
+    let (mut busy, mut idle) = (pointsman.client(), pointsman.client());
+    for client in [&mut busy, &mut idle] {
+        assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
+        client.set_timeout(PATIENCE).expect("a timeout");
+    }
+    let partition = Partition::around(old, beside, source).expect("a partition");
+    // Under way when the master vanishes: it stays in the kernel, which would deliver it when the network is whole again.
+    busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
+    let asked = Instant::now();
+    let mut newcomer = pointsman.client();
+    newcomer.set_timeout(PATIENCE).expect("a timeout");
+    newcomer.send(&harness::encode(&["SET", "held", "1"])).expect("send");
+    wait_until("a dial to be given up", PATIENCE, || {
+        metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"timed_out\"}") >= Some(1.0)
+    });
+    assert!(asked.elapsed() < Duration::from_secs(5), "a dial of 300 ms took {:?}", asked.elapsed());
+    assert!(newcomer.read_value().expect("the answer of the new master").is_ok());
+    assert!(generation(&pointsman) >= 2.0);
+    // The old connections are cut at the switch, although nobody over there says a word.
+    for client in [&mut busy, &mut idle] {
+        let (bytes, _) = client.read_to_end().expect("the end of the connection");
+        assert!(bytes.is_empty(), "{bytes:?}");
+    }
+    assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+    let to = cluster.node_at(cluster.master().addr()).expect("the new master");
+    assert_eq!(exists(to, "held"), Ok(true));
+    drop(partition);
+    // From the healing until it follows the new master, which is longer than the kernel's next attempts to deliver.
+    wait_until("the old master to follow the new one", Duration::from_secs(60), || {
+        assert_ne!(exists(old, "late"), Ok(true), "a request was executed late on the superseded master");
+        old.role().map_err(|error| error.to_string()).and_then(|role| if role == "slave" { Ok(()) } else { Err(role) })
+    });
+    assert_eq!(exists(to, "late"), Ok(false));
+}
+
+#[test]
+fn a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left() {
+    if !alone("isolation::a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left") {
+        return;
+    }
+    let cluster = Cluster::builder().start();
+    let sources: Vec<_> = cluster.sentinels().iter().map(|sentinel| own_source(&cluster, sentinel)).collect();
+    assert!(sources.windows(2).all(|pair| pair[0] == pair[1]), "all sentinels dial from one address");
+    let pointsman = pointsman(&cluster);
+    let old = cluster.master();
+    let mut load = Load::to(pointsman.addr()).writers(8).rate(1000).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 200);
+    let partition = Partition::between(old, sources[0]).expect("a partition");
+    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    let at_commit = sets(old);
+    let seen = load.counts().acknowledged;
+    wait_until("writes to go on for three seconds", PATIENCE, || load.counts().acknowledged > seen + 3000);
+    // All that time it was there for us, called itself master, and would have taken every write.
+    assert_eq!(old.role().expect("ROLE"), "master");
+    assert_eq!(sets(old), at_commit, "the superseded master was written to");
+    assert_ne!(cluster.master().addr(), old.addr());
+    load.stop();
+    drop(partition);
+}
