@@ -85,39 +85,17 @@ impl AsFd for Line {
 
 impl End for Line {
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        while self.place.is_ready(cx, Ready::READ) {
-            let room = buffer.len();
-            match rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
-                Ok((n, _)) => {
-                    if n < room {
-                        self.place.exhausted(Ready::READ);
-                    }
-                    return Poll::Ready(Ok(n));
-                }
-                Err(Errno::AGAIN) => self.place.would_block(Ready::READ),
-                Err(Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
-        }
-        Poll::Pending
+        let room = buffer.len();
+        let attempt = || rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()).map(|(n, _)| (n, n == room));
+        self.place.attempt(cx, Ready::READ, attempt).map_err(io::Error::from)
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        while self.place.is_ready(cx, Ready::WRITE) {
-            match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
-                Ok(0) if !bytes.is_empty() => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(n) => {
-                    if n < bytes.len() {
-                        self.place.exhausted(Ready::WRITE);
-                    }
-                    return Poll::Ready(Ok(n));
-                }
-                Err(Errno::AGAIN) => self.place.would_block(Ready::WRITE),
-                Err(Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
-        }
-        Poll::Pending
+        let attempt = || match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(0) if !bytes.is_empty() => Err(Errno::PIPE),
+            result => result.map(|n| (n, n == bytes.len())),
+        };
+        self.place.attempt(cx, Ready::WRITE, attempt).map_err(io::Error::from)
     }
 
     fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -139,30 +117,18 @@ impl End for Line {
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe, most: usize) -> Poll<io::Result<usize>> {
-        while self.place.is_ready(cx, Ready::READ) {
-            // One that comes out short says nothing: a pipe may be full of pieces long before it is full of bytes.
-            match pipe.fill(&self.socket, most) {
-                Ok(n) => return Poll::Ready(Ok(n)),
-                Err(Errno::AGAIN) => self.place.would_block(Ready::READ),
-                Err(Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
-        }
-        Poll::Pending
+        // One that comes out short says nothing: a pipe may be full of pieces long before it is full of bytes.
+        let attempt = || pipe.fill(&self.socket, most).map(|n| (n, true));
+        self.place.attempt(cx, Ready::READ, attempt).map_err(io::Error::from)
     }
 
     // Into a connection that was broken off, splice(2) raises SIGPIPE, which Rust's runtime has set to be ignored.
     fn poll_drain(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
-        while self.place.is_ready(cx, Ready::WRITE) {
-            match pipe.drain(&self.socket) {
-                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(n) => return Poll::Ready(Ok(n)),
-                Err(Errno::AGAIN) => self.place.would_block(Ready::WRITE),
-                Err(Errno::INTR) => {}
-                Err(error) => return Poll::Ready(Err(error.into())),
-            }
-        }
-        Poll::Pending
+        let attempt = || match pipe.drain(&self.socket) {
+            Ok(0) => Err(Errno::PIPE),
+            result => result.map(|n| (n, true)),
+        };
+        self.place.attempt(cx, Ready::WRITE, attempt).map_err(io::Error::from)
     }
 }
 
@@ -182,14 +148,7 @@ impl Queue {
 
 impl Accept for Queue {
     fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>> {
-        while self.place.is_ready(cx, Ready::READ) {
-            match self.accept() {
-                Err(Errno::AGAIN) => self.place.would_block(Ready::READ),
-                Err(Errno::INTR) => {}
-                result => return Poll::Ready(result),
-            }
-        }
-        Poll::Pending
+        self.place.attempt(cx, Ready::READ, || self.accept().map(|client| (client, true)))
     }
 
     fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno> {

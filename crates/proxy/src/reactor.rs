@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
@@ -91,6 +91,15 @@ struct Slot {
     waker: Option<Waker>,
     generation: u32,
     ready: Ready,
+}
+
+impl Slot {
+    /// Leaves a waker for the next event.
+    fn leave(&mut self, waker: &Waker) {
+        if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+        }
+    }
 }
 
 /// One worker's sockets. Made anywhere, then moved to the worker's thread and [installed](install) there.
@@ -230,21 +239,40 @@ impl Place {
             if slot.ready.has(wanted) {
                 return true;
             }
-            if !slot.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                slot.waker = Some(cx.waker().clone());
-            }
+            slot.leave(cx.waker());
             false
         });
         ready.unwrap_or(false)
     }
 
-    /// An attempt at `what` has shown that nothing more can be had for now. An end that was announced stays worth one.
-    pub(crate) fn exhausted(&self, what: Ready) {
-        self.with(|slot| {
-            if !slot.ready.has(Ready::ENDED) {
-                slot.ready = slot.ready.without(what);
+    /// Makes an attempt at `what` if it is worth one; otherwise, who asks is woken when it is. The attempt returns its result and
+    /// whether there may be more; it must not use this thread's sockets otherwise. An end that was announced stays worth one.
+    pub(crate) fn attempt<R>(
+        &self,
+        cx: &Context<'_>,
+        what: Ready,
+        mut attempt: impl FnMut() -> Result<(R, bool), Errno>,
+    ) -> Poll<Result<R, Errno>> {
+        let made = self.with(|slot| {
+            loop {
+                if !slot.ready.has(what) {
+                    slot.leave(cx.waker());
+                    return Poll::Pending;
+                }
+                match attempt() {
+                    Ok((result, more)) => {
+                        if !more && !slot.ready.has(Ready::ENDED) {
+                            slot.ready = slot.ready.without(what);
+                        }
+                        return Poll::Ready(Ok(result));
+                    }
+                    Err(Errno::AGAIN) => slot.ready = slot.ready.without(what),
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
             }
         });
+        made.unwrap_or(Poll::Pending)
     }
 
     /// An attempt at `what` would have had to wait, whatever was announced.
