@@ -185,3 +185,53 @@ fn rules(service: &Service) -> ReplicaRules {
         settle: replicas.settle,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Flags, load};
+
+    /// Two services, the second one with readers and `more` in its table.
+    fn config(more: &str) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pointsman.toml");
+        let service = |name: &str, port: u16| {
+            format!("[[service]]\nname=\"{name}\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:{port}\"]\n")
+        };
+        let text = format!("{}{}replica_listen=[\"127.0.0.1:3\"]\n{more}\n", service("a", 1), service("b", 2));
+        std::fs::write(&file, text).unwrap();
+        let flags = Flags { config: Some(file), ..Flags::default() };
+        load(&flags, []).config().map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn the_planes_and_what_is_laid_out_have_one_numbering() {
+        let config = config("replicas.empty = \"master\"").unwrap();
+        let limits = config.connections(usize::MAX);
+        let (planes, layout) = (of(&config), Layout::new(&config, &limits.services));
+        let names: Vec<&str> = planes.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "b/replicas"]);
+        assert_eq!(layout.services.iter().map(|it| &*it.name).collect::<Vec<_>>(), names);
+        assert_eq!(planes[2].listen, ["127.0.0.1:3".parse::<SocketAddr>().unwrap()]);
+        assert!(layout.watches[0].replicas.is_none());
+        let replicas = layout.watches[1].replicas.as_ref().expect("readers");
+        assert_eq!((replicas.writer.pool().empty(), replicas.rules.clone()), (Empty::Master, ReplicaRules::default()));
+        assert_eq!(options_of(&config, &limits.services).iter().map(|it| it.1.as_str()).collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn readers_count_by_themselves() {
+        let carried = config("").unwrap().connections(300);
+        assert_eq!((carried.services, carried.total), (vec![100, 100], 300));
+        let own = config("max_connections = 50").unwrap().connections(usize::MAX);
+        assert_eq!((own.services[1], own.total), (50, 10_100));
+    }
+
+    #[test]
+    fn what_cannot_be_told_from_a_master_and_what_is_taken_already_are_faults() {
+        let fault = config("verify = \"ping\"").unwrap_err();
+        assert!(fault.contains("service.replica_listen") && fault.contains("verify = \"role\""), "{fault}");
+        let fault = config("[admin]\nlisten=[\"127.0.0.1:3\"]").unwrap_err();
+        assert!(fault.contains("127.0.0.1:3 is taken already by service.replica_listen"), "{fault}");
+    }
+}
