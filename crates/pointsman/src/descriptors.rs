@@ -51,7 +51,8 @@ impl Files {
     /// What the system allows a process with this configuration and so many workers.
     #[must_use]
     pub fn allowed(config: &Config, workers: usize) -> Self {
-        let listeners: usize = config.services.iter().map(|service| service.listen.len()).sum();
+        // Each with a second handle, for whoever takes over.
+        let listeners: usize = config.services.iter().map(|service| 2 * service.listen.len()).sum();
         let workers = workers.saturating_mul(A_WORKER.saturating_add(listeners));
         let services = config.services.len().saturating_mul(A_SERVICE);
         let reserve = workers.saturating_add(services).saturating_add(config.admin.max_connections + 64);

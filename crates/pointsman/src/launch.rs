@@ -25,7 +25,7 @@ use crate::report::{Report, Watched};
 use crate::run::{Given, Process, RunError, shutdown, watch_memory, workers};
 use crate::signals::Signals;
 use crate::supervisor::Supervisor;
-use crate::takeover::{self, Offer, Place, Taken, TakeoverError};
+use crate::takeover::{self, Closer, Offer, Place, Taken, TakeoverError};
 use crate::watch;
 
 /// How long a process that takes over looks for a master before it gives up.
@@ -171,8 +171,7 @@ impl Process {
         let level = given.telemetry.level();
         let (source, running, memory_bound) = (given.source.clone(), given.settings.clone(), given.memory);
         let reloader = Reloader { source, running, in_force, sockets, memory: memory_bound, level };
-        let meeting =
-            meeting.map(|path| doors.meet(config, &path).map(|handed_over| (path, handed_over))).transpose()?;
+        let meeting = meeting.map(|path| doors.meet(config, &path)).transpose()?;
         let supervisor = Supervisor::find();
         supervisor.ready();
         let discovery = ground.discovery;
@@ -212,7 +211,7 @@ impl Doors {
     }
 
     /// Opens the place where a later process may ask for them.
-    fn meet(&self, config: &Config, path: &Path) -> Result<HandedOver, RunError> {
+    fn meet(&self, config: &Config, path: &Path) -> Result<(Closer, HandedOver), RunError> {
         let names: Vec<String> = planes::of(config).into_iter().map(|plane| plane.name).collect();
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
         let offer: Offer = Box::new(move || {
@@ -242,8 +241,7 @@ impl Doors {
                 let _told = wait.recv_timeout(takeover::STEP);
             }
         };
-        Place::open(path)?.attend(offer, agreed)?;
-        Ok(told)
+        Ok((Place::open(path)?.attend(offer, agreed)?, told))
     }
 }
 

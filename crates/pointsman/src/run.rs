@@ -6,7 +6,6 @@
 //! Deliberately absent: the start (`launch`), reading flags and files (`cli` and `config`), and printing.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use crate::report::Report;
 use crate::room;
 use crate::signals::{Asked, Signals};
 use crate::supervisor::Supervisor;
-use crate::takeover::TakeoverError;
+use crate::takeover::{Closer, TakeoverError};
 use crate::telemetry::Telemetry;
 
 /// Threads that may wait for name servers at a time.
@@ -192,7 +191,7 @@ pub(crate) struct Process {
     pub(crate) supervisor: Supervisor,
     pub(crate) doors: Doors,
     /// The socket by which another process may take over, and word of one that has.
-    pub(crate) meeting: Option<(PathBuf, HandedOver)>,
+    pub(crate) meeting: Option<(Closer, HandedOver)>,
 }
 
 impl Process {
@@ -237,10 +236,6 @@ impl Process {
         if let Some(probe) = self.probe {
             probe.stop().await;
         }
-        if let Some((path, _)) = self.meeting {
-            // Another process has its own by now, if there is one: then ours was given up.
-            drop(std::fs::remove_file(path));
-        }
         Ok(summary)
     }
 
@@ -249,13 +244,23 @@ impl Process {
             self.supervisor.stopping();
         }
         self.doors.release();
+        if let Some((closer, _)) = self.meeting.take() {
+            // Who is started while we drain binds our addresses, which are free by then.
+            closer.close();
+        }
         self.drain.order(order);
     }
 
     fn reload(&mut self, why: &'static str) {
-        self.supervisor.reloading();
+        let serving = self.drain.phase() == Phase::Serving;
+        if serving {
+            self.supervisor.reloading();
+        }
         self.reloader.reload(why, &self.drain, &self.workers);
-        self.supervisor.ready();
+        if serving {
+            // Said of a process that stops, it would be a lie.
+            self.supervisor.ready();
+        }
     }
 
     /// Another process accepts from our sockets. Its probes are to be asked from now on, and its metrics scraped.
@@ -270,7 +275,7 @@ impl Process {
 }
 
 /// Word of a process that has taken over. Never returns where nobody can.
-async fn handed_over(meeting: &mut Option<(PathBuf, HandedOver)>) -> Option<std::sync::mpsc::SyncSender<()>> {
+async fn handed_over(meeting: &mut Option<(Closer, HandedOver)>) -> Option<std::sync::mpsc::SyncSender<()>> {
     match meeting {
         Some((_, word)) => match word.recv().await {
             Some(done) => Some(done),

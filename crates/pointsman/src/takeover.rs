@@ -19,11 +19,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
-    socket_with,
+    SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    shutdown, socket_with,
 };
 use rustix::process::geteuid;
 use tracing::{info, warn};
@@ -119,7 +120,7 @@ fn dial(path: &Path) -> io::Result<Option<OwnedFd>> {
     let result = connect(&peer, &SocketAddrUnix::new(path)?);
     match result {
         Ok(()) => Ok(Some(peer)),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => Ok(None),
+        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
@@ -145,7 +146,7 @@ fn ask(peer: &OwnedFd) -> io::Result<Vec<Inherited>> {
     Err(invalid("too many sockets"))
 }
 
-/// The place where a later process may ask. Dropping it takes the socket file away.
+/// The place where a later process may ask.
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
@@ -180,19 +181,31 @@ impl Place {
     }
 
     /// Waits for whoever wants to take over, on a thread of its own, and carries the conversation up to his word. `agreed` is
-    /// called then, and once it returns, the other one is told that we leave. Ends with that.
+    /// called then, and once it returns, the other one is told that we leave. Ends with that, or when it is closed.
     ///
     /// # Errors
     ///
     /// If the system gives no thread.
-    pub fn attend(self, offer: Offer, agreed: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    pub fn attend(self, offer: Offer, agreed: impl FnOnce() + Send + 'static) -> io::Result<Closer> {
+        let closer = Closer { path: self.path.clone(), socket: self.socket.try_clone()? };
         std::thread::Builder::new().name("takeover".to_owned()).spawn(move || {
-            while let Ok(peer) = accept_with(&self.socket, SocketFlags::CLOEXEC) {
+            loop {
+                let peer = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+                    Ok(peer) => peer,
+                    Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                    // Closed.
+                    Err(Errno::INVAL) => return,
+                    Err(error) => {
+                        warn!(%error, "nobody can take over any more");
+                        return;
+                    }
+                };
                 match give(&peer, &offer) {
                     Ok(()) => {
                         info!("another process serves our sockets now");
                         agreed();
                         // The file must be gone before the other one opens his own.
+                        drop(std::fs::remove_file(&self.path));
                         drop(self);
                         if let Err(error) = say(&peer, LEAVING, None) {
                             warn!(%error, "the new process cannot be told that we leave");
@@ -203,14 +216,23 @@ impl Place {
                 }
             }
         })?;
-        Ok(())
+        Ok(closer)
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Whether or not it is still there.
+/// Closes a place that is attended.
+#[derive(Debug)]
+pub struct Closer {
+    path: PathBuf,
+    socket: OwnedFd,
+}
+
+impl Closer {
+    /// Nobody can ask any more, and a process that is started now finds nobody. A conversation that has begun goes on.
+    pub fn close(&self) {
+        // First the file, while it is certainly ours.
         drop(std::fs::remove_file(&self.path));
+        let _was_open = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
@@ -307,7 +329,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(Place::open(&path), Err(TakeoverError::Occupied(_))));
         let (agreed, hears) = channel();
-        place.attend(offer(&listener), move || agreed.send(()).unwrap()).unwrap();
+        let _closer = place.attend(offer(&listener), move || agreed.send(()).unwrap()).unwrap();
         // One that goes away half-way changes nothing. The look of `open` was such a one already.
         drop(take(&path).unwrap().unwrap());
         let waiting = TcpStream::connect(addr).unwrap();
@@ -321,8 +343,11 @@ mod tests {
         let (_, peer) = socket.listener.accept().unwrap();
         assert_eq!(peer, waiting.local_addr().unwrap());
         assert!(!path.exists());
-        drop(Place::open(&path).unwrap());
-        assert!(!path.exists());
+        // A process that is told to stop is no longer there for those who come.
+        let closer = Place::open(&path).unwrap().attend(offer(&socket.listener), || ()).unwrap();
+        assert!(path.exists());
+        closer.close();
+        assert!(!path.exists() && take(&path).unwrap().is_none());
     }
 
     #[test]
@@ -337,8 +362,6 @@ mod tests {
         bind(&dead, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         drop(dead);
         assert!(take(&path).unwrap().is_none());
-        let place = Place::open(&path).unwrap();
-        assert!(path.exists());
-        drop(place);
+        drop(Place::open(&path).unwrap());
     }
 }
