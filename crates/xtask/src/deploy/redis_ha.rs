@@ -22,6 +22,7 @@ pub(super) fn rows() -> Vec<(&'static str, &'static str, &'static str, Value)> {
             "/spec/ports",
             json!([
                 {"name": "tcp-haproxy", "port": 6379, "protocol": "TCP", "targetPort": "redis"},
+                {"name": "tcp-haproxyreadonly", "port": 6380, "protocol": "TCP", "targetPort": 6380},
                 {"name": "http-exporter-port", "port": 9101, "protocol": "TCP", "targetPort": "metrics-port"},
             ]),
         ),
@@ -47,7 +48,8 @@ pub(super) fn rows() -> Vec<(&'static str, &'static str, &'static str, Value)> {
 }
 
 /// Ports of the container by their names.
-pub(super) const PORTS: [(&str, u64); 3] = [("redis", 6379), ("probe", 8888), ("metrics-port", 9101)];
+pub(super) const PORTS: [(&str, u64); 4] =
+    [("redis", 6379), ("readonlyport", 6380), ("probe", 8888), ("metrics-port", 9101)];
 
 /// Secrets and the keys in them that are read.
 pub(super) const SECRETS: [(&str, &str); 2] =

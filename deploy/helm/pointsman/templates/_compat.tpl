@@ -70,6 +70,10 @@ haproxy:
 {{- $haproxy := .haproxy -}}
 {{- $admin := list (dict "name" "probe" "port" 8888) -}}
 {{- $ports := list (dict "name" "tcp-haproxy" "port" $haproxy.servicePort "target" "redis") -}}
+{{- if $haproxy.readOnly.enabled -}}
+{{- $ports = append $ports (dict "name" "tcp-haproxyreadonly" "port" $haproxy.readOnly.port "target" (int $haproxy.readOnly.port)) -}}
+{{- $_ := set .own "replicaPortName" "readonlyport" -}}
+{{- end -}}
 {{- if $haproxy.metrics.enabled -}}
 {{- $admin = append $admin (dict "name" "metrics-port" "port" $haproxy.metrics.port) -}}
 {{- $ports = append $ports (dict "name" $haproxy.metrics.portName "port" $haproxy.metrics.port "target" "metrics-port") -}}
@@ -89,6 +93,9 @@ haproxy:
 {{- $first := first .own.masters | default dict -}}
 {{- $settings := merge (dict) ($first.settings | default dict) (dict "connect_timeout" $ha.haproxy.timeout.connect) -}}
 {{- $master := dict "name" (tpl $ha.redis.masterGroupName .root) "port" $ha.haproxy.containerPort "sentinels" $sentinels "settings" $settings "auth" dict "sentinelAuth" dict -}}
+{{- if $ha.haproxy.readOnly.enabled -}}
+{{- $_ := set $master "replicaPort" $ha.haproxy.readOnly.port -}}
+{{- end -}}
 {{- if $ha.auth -}}
 {{- $secret := tpl ($ha.existingSecret | default $full) .root -}}
 {{- $_ := set $master "auth" (dict "existingSecret" $secret "key" $ha.authKey) -}}

@@ -11,6 +11,7 @@ What the templates share. `pointsman.values` is the first: the values as they co
 {{- $ports := list -}}
 {{- range $at, $master := .Values.masters -}}
 {{- $ports = append $ports (dict "name" (include "pointsman.portName" (dict "at" $at "name" $master.name)) "port" $master.port "target" (int $master.port)) -}}
+{{- with $master.replicaPort -}}{{- $ports = append $ports (dict "name" (include "pointsman.replicaPortName" (dict "at" $at "own" $own)) "port" . "target" (int .)) -}}{{- end -}}
 {{- end -}}
 {{- $ports = append $ports (dict "name" "admin" "port" .Values.admin.port "target" (int .Values.admin.port)) -}}
 {{- $_ := set $own "fullname" (include "pointsman.fullname" .) -}}
@@ -47,6 +48,11 @@ What the templates share. `pointsman.values` is the first: the values as they co
 {{/* The name of a port: the first master's is `redis`, the others' carry their number, because a port's name has 15 letters. */}}
 {{- define "pointsman.portName" -}}
 {{- if eq (int .at) 0 -}}redis{{- else -}}{{ printf "redis-%d" (int .at) }}{{- end -}}
+{{- end -}}
+
+{{/* The same for the port of its readers. */}}
+{{- define "pointsman.replicaPortName" -}}
+{{- if .own.replicaPortName -}}{{ .own.replicaPortName }}{{- else if eq (int .at) 0 -}}readers{{- else -}}{{ printf "readers-%d" (int .at) }}{{- end -}}
 {{- end -}}
 
 {{/* A time such as 1m30s in whole seconds, rounded up. */}}
@@ -125,6 +131,9 @@ without 24 MiB for the process, at 32 KiB a connection.
 [[service]]
 name = {{ $master.name | toJson }}
 listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" $master.port) }}
+{{- with $master.replicaPort }}
+replica_listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" .) }}
+{{- end }}
 sentinels = {{ include "pointsman.toml" $master.sentinels }}
 {{- range $key := keys ($master.settings | default dict) | sortAlpha }}
 {{ $key }} = {{ include "pointsman.toml" (get $master.settings $key) }}
