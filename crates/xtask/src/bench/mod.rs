@@ -3,6 +3,7 @@
 //! Each says what it does while it does it, compares with what people use today in the same run, and writes down everything
 //! that it saw, so that a number can be traced to the runs behind it.
 
+mod clients;
 mod failover;
 mod instructions;
 mod machine;
@@ -39,6 +40,10 @@ enum What {
     /// redis-ha chart configures it, in turns. Installs what is missing. Everything happens on loopback addresses, as root in
     /// a network namespace of its own. Takes about half a minute a failover; leaves nothing behind.
     Failover(failover::Options),
+    /// What redis-py and ioredis notice of a planned failover and of a master's death, beside haproxy.
+    ///
+    /// Needs python3 and npm, and installs the libraries into a folder that goes away.
+    Clients(clients::Options),
     /// `pointsman switchover` again and again under writers that count: what is lost, who sees an error, how long it takes.
     Switchover(switchover::Options),
     /// From the `+switch-master` that makes a majority to the move of the points, over many real failovers at once.
@@ -61,6 +66,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode, String> {
     match &bench.what {
         None => traffic::run(&bench.traffic),
         Some(What::Failover(options)) => failover::run(options),
+        Some(What::Clients(options)) => clients::run(options),
         Some(What::Switchover(options)) => switchover::run(options),
         Some(What::Swap(options)) => swap::run(options),
         Some(What::Instructions(options)) => instructions::run(options),

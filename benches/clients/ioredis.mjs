@@ -1,0 +1,51 @@
+// Clients of ioredis: every rejected command is counted, and every connection that was lost, since the library reconnects by itself.
+//
+// Arguments: host, port, clients, seconds. Writes one line of JSON.
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { setTimeout as sleep } from "node:timers/promises";
+
+const require = createRequire(`${process.env.CLIENTS_HOME}/`);
+const Redis = require("ioredis");
+const { version } = JSON.parse(readFileSync(`${process.env.CLIENTS_HOME}/node_modules/ioredis/package.json`));
+
+const [host, port, count, seconds] = process.argv.slice(2);
+const end = performance.now() + Number(seconds) * 1000;
+const seen = { answered: 0, errors: 0, wrong: 0, longest_ms: 0, kinds: {} };
+const note = (kind) => {
+  seen.errors += 1;
+  seen.kinds[kind] = (seen.kinds[kind] ?? 0) + 1;
+};
+
+async function live(number) {
+  const name = `js-${number}`;
+  const client = new Redis({
+    host, port: Number(port), username: "app", password: "pw", db: number % 16, connectionName: name,
+    maxRetriesPerRequest: 0, retryStrategy: () => 100,
+  });
+  let over = false;
+  let expected;
+  client.on("error", () => {});
+  client.on("close", () => { if (!over) note("connection lost"); });
+  await sleep((100 * number) / Number(count));
+  while (performance.now() < end) {
+    const begin = performance.now();
+    try {
+      const [value, got] = await Promise.all([client.incr(name), client.client("GETNAME")]);
+      seen.answered += 2;
+      seen.wrong += Number(expected !== undefined && value !== expected) + Number(got !== name);
+      expected = value + 1;
+    } catch (error) {
+      note(error.name);
+      expected = undefined;
+    }
+    seen.longest_ms = Math.max(seen.longest_ms, Math.round(performance.now() - begin));
+    await sleep(100);
+  }
+  over = true;
+  client.disconnect();
+}
+
+await Promise.all(Array.from({ length: Number(count) }, (_, number) => live(number)));
+console.log(JSON.stringify({ library: `ioredis ${version}`, ...seen }));
