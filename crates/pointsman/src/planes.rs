@@ -201,7 +201,7 @@ mod tests {
         let text = format!("{}{}replica_listen=[\"127.0.0.1:3\"]\n{more}\n", service("a", 1), service("b", 2));
         std::fs::write(&file, text).unwrap();
         let flags = Flags { config: Some(file), ..Flags::default() };
-        load(&flags, []).config().map_err(|faults| faults.to_string())
+        load(&flags, []).config().map_err(|faults| format!("{faults}"))
     }
 
     #[test]
