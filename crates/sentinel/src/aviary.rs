@@ -47,8 +47,8 @@ impl Aviary {
     }
 
     /// Asks this node. `sure`: more than one sentinel's word stands behind it, so that it waits for nothing.
-    pub(crate) fn ask(&mut self, node: NodeAddr, sure: bool) {
-        if !self.canaries.contains_key(&node) {
+    pub(crate) fn ask(&mut self, node: &NodeAddr, sure: bool) {
+        if !self.canaries.contains_key(node) {
             if !sure && self.room.speak(Instant::now()).is_none() {
                 return;
             }
@@ -58,7 +58,7 @@ impl Aviary {
             let canary = Canary { bell, problem: None, _task: AbortOnDropHandle::new(tokio::spawn(run)) };
             self.canaries.insert(node.clone(), canary);
         }
-        if let Some(canary) = self.canaries.get(&node) {
+        if let Some(canary) = self.canaries.get(node) {
             canary.bell.ring(sure);
         }
     }

@@ -148,7 +148,7 @@ impl Group {
     pub(crate) fn hinted_by_a_reader(&mut self) {
         let members = self.yard.as_mut().map(|yard| yard.hinted(Instant::now())).unwrap_or_default();
         for member in members {
-            self.aviary.ask(member, false);
+            self.aviary.ask(&member, false);
         }
     }
 
@@ -187,7 +187,7 @@ impl Group {
             Action::Ask => links.ask(self.number),
             Action::Probe(node) => {
                 let sure = self.machine.is_sure(&node);
-                self.aviary.ask(node, sure);
+                self.aviary.ask(&node, sure);
             }
             Action::Hold => {
                 self.points.hold();
