@@ -28,6 +28,11 @@ impl Connection {
         self.queue.is_none() && !self.watching && !self.doubtful
     }
 
+    fn accept(&mut self, change: impl FnOnce(&mut Self)) -> String {
+        change(self);
+        "+OK\r\n".to_owned()
+    }
+
     /// The answer to a command; the numbers it executes go into `log`.
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -46,19 +51,31 @@ impl Connection {
             }
             ["PING"] => "+PONG\r\n".to_owned(),
             ["SELECT", db] => match db.parse() {
-                Ok(db @ 0..16) => ok(self.db = db),
+                Ok(db @ 0..16) => self.accept(|it| {
+                    it.db = db;
+                }),
                 _ => "-ERR DB index is out of range\r\n".to_owned(),
             },
             ["AUTH", _, "wrong"] => "-WRONGPASS invalid\r\n".to_owned(),
-            ["AUTH", user, _] => ok(user.clone_into(&mut self.user)),
-            ["CLIENT", "SETNAME", name] => ok(name.clone_into(&mut self.name)),
+            ["AUTH", user, _] => self.accept(|it| {
+                user.clone_into(&mut it.user);
+            }),
+            ["CLIENT", "SETNAME", name] => self.accept(|it| {
+                name.clone_into(&mut it.name);
+            }),
             ["HELLO", proto] => {
                 self.resp3 = proto == "3";
                 if self.resp3 { "%1\r\n+proto\r\n:3\r\n".to_owned() } else { "*2\r\n+proto\r\n:2\r\n".to_owned() }
             }
-            ["MULTI"] if self.queue.is_none() => ok(self.queue = Some(Vec::new())),
-            ["WATCH", _] if self.queue.is_none() => ok(self.watching = true),
-            ["UNWATCH"] => ok(self.watching = false),
+            ["MULTI"] if self.queue.is_none() => self.accept(|it| {
+                it.queue = Some(Vec::new());
+            }),
+            ["WATCH", _] if self.queue.is_none() => self.accept(|it| {
+                it.watching = true;
+            }),
+            ["UNWATCH"] => self.accept(|it| {
+                it.watching = false;
+            }),
             ["RESET"] => {
                 *self = Self::default();
                 "+RESET\r\n".to_owned()
@@ -72,15 +89,13 @@ impl Connection {
             }
             ["DISCARD"] if self.queue.is_some() => {
                 self.queue = None;
-                ok(self.watching = false)
+                self.accept(|it| {
+                    it.watching = false;
+                })
             }
             _ => "-ERR not like this\r\n".to_owned(),
         }
     }
-}
-
-fn ok((): ()) -> String {
-    "+OK\r\n".to_owned()
 }
 
 /// What all servers have executed, in order: they replicate without loss.
