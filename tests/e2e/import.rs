@@ -79,6 +79,14 @@ fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
     assert_eq!(client.cmd(&["ROLE"]).expect("ROLE").items().first().and_then(|role| role.text()), Some("master"));
 }
 
+/// A client of the port for readers, which ends at a replica.
+fn reads(addr: std::net::SocketAddr, password: &str) {
+    let mut client = Client::connect(addr).expect("a connection");
+    assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
+    let role = client.cmd(&["ROLE"]).expect("ROLE");
+    assert_eq!(role.items().first().and_then(|role| role.text()), Some("slave"));
+}
+
 #[test]
 fn argo_cd_and_a_frontend_that_counts_votes() {
     let cluster = Cluster::builder().masters(&["argocd", "mymaster"]).replicas(1).start();
@@ -131,8 +139,9 @@ fn configurations_that_ask_for_the_role_with_a_password() {
     serves(listen, Some(PASSWORD));
     assert!(said.contains("service.auth.password\n") && !said.contains(PASSWORD), "{said}");
 
-    let (sessions, cache, admin) = (port(), port(), port());
+    let (sessions, readers, cache, admin) = (port(), port(), port(), port());
     let addresses = [
+        ("10.1.0.5:6380", readers.to_string()),
         ("10.1.0.5:6379", sessions.to_string()),
         ("10.1.0.5:6390", cache.to_string()),
         ("127.0.0.1:8404", admin.to_string()),
@@ -143,6 +152,7 @@ fn configurations_that_ask_for_the_role_with_a_password() {
     for addr in [sessions, cache] {
         serves(addr, Some(PASSWORD));
     }
+    reads(readers, PASSWORD);
     assert!(
         said.contains("not Redis: leave it in haproxy") && !said.contains(PASSWORD) && !said.contains("hunter2"),
         "{said}"
@@ -166,6 +176,7 @@ fn the_redis_ha_chart_with_both_passwords() {
     let (process, said) = started(&cluster, "redis-ha", &exchanged("redis-ha", &addresses), &[]);
     wait_ready(&process, admin);
     serves(listen, Some(PASSWORD));
+    reads(replicas, PASSWORD);
     let (status, text) = http_get(metrics, "/metrics").expect("the old port of the metrics");
     assert!(status == 200 && text.contains("pointsman_commits_total{service=\"mymaster\"} 1"), "{text}");
     assert!(said.contains("service.sentinel_auth.password_env = \"SENTINELAUTH\""), "{said}");

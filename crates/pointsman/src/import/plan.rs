@@ -321,10 +321,11 @@ impl<'a> Planner<'a> {
             let note = "its replicas belong to no master of this file";
             return self.account.overrule(&section.head, Verdict::Unmatched, note);
         };
-        let note = "a listener for replicas is not supported yet; nothing listens here";
-        self.account.note(&section.head, Verdict::Unmatched, note);
-        for bind in section.directives.iter().filter(|it| it.begins(&["bind"])) {
-            self.account.overrule(bind, Verdict::Unmatched, note);
+        self.account.note(&section.head, Verdict::Mapped, &format!("readers of [[service]] {}", service.name));
+        for (_, place) in &listen {
+            if let Some(bind) = self.book.at(place).filter(|bind| !bind.words.iter().any(|word| word.is("ssl"))) {
+                self.account.overrule(bind, Verdict::Mapped, "service.replica_listen");
+            }
         }
         service.replica_listen.extend(listen);
     }

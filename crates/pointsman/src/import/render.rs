@@ -54,8 +54,9 @@ fn render_service(out: &mut String, service: &Service) {
     let first = std::iter::once(service.sentinels_at.as_ref()).chain(std::iter::repeat(None));
     list(out, "sentinels", sentinels.zip(first));
     service.settings.iter().for_each(|setting| line(out, setting));
-    for (addr, place) in &service.replica_listen {
-        let _ = writeln!(out, "# for replicas, not supported yet: \"{addr}\"{}", from(Some(place)));
+    if !service.replica_listen.is_empty() {
+        out.push_str("# readers, spread over the replicas\n");
+        list(out, "replica_listen", service.replica_listen.iter().map(|(addr, place)| (addr.to_string(), Some(place))));
     }
     for (table, login) in [("auth", &service.login), ("sentinel_auth", &service.sentinel_login)] {
         if let Some(login) = login {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::account::{Account, Verdict};
-use super::plan::{Plan, Setting, lacks};
+use super::plan::{Plan, Service, Setting, lacks};
 use super::proxies::{self, Listener};
 use super::sections::{Book, Directive, Kind};
 use super::units;
@@ -110,8 +110,9 @@ fn fit_connections(plan: &mut Plan) {
         list.iter().find(|it| it.key == "max_connections").and_then(|it| it.value.parse::<u64>().ok())
     };
     let Some(total) = read(&plan.process) else { return };
-    let asked: Vec<Option<u64>> = plan.services.iter().map(|service| read(&service.settings)).collect();
-    let sum: u64 = asked.iter().map(|count| count.unwrap_or(1)).sum();
+    // Readers count by themselves, and as many as the others.
+    let planes = |service: &Service| if service.replica_listen.is_empty() { 1 } else { 2 };
+    let sum: u64 = plan.services.iter().map(|it| read(&it.settings).unwrap_or(1) * planes(it)).sum();
     if sum > total {
         for service in &mut plan.services {
             service.settings.retain(|setting| setting.key != "max_connections");
