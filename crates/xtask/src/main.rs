@@ -1,4 +1,4 @@
-//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench`, `deploy-check` and `ci`.
+//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench`, `deploy-check`, `dist` and `ci`.
 //!
 //! Each command brings what it lacks, says what it does, and ends with a line that a person can read. What is to be done is
 //! decided in small pure functions (what is missing, which steps, what to print); the rest carries it out.
@@ -11,6 +11,7 @@ mod bench;
 mod build;
 mod demo;
 mod deploy;
+mod dist;
 mod install;
 mod needs;
 mod steps;
@@ -49,6 +50,10 @@ enum Command {
     Bench(bench::Bench),
     /// Check what is in deploy/: chart, manifests, alerts; with tools from the package registries.
     DeployCheck,
+    /// Make what a release hands out: archive, packages, image, SBOM, checksums, in target/dist.
+    ///
+    /// Needs dpkg-dev, rpm and buildah.
+    Dist(dist::Options),
     /// Write the plain manifest and the kustomize base from the chart.
     Manifests,
     /// What CI checks: formatting, lints, tests, documentation, dependencies.
@@ -61,6 +66,7 @@ fn main() -> ExitCode {
         Command::Test { args } => test(&args),
         Command::Bench(bench) => bench::run(&bench),
         Command::DeployCheck => deploy::check(),
+        Command::Dist(options) => dist::dist(&options),
         Command::Manifests => deploy::write_manifests(),
         Command::Ci => ci(),
     };

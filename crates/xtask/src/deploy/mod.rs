@@ -13,7 +13,8 @@ mod tools;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tools::{Tools, root};
+use tools::Tools;
+pub(crate) use tools::{root, run};
 
 use crate::steps::seconds;
 

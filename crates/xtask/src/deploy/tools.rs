@@ -74,7 +74,7 @@ impl Tools {
 }
 
 /// The workspace's folder.
-pub(super) fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     here.canonicalize().unwrap_or(here)
 }
@@ -118,7 +118,7 @@ fn output<S: AsRef<OsStr>>(program: &Path, args: impl IntoIterator<Item = S>) ->
 }
 
 /// Runs a command; its standard output, or all that it said if it failed.
-pub(super) fn run(command: &mut Command) -> Result<String, String> {
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let shown = format!("{}", command.get_program().to_string_lossy());
     let done =
         command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().and_then(std::process::Child::wait_with_output);

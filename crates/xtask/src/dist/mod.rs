@@ -1,0 +1,254 @@
+//! `cargo xtask dist`: everything that a release hands out, in target/dist: a static program in an archive, packages for Debian and
+//! for rpm, an image, the list of what is in them (SBOM) and the checksums of all of it. The release workflow calls this and nothing
+//! else, so that anyone can make the same files at home.
+//!
+//! Two builds: the packages hold a program that is linked to the system's C library, because machines resolve names in ways that only
+//! that one knows; the archive and the image hold a static one, which needs nothing of the system. Times in the files are those of
+//! the last commit, and paths of the builder are taken out, so that two builds of one commit by one toolchain are alike.
+//!
+//! Deliberately absent: signing and uploading, which need keys that belong to the workflow.
+#![allow(clippy::indexing_slicing, reason = "JSON indexed by what it lacks gives null and no panic")]
+
+mod package;
+mod prove;
+mod sbom;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::deploy::{root, run};
+use crate::steps::seconds;
+
+/// What to make.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The target triple to build for
+    #[arg(long, default_value = env!("POINTSMAN_HOST"))]
+    target: String,
+    /// Leave out what this machine has no tool for, instead of failing
+    #[arg(long)]
+    lenient: bool,
+
+    /// Take this program for everything and build none: to try out what is made of it
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+}
+
+struct Dist {
+    /// target/dist.
+    out: PathBuf,
+    /// What the packages have besides the program.
+    assets: PathBuf,
+    target: String,
+    /// Debian's name of the architecture.
+    arch: &'static str,
+    /// Seconds since 1970 of the last commit.
+    epoch: String,
+    /// The program, if it is not to be built.
+    given: Option<PathBuf>,
+}
+
+/// A part of it: what it is, and how it is made; gives what was made, in words.
+type Step = (&'static str, fn(&Dist) -> Result<String, String>);
+
+const STEPS: &[Step] = &[
+    ("assets", assets_of),
+    ("archive", archive),
+    ("deb", deb),
+    ("rpm", rpm),
+    ("image", image),
+    ("sbom", sbom_of),
+    ("checksums", checksums),
+];
+
+/// Makes all of it.
+///
+/// # Errors
+/// What could not be made, and why.
+pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
+    let out = root().join("target/dist");
+    let assets = out.join("assets");
+    // What an earlier run left would get into the checksums.
+    let _ = std::fs::remove_dir_all(&out);
+    std::fs::create_dir_all(&assets).map_err(|error| format!("{}: {error}", assets.display()))?;
+    let arch = match options.target.split('-').next() {
+        Some("x86_64") => "amd64",
+        Some("aarch64") => "arm64",
+        _ => return Err(format!("{} is not a target of ours", options.target)),
+    };
+    let epoch = run(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()))?;
+    let dist = Dist {
+        out,
+        assets,
+        target: options.target.clone(),
+        arch,
+        epoch: epoch.trim().to_owned(),
+        given: options.program.clone(),
+    };
+    for (title, step) in STEPS {
+        let start = Instant::now();
+        match step(&dist) {
+            Ok(what) => println!("  made    {title}: {what} ({})", seconds(start.elapsed())),
+            Err(why) if options.lenient && why.contains("could not be started") => {
+                println!("  LEFT OUT {title}: {why}");
+            }
+            Err(why) => return Err(format!("{title}: {why}")),
+        }
+    }
+    println!("All of it is in {}.", dist.out.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Dist {
+    /// Builds the program; static or linked to the system's C library.
+    fn program(&self, is_static: bool) -> Result<PathBuf, String> {
+        if let Some(given) = &self.given {
+            return Ok(given.clone());
+        }
+        let folder = root().join("target").join(if is_static { "dist-static" } else { "dist-dynamic" });
+        let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
+        let mut flags = format!("--remap-path-prefix={}=/pointsman", root().display());
+        if let Ok(home) = home {
+            flags.push_str(&format!(" --remap-path-prefix={home}=/cargo"));
+        }
+        if is_static {
+            flags.push_str(" -C target-feature=+crt-static");
+        }
+        let mut cargo = crate::steps::cargo();
+        cargo.args(["build", "--release", "--locked", "--package", "pointsman", "--target", &self.target]);
+        cargo.arg("--target-dir").arg(&folder).env("RUSTFLAGS", flags).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+        if self.arch == "arm64" && !cfg!(target_arch = "aarch64") {
+            cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+        }
+        let status = cargo.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+        let program = folder.join(&self.target).join("release/pointsman");
+        if status.success() { Ok(program) } else { Err("pointsman did not build; cargo says why above".to_owned()) }
+    }
+
+    /// A tool in the package's folder, with the time of the last commit in its environment.
+    fn tool(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(root()).env("SOURCE_DATE_EPOCH", &self.epoch);
+        command
+    }
+
+    /// Whether what is built can be started here.
+    fn is_native(&self) -> bool {
+        self.target == env!("POINTSMAN_HOST")
+    }
+
+    fn name(&self) -> String {
+        format!("pointsman-{}-{}", env!("CARGO_PKG_VERSION"), self.target)
+    }
+}
+
+/// Manual page, completions, the example configuration and Debian's changelog, by a build for this very machine.
+fn assets_of(dist: &Dist) -> Result<String, String> {
+    let program = dist.given.clone().map_or_else(crate::build::pointsman, Ok)?;
+    let say = |args: &[&str]| run(Command::new(&program).args(args).env_clear());
+    let write = |name: &str, text: &str| {
+        let path = dist.assets.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    write("pointsman.1", &say(&["man"])?)?;
+    for (shell, name) in [("bash", "pointsman.bash"), ("zsh", "_pointsman"), ("fish", "pointsman.fish")] {
+        write(name, &say(&["completions", shell])?)?;
+    }
+    write("pointsman.toml", &say(&["config", "--service", "mymaster", "--sentinel", "127.0.0.1:26379"])?)?;
+    let date = run(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", dist.epoch)]))?;
+    let entry = format!(
+        "pointsman ({}) unstable; urgency=medium\n\n  * What has changed is told in CHANGELOG.md of the release.\n\n \
+         -- Pointsman maintainers <pointsman@users.noreply.github.com>  {}\n",
+        env!("CARGO_PKG_VERSION"),
+        date.trim(),
+    );
+    write("changelog", &entry)?;
+    for name in ["pointsman.1", "changelog"] {
+        run(dist.tool("gzip").args(["--best", "--no-name", "--force"]).arg(dist.assets.join(name)))?;
+    }
+    Ok("manual page, completions, example configuration".to_owned())
+}
+
+fn archive(dist: &Dist) -> Result<String, String> {
+    let program = dist.program(true)?;
+    let size = std::fs::metadata(&program).map_err(|error| error.to_string())?.len();
+    let folder = dist.out.join(dist.name());
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    let copy = |from: &Path| {
+        let to = folder.join(from.file_name().unwrap_or_default());
+        std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+    };
+    copy(&program)?;
+    for name in ["LICENSE", "README.md", "CHANGELOG.md"] {
+        copy(&root().join(name))?;
+    }
+    for name in ["pointsman.1.gz", "pointsman.bash", "_pointsman", "pointsman.fish", "pointsman.toml"] {
+        copy(&dist.assets.join(name))?;
+    }
+    let mut tar = dist.tool("tar");
+    tar.args([
+        "--create",
+        "--gzip",
+        "--sort=name",
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--mode=u+rw,go+r,go-w",
+    ]);
+    tar.arg(format!("--mtime=@{}", dist.epoch)).arg(format!("--file={}.tar.gz", dist.name())).arg(dist.name());
+    run(tar.env("GZIP", "-n").current_dir(&dist.out))?;
+    std::fs::remove_dir_all(&folder).map_err(|error| error.to_string())?;
+    Ok(format!("{}.tar.gz, the static program has {} KiB", dist.name(), size / 1024))
+}
+
+fn deb(dist: &Dist) -> Result<String, String> {
+    let file = package::deb(dist, &dist.program(false)?)?;
+    Ok(format!("{}; {}", made(&file)?, prove::deb(dist, &file)?))
+}
+
+fn rpm(dist: &Dist) -> Result<String, String> {
+    let file = package::rpm(dist, &dist.program(false)?)?;
+    Ok(format!("{}; {}", made(&file)?, prove::rpm(&file)?))
+}
+
+/// The name of a file, and its size.
+fn made(file: &Path) -> Result<String, String> {
+    let size = std::fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?.len();
+    Ok(format!("{}, {} KiB", file.file_name().unwrap_or_default().to_string_lossy(), size / 1024))
+}
+
+fn image(dist: &Dist) -> Result<String, String> {
+    let program = dist.program(true)?;
+    let file = dist.out.join(format!("pointsman-{}-{}-image.tar", env!("CARGO_PKG_VERSION"), dist.arch));
+    let mut script = dist.tool("deploy/image/build");
+    script.arg(&program).arg(dist.arch).arg(env!("CARGO_PKG_VERSION")).arg(&file);
+    run(&mut script)?;
+    Ok(format!("{}; {}", made(&file)?, prove::image(dist, &file)?))
+}
+
+fn sbom_of(dist: &Dist) -> Result<String, String> {
+    let mut cargo = crate::steps::cargo();
+    let metadata =
+        run(cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &dist.target]))?;
+    let (text, count) = sbom::of(&metadata)?;
+    let path = dist.out.join(format!("{}.cdx.json", dist.name()));
+    std::fs::write(&path, text).map_err(|error| error.to_string())?;
+    Ok(format!("{count} components"))
+}
+
+fn checksums(dist: &Dist) -> Result<String, String> {
+    std::fs::remove_dir_all(&dist.assets).map_err(|error| error.to_string())?;
+    let mut names: Vec<String> = std::fs::read_dir(&dist.out)
+        .map_err(|error| error.to_string())?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    let sums = run(dist.tool("sha256sum").args(&names).current_dir(&dist.out))?;
+    // One file a target, so that those of several can lie side by side.
+    let path = dist.out.join(format!("SHA256SUMS-{}", dist.arch));
+    std::fs::write(&path, sums).map_err(|error| error.to_string())?;
+    Ok(format!("{} files", names.len()))
+}

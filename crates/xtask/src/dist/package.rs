@@ -1,0 +1,160 @@
+//! One folder, two packages: what is installed on a machine is laid out once, and wrapped by dpkg-deb and by rpmbuild, which every
+//! distribution has.
+//!
+//! The service is brought and neither enabled nor started: it has to be told first where the sentinels are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Dist;
+use crate::deploy::{root, run};
+
+const SUMMARY: &str = "proxy in front of Redis Sentinel that follows the verified master";
+const DESCRIPTION: &str = "\
+Pointsman listens to the sentinels, verifies the master, and moves every
+connection when the master moves. Clients dial one address and need to
+know nothing of Sentinel. It takes the place of haproxy in front of Redis.";
+const MAINTAINER: &str = "Pointsman maintainers <pointsman@users.noreply.github.com>";
+
+/// Where each file goes that is the same in both, from the assets.
+const ASSETS: &[(&str, &str)] = &[
+    ("pointsman.toml", "etc/pointsman/pointsman.toml"),
+    ("pointsman.1.gz", "usr/share/man/man1/pointsman.1.gz"),
+    ("pointsman.bash", "usr/share/bash-completion/completions/pointsman"),
+    ("pointsman.fish", "usr/share/fish/vendor_completions.d/pointsman.fish"),
+];
+
+fn words(error: &std::io::Error, path: &Path) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// Copies a file below `stage`, with the mode of a program or of a file.
+fn put(from: &Path, stage: &Path, to: &str) -> Result<(), String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let to = stage.join(to);
+    let folder = to.parent().unwrap_or(stage);
+    fs::create_dir_all(folder).map_err(|error| words(&error, folder))?;
+    fs::copy(from, &to).map_err(|error| words(&error, from))?;
+    let mode = if to.parent().is_some_and(|folder| folder.ends_with("bin")) { 0o755 } else { 0o644 };
+    fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(|error| words(&error, &to))
+}
+
+/// Lays out what is common: the program, its papers, the user, and the units of systemd if there are any.
+fn lay_out(dist: &Dist, program: &Path, name: &str) -> Result<PathBuf, String> {
+    let stage = dist.out.join(name);
+    put(program, &stage, "usr/bin/pointsman")?;
+    for (from, to) in ASSETS {
+        put(&dist.assets.join(from), &stage, to)?;
+    }
+    put(&root().join("deploy/package/sysusers.conf"), &stage, "usr/lib/sysusers.d/pointsman.conf")?;
+    for unit in units()? {
+        let file = unit.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        put(&unit, &stage, &format!("usr/lib/systemd/system/{file}"))?;
+    }
+    Ok(stage)
+}
+
+/// The units of systemd, in order.
+fn units() -> Result<Vec<PathBuf>, String> {
+    let folder = root().join("deploy/systemd");
+    let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_unit = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "service" || ending == "socket");
+    let mut units: Vec<PathBuf> = paths.filter(is_unit).collect();
+    units.sort();
+    Ok(units)
+}
+
+/// The Debian package.
+pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
+    let stage = lay_out(dist, program, "deb")?;
+    put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/vendor-completions/_pointsman")?;
+    put(&dist.assets.join("changelog.gz"), &stage, "usr/share/doc/pointsman/changelog.gz")?;
+    let write = |name: &str, text: &str| {
+        let path = stage.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&stage)).map_err(|error| words(&error, &path))?;
+        fs::write(&path, text).map_err(|error| words(&error, &path))
+    };
+    let copyright = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: pointsman\n\n\
+                     Files: *\nCopyright: 2026 The Pointsman authors\nLicense: Apache-2.0\n On Debian systems the full text is in \
+                     /usr/share/common-licenses/Apache-2.0.\n";
+    write("usr/share/doc/pointsman/copyright", copyright)?;
+    let indented = DESCRIPTION.replace('\n', "\n ");
+    let control = format!(
+        "Package: pointsman\nVersion: {}\nArchitecture: {}\nMaintainer: {MAINTAINER}\nInstalled-Size: {}\n\
+         Depends: {}systemd | systemd-standalone-sysusers\nSection: net\nPriority: optional\n\
+         Description: {SUMMARY}\n {indented}\n",
+        env!("CARGO_PKG_VERSION"),
+        dist.arch,
+        run(Command::new("du").args(["-sk", "--apparent-size"]).arg(&stage))?.split_whitespace().next().unwrap_or("0"),
+        depends(dist, program)?,
+    );
+    write("DEBIAN/control", &control)?;
+    write("DEBIAN/conffiles", "/etc/pointsman/pointsman.toml\n")?;
+    for name in ["postinst", "prerm", "postrm"] {
+        let to = stage.join("DEBIAN").join(name);
+        fs::copy(root().join("deploy/package").join(name), &to).map_err(|error| words(&error, &to))?;
+    }
+    run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&stage))?;
+    let sums = "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
+    run(Command::new("sh").args(["-c", sums]).current_dir(&stage))?;
+    let file = dist.out.join(format!("pointsman_{}_{}.deb", env!("CARGO_PKG_VERSION"), dist.arch));
+    run(dist.tool("dpkg-deb").args(["--root-owner-group", "-Zxz", "--build"]).arg(&stage).arg(&file))?;
+    fs::remove_dir_all(&stage).map_err(|error| words(&error, &stage))?;
+    Ok(file)
+}
+
+/// The libraries that the program is linked to, as Debian's own tool finds them; what they are called elsewhere is not known there.
+fn depends(dist: &Dist, program: &Path) -> Result<String, String> {
+    if !dist.is_native() {
+        return Ok("libc6 (>= 2.35), libgcc-s1 (>= 4.2), ".to_owned());
+    }
+    // The tool wants to stand in a source package.
+    let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+    fs::create_dir(temp.path().join("debian")).map_err(|error| error.to_string())?;
+    fs::write(temp.path().join("debian/control"), "Source: x\n").map_err(|error| error.to_string())?;
+    let said = run(Command::new("dpkg-shlibdeps").arg("-O").arg(program).current_dir(temp.path()))?;
+    // A static program depends on nothing.
+    let found = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
+    Ok(found.map(|found| format!("{found}, ")).unwrap_or_default())
+}
+
+/// The rpm package.
+pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
+    let stage = lay_out(dist, program, "rpm")?;
+    put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/site-functions/_pointsman")?;
+    put(&root().join("LICENSE"), &stage, "usr/share/licenses/pointsman/LICENSE")?;
+    let arch = if dist.arch == "amd64" { "x86_64" } else { "aarch64" };
+    let files = run(Command::new("find").args([".", "-type", "f", "-printf", "/%P\\n"]).current_dir(&stage))?;
+    let mut files: Vec<String> = files
+        .lines()
+        .map(|file| if file.starts_with("/etc/") { format!("%config(noreplace) {file}") } else { file.to_owned() })
+        .collect();
+    files.sort();
+    let spec = format!(
+        "Name: pointsman\nVersion: {}\nRelease: 1\nSummary: {SUMMARY}\nLicense: Apache-2.0\n\
+         %define _build_id_links none\n%define __strip /bin/true\n%define _buildhost pointsman\n\
+         %define use_source_date_epoch_as_buildtime 1\n%define clamp_mtime_to_source_date_epoch 1\n\
+         %define __os_install_post %{{nil}}\n%description\n{DESCRIPTION}\n%install\ncp -a {}/. %{{buildroot}}/\n%files\n%attr(0750, root, root) %dir /etc/pointsman\n{}\n\
+         %post\nsystemd-sysusers pointsman.conf || :\nchgrp pointsman /etc/pointsman || :\n",
+        env!("CARGO_PKG_VERSION"),
+        stage.display(),
+        files.join("\n"),
+    );
+    let file = dist.assets.join("pointsman.spec");
+    fs::write(&file, spec).map_err(|error| words(&error, &file))?;
+    let mut build = dist.tool("rpmbuild");
+    build.args(["-bb", "--quiet", "--target", arch]);
+    let copy = dist.out.join("rpm-build");
+    build.arg("--define").arg(format!("_topdir {}", copy.display()));
+    build
+        .arg("--define")
+        .arg(format!("_rpmdir {}", dist.out.display()))
+        .args(["--define", "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm"]);
+    run(build.arg(&file))?;
+    for folder in [&stage, &copy] {
+        let _ = fs::remove_dir_all(folder);
+    }
+    Ok(dist.out.join(format!("pointsman-{}-1.{arch}.rpm", env!("CARGO_PKG_VERSION"))))
+}
