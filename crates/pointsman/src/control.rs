@@ -23,6 +23,9 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// The longest pause: whoever forgets it must not have stopped traffic for a night.
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
+/// Discovery takes an order with its next turn.
+const TAKEN_WITHIN: Duration = Duration::from_secs(2);
+
 /// What an order is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -63,6 +66,28 @@ impl Control {
                 .find(|(name, _)| name == wanted)
                 .ok_or_else(|| format!("no such service; there is {}", names())),
         }
+    }
+
+    /// Answers once discovery has taken the order: from then on the gate is as was ordered.
+    fn when_taken(&self, handle: &Handle, done: &serde_json::Value) -> Reply {
+        let (lines, body) = mpsc::channel(1);
+        let (handle, mut answer) = (handle.clone(), format!("{done}\n"));
+        self.runtime.spawn(async move {
+            let since = Instant::now();
+            while handle.has_order() {
+                if since.elapsed() > TAKEN_WITHIN {
+                    answer = format!(
+                        "{}\n",
+                        json!({ "ok": false, "error": "discovery does not take the order; see /alive" })
+                    );
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            // Whoever asked may have gone; the order stands all the same.
+            let _ = lines.send(answer.into()).await;
+        });
+        Reply::stream("application/x-ndjson", body)
     }
 
     fn switch_over(&self, name: &str, handle: &Handle) -> Reply {
@@ -130,12 +155,13 @@ impl Handler for Path {
                 let since = Instant::now();
                 handle.pause(Pause { since, until: since + span, ends_with_commit: false });
                 info!(service = name, seconds = span.as_secs_f64(), "paused by order");
-                Reply::json(200, json!({ "ok": true, "service": name, "seconds": span.as_secs_f64() }).to_string())
+                let done = json!({ "ok": true, "service": name, "seconds": span.as_secs_f64() });
+                self.control.when_taken(handle, &done)
             }
             Order::Resume => {
                 handle.resume();
                 info!(service = name, "resumed by order");
-                Reply::json(200, json!({ "ok": true, "service": name }).to_string())
+                self.control.when_taken(handle, &json!({ "ok": true, "service": name }))
             }
             Order::Switchover => self.control.switch_over(name, handle),
         }

@@ -22,7 +22,7 @@ use crate::life::Life;
 use crate::registry::count;
 
 /// The first and the longest pause after a failure to accept: short enough for a probe to be answered within its second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(10));
 
 /// How soon it is looked again after an attempt without a descriptor that nobody waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);

@@ -227,10 +227,11 @@ impl Discovery {
             if handle.take_readers_hint() {
                 group.hinted_by_a_reader();
             }
-            if let Some(order) = handle.take_order() {
-                group.step(order, &self.links);
+            if let Some(order) = handle.next_order() {
+                group.step(order.clone(), &self.links);
                 // Whoever gave it waits to see it.
                 group.publish(&self.links);
+                handle.carried_out(&order);
             }
         }
     }

@@ -26,7 +26,7 @@ pub struct Handle {
     seen: Arc<ArcSwap<Seen>>,
     hinted: Arc<AtomicBool>,
     hinted_by_a_reader: Arc<AtomicBool>,
-    /// The latest order that discovery has not taken yet: a newer one replaces it.
+    /// The latest order that discovery has not carried out yet: a newer one replaces it.
     order: Arc<Mutex<Option<Event>>>,
     switching: Arc<AtomicBool>,
     reach: Arc<Reach>,
@@ -58,9 +58,23 @@ impl Handle {
         self.bell.notify_one();
     }
 
-    /// The order that was given since the last call.
-    pub(crate) fn take_order(&self) -> Option<Event> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The order that waits to be carried out.
+    pub(crate) fn next_order(&self) -> Option<Event> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// This order has been carried out. One that came meanwhile is the next.
+    pub(crate) fn carried_out(&self, order: &Event) {
+        let mut waiting = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.as_ref() == Some(order) {
+            *waiting = None;
+        }
+    }
+
+    /// Whether an order was given that has not taken effect yet.
+    #[must_use]
+    pub fn has_order(&self) -> bool {
+        self.next_order().is_some()
     }
 
     /// Whether a switchover may begin: one at a time.
