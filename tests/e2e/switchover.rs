@@ -1,6 +1,7 @@
 //! Orders over the admin port: a planned switchover, pause and resume.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Cluster, Load, Pointsman, wait_until};
@@ -77,6 +78,38 @@ fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
     assert!(!done.status.success(), "{}", stdout(&done));
     assert!(told.contains(&stopped.addr().to_string()), "{told}");
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!((generation(&pointsman) - 1.0).abs() < 0.1);
+    let mut client = pointsman.client();
+    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic goes on").is_ok());
+}
+
+#[test]
+fn whoever_goes_away_before_the_order_takes_it_back() {
+    let cluster = Cluster::builder().start();
+    let pointsman = controlled(&cluster);
+    // Written to by somebody who does not pass here and cannot be paused, it never stands still: the replicas are waited for.
+    let master = cluster.master();
+    master.ask(&["ACL", "SETUSER", "default", "-client|pause"]).expect("a rule");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut writer = master.client();
+            while !over.load(Ordering::Relaxed) {
+                writer.cmd(&["INCR", "aside"]).expect("a write");
+            }
+        });
+        let admin = pointsman.admin().to_string();
+        let mut command = Command::new(PROGRAM);
+        command.args(["switchover", "--admin", &admin]).env_clear().env("POINTSMAN_CONTROL_TOKEN", TOKEN);
+        let mut order = command.stdout(Stdio::null()).spawn().expect("the order runs");
+        let shut = || metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}");
+        wait_until("the gate to shut", PATIENCE, || shut() == Some(1.0));
+        order.kill().expect("the one who ordered it goes");
+        order.wait().expect("he is gone");
+        wait_until("the gate to open", PATIENCE, || shut() == Some(0.0));
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(pointsman.process().log().contains("went away"), "{}", pointsman.process().log());
     assert!((generation(&pointsman) - 1.0).abs() < 0.1);
     let mut client = pointsman.client();
     assert!(client.cmd(&["SET", "after", "1"]).expect("traffic goes on").is_ok());

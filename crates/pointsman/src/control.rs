@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use probe::{Handler, Method, Reply, Request};
 use sentinel::{Handle, Limits, Pause, Told, switchover};
 use serde_json::json;
@@ -91,23 +92,12 @@ impl Control {
     }
 
     fn switch_over(&self, name: &str, handle: &Handle) -> Reply {
-        let (steps, mut told) = mpsc::channel::<Told>(16);
+        let (steps, told) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());
         info!(service = name, "a switchover was ordered");
         self.runtime.spawn(async move {
-            let pass_on = async {
-                while let Some(it) = told.recv().await {
-                    let line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
-                    if lines.send(format!("{line}\n").into()).await.is_err() {
-                        break;
-                    }
-                }
-                // Nobody listens any more: that is noticed before the order.
-                drop(told);
-                lines
-            };
-            let (done, lines) = tokio::join!(switchover(&handle, Limits::default(), steps), pass_on);
+            let (done, lines) = tokio::join!(switchover(&handle, Limits::default(), steps), pass_on(told, lines));
             let last = match &done {
                 Ok(outcome) => {
                     info!(service = name, from = %outcome.from, to = %outcome.to, held_ms = outcome.held.as_millis(), "switched over");
@@ -145,6 +135,9 @@ impl Handler for Path {
             Ok(service) => service,
             Err(problem) => return Reply::text(404, problem + "\n"),
         };
+        if self.order != Order::Switchover && handle.is_switching() {
+            return Reply::text(409, "a switchover of this service is under way and ends by itself\n");
+        }
         match self.order {
             Order::Pause => {
                 let span = match parameter(request, "for").map(parse_duration) {
@@ -164,6 +157,31 @@ impl Handler for Path {
                 self.control.when_taken(handle, &json!({ "ok": true, "service": name }))
             }
             Order::Switchover => self.control.switch_over(name, handle),
+        }
+    }
+}
+
+/// How often somebody who waits for the next step is sent an empty line. The admin server hears of a client that left only by
+/// writing to it, since one that has merely finished sending still wants its answer.
+const STILL_THERE: Duration = Duration::from_millis(100);
+
+/// Passes the steps on as lines, until there are no more or nobody listens: then the other end of `told` notices that too, which
+/// must not wait for the next step.
+async fn pass_on(mut told: mpsc::Receiver<Told>, lines: mpsc::Sender<Bytes>) -> mpsc::Sender<Bytes> {
+    loop {
+        let it = tokio::select! {
+            it = told.recv() => it,
+            () = lines.closed() => None,
+            () = tokio::time::sleep(STILL_THERE) => {
+                // One that does not fit is not needed: there is something to be written already.
+                let _ = lines.try_send(Bytes::from_static(b"\n"));
+                continue;
+            }
+        };
+        let Some(it) = it else { return lines };
+        let line = json!({ "after_ms": millis(it.after), "step": it.step, "text": it.text });
+        if lines.send(format!("{line}\n").into()).await.is_err() {
+            return lines;
         }
     }
 }
@@ -190,7 +208,30 @@ fn millis(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::same;
+    use std::time::Duration;
+
+    use sentinel::Told;
+    use tokio::sync::mpsc;
+
+    use super::{pass_on, same};
+
+    #[tokio::test]
+    async fn who_tells_the_steps_notices_at_once_that_nobody_listens() {
+        let (steps, told) = mpsc::channel(1);
+        let (lines, mut body) = mpsc::channel(1);
+        let passing = tokio::spawn(pass_on(told, lines));
+        let it = Told { after: Duration::from_millis(7), step: "hold", text: "held".to_owned() };
+        steps.send(it).await.unwrap();
+        let line = body.recv().await.unwrap();
+        assert_eq!(&line[..], b"{\"after_ms\":7,\"step\":\"hold\",\"text\":\"held\"}\n");
+        assert!(!steps.is_closed());
+        // While nothing is to be told, the client is written to.
+        assert_eq!(&body.recv().await.unwrap()[..], b"\n");
+        drop(body);
+        // Without another step.
+        tokio::time::timeout(Duration::from_secs(5), steps.closed()).await.unwrap();
+        drop(passing.await.unwrap());
+    }
 
     #[test]
     fn only_the_whole_token_is_the_token() {

@@ -82,6 +82,12 @@ impl Handle {
         !self.switching.swap(true, Ordering::AcqRel)
     }
 
+    /// Whether a switchover is under way.
+    #[must_use]
+    pub fn is_switching(&self) -> bool {
+        self.switching.load(Ordering::Acquire)
+    }
+
     pub(crate) fn end_switchover(&self) {
         self.switching.store(false, Ordering::Release);
     }

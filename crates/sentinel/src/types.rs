@@ -92,7 +92,7 @@ impl fmt::Display for NodeAddr {
 pub struct ReplicaView {
     /// Where it is announced to be.
     pub addr: NodeAddr,
-    /// Not `s_down`, not `o_down`, not `disconnected`, its link to the master `ok`, its reported role `slave`.
+    /// Not `s_down`, not `o_down`, not `disconnected`.
     pub healthy: bool,
 }
 

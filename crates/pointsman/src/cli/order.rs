@@ -59,6 +59,7 @@ pub(super) fn order(
     let mut last = None;
     let mut rest = String::new();
     let code = http::post(addr, &path, token.reveal(), &mut |line| {
+        // Empty ones only ask whether somebody is still there.
         let Ok(document) = serde_json::from_str::<Json>(line) else {
             rest.push_str(line);
             return;

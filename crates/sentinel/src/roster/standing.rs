@@ -11,7 +11,7 @@ pub enum Standing {
     Unknown,
     /// No sentinel lists it any more.
     Unlisted,
-    /// Most sentinels that list it hold it to be down, disconnected or without its link.
+    /// Most sentinels that list it hold it to be down or disconnected.
     Flagged,
     /// Nobody is there.
     Unreachable,

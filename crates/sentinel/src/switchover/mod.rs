@@ -167,29 +167,27 @@ impl Run<'_> {
         if let Err(reason) = ordered {
             // Others first: the gate is ours and opens at once.
             if paused {
-                let _ = master.ask(&["CLIENT", "UNPAUSE"]).await;
+                self.unpause(&cast).await;
             }
             return Err(reason);
         }
         let at = Instant::now();
         let done = self.follow(&cast, at).await;
         drop(gate);
+        let (held, sentinel) = (held.elapsed(), at.elapsed());
+        if let Ok((to, _)) = &done {
+            let (held, sentinel) = (held.as_millis(), sentinel.as_millis());
+            let text = format!(
+                "{to} is the master; traffic was held for {held} ms, {sentinel} ms of them by Sentinel's own promotion"
+            );
+            self.say("commit", text).await;
+        }
         if paused {
-            tokio::spawn(async move {
-                tokio::time::sleep(LINGER).await;
-                // It ends by itself, too.
-                let _ = master.ask(&["CLIENT", "UNPAUSE"]).await;
-            });
+            tokio::time::sleep(LINGER).await;
+            self.unpause(&cast).await;
         }
         let (to, generation) = done?;
-        let outcome = Outcome { from: cast.master, to, generation, held: held.elapsed(), sentinel: at.elapsed() };
-        let Outcome { to, held, sentinel, .. } = &outcome;
-        let (held, sentinel) = (held.as_millis(), sentinel.as_millis());
-        let text = format!(
-            "{to} is the master; traffic was held for {held} ms, {sentinel} ms of them by Sentinel's own promotion"
-        );
-        self.say("commit", text).await;
-        Ok(outcome)
+        Ok(Outcome { from: cast.master, to, generation, held, sentinel })
     }
 
     async fn redis(&self, node: &NodeAddr, dialled: std::net::SocketAddr) -> Result<Talk, Reason> {
@@ -209,7 +207,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Stops the writers that do not pass here, if we may. Whether they are stopped now.
+    /// Lets the writers go on that do not pass here. On a connection of its own, since the one in use may have broken; and if it
+    /// fails, the pause ends by itself.
+    async fn unpause(&self, cast: &Cast) {
+        if let Ok(mut talk) = self.redis(&cast.master, cast.dialled).await {
+            let _ = talk.ask(&["CLIENT", "UNPAUSE"]).await;
+        }
+    }
+
+    /// Stops the writers that do not pass here, if we may. Whether they may be stopped now: without an answer, they may.
     async fn pause_others(&self, master: &mut Talk) -> bool {
         let millis = (self.limits.catch_up + self.limits.follow + LINGER).as_millis().to_string();
         let refusal = |line: &str| {
@@ -217,15 +223,15 @@ impl Run<'_> {
             denied.map_or_else(|| "it does not know CLIENT PAUSE … WRITE".to_owned(), |denied| denied.to_string())
         };
         let problem = match master.ask(&["CLIENT", "PAUSE", &millis, "WRITE"]).await {
-            Ok(reply) => reply.error().map(refusal),
-            Err(problem) => Some(problem),
+            Ok(reply) => reply.error().map(|line| (refusal(line), false)),
+            Err(problem) => Some((problem, true)),
         };
         let text = match &problem {
             None => "writers that do not pass here wait at the master".to_owned(),
-            Some(problem) => format!("writers that do not pass here are not held: {problem}"),
+            Some((problem, _)) => format!("writers that do not pass here are not held: {problem}"),
         };
         self.say("pause", text).await;
-        problem.is_none()
+        problem.is_none_or(|(_, perhaps)| perhaps)
     }
 
     async fn catch_up(&self, cast: &Cast, master: &mut Talk, replicas: &mut [(NodeAddr, Talk)]) -> Result<(), Reason> {
@@ -253,6 +259,10 @@ impl Run<'_> {
 
     /// Has a sentinel start the failover. The first that can be asked decides; an answer of no is final.
     async fn order(&self, cast: &Cast) -> Result<(), Reason> {
+        // The last moment at which nothing has been changed.
+        if self.tell.is_closed() {
+            return Err(Reason::Abandoned);
+        }
         let reach = self.handle.reach();
         let mut problem = String::from("none can be reached");
         for sentinel in &cast.sentinels {

@@ -7,12 +7,14 @@ use bytes::BytesMut;
 
 use crate::auth::{Credentials, Denied};
 use crate::conn::{Conn, USER_TIMEOUT};
+use crate::links::describe;
 use crate::questions::put_command;
 use crate::reply::Reply;
 
 /// An open connection that has said who we are.
 pub(super) struct Talk {
-    conn: Conn,
+    /// `None` after a question without an answer: the answer may still come, and would be taken for the next one's.
+    conn: Option<Conn>,
     patience: Duration,
 }
 
@@ -23,8 +25,8 @@ impl Talk {
         (credentials, setting): (Option<&Credentials>, &'static str),
         patience: Duration,
     ) -> Result<Self, String> {
-        let conn = Conn::connect(addr, patience, USER_TIMEOUT).await.map_err(|error| chain(&error))?;
-        let mut talk = Self { conn, patience };
+        let conn = Conn::connect(addr, patience, USER_TIMEOUT).await.map_err(|error| describe(&error))?;
+        let mut talk = Self { conn: Some(conn), patience };
         if let Some(credentials) = credentials {
             let reply = talk.ask(&credentials.auth()).await?;
             if let Some(line) = reply.error() {
@@ -39,25 +41,18 @@ impl Talk {
     pub(super) async fn ask(&mut self, words: &[&str]) -> Result<Reply, String> {
         let mut command = BytesMut::new();
         put_command(&mut command, words);
+        let mut conn = self.conn.take().ok_or("an earlier question got no answer")?;
         let asking = async {
-            self.conn.send(&command).await?;
-            self.conn.next().await
+            conn.send(&command).await?;
+            conn.next().await
         };
         match tokio::time::timeout(self.patience, asking).await {
-            Ok(answered) => answered.map_err(|error| chain(&error)),
+            Ok(Ok(reply)) => {
+                self.conn = Some(conn);
+                Ok(reply)
+            }
+            Ok(Err(error)) => Err(describe(&error)),
             Err(_) => Err(format!("no answer within {} ms", self.patience.as_millis())),
         }
     }
-}
-
-/// The error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
