@@ -49,6 +49,7 @@ mod replicas;
 mod restart;
 mod services;
 mod shutdown;
+mod subscribers;
 mod supervised;
 mod switchover;
 mod traffic;

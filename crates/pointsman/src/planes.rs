@@ -11,7 +11,7 @@ use proxy::Options;
 use route::{Empty, Points, PoolWriter};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
 
-use crate::config::{Config, NoReplica, Service, Sessions, Splice};
+use crate::config::{Config, NoReplica, Service, Sessions, Splice, Subscriptions};
 use crate::watch;
 
 /// What a data plane's service for readers is called: no master's name has a slash in it.
@@ -154,6 +154,10 @@ pub(crate) fn options(service: &Service, max_connections: usize) -> Options {
         sessions: match service.sessions {
             Sessions::Carry => proxy::Sessions::Carry,
             Sessions::Close => proxy::Sessions::Close,
+        },
+        subscriptions: match service.subscriptions {
+            Subscriptions::Close => proxy::Subscriptions::Close,
+            Subscriptions::Replay => proxy::Subscriptions::Replay,
         },
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,

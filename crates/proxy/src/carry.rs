@@ -1,7 +1,7 @@
 //! Carrying a session over: its connection to the target is gone, its client need not notice.
 //!
 //! A session may be carried when nothing is owed in either direction and all that the server kept for it can be said again
-//! elsewhere ([`resp::Replay`]). It waits for a target, for its turn, dials, says again what it is, and goes on; requests that were
+//! elsewhere ([`resp::Replay`]), subscriptions included if the operator wants that. It waits for a target, for its turn, dials, says again what it is, and goes on; requests that were
 //! read and never forwarded go first. If the points moved, that is all. If the target ended the connection while it was still the
 //! target, it is asked first whether it is alive: one that answers has ended this session on purpose (`CLIENT KILL`, its idle
 //! timeout, a full output buffer), and so its client's connection ends too. One that does not answer is about to be replaced.
@@ -20,7 +20,7 @@ use route::{Generation, Ride, Target};
 use crate::close::Reason;
 use crate::end::End;
 use crate::hold::{self, Held};
-use crate::resume::{self, Failed};
+use crate::resume::{self, Failed, Followed};
 use crate::service::{DialFailure, Hint};
 use crate::turns::Turn;
 use crate::worker::Seat;
@@ -46,7 +46,7 @@ pub(crate) struct Luggage {
 pub(crate) struct Connected {
     pub(crate) target: Ride,
     pub(crate) upstream: Line,
-    pub(crate) ledger: Box<Ledger>,
+    pub(crate) followed: Box<Followed>,
 }
 
 /// A session between two targets.
@@ -83,7 +83,7 @@ impl Passenger<'_> {
             let mut pause = FIRST_PAUSE;
             while let Some(target) = route.open_target() {
                 match self.attempt(&target, until).await? {
-                    Some((upstream, ledger)) => return Ok(Connected { target, upstream, ledger }),
+                    Some((upstream, followed)) => return Ok(Connected { target, upstream, followed }),
                     None => self.pause(&turn, &mut pause, until).await?,
                 }
             }
@@ -91,7 +91,7 @@ impl Passenger<'_> {
     }
 
     /// One attempt. `None` if another one may succeed.
-    async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Option<(Line, Box<Ledger>)>, Reason> {
+    async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Option<(Line, Box<Followed>)>, Reason> {
         let Seat { shared, block, .. } = self.seat;
         let options = &shared.service.options;
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
@@ -112,7 +112,7 @@ impl Passenger<'_> {
         match (result, lost) {
             (Ok(None), Some((_, reason))) => Err(reason),
             (Ok(None), None) => Ok(None),
-            (Ok(Some((upstream, ledger))), _) => {
+            (Ok(Some((upstream, followed))), _) => {
                 block.dials.one();
                 // The points may have moved meanwhile: then this connection leads nowhere.
                 if is_overtaken(target) || target.is_shut() {
@@ -123,7 +123,7 @@ impl Passenger<'_> {
                 }
                 target.note_use();
                 block.carried.one();
-                Ok(Some((upstream, Box::new(ledger))))
+                Ok(Some((upstream, followed)))
             }
             (Err(Failed::Refused), _) => Err(Reason::CarryRefused),
             (Err(failed), _) => {

@@ -10,7 +10,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, p
 
 use crate::carry_testing::{Connection, Log, Server, encode};
 use crate::testing::{House, destination, is_silent};
-use crate::{Options, Reason};
+use crate::{Options, Reason, Subscriptions};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -18,6 +18,8 @@ enum Step {
     Who,
     /// Reads the answers to everything said so far.
     Listen,
+    /// A message is published, at the master on which the client has just been answered.
+    Publish(String),
     Hold,
     Commit,
     /// The master dies; the next commit is to the other one.
@@ -44,13 +46,29 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => say("DISCARD"),
         1 => say("WATCH k"),
         1 => say("UNWATCH"),
+        3 => names(1..4).prop_map(|names| subscription("SUBSCRIBE", names)),
+        1 => names(1..4).prop_map(|names| subscription("PSUBSCRIBE", names)),
+        3 => names(1..3).prop_map(|names| subscription("UNSUBSCRIBE", names)),
+        1 => names(0..2).prop_map(|names| subscription("PUNSUBSCRIBE", names)),
+        1 => say("UNSUBSCRIBE"),
+        4 => (0..4).prop_map(|it| Step::Publish(format!("c{it}"))),
     ];
     prop::collection::vec(step, 1..60)
+}
+
+fn names(many: std::ops::Range<usize>) -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec((0..4).prop_map(|it| format!("c{it}")), many)
+}
+
+fn subscription(command: &str, mut names: Vec<String>) -> Step {
+    names.insert(0, command.to_owned());
+    Step::Say(names)
 }
 
 /// The client, and what it must see.
 struct Client<'a> {
     house: &'a House,
+    subscriptions: Subscriptions,
     stream: TcpStream,
     expected: Connection,
     /// Answers to come, each with the numbers that it says were executed.
@@ -67,9 +85,10 @@ struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    fn new(house: &'a House) -> Self {
+    fn new(house: &'a House, subscriptions: Subscriptions) -> Self {
         Self {
             house,
+            subscriptions,
             stream: house.client(),
             expected: Connection::default(),
             owed: VecDeque::new(),
@@ -113,9 +132,17 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// The client has heard a message, if it is subscribed to that channel.
+    fn hear(&mut self, channel: &str, message: u32) {
+        let expected = self.expected.hears(channel, message);
+        let mut came = vec![0; expected.len()];
+        assert_eq!(read_or_end(&mut self.stream, &mut came), None, "ended before {expected:?}");
+        assert_eq!(String::from_utf8_lossy(&came), expected);
+    }
+
     /// The points are about to move, or the master to die.
     fn something_happens(&mut self) {
-        self.may_end |= !self.owed.is_empty() || !self.expected.is_free();
+        self.may_end |= !self.owed.is_empty() || !self.expected.is_free(self.subscriptions);
         self.happened_at = self.said;
     }
 }
@@ -134,15 +161,15 @@ fn read_or_end(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<usize> {
     None
 }
 
-fn play(steps: Vec<Step>) {
+fn play(steps: Vec<Step>, subscriptions: Subscriptions) {
     let log = Log::default();
     let servers = [Server::start(&log), Server::start(&log)];
-    let mut house = House::new(Options::default());
+    let mut house = House::new(Options { subscriptions, ..Options::default() });
     house.commit(servers[0].addr);
     let (mut master, mut number) = (0, 0);
     let (mut held, mut dead) = (false, false);
     let mut points = std::mem::replace(&mut house.points, route::Points::new().0);
-    let mut client = Client::new(&house);
+    let mut client = Client::new(&house, subscriptions);
     for step in steps.into_iter().chain([Step::Commit, Step::Listen, Step::Who, Step::Listen]) {
         match step {
             Step::Say(command) => client.say(&command),
@@ -151,8 +178,15 @@ fn play(steps: Vec<Step>) {
                 client.say(&["WHO".to_owned(), number.to_string()]);
             }
             // While nobody may answer there is nothing to hear.
-            Step::Listen if held || dead => continue,
+            Step::Listen | Step::Publish(_) if held || dead => continue,
             Step::Listen => client.listen(),
+            Step::Publish(channel) => {
+                client.say(&["PING".to_owned()]);
+                client.listen();
+                number += 1;
+                servers[master].publish(&channel, number);
+                client.hear(&channel, number);
+            }
             Step::Hold => {
                 points.hold();
                 held = true;
@@ -193,7 +227,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_client_does_and_whenever_the_points_move_nobody_notices(steps in steps()) {
-        play(steps);
+    fn whatever_a_client_does_and_whenever_the_points_move_nobody_notices(steps in steps(), replay: bool) {
+        play(steps, if replay { Subscriptions::Replay } else { Subscriptions::Close });
     }
 }

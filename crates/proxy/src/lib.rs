@@ -102,7 +102,7 @@ pub use heartbeat::Heartbeat;
 pub use latency::Distribution;
 pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};
-pub use options::{Options, Sessions, Splice};
+pub use options::{Options, Sessions, Splice, Subscriptions};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use sockets::{Socket, Sockets};
 pub use stats::{Snapshot, Stats};

@@ -13,6 +13,16 @@ pub enum Sessions {
     Close,
 }
 
+/// What becomes of a session that is subscribed when its target is not the master any more, if [`Sessions::Carry`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Subscriptions {
+    /// It is closed, so that its client knows that it has missed messages.
+    #[default]
+    Close,
+    /// It subscribes again with the new one. Messages published in between are lost without a word.
+    Replay,
+}
+
 /// Whether bodies of large values go through a pipe of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Splice {
@@ -56,6 +66,8 @@ pub struct Options {
     pub half_close_timeout: Duration,
     /// What becomes of sessions when the points move.
     pub sessions: Sessions,
+    /// What becomes of subscribed sessions when the master is replaced. Holds for sessions that begin after a change.
+    pub subscriptions: Subscriptions,
     /// The most client connections of this service at a time.
     pub max_connections: usize,
     /// The most of them from one source at a time, which is an IPv4 address or the first 64 bits of an IPv6 one; zero for no
@@ -81,6 +93,7 @@ impl Default for Options {
             first_byte_timeout: Duration::ZERO,
             half_close_timeout: Duration::from_secs(30),
             sessions: Sessions::default(),
+            subscriptions: Subscriptions::default(),
             max_connections: 10_000,
             max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),

@@ -12,6 +12,7 @@
 //! Deliberately absent: moving a session to another target, which is [`carry`](crate::carry)'s.
 
 mod ending;
+mod start;
 
 use std::future::poll_fn;
 use std::io;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use drain::{Phase, Ticket};
-use resp::{Ledger, Limits, Standing};
+use resp::{Ledger, Standing};
 use route::Target;
 
 use crate::alarm::Alarm;
@@ -32,6 +33,7 @@ use crate::hold::PATROL;
 use crate::latency::Stopwatch;
 use crate::leave::{self, Leaving, Moment};
 use crate::options::Sessions;
+use crate::resume::Followed;
 use crate::scratch;
 use crate::service::Hint;
 use crate::silence::{Facts, Silence};
@@ -39,8 +41,7 @@ use crate::valve::{Replies, Requests};
 use crate::watch::Bell;
 use crate::worker::Seat;
 
-/// Most bytes of text that are remembered of a session's state. A password may be a signed token of a few kilobytes.
-const MEMORY: u16 = 8 * 1024;
+pub(crate) use start::Start;
 
 /// A session with both ends connected.
 pub(crate) struct Pump<'a, C, U> {
@@ -85,21 +86,6 @@ pub(crate) struct Stopped {
     pub(crate) bytes: (u64, u64),
 }
 
-/// What a pump begins with.
-#[derive(Debug, Default)]
-pub(crate) struct Start {
-    /// Read from the client already, and not forwarded.
-    pub(crate) early: Vec<u8>,
-    /// What has followed the session so far, if it was carried over.
-    pub(crate) ledger: Option<Box<Ledger>>,
-}
-
-impl From<Vec<u8>> for Start {
-    fn from(early: Vec<u8>) -> Self {
-        Self { early, ledger: None }
-    }
-}
-
 /// What follows the end of a pump.
 #[derive(Debug)]
 pub(crate) enum After {
@@ -122,22 +108,23 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         target: &'a Target,
         start: impl Into<Start>,
     ) -> Self {
-        let Start { early, ledger } = start.into();
-        let heard = ledger.is_some() || !early.is_empty();
-        if heard && ledger.is_none() {
+        let Start { early, followed } = start.into();
+        let heard = followed.is_some() || !early.is_empty();
+        if heard && followed.is_none() {
             seat.drain.arrival();
         }
-        let carries = seat.shared.service.options.now().sessions == Sessions::Carry;
+        let options = seat.shared.service.options.now();
+        let Followed { ledger, messages } = followed.map_or_else(|| start::fresh(&options), |followed| *followed);
         Self {
             client,
             upstream,
             seat,
             target,
-            ledger: ledger.map_or_else(|| fresh_ledger(carries), |ledger| *ledger),
-            carries,
+            ledger,
+            carries: options.sessions == Sessions::Carry,
             heard,
             requests: Flow::new(early, scratch::SIZE),
-            replies: Flow::new(Vec::new(), scratch::SIZE),
+            replies: Flow::new(messages, scratch::SIZE),
             first: None,
             measured: 0,
             leaving: Leaving::No,
@@ -392,9 +379,4 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         };
         leave::may_leave(self.leaving, moment)
     }
-}
-
-/// The ledger of a fresh session: one that remembers, if somebody will want to know.
-fn fresh_ledger(remember: bool) -> Ledger {
-    Ledger::new(&Limits { memory: if remember { MEMORY } else { 0 }, ..Limits::default() })
 }

@@ -33,7 +33,15 @@ pub(crate) enum Failed {
     Refused,
 }
 
-/// Opens a connection to `addr` and leads it to where the session of `ledger` was. The ledger returned goes on with it.
+/// What goes on with a session on its new connection.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    pub(crate) ledger: Ledger,
+    /// Messages for the client that have come meanwhile.
+    pub(crate) messages: Vec<u8>,
+}
+
+/// Opens a connection to `addr` and leads it to where the session of `ledger` was.
 ///
 /// # Errors
 ///
@@ -43,17 +51,22 @@ pub(crate) async fn resume(
     options: &Tuning,
     ledger: &Ledger,
     deadline: Instant,
-) -> Result<(Line, Ledger), Failed> {
+) -> Result<(Line, Box<Followed>), Failed> {
     let mut upstream = dial::connect(addr, options, deadline).await.map_err(Failed::Dial)?;
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
     let answered = async {
         write(&mut upstream, replay.requests()).await?;
         while !replay.is_answered() {
-            let taken = read(&mut upstream, |bytes| Ok((replay.answer(bytes)?, bytes.len()))).await?;
-            match taken {
-                Ok((taken, read)) if taken == read => {}
-                // Something that nobody has asked for stands behind the answers.
-                Ok(_) => return Err(Failed::Refused),
+            let answered = |bytes: &[u8]| {
+                let taken = replay.answer(bytes)?;
+                let behind = bytes.get(taken..).unwrap_or_default();
+                replay.follow(behind)?;
+                Ok(!behind.is_empty())
+            };
+            match read(&mut upstream, answered).await? {
+                Ok(false) => {}
+                // What stands behind the answers comes from a server that is done with them.
+                Ok(true) => break,
                 Err(Refused::NotReady(hint)) => return Err(Failed::NotReady(hint)),
                 Err(Refused::Refused | Refused::Odd) => return Err(Failed::Refused),
             }
@@ -61,8 +74,8 @@ pub(crate) async fn resume(
         Ok(())
     };
     within(options, deadline, answered).await?;
-    let ledger = replay.finish(ledger).map_err(|_| Failed::Refused)?;
-    Ok((upstream, ledger))
+    let (ledger, messages) = replay.finish(ledger).map_err(|_| Failed::Refused)?;
+    Ok((upstream, Box::new(Followed { ledger, messages })))
 }
 
 /// Whether the server at `addr` takes a connection and answers on it. Any answer will do, be it that a password is wanted; only

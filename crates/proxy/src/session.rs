@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use resp::Ledger;
 use route::{Generation, Ride, Target};
 
 use crate::carry::{Luggage, Passenger, is_overtaken, overtaken};
@@ -21,6 +20,7 @@ use crate::hold::Held;
 use crate::limits::Admission;
 use crate::line::Line;
 use crate::pump::{After, Pump, Start, Stopped};
+use crate::resume::Followed;
 use crate::service::{DialFailure, Hint};
 use crate::turns::Turn;
 use crate::worker::Seat;
@@ -71,7 +71,7 @@ impl Session {
             let Some(ticket) = self.ticket.take() else { return };
             // First what the client said too early, in the end what it has not taken yet.
             let mut waiting = Vec::new();
-            let mut ledger = None;
+            let mut followed = None;
             let mut reached = self.reach(&mut client, &mut waiting, &ticket).await;
             self.reason = loop {
                 let (target, mut upstream) = match reached {
@@ -87,7 +87,7 @@ impl Session {
                 };
                 let target = &*self.target.insert(target);
                 let early = std::mem::take(&mut waiting);
-                let start = Start { early, ledger: ledger.take() };
+                let start = Start { early, followed: followed.take() };
                 let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out) } =
                     Pump::new((&mut client, &mut upstream), &self.seat, target, start).run(&ticket).await;
                 waiting = undelivered;
@@ -102,9 +102,9 @@ impl Session {
                 // In a box: a session that flows does not carry the room for this.
                 match Box::pin(self.go_on(*after, &mut client, &mut waiting, &ticket)).await {
                     Err(reason) => break reason,
-                    Ok((connection, followed)) => {
+                    Ok((connection, it)) => {
                         reached = Ok(connection);
-                        ledger = Some(followed);
+                        followed = Some(it);
                     }
                 }
             };
@@ -172,7 +172,7 @@ impl Session {
         client: &mut Line,
         waiting: &mut Vec<u8>,
         ticket: &Ticket,
-    ) -> Result<(Connection, Box<Ledger>), Reason> {
+    ) -> Result<(Connection, Box<Followed>), Reason> {
         let (carried, transaction) = match after {
             After::Carry(Luggage { ledger, unsent, lost }) => {
                 *waiting = unsent;
@@ -189,7 +189,7 @@ impl Session {
         if let Err(reason) = carried {
             *waiting = answers::last_words(client, std::mem::take(waiting), reason, transaction).await;
         }
-        carried.map(|it| ((it.target, it.upstream), it.ledger))
+        carried.map(|it| ((it.target, it.upstream), it.followed))
     }
 
     /// Waits until a target may be used, if there is a place to wait, and then for the turn to dial it.

@@ -15,6 +15,7 @@ use crate::reply::Replies;
 use crate::said::Said;
 use crate::silence::Silence;
 use crate::standing::{Answer, Counts, Standing};
+use crate::subscriptions::Subscriptions;
 use crate::waiting::Waiting;
 
 /// The session left what can be followed.
@@ -42,14 +43,6 @@ struct Kept {
     watching: bool,
     asking: bool,
     tracking: bool,
-}
-
-/// What the session is subscribed to, as the server counts it; as of the last confirmation.
-#[derive(Debug, Clone, Copy, Default)]
-struct Subscriptions {
-    channels: u32,
-    patterns: u32,
-    shards: u32,
 }
 
 #[derive(Debug)]
@@ -205,7 +198,7 @@ impl Book {
                 Ok(true)
             }
             (Said::Confirmed(class), count)
-                if self.head() == Some(class) || (class == Class::SUnsubscribe && self.subscriptions.shards > 0) =>
+                if self.head() == Some(class) || (class == Class::SUnsubscribe && self.subscriptions.has_shards()) =>
             {
                 self.confirmed(class, count)?;
                 Ok(true)
@@ -217,18 +210,12 @@ impl Book {
     /// One channel is subscribed to, or no longer; `count` is how many the server says there are now.
     fn confirmed(&mut self, class: Class, count: Option<u32>) -> Result<(), Lost> {
         let count = count.ok_or(Lost)?;
-        let now = &mut self.subscriptions;
-        // The server counts channels and patterns together, shard channels apart.
-        let (counter, others) = match class {
-            Class::Subscribe | Class::Unsubscribe => (&mut now.channels, now.patterns),
-            Class::PSubscribe | Class::PUnsubscribe => (&mut now.patterns, now.channels),
-            _ => (&mut now.shards, 0),
-        };
-        let before = std::mem::replace(counter, count.saturating_sub(others));
+        let before = self.subscriptions.confirm(class, count);
         let asked = self.head() == Some(class);
         let Some(mark) = self.marks.first_mut().filter(|_| asked) else {
             // A cluster takes shard channels away when their slot moves. Nothing else comes unasked.
             self.uncounted();
+            self.note_the_last();
             return if class == Class::SUnsubscribe { Ok(()) } else { Err(Lost) };
         };
         // Without channels, the request is about all there are, and is answered once if there are none.
@@ -242,7 +229,16 @@ impl Book {
         self.heard(Some(class));
         self.answered();
         self.last_answer = Some((class, Answer::Done));
+        self.recorder.answered(Answered { class, answer: Answer::Done, top: b'>', line: &[] });
+        self.note_the_last();
         Ok(())
+    }
+
+    /// Notes if a confirmation was that of the end of all subscriptions.
+    fn note_the_last(&mut self) {
+        if !self.is_subscribed() {
+            self.recorder.unsubscribed();
+        }
     }
 
     /// Notes that the server has come to the request that is answered now.
@@ -310,17 +306,15 @@ impl Book {
     }
 
     fn is_subscribed(&self) -> bool {
-        let Subscriptions { channels, patterns, shards } = self.subscriptions;
-        channels | patterns | shards != 0
+        self.subscriptions.is_any()
     }
 
     /// The standing of a session that is between frames in both directions, or not.
     pub(crate) fn standing(&self, between_frames: bool) -> Standing {
-        let Kept { transaction, watching, asking, tracking, resp3: _ } = self.kept;
         if self.life == Life::Opaque {
             return Standing::Opaque;
         }
-        if transaction {
+        if self.kept.transaction {
             return Standing::Transaction;
         }
         if self.owed > 0 || !between_frames {
@@ -331,11 +325,21 @@ impl Book {
             Standing::Ended
         } else if self.is_subscribed() {
             Standing::Subscribed
-        } else if watching || asking || tracking || self.silence.is_unsure() || self.silence.is_kept() {
+        } else if self.is_pinned() {
             Standing::Pinned
         } else {
             Standing::Quiet
         }
+    }
+
+    fn is_pinned(&self) -> bool {
+        let Kept { watching, asking, tracking, transaction: _, resp3: _ } = self.kept;
+        watching || asking || tracking || self.silence.is_unsure() || self.silence.is_kept()
+    }
+
+    /// Whether all subscriptions are known by name, and nothing else pins the session.
+    pub(crate) fn can_subscribe_again(&self) -> bool {
+        !self.is_pinned() && self.subscriptions.are(self.recorder.subscriptions())
     }
 
     pub(crate) fn take_counts(&mut self) -> Counts {

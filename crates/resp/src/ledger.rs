@@ -13,6 +13,7 @@ use crate::memory::Memory;
 use crate::recorder::may_be_copied;
 use crate::reply::{Heard, Replies};
 use crate::request::{Asked, Requests};
+use crate::said::Said;
 use crate::standing::{Answer, Counts, Direction, Hint, Standing};
 
 /// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See the crate's
@@ -61,7 +62,7 @@ impl Ledger {
                 let booked = self.book.request(class, args, self.limits.marks);
                 if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
                     let piece = bytes.get(..bytes.len() - input.len()).unwrap_or_default();
-                    self.book.recorder().request(class, piece, first, self.limits.memory);
+                    self.book.recorder().request(class, piece, first, self.limits.room());
                 }
                 booked
             }
@@ -79,8 +80,9 @@ impl Ledger {
         if self.limits.memory == 0 {
             return;
         }
-        if may_be_copied(self.requests.class_so_far()) {
-            self.book.recorder().piece(piece, first, self.limits.memory);
+        let (class, room) = (self.requests.class_so_far(), self.limits.room());
+        if may_be_copied(class, room) {
+            self.book.recorder().piece(class, piece, first, room);
         } else if !first {
             self.book.recorder().drop_pieces();
         }
@@ -130,11 +132,22 @@ impl Ledger {
         self.book.turn_opaque();
     }
 
-    /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay) on it: it is quiet, and all
-    /// that the server keeps for it is known and can be had again. Never if [`Limits::memory`] is zero.
+    /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay) on it: it is quiet, but for
+    /// messages that may come, and all that the server keeps for it is known and can be had again. Never if [`Limits::memory`]
+    /// is zero, and not while it is subscribed if [`Limits::names`] is.
     #[must_use]
     pub fn can_be_carried(&self) -> bool {
-        self.standing() == Standing::Quiet && self.memory().is_some()
+        let still = match self.standing() {
+            Standing::Quiet => true,
+            Standing::Subscribed => self.book.can_subscribe_again(),
+            _ => false,
+        };
+        still && self.memory().is_some()
+    }
+
+    /// Whether the frame from the server that ended last was a message of a subscription.
+    pub(crate) fn has_heard_a_message(&self) -> bool {
+        self.replies.said().0 == Said::Message
     }
 
     /// Whether the session was carried over and then asked a question whose answer would be about the connection before

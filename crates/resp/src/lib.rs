@@ -23,6 +23,7 @@ mod ledger;
 mod limits;
 mod marks;
 mod memory;
+mod names;
 mod naming;
 mod number;
 mod recorder;
@@ -34,6 +35,7 @@ mod said;
 mod silence;
 mod stack;
 mod standing;
+mod subscriptions;
 mod waiting;
 mod word;
 mod words;
@@ -50,6 +52,8 @@ mod model;
 mod reply_tests;
 #[cfg(test)]
 mod request_tests;
+#[cfg(test)]
+mod resubscription_tests;
 #[cfg(test)]
 mod subscription_tests;
 #[cfg(test)]

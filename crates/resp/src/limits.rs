@@ -28,6 +28,10 @@ pub struct Limits {
     /// credentials and names, for a while twice. A session that says more can still be followed, but not carried over. Zero
     /// for sessions that nobody will carry over: nothing is remembered.
     pub memory: u16,
+    /// Most bytes that the names of channels and patterns may take which are remembered, so that the session can subscribe to them
+    /// again on another connection; counted in whole kilobytes. A session beyond it, or one that comes when all sessions together
+    /// remember too much, can still be followed, but not carried over while it is subscribed. Zero: no subscribed session is.
+    pub names: u32,
 }
 
 impl Default for Limits {
@@ -39,6 +43,7 @@ impl Default for Limits {
             depth: 128,
             marks: 1024,
             memory: 0,
+            names: 0,
         }
     }
 }
@@ -52,7 +57,27 @@ pub(crate) struct Bounds {
     pub(crate) depth: u16,
     pub(crate) marks: u16,
     pub(crate) memory: u16,
+    /// In kilobytes.
+    names: u16,
 }
+
+/// How much may be remembered, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Of the session's state.
+    pub(crate) text: usize,
+    /// Of its subscriptions.
+    pub(crate) names: usize,
+}
+
+impl Bounds {
+    pub(crate) fn room(&self) -> Room {
+        let text = usize::from(self.memory);
+        Room { text, names: if text == 0 { 0 } else { usize::from(self.names) * KILOBYTE } }
+    }
+}
+
+const KILOBYTE: usize = 1024;
 
 impl From<&Limits> for Bounds {
     fn from(limits: &Limits) -> Self {
@@ -63,6 +88,7 @@ impl From<&Limits> for Bounds {
             depth: limits.depth,
             marks: limits.marks,
             memory: limits.memory,
+            names: u16::try_from(limits.names / 1024).unwrap_or(u16::MAX),
         }
     }
 }

@@ -13,7 +13,8 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use crate::class::Class;
+use crate::class::{Class, Group};
+use crate::names::Names;
 
 /// The texts of a memory, in the order in which they are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +51,7 @@ pub(crate) fn parts(class: Class) -> u8 {
         Class::NoEvict => part::NO_EVICT,
         Class::NoTouch => part::NO_TOUCH,
         Class::ReadOnly | Class::ReadWrite => part::READ_ONLY,
-        Class::Subscribe
-        | Class::Unsubscribe
-        | Class::PSubscribe
-        | Class::PUnsubscribe
-        | Class::SSubscribe
-        | Class::SUnsubscribe => part::SUBSCRIPTIONS,
+        class if class.group() == Group::Subscribing => part::SUBSCRIPTIONS,
         _ => 0,
     }
 }
@@ -85,6 +81,7 @@ pub(crate) struct Memory {
     on: u8,
     /// Parts of which it is not known how they are.
     doubt: u8,
+    names: Names,
 }
 
 impl fmt::Debug for Memory {
@@ -107,6 +104,30 @@ impl Memory {
     /// Notes that these parts are not known any more.
     pub(crate) fn doubt(&mut self, parts: u8) {
         self.doubt |= parts;
+        if parts & part::SUBSCRIPTIONS != 0 {
+            self.names.clear();
+        }
+    }
+
+    /// What the session is subscribed to.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// The server says that nothing is subscribed to, which settles every doubt about it.
+    pub(crate) fn unsubscribed(&mut self) {
+        self.names.clear();
+        self.doubt &= !part::SUBSCRIPTIONS;
+    }
+
+    /// Notes that a request of that class, of the subscribing group, was accepted for all of its names. `most` bytes may be
+    /// remembered of them.
+    pub(crate) fn subscribe(&mut self, class: Class, words: Option<&[&[u8]]>, most: usize) {
+        debug_assert!(class.group() == Group::Subscribing);
+        let names = words.and_then(|words| words.get(1..)).filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
+        if !names.is_some_and(|names| self.names.accept(class, names, most)) {
+            self.doubt(part::SUBSCRIPTIONS);
+        }
     }
 
     /// The text; empty if there is none.

@@ -8,7 +8,7 @@ fn talk() -> Talk {
 }
 
 /// What would be sent to another server, a request a line; `None` if the session has to stay.
-fn said(talk: &Talk) -> Option<Vec<String>> {
+pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
     let replay = Replay::of(&talk.0)?;
     let text = String::from_utf8(replay.requests().to_vec()).unwrap();
     let requests = text.split('*').skip(1);
@@ -17,7 +17,7 @@ fn said(talk: &Talk) -> Option<Vec<String>> {
 }
 
 #[track_caller]
-fn says(talk: &Talk, requests: &[&str]) {
+pub(crate) fn says(talk: &Talk, requests: &[&str]) {
     assert_eq!(said(talk).as_deref(), Some(&requests.iter().map(ToString::to_string).collect::<Vec<_>>()[..]));
 }
 
@@ -181,7 +181,7 @@ fn a_replay_that_is_accepted_goes_on_as_the_same_session() {
         assert_eq!(replay.answer(&[*byte]), Ok(1));
     }
     assert_eq!(replay.answer(b">1\r\n+news\r\n"), Ok(0), "what follows is not its own");
-    let after = Talk(replay.finish(&before.0).unwrap());
+    let after = Talk(replay.finish(&before.0).unwrap().0);
     says(&after, &["AUTH me pw", "HELLO 3", "SELECT 2"]);
     let mut after = after;
     after.c("GET k").s("$-1/");
@@ -209,7 +209,7 @@ fn any_other_answer_ends_it() {
 #[test]
 fn a_carried_session_that_waits_for_replicas_is_forfeit() {
     let before = talk();
-    let mut after = Talk(Replay::of(&before.0).unwrap().finish(&before.0).unwrap());
+    let mut after = Talk(Replay::of(&before.0).unwrap().finish(&before.0).unwrap().0);
     after.c("GET k");
     assert!(!after.0.is_forfeit());
     after.c("WAIT 1 100");

@@ -16,6 +16,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::class::{Class, Group};
+use crate::limits::Room;
 use crate::memory::{Memory, parts};
 use crate::standing::Answer;
 use crate::words::words;
@@ -23,8 +24,15 @@ use crate::words::words;
 /// The bytes of a request; overwritten with zeros when they go.
 type Copied = Zeroizing<Vec<u8>>;
 
-/// A request that was forwarded and not answered yet. `None` if its bytes are not known.
-type Pending = Option<Copied>;
+/// A request that was forwarded and not answered yet.
+struct Pending {
+    class: Class,
+    /// `None` if its bytes are not known.
+    bytes: Option<Copied>,
+}
+
+/// Room for what stands around the names of all kinds of subscription, on the wire.
+const FRAMES: usize = 128;
 
 /// A request whose reply ended.
 #[derive(Debug, Clone, Copy)]
@@ -47,10 +55,12 @@ struct Record {
     fragment: Option<Copied>,
     /// Parts that requests queued in the transaction are about.
     queued: u8,
+    /// Most bytes of names.
+    most_names: usize,
 }
 
-/// Records a session's memory. How many bytes of text it may take is told each time, as `most`, since a pointer is all that a session
-/// of every day has room for; if that is zero, nothing must be recorded.
+/// Records a session's memory. How much it may hold is told each time, since a pointer is all that a session of every day has
+/// room for; if there is no room for text, nothing must be recorded.
 #[derive(Default)]
 pub(crate) struct Recorder {
     record: Option<Box<Record>>,
@@ -64,13 +74,17 @@ impl fmt::Debug for Recorder {
 }
 
 /// Whether a request of that class is copied.
-fn is_copied(class: Class) -> bool {
-    class.group() == Group::Replayable
+fn is_copied(class: Class, room: Room) -> bool {
+    match class.group() {
+        Group::Replayable => true,
+        Group::Subscribing => room.names > 0,
+        _ => false,
+    }
 }
 
 /// Whether a request may turn out to be copied: its class, if that is known.
-pub(crate) fn may_be_copied(class: Option<Class>) -> bool {
-    class.is_none_or(is_copied)
+pub(crate) fn may_be_copied(class: Option<Class>, room: Room) -> bool {
+    class.is_none_or(|class| is_copied(class, room))
 }
 
 impl Recorder {
@@ -84,12 +98,13 @@ impl Recorder {
 
     /// A piece of a request came that may be one to be copied, and not its end. `first`: it is its beginning.
     #[cold]
-    pub(crate) fn piece(&mut self, piece: &[u8], first: bool, most: u16) {
+    pub(crate) fn piece(&mut self, class: Option<Class>, piece: &[u8], first: bool, room: Room) {
         if first {
-            self.record.get_or_insert_default().begin(most);
+            self.record.get_or_insert_default().fragment = Some(Copied::default());
         }
         let Some(record) = &mut self.record else { return };
-        record.fragment = record.fragment.take().and_then(|before| record.join(&before, piece, most));
+        let left = record.left(class, room);
+        record.fragment = record.fragment.take().and_then(|before| join(&before, piece, left));
     }
 
     /// The request under way is none to be copied.
@@ -103,26 +118,43 @@ impl Recorder {
 
     /// A request ended with `piece`, and gets a reply. `first`: the piece is all of it.
     #[cold]
-    pub(crate) fn request(&mut self, class: Class, piece: &[u8], first: bool, most: u16) {
-        if !is_copied(class) {
+    pub(crate) fn request(&mut self, class: Class, piece: &[u8], first: bool, room: Room) {
+        if !is_copied(class, room) {
             self.drop_pieces();
             return;
         }
         let record = self.record.get_or_insert_default();
         if first {
-            record.begin(most);
+            record.fragment = Some(Copied::default());
         }
-        let before = record.fragment.take();
-        let whole = before.and_then(|before| record.join(&before, piece, most));
-        record.copied += whole.as_ref().map_or(0, |whole| whole.len());
-        record.pending.push_back(whole);
+        let left = record.left(Some(class), room);
+        record.most_names = room.names;
+        let bytes = record.fragment.take().and_then(|before| join(&before, piece, left));
+        record.copied += bytes.as_ref().map_or(0, |bytes| bytes.len());
+        record.pending.push_back(Pending { class, bytes });
     }
 
-    /// A marked request was answered.
+    /// The server says that the session is subscribed to nothing.
+    pub(crate) fn unsubscribed(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.memory.unsubscribed();
+            self.tidy();
+        }
+    }
+
+    /// How many subscriptions of each kind are remembered.
+    pub(crate) fn subscriptions(&self) -> [usize; 3] {
+        self.record.as_ref().map_or([0; 3], |record| record.memory.names().counts())
+    }
+
+    /// A marked request was answered, a subscription in full.
     pub(crate) fn answered(&mut self, it: Answered<'_>) {
         let Some(record) = &mut self.record else { return };
-        if is_copied(it.class) {
+        // All requests of a class are copied, or none is.
+        if record.pending.front().is_some_and(|oldest| oldest.class == it.class) {
             record.decide(it);
+        } else if it.class.group() == Group::Replayable {
+            record.memory.doubt(parts(it.class));
         }
         match (it.class, it.answer) {
             (Class::Exec, Answer::Done) => {
@@ -152,7 +184,9 @@ impl Recorder {
 
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.record.as_ref().map_or(0, |record| 1 + record.copied + record.memory.weight())
+        self.record
+            .as_ref()
+            .map_or(0, |record| 1 + record.copied + record.memory.weight() + record.memory.names().weight())
     }
 }
 
@@ -161,36 +195,29 @@ impl Record {
         self.pending.is_empty() && self.fragment.is_none() && self.queued == 0 && self.memory == Memory::default()
     }
 
-    /// A new request begins.
-    fn begin(&mut self, most: u16) {
-        self.fragment = (self.memory.weight() + self.copied <= usize::from(most)).then(Copied::default);
-    }
-
-    /// Both pieces in one; `None` if that would be too much. What goes is overwritten.
-    fn join(&self, before: &[u8], piece: &[u8], most: u16) -> Option<Copied> {
-        let len = before.len() + piece.len();
-        if self.memory.weight() + self.copied + len > usize::from(most) {
-            return None;
-        }
-        // Of the right size at once: a vector that grows leaves copies behind.
-        let mut all = Vec::with_capacity(len);
-        all.extend_from_slice(before);
-        all.extend_from_slice(piece);
-        Some(Zeroizing::new(all))
+    /// How long a request of that class may be.
+    fn left(&self, class: Option<Class>, room: Room) -> usize {
+        let names = class.is_some_and(|class| class.group() == Group::Subscribing);
+        let (most, weight) = match names {
+            // On the wire a name takes less than in the memory, but for the frame around all of them.
+            true => (room.names + FRAMES, self.memory.names().weight()),
+            false => (room.text, self.memory.weight()),
+        };
+        most.saturating_sub(weight + self.copied)
     }
 
     /// The oldest copied request was answered.
     fn decide(&mut self, it: Answered<'_>) {
-        let Some(request) = self.pending.pop_front() else {
-            self.memory.doubt(parts(it.class));
-            return;
-        };
+        let Some(Pending { bytes: request, .. }) = self.pending.pop_front() else { return };
         self.copied -= request.as_ref().map_or(0, |request| request.len()).min(self.copied);
         if self.pending.is_empty() {
             self.pending = VecDeque::new();
         }
         let words = request.as_ref().and_then(|request| words(request));
         match it.answer {
+            Answer::Done if it.class.group() == Group::Subscribing => {
+                self.memory.subscribe(it.class, words.as_deref(), self.most_names);
+            }
             Answer::Done => self.memory.accept(it.class, words.as_deref(), it.top == b'%'),
             Answer::Queued => self.queued |= parts(it.class),
             Answer::Error if it.class == Class::Hello && !is_without_effect(words.as_deref(), it.line) => {
@@ -199,6 +226,19 @@ impl Record {
             Answer::Error => {}
         }
     }
+}
+
+/// Both pieces in one; `None` if that would be more than `most` bytes. What goes is overwritten.
+fn join(before: &[u8], piece: &[u8], most: usize) -> Option<Copied> {
+    let len = before.len() + piece.len();
+    if len > most {
+        return None;
+    }
+    // Of the right size at once: a vector that grows leaves copies behind.
+    let mut all = Vec::with_capacity(len);
+    all.extend_from_slice(before);
+    all.extend_from_slice(piece);
+    Some(Zeroizing::new(all))
 }
 
 /// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0 its options take effect one by one, so that the refusal of

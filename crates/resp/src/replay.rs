@@ -13,7 +13,8 @@ use zeroize::Zeroizing;
 
 use crate::ledger::Ledger;
 use crate::memory::{Login, Memory, Text, part};
-use crate::standing::{Answer, Direction, Hint};
+use crate::names::KINDS;
+use crate::standing::{Answer, Direction, Hint, Standing};
 
 /// Why a session cannot go on over that connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,8 @@ impl fmt::Display for Refused {
 pub struct Replay {
     requests: Zeroizing<Vec<u8>>,
     ledger: Ledger,
+    /// If the session is subscribed: the messages that come before all is confirmed.
+    messages: Option<Messages>,
 }
 
 impl fmt::Debug for Replay {
@@ -59,7 +62,8 @@ impl Replay {
         let requests = ledger.memory()?.map_or_else(Zeroizing::default, requests);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
-        Some(Self { requests, ledger: fresh })
+        let messages = (ledger.standing() == Standing::Subscribed).then(Messages::default);
+        Some(Self { requests, ledger: fresh, messages })
     }
 
     /// What has to be sent, all of it; often nothing.
@@ -84,7 +88,12 @@ impl Replay {
         while !self.is_answered() {
             let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) else { break };
             let owed = self.ledger.owed();
-            taken += self.ledger.reply_one(rest);
+            let piece = rest.get(..self.ledger.reply_one(rest)).unwrap_or_default();
+            taken += piece.len();
+            if let Some(messages) = &mut self.messages {
+                let ended = self.ledger.at_boundary(Direction::Reply);
+                messages.take(piece, ended, self.ledger.owed() == owed && self.ledger.has_heard_a_message());
+            }
             if let Some(hint) = self.ledger.take_hint() {
                 return Err(Refused::NotReady(hint));
             }
@@ -104,19 +113,66 @@ impl Replay {
         Ok(taken)
     }
 
-    /// The ledger that goes on with the session that `before` has followed.
+    /// Takes what the server has sent behind the last answer. That can only be messages of what was subscribed to, perhaps a
+    /// piece of one.
+    ///
+    /// # Errors
+    ///
+    /// It is something that nobody has asked for.
+    pub fn follow(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let Some(messages) = &mut self.messages else { return Err(Refused::Odd) };
+        self.ledger.reply(bytes);
+        messages.kept.extend_from_slice(bytes);
+        if self.ledger.is_opaque() { Err(Refused::Odd) } else { Ok(()) }
+    }
+
+    /// The ledger that goes on with the session that `before` has followed, and the messages that have come for it meanwhile.
     ///
     /// # Errors
     ///
     /// The two are not the same, or not every answer has come.
-    pub fn finish(mut self, before: &Ledger) -> Result<Ledger, Refused> {
-        if !self.is_answered() || self.ledger.memory() != before.memory() {
+    pub fn finish(mut self, before: &Ledger) -> Result<(Ledger, Vec<u8>), Refused> {
+        if self.ledger.owed() > 0 || self.ledger.is_opaque() || self.ledger.memory() != before.memory() {
             return Err(Refused::Odd);
         }
         self.ledger.was_carried();
         // What was said here the client has not said.
         self.ledger.take_counts();
-        Ok(self.ledger)
+        Ok((self.ledger, self.messages.map(|it| it.kept).unwrap_or_default()))
+    }
+}
+
+/// Most bytes of messages that are kept until all is confirmed.
+const MOST_MESSAGES: usize = 64 * 1024;
+
+/// Messages that come before all subscriptions are confirmed. Those for which there is no room go the way of all that were published
+/// while nobody was subscribed.
+#[derive(Debug, Default)]
+struct Messages {
+    kept: Vec<u8>,
+    /// Where the frame under way begins.
+    begun: usize,
+    /// The frame under way did not fit.
+    lost: bool,
+}
+
+impl Messages {
+    /// The next piece of a frame came; if it `ended`, it is a `message` or not.
+    fn take(&mut self, piece: &[u8], ended: bool, message: bool) {
+        self.lost |= self.kept.len() + piece.len() > MOST_MESSAGES;
+        if !self.lost {
+            self.kept.extend_from_slice(piece);
+        }
+        if self.lost || (ended && !message) {
+            self.kept.truncate(self.begun);
+        }
+        if ended {
+            self.begun = self.kept.len();
+            self.lost = false;
+        }
     }
 }
 
@@ -151,6 +207,13 @@ fn requests(memory: &Memory) -> Zeroizing<Vec<u8>> {
     }
     if memory.db != 0 {
         all.push(vec![b"SELECT", db.as_bytes()]);
+    }
+    // Last, because in RESP2 a subscribed connection may say nothing else any more.
+    for (kind, command) in KINDS {
+        let mut names = memory.names().of(kind).peekable();
+        if names.peek().is_some() {
+            all.push(std::iter::once(command).chain(names).collect());
+        }
     }
     encode(&all)
 }

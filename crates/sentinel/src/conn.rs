@@ -28,6 +28,7 @@ const LIMITS: Limits = Limits {
     depth: 16,
     marks: 0,
     memory: 0,
+    names: 0,
 };
 
 /// For connections to redis nodes: an unanswered write or keepalive probe ends the connection after this long.

@@ -8,6 +8,7 @@
 
 mod change;
 mod check;
+mod choices;
 mod credentials;
 mod duration;
 mod endpoint;
@@ -34,6 +35,7 @@ mod value;
 mod values;
 
 pub use change::Change;
+pub use choices::{LogFormat, LogLevel, Minority, NoReplica, Sessions, Splice, Subscriptions, Verify};
 pub use credentials::{Credentials, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;
@@ -44,10 +46,7 @@ pub(crate) use load::read_config;
 pub use load::{Loaded, load};
 pub use secret::{HIDDEN, Secret};
 pub use section::{OptionSpec, Reload};
-pub use sections::{
-    Admin, CredentialKeys, Log, LogFormat, LogLevel, Minority, NoReplica, Process, Replicas, Service, Sessions,
-    Shutdown, Splice, Timers, Verify,
-};
+pub use sections::{Admin, CredentialKeys, Log, Process, Replicas, Service, Shutdown, Timers};
 pub use settings::Settings;
 pub use value::{Kind, Problem, Value};
 pub use values::{Origin, Setting, Values};

@@ -8,95 +8,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::choices::{LogFormat, LogLevel, Minority, NoReplica, Sessions, Splice, Subscriptions, Verify};
 use super::credentials::{Credentials, Token};
 use super::endpoint::Endpoint;
 use super::secret::Secret;
-use super::section::{choice, section};
+use super::section::section;
 use super::value::Kind;
-
-choice! {
-    /// What a candidate has to prove before traffic goes to it.
-    Verify {
-        /// `ROLE` says master and `PING` gets `PONG`.
-        Role = "role",
-        /// `PING` gets `PONG`; for servers whose user may not run `ROLE`.
-        Ping = "ping",
-        /// A TCP connection opens; trusts the sentinels alone.
-        Tcp = "tcp",
-    }
-}
-
-choice! {
-    /// What to do while the reachable sentinels cannot reach a majority of theirs.
-    Minority {
-        /// Traffic goes on to the master already verified.
-        Keep = "keep",
-        /// New requests wait at the gate, up to `hold_timeout`.
-        Hold = "hold",
-        /// Sessions are closed and new ones wait.
-        Cut = "cut",
-    }
-}
-
-choice! {
-    /// What becomes of sessions when the master is replaced.
-    Sessions {
-        /// Quiet ones go on with the new master; the others are closed.
-        Carry = "carry",
-        /// All are closed.
-        Close = "close",
-    }
-}
-
-choice! {
-    /// Whether bodies of large values go through a pipe of the kernel.
-    Splice {
-        /// Where it was measured to be a gain: not towards peers on the same host.
-        Auto = "auto",
-        /// Towards every peer.
-        On = "on",
-        /// Never.
-        Off = "off",
-    }
-}
-
-choice! {
-    /// What readers get while no replica may serve them.
-    NoReplica {
-        /// They are turned away at once.
-        Reject = "reject",
-        /// The master, until there is a replica again.
-        Master = "master",
-    }
-}
-
-choice! {
-    /// How much is logged.
-    LogLevel {
-        /// What needs a person.
-        Error = "error",
-        /// What may soon need a person.
-        Warn = "warn",
-        /// What an operator wants to read afterwards: failovers, starts, stops.
-        Info = "info",
-        /// Decisions and their reasons.
-        Debug = "debug",
-        /// Every event and reply.
-        Trace = "trace",
-    }
-}
-
-choice! {
-    /// How a log line looks.
-    LogFormat {
-        /// For people on a terminal, JSON otherwise.
-        Auto = "auto",
-        /// Lines for people.
-        Human = "human",
-        /// One JSON object a line.
-        Json = "json",
-    }
-}
 
 section! {
     /// One master, the sentinels that watch it, and the addresses where its clients arrive.
@@ -141,6 +58,13 @@ section! {
         /// so its client notices nothing. Sessions with a request in flight, in a transaction, blocked or subscribed are closed,
         /// since only their clients can know what to do. "close" closes all, and remembers no credentials of clients.
         sessions: Sessions = Kind::Choice(Sessions::NAMES), Some("carry"), Live;
+        /// What becomes of subscribed sessions that could be carried over: close or replay.
+        ///
+        /// "close" ends them, so that their clients subscribe anew and know that they may have missed something. "replay" subscribes
+        /// again with the new master, and the client notices nothing: messages that were published in between are lost, as Pub/Sub
+        /// keeps none, and nobody tells the client. A session with more names than 512 KiB, or that comes when all sessions remember
+        /// 32 MiB of them, is closed. Holds for sessions that begin after a change.
+        subscriptions: Subscriptions = Kind::Choice(Subscriptions::NAMES), Some("close"), Live;
         /// Closes a client that has sent nothing for this long; "0s" for never.
         ///
         /// Redis clients keep idle connections in pools, and blocked or subscribed ones are silent by nature, so this is off.
