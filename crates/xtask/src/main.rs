@@ -36,7 +36,7 @@ enum Command {
     /// Installs what is missing, builds pointsman, starts one master, two replicas, three sentinels and pointsman on loopback
     /// addresses of their own, writes through it, kills the master and shows what happens. Leaves nothing behind.
     Demo(demo::Options),
-    /// Run every test, with real servers, and count instructions. With arguments: only `cargo test` with them.
+    /// Run every test, with real servers, count instructions, and check deploy/. With arguments: only `cargo test` with them.
     #[command(disable_help_flag = true)]
     Test {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
@@ -48,8 +48,8 @@ enum Command {
     /// one interleaved run, one thread each. Fetches the other proxies into a folder below target/. Load and Redis share one core,
     /// the proxy has another; as root everything happens in a network namespace of its own. Leaves nothing behind.
     Bench(bench::Bench),
-    /// Check what is in deploy/: chart, manifests, alerts; with tools from the package registries.
-    DeployCheck,
+    /// Check what is in deploy/: chart, manifests, units, alerts; with tools from the package registries.
+    DeployCheck(deploy::Options),
     /// Make what a release hands out: archive, packages, image, SBOM, checksums, in target/dist.
     ///
     /// Needs dpkg-dev, rpm and buildah.
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(options),
         Command::Test { args } => test(&args),
         Command::Bench(bench) => bench::run(&bench),
-        Command::DeployCheck => deploy::check(),
+        Command::DeployCheck(options) => deploy::check(&options),
         Command::Dist(options) => dist::dist(&options),
         Command::Manifests => deploy::write_manifests(),
         Command::Ci => ci(),
@@ -84,7 +84,7 @@ fn test(args: &[OsString]) -> Result<ExitCode, String> {
     let given = steps::with_separator(std::env::args_os(), "test", args);
     let mut all = vec![steps::test(&given)];
     if given.is_empty() {
-        all.push(steps::instructions());
+        all.extend([steps::instructions(), steps::deploy()]);
     }
     let outcome = steps::run(&all);
     println!("{}", steps::closing(&outcome));

@@ -45,6 +45,11 @@ pub(crate) fn instructions() -> Step {
     step("count", "run --quiet --package xtask -- bench instructions")
 }
 
+/// What is in deploy/, as far as the tools for it can be had.
+pub(crate) fn deploy() -> Step {
+    step("deploy", "run --quiet --package xtask -- deploy-check --lenient")
+}
+
 /// All that CI checks; `deny` says whether cargo-deny is there.
 pub(crate) fn ci(deny: bool) -> Vec<Step> {
     let mut steps = vec![
@@ -52,6 +57,7 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
         step("lint", "clippy --workspace --all-targets -- -D warnings"),
         test(&[]),
         instructions(),
+        deploy(),
         Step { env: Some(("RUSTDOCFLAGS", "-D warnings")), ..step("doc", "doc --workspace --no-deps") },
     ];
     if deny {
@@ -162,8 +168,8 @@ mod tests {
     #[test]
     fn ci_checks_dependencies_only_with_the_tool_for_it() {
         let titles = |deny| ci(deny).iter().map(|step| step.title).collect::<Vec<_>>();
-        assert_eq!(titles(false), ["format", "lint", "test", "count", "doc"]);
-        assert_eq!(titles(true), ["format", "lint", "test", "count", "doc", "deny"]);
+        assert_eq!(titles(false), ["format", "lint", "test", "count", "deploy", "doc"]);
+        assert_eq!(titles(true), ["format", "lint", "test", "count", "deploy", "doc", "deny"]);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The chart: each example rendered and looked at.
+//! The chart: each example rendered and held against the schemas, against what must be refused, and against pointsman itself. What its
+//! pods have to be like is in `pods`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::redis_ha;
 use super::tools::{Tools, root, run};
@@ -18,7 +19,7 @@ fn chart() -> String {
 }
 
 /// The examples by their names, in order.
-fn examples() -> Result<Vec<(String, PathBuf)>, String> {
+pub(super) fn examples() -> Result<Vec<(String, PathBuf)>, String> {
     let folder = root().join("deploy/helm/pointsman/examples");
     let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -28,13 +29,13 @@ fn examples() -> Result<Vec<(String, PathBuf)>, String> {
     if all.len() < 4 { Err(format!("only {} examples", all.len())) } else { Ok(all) }
 }
 
-fn template(tools: &Tools, values: &str, more: &[&str]) -> Result<String, String> {
+pub(super) fn template(tools: &Tools, values: &str, more: &[&str]) -> Result<String, String> {
     let chart = chart();
     let base = ["template", "proxy", &chart, "--namespace", "ns", "--values", values];
     tools.helm(base.iter().chain(more))
 }
 
-fn objects(tools: &Tools, example: &Path) -> Result<Vec<Value>, String> {
+pub(super) fn objects(tools: &Tools, example: &Path) -> Result<Vec<Value>, String> {
     tools.documents(&template(tools, &example.to_string_lossy(), &[])?)
 }
 
@@ -47,26 +48,34 @@ pub(super) fn lint(tools: &Tools) -> Result<String, String> {
 }
 
 pub(super) fn schemas(tools: &Tools) -> Result<String, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut count = 0;
+    let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let all = examples()?;
     for minor in VERSIONS {
         let version = format!("1.{minor}");
-        let mut files = Vec::new();
-        for (name, path) in examples()? {
+        let folder = temp.path().join(&version);
+        std::fs::create_dir(&folder).map_err(|error| error.to_string())?;
+        for (name, path) in &all {
             let text = template(tools, &path.to_string_lossy(), &["--kube-version", &version])?;
-            for (at, object) in tools.documents(&text)?.iter().enumerate() {
-                if object["apiVersion"] == OPERATOR {
-                    continue;
-                }
-                let file = folder.path().join(format!("{name}-{at}.yaml"));
-                std::fs::write(&file, object.to_string()).map_err(|error| error.to_string())?;
-                files.push(file);
-            }
+            std::fs::write(folder.join(format!("{name}.yaml")), text).map_err(|error| error.to_string())?;
         }
-        count += files.len();
-        tools.validate(&version, &files).map_err(|why| format!("Kubernetes {version}: {why}"))?;
     }
+    let count = tools.schemas(temp.path())?;
     Ok(format!("{count} objects, 1.{} to 1.{}", VERSIONS.start(), VERSIONS.end()))
+}
+
+pub(super) fn operator(tools: &Tools) -> Result<String, String> {
+    let mut found = Vec::new();
+    for (_, path) in examples()? {
+        found.extend(objects(tools, &path)?.into_iter().filter(|it| it["apiVersion"] == OPERATOR));
+    }
+    for kind in ["PodMonitor", "PrometheusRule", "ServiceMonitor"] {
+        if !found.iter().any(|it| it["kind"] == kind) {
+            return Err(format!("no example has a {kind}"));
+        }
+    }
+    let count = found.len();
+    tools.operator(&Value::Array(found))?;
+    Ok(format!("{count} objects"))
 }
 
 /// What has to be refused, and a part of what is said about it.
@@ -102,58 +111,6 @@ pub(super) fn refusals(tools: &Tools) -> Result<String, String> {
     Ok(format!("{} values", all.len()))
 }
 
-/// What every Deployment has to say, by JSON pointer.
-fn rules() -> Vec<(&'static str, Value)> {
-    vec![
-        ("/spec/strategy/rollingUpdate/maxUnavailable", json!(0)),
-        ("/spec/minReadySeconds", json!(5)),
-        ("/spec/template/spec/automountServiceAccountToken", json!(false)),
-        ("/spec/template/spec/securityContext/runAsNonRoot", json!(true)),
-        ("/spec/template/spec/securityContext/seccompProfile/type", json!("RuntimeDefault")),
-        ("/spec/template/spec/containers/0/securityContext/allowPrivilegeEscalation", json!(false)),
-        ("/spec/template/spec/containers/0/securityContext/readOnlyRootFilesystem", json!(true)),
-        ("/spec/template/spec/containers/0/securityContext/capabilities/drop", json!(["ALL"])),
-        ("/spec/template/spec/containers/0/livenessProbe/httpGet/path", json!("/alive")),
-        ("/spec/template/spec/containers/0/readinessProbe/httpGet/path", json!("/ready")),
-        ("/spec/template/spec/containers/0/startupProbe/httpGet/path", json!("/startup")),
-        ("/spec/template/spec/topologySpreadConstraints/0/whenUnsatisfiable", json!("ScheduleAnyway")),
-    ]
-}
-
-pub(super) fn pods(tools: &Tools) -> Result<String, String> {
-    let all = examples()?;
-    for (name, path) in &all {
-        let objects = objects(tools, path)?;
-        let deployment =
-            objects.iter().find(|it| it["kind"] == "Deployment").ok_or_else(|| format!("{name}: no Deployment"))?;
-        for (pointer, wanted) in rules() {
-            let found = deployment.pointer(pointer);
-            if found != Some(&wanted) {
-                return Err(format!("{name}: {pointer} is {found:?}, not {wanted}"));
-            }
-        }
-        let pod = &deployment["spec"]["template"]["spec"];
-        let container = &pod["containers"][0];
-        if container.get("lifecycle").is_some() || pod.get("initContainers").is_some() {
-            return Err(format!("{name}: neither a hook nor an init container is needed"));
-        }
-        let grace = &pod["terminationGracePeriodSeconds"];
-        let wanted = if name == "full" { 200 } else { 37 };
-        if *grace != wanted {
-            return Err(format!("{name}: terminationGracePeriodSeconds is {grace}, not {wanted}"));
-        }
-        // A Service must select the very pods that the Deployment makes.
-        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
-        for object in objects.iter().filter(|it| it["kind"] == "Service") {
-            let selector = object["spec"]["selector"].as_object().cloned().unwrap_or_default();
-            if selector.is_empty() || selector.iter().any(|(key, value)| labels.get(key) != Some(value)) {
-                return Err(format!("{name}: the Service does not select the pods"));
-            }
-        }
-    }
-    Ok(format!("{} examples", all.len()))
-}
-
 /// The configuration in every ConfigMap, with a password's file that exists, as pointsman itself reads it.
 pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
     let program = crate::build::pointsman()?;
@@ -177,9 +134,11 @@ pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
 
 /// What the notes say of memory, from the limit and by hand.
 pub(super) fn notes(tools: &Tools) -> Result<String, String> {
+    let values = root().join("deploy/helm/pointsman/examples/default.yaml").to_string_lossy().into_owned();
     let render = |set: &[&str]| {
         let chart = chart();
-        let base = ["install", "proxy", &chart, "--dry-run=client", "--set", "tests.enabled=false"];
+        let base =
+            ["install", "proxy", &chart, "--dry-run=client", "--values", &values, "--set", "tests.enabled=false"];
         tools.helm(base.iter().chain(set))
     };
     let said = render(&[])?;
@@ -191,6 +150,17 @@ pub(super) fn notes(tools: &Tools) -> Result<String, String> {
     let warned = render(&["--set", "maxConnections=6000"])?;
     if !warned.contains("WARNING: that is not enough") {
         return Err(format!("no warning of too little memory in:\n{warned}"));
+    }
+    // Readers count beside the writers, and a number of one's own in the place of 10,000.
+    let plenty = "resources.limits.memory=4Gi";
+    for (set, wanted) in [
+        ("masters[0].replicaPort=6380", "up to 20000 connections"),
+        ("masters[0].settings.max_connections=3000", "up to 3000 connections"),
+    ] {
+        let said = render(&["--set", plenty, "--set", set])?;
+        if !said.contains(wanted) {
+            return Err(format!("no word of {wanted:?} with {set} in:\n{said}"));
+        }
     }
     Ok("connections, memory and grace".to_owned())
 }

@@ -7,16 +7,26 @@
 
 mod chart;
 mod manifests;
+mod pods;
 mod redis_ha;
 mod tools;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
+use clap::Args;
 use tools::Tools;
 pub(crate) use tools::{root, run};
 
 use crate::steps::seconds;
+
+/// How to check.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Pass, with a word on it, where a tool cannot be had: that says nothing of what is in deploy/
+    #[arg(long)]
+    lenient: bool,
+}
 
 /// One check: what it is, and how it is done; what was checked, in words, or what is wrong.
 type Check = (&'static str, fn(&Tools) -> Result<String, String>);
@@ -24,8 +34,10 @@ type Check = (&'static str, fn(&Tools) -> Result<String, String>);
 const CHECKS: &[Check] = &[
     ("helm lint, every example", chart::lint),
     ("Kubernetes schemas, every example and version", chart::schemas),
+    ("the Prometheus operator's types", chart::operator),
     ("what the chart refuses", chart::refusals),
-    ("restricted pods, split probes, computed grace", chart::pods),
+    ("the restricted Pod Security Standard", pods::standard),
+    ("rollout, probes, grace, memory, selectors", pods::replaced),
     ("pointsman check of every configuration", chart::configurations),
     ("notes", chart::notes),
     ("beside the redis-ha chart", chart::redis_ha),
@@ -37,8 +49,15 @@ const CHECKS: &[Check] = &[
 ///
 /// # Errors
 /// The tools could not be had.
-pub(crate) fn check() -> Result<ExitCode, String> {
-    let tools = Tools::find()?;
+pub(crate) fn check(options: &Options) -> Result<ExitCode, String> {
+    let tools = match Tools::find() {
+        Ok(tools) => tools,
+        Err(why) if options.lenient => {
+            println!("NOT CHECKED: what is in deploy/, because a tool for it cannot be had:\n{why}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(why) => return Err(why),
+    };
     let mut failed = Vec::new();
     for (title, check) in CHECKS {
         let start = Instant::now();

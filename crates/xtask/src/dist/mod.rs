@@ -26,7 +26,7 @@ use crate::steps::seconds;
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The target triple to build for
-    #[arg(long, default_value = env!("POINTSMAN_HOST"))]
+    #[arg(long, default_value = env!("XTASK_HOST"))]
     target: String,
     /// Leave out what this machine has no tool for, instead of failing
     #[arg(long)]
@@ -137,7 +137,7 @@ impl Dist {
 
     /// Whether what is built can be started here.
     fn is_native(&self) -> bool {
-        self.target == env!("POINTSMAN_HOST")
+        self.target == env!("XTASK_HOST")
     }
 
     fn name(&self) -> String {

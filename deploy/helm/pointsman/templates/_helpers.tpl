@@ -99,6 +99,19 @@ without 24 MiB for the process, at 32 KiB a connection.
 {{- max 1 (div (sub (div (mul (include "pointsman.kib" . | int64) 3) 4) 24576) 32) -}}
 {{- end -}}
 
+{{/*
+How many connections the masters want by the same rule (crates/pointsman/src/config/limits.rs): each its own number or 10000, and the
+same again for its readers.
+*/}}
+{{- define "pointsman.wanted" -}}
+{{- $sum := 0 -}}
+{{- range . -}}
+{{- $one := int (((.settings | default dict).max_connections) | default 10000) -}}
+{{- $sum = add $sum $one (ternary $one 0 (not (empty .replicaPort))) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
 {{- define "pointsman.labels" -}}
 {{- merge (dict) .standardLabels .labels | toYaml -}}
 {{- end -}}
