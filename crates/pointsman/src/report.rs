@@ -72,6 +72,9 @@ const PAGE: &str = concat!(
     include_str!("page/page.css"),
     include_str!("page/body.html"),
     include_str!("page/tools.js"),
+    include_str!("page/words.js"),
+    include_str!("page/picture.js"),
+    include_str!("page/story.js"),
     include_str!("page/page.js"),
     include_str!("page/foot.html"),
 );
@@ -178,11 +181,6 @@ fn distributions(stats: &proxy::Stats) -> String {
     one(metrics::COMMAND, |traffic| &traffic.command_time) + &one(metrics::DIAL, |traffic| &traffic.dial_time)
 }
 
-/// For the status: microseconds that so many of a thousand values were below.
-fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
-    distribution.quantile(per_mille).map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
-}
-
 /// What one listener counts, under the labels that name it.
 fn traffic_metrics(metrics: &Metrics, of: &[Pair<'_>], limit: usize, traffic: &Snapshot) {
     let and = |name: &'static str, value: &'static str| -> Vec<Pair<'_>> { [of, &[(name, value)]].concat() };
@@ -217,24 +215,6 @@ fn traffic_metrics(metrics: &Metrics, of: &[Pair<'_>], limit: usize, traffic: &S
     for (reason, count) in Reason::ALL.iter().zip(traffic.closed) {
         metrics.counter("pointsman_sessions_closed_total", &and("reason", reason.label()), count);
     }
-}
-
-fn traffic_status(limit: usize, traffic: &Snapshot) -> BTreeMap<&'static str, u64> {
-    BTreeMap::from([
-        ("sessions_open", traffic.open),
-        ("sessions_waiting", traffic.held),
-        ("sessions_limit", limit as u64),
-        ("sessions_total", traffic.accepted),
-        ("sessions_refused", traffic.refused_in_all()),
-        ("commands", traffic.commands),
-        ("bytes_in", traffic.bytes_in),
-        ("bytes_out", traffic.bytes_out),
-        ("dial_errors", traffic.dial_failures.iter().sum()),
-        ("command_p50_us", micros(&traffic.command_time, 500)),
-        ("command_p99_us", micros(&traffic.command_time, 990)),
-        ("dial_p50_us", micros(&traffic.dial_time, 500)),
-        ("dial_p99_us", micros(&traffic.dial_time, 990)),
-    ])
 }
 
 impl Reporter for Report {
@@ -276,7 +256,7 @@ impl Reporter for Report {
         let services = self.services.iter().zip(&traffic).map(|(watched, writers)| {
             let of = |listen: &[SocketAddr], traffic: &Snapshot| {
                 let listen = listen.iter().map(ToString::to_string).collect();
-                (listen, traffic_status(watched.bounds().0, traffic))
+                (listen, status::traffic(watched.bounds().0, traffic))
             };
             let readers = watched.readers.as_ref().and_then(|(plane, listen)| Some(of(listen, traffic.get(*plane)?)));
             status::service(&watched.discovery.seen(), of(&watched.listen, writers), readers, now)

@@ -4,234 +4,21 @@
 //! meaning. Times are ages in seconds, because clocks here are monotonic and readers' clocks are not ours. No secret is ever
 //! near: this module sees addresses, names and counters only.
 
-use std::collections::BTreeMap;
+mod shape;
+
 use std::time::{Duration, Instant};
 
+use proxy::{Distribution, Reason, Snapshot};
 use sentinel::{ProbeFailure, Role, Seen};
-use serde::Serialize;
 
-/// Version of the document's shape.
-pub const SCHEMA: u32 = 1;
+pub use shape::*;
 
-/// The whole document.
-#[derive(Debug, Serialize)]
-pub struct Status {
-    /// [`SCHEMA`].
-    pub schema: u32,
-    /// Version of the program.
-    pub version: &'static str,
-    /// Seconds since the start.
-    pub uptime_s: f64,
-    /// Phase of the shutdown: `serving` while there is none.
-    pub phase: &'static str,
-    /// Whether `/ready` says yes, and if not, why.
-    pub ready: bool,
-    /// The reasons against it.
-    pub not_ready_because: Vec<String>,
-    /// Hash of the effective configuration without its secrets.
-    pub config_hash: String,
-    /// The configuration in force, and how the reloads went.
-    pub config: Config,
-    /// Sessions by how they ended since the start.
-    pub drain: Drain,
-    /// One entry a service, in the order of the configuration.
-    pub services: Vec<Service>,
-}
-
-/// The configuration in force.
-#[derive(Debug, Serialize)]
-pub struct Config {
-    /// Its hash.
-    pub hash: String,
-    /// Reloads by how they ended: `applied`, `unchanged`, `refused`.
-    pub reloads: BTreeMap<&'static str, u64>,
-    /// How the last one ended.
-    pub last_reload: Option<&'static str>,
-    /// Seconds since then.
-    pub last_reload_age_s: Option<f64>,
-    /// Why it was refused, if it was.
-    pub faults: Vec<String>,
-    /// Keys that are written otherwise than in force and need a restart.
-    pub pending_restart: Vec<String>,
-}
-
-/// Sessions since the start of the process.
-#[derive(Debug, Serialize)]
-pub struct Drain {
-    /// Open now.
-    pub open: u64,
-    /// Ended by themselves.
-    pub left: u64,
-    /// Ended because they were asked to.
-    pub asked: u64,
-    /// Cut.
-    pub cut: u64,
-}
-
-/// One service.
-#[derive(Debug, Serialize)]
-pub struct Service {
-    /// Sentinel's name of the master.
-    pub name: String,
-    /// Where its clients arrive.
-    pub listen: Vec<String>,
-    /// State of discovery: `bootstrap`, `stable`, `suspect`, `armed`, `committing`, `no_master`.
-    pub state: &'static str,
-    /// `open`, or `shut` while traffic is held.
-    pub gate: &'static str,
-    /// Number of the commit in force.
-    pub generation: Option<u64>,
-    /// The master in force.
-    pub target: Option<Target>,
-    /// Seconds for which nothing could be sent to a master; absent while all flows.
-    pub stopped_s: Option<f64>,
-    /// Seconds for which traffic has been held; absent while it is not.
-    pub held_s: Option<f64>,
-    /// Sentinels with a vote name different masters, or different epochs: for a moment in every failover.
-    pub disagreement: bool,
-    /// The sentinels that can be heard are provably a minority of theirs.
-    pub minority: bool,
-    /// Size of the electorate and of its majority.
-    pub quorum: Quorum,
-    /// Each sentinel.
-    pub sentinels: Vec<Sentinel>,
-    /// Each redis node under observation.
-    pub nodes: Vec<Node>,
-    /// What is served to readers; absent where nobody asked for that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub readers: Option<Readers>,
-    /// Each replica, where readers are served.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub replicas: Vec<Replica>,
-    /// The last moves of the points, oldest first.
-    pub failovers: Vec<Failover>,
-    /// Counters of the data plane.
-    pub traffic: BTreeMap<&'static str, u64>,
-}
-
-/// The listener for readers.
-#[derive(Debug, Serialize)]
-pub struct Readers {
-    /// Where readers arrive.
-    pub listen: Vec<String>,
-    /// How many replicas serve them; absent before that is known.
-    pub eligible: Option<usize>,
-    /// What they get while none does: `reject` or `master`.
-    pub empty: &'static str,
-    /// Times a replica was put out.
-    pub ejections: u64,
-    /// Times one that had been put out came back.
-    pub readmissions: u64,
-    /// Counters of the data plane for this listener.
-    pub traffic: BTreeMap<&'static str, u64>,
-}
-
-/// One replica, as far as readers are concerned.
-#[derive(Debug, Serialize)]
-pub struct Replica {
-    /// As announced.
-    pub addr: String,
-    /// `eligible`, or why readers are not sent there.
-    pub state: &'static str,
-    /// Bytes of the replication stream that it lacked when it last answered.
-    pub lag_bytes: u64,
-    /// For how long the master had had the first of them, in seconds.
-    pub lag_s: f64,
-    /// Readers on it now.
-    pub sessions: usize,
-}
-
-/// The master in force.
-#[derive(Debug, Serialize)]
-pub struct Target {
-    /// As announced by the sentinels.
-    pub name: String,
-    /// As dialled.
-    pub addr: String,
-    /// Config-epoch of the commit.
-    pub epoch: u64,
-    /// The process behind it, where known.
-    pub run_id: Option<String>,
-    /// Seconds since the commit.
-    pub age_s: f64,
-}
-
-/// Who may vote, and how many have to.
-#[derive(Debug, Serialize)]
-pub struct Quorum {
-    /// Sentinels that have a vote.
-    pub voters: usize,
-    /// How many make a majority.
-    pub majority: usize,
-}
-
-/// One sentinel.
-#[derive(Debug, Serialize)]
-pub struct Sentinel {
-    /// Its address.
-    pub addr: String,
-    /// Its MYID.
-    pub id: Option<String>,
-    /// Connected.
-    pub up: bool,
-    /// It pushes events.
-    pub events: bool,
-    /// It has a vote.
-    pub votes: bool,
-    /// The master it names.
-    pub says: Option<String>,
-    /// At which epoch.
-    pub epoch: Option<u64>,
-    /// Seconds since it said so.
-    pub age_s: Option<f64>,
-    /// It names something else than what is in force.
-    pub disagrees: bool,
-    /// What is wrong with it, and what to do.
-    pub problem: Option<String>,
-}
-
-/// One redis node.
-#[derive(Debug, Serialize)]
-pub struct Node {
-    /// As announced.
-    pub addr: String,
-    /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `silent`, `denied`, `rejected`.
-    pub role: &'static str,
-    /// It answered PING with PONG.
-    pub pong: bool,
-    /// Its offset in the replication stream, in bytes.
-    pub offset: Option<u64>,
-    /// Seconds since it was asked.
-    pub age_s: Option<f64>,
-    /// Why it refuses our questions.
-    pub problem: Option<String>,
-}
-
-/// One move of the points.
-#[derive(Debug, Serialize)]
-pub struct Failover {
-    /// Where they led before.
-    pub from: Option<String>,
-    /// Where they lead since.
-    pub to: String,
-    /// At which epoch.
-    pub epoch: u64,
-    /// Why: `Majority`, `Solo`, `Again`, `Regress`, `BootstrapMinority`.
-    pub basis: String,
-    /// Seconds since the commit.
-    pub age_s: Option<f64>,
-    /// From the first sign of trouble to the commit, in milliseconds.
-    pub suspected_ms: Option<f64>,
-    /// For how long traffic was held before the commit, in milliseconds.
-    pub held_ms: Option<f64>,
-    /// From the arrival of what made a majority, mostly a `+switch-master`, to the commit, in milliseconds.
-    pub switched_ms: Option<f64>,
-    /// From the arrival of the evidence's last answer to the commit, in milliseconds.
-    pub verified_ms: Option<f64>,
-    /// From the commit to the first session on the new master, in milliseconds; absent while there is none.
-    pub first_session_ms: Option<f64>,
-    /// Bytes of the old master's history that the new one does not have, estimated, where known.
-    pub lost_bytes: Option<u64>,
+/// The JSON schema of the document, pretty.
+#[must_use]
+pub fn schema() -> String {
+    let mut schema = schemars::schema_for!(Status);
+    schema.insert("title".to_owned(), format!("pointsman status, schema {SCHEMA}").into());
+    serde_json::to_string_pretty(&schema).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}")) + "\n"
 }
 
 fn seconds(since: Duration) -> f64 {
@@ -243,7 +30,36 @@ fn ms(span: Duration) -> f64 {
 }
 
 /// A listener's addresses and counters.
-pub type Listener = (Vec<String>, BTreeMap<&'static str, u64>);
+pub type Listener = (Vec<String>, Traffic);
+
+/// Microseconds that so many of a thousand values were below.
+fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
+    distribution.quantile(per_mille).map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// What one listener counts, of which so many connections are allowed.
+#[must_use]
+pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
+    let closed = Reason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
+    Traffic {
+        sessions_open: counted.open,
+        sessions_waiting: counted.held,
+        sessions_limit: limit as u64,
+        sessions_total: counted.accepted,
+        sessions_refused: counted.refused_in_all(),
+        sessions_carried: counted.carried,
+        sessions_closed: closed.map(|(reason, count)| (reason.label(), count)).collect(),
+        commands: counted.commands,
+        bytes_in: counted.bytes_in,
+        bytes_out: counted.bytes_out,
+        dials: counted.dials,
+        dial_errors: counted.dial_failures.iter().sum(),
+        command_p50_us: micros(&counted.command_time, 500),
+        command_p99_us: micros(&counted.command_time, 990),
+        dial_p50_us: micros(&counted.dial_time, 500),
+        dial_p99_us: micros(&counted.dial_time, 990),
+    }
+}
 
 /// What discovery sees of one service, as a part of the document. The listeners are the data plane's: for those who write, and
 /// for readers if there is one.
@@ -344,6 +160,7 @@ fn failover(seen: &sentinel::Failover, age: impl Fn(Instant) -> f64) -> Failover
     Failover {
         from: seen.from.as_ref().map(ToString::to_string),
         to: seen.to.to_string(),
+        generation: seen.generation,
         epoch: seen.epoch,
         basis: format!("{:?}", seen.basis),
         age_s: story.committed_at.map(age),

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use harness::{Binary, find_in_path};
+use harness::{BROWSERS, Binary, find_in_path};
 
-use crate::needs::{HAPROXY, IPROUTE, Machine, NFTABLES, Need, Plan, REDIS, VALGRIND, plan};
+use crate::needs::{BROWSER, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, Plan, REDIS, VALGRIND, plan};
 use crate::steps::seconds;
 
 /// Installs what is missing.
@@ -17,11 +17,27 @@ pub(crate) fn whatever_is_missing() -> Result<(), String> {
     install(&[REDIS])
 }
 
-/// Installs what the tests need: Redis, and, where that is possible, what hurts a private network.
+/// Installs what the tests need: Redis, and, where that is possible, what hurts a private network and what shows the status page.
 ///
 /// # Errors
 /// As [`whatever_is_missing`]; the latter may be missing, and then the tests that need it say so.
 pub(crate) fn for_tests() -> Result<(), String> {
+    for_failovers_of_ours()?;
+    let page: &[Need] = if harness::has_axe_core() { &[BROWSER] } else { &[BROWSER, NPM] };
+    if let Err(why) = install(page) {
+        println!("{why}");
+    }
+    if !harness::has_axe_core() {
+        println!("Getting axe-core from npm, into target/page-tools");
+        if let Err(why) = harness::axe_core() {
+            println!("{why}");
+        }
+    }
+    Ok(())
+}
+
+/// Redis, and, where that is possible, what makes partitions.
+fn for_failovers_of_ours() -> Result<(), String> {
     install(&[REDIS])?;
     if let Err(why) = install(&[NFTABLES, IPROUTE]) {
         println!("{why}");
@@ -35,7 +51,7 @@ pub(crate) fn for_tests() -> Result<(), String> {
 /// As [`whatever_is_missing`]; the tools for partitions may be missing.
 pub(crate) fn for_failovers() -> Result<(), String> {
     install(&[HAPROXY])?;
-    for_tests()
+    for_failovers_of_ours()
 }
 
 /// Installs what the measurement of traffic needs on the system: Redis, and what brings a private network up.
@@ -91,6 +107,9 @@ fn missing(needs: &[Need]) -> Vec<Need> {
 fn is_here(need: Need) -> bool {
     if need == REDIS {
         return Binary::Server.find().is_some() && Binary::Sentinel.find().is_some();
+    }
+    if need == BROWSER {
+        return std::env::var_os("CHROMIUM").is_some() || BROWSERS.iter().any(|name| find_in_path(name).is_some());
     }
     // What only root runs is not in everybody's PATH.
     let elsewhere = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(need.what));

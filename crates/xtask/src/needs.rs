@@ -19,6 +19,11 @@ pub(crate) const NFTABLES: Need = Need { what: "nft", package: "nftables" };
 /// `ip`, which brings a network up.
 pub(crate) const IPROUTE: Need = Need { what: "ip", package: "iproute2" };
 
+/// A browser, for the test of the status page.
+pub(crate) const BROWSER: Need = Need { what: "a Chromium", package: "chromium" };
+/// What brings axe-core, which judges that page.
+pub(crate) const NPM: Need = Need { what: "npm", package: "npm" };
+
 /// What counts instructions.
 pub(crate) const VALGRIND: Need = Need { what: "valgrind", package: "valgrind" };
 
@@ -52,10 +57,18 @@ pub(crate) fn plan(missing: &[Need], machine: Machine) -> Plan {
     let lacking = format!("This needs {}, which this machine lacks.", whats.join(" and "));
     if !machine.apt {
         let names = missing.iter().map(|need| need.package).collect::<Vec<_>>().join(", ");
-        return Plan::Tell(format!(
-            "{lacking}\nDebian and Ubuntu have it in: {names}. Elsewhere install Redis 7 or newer, or Valkey, and set\n\
-             REDIS_SERVER and REDIS_SENTINEL to its programs if they are called otherwise."
-        ));
+        let elsewhere = |need: &Need| match *need {
+            REDIS => {
+                "Elsewhere install Redis 7 or newer, or Valkey, and set REDIS_SERVER and REDIS_SENTINEL to its programs\n\
+                      if they are called otherwise.\n"
+            }
+            BROWSER => {
+                "Elsewhere install Chromium or Chrome, and set CHROMIUM to its program if it is called otherwise.\n"
+            }
+            _ => "",
+        };
+        let elsewhere: String = missing.iter().map(elsewhere).collect();
+        return Plan::Tell(format!("{lacking}\nDebian and Ubuntu have it in: {names}. {}", elsewhere.trim_end()));
     }
     let install = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
     if !machine.root {

@@ -34,6 +34,7 @@ mod process;
 mod spawner;
 mod value;
 mod wait;
+mod web;
 
 pub use address::{Address, Family};
 pub use binary::{Binary, find_in_path};
@@ -51,3 +52,4 @@ pub use process::{Launch, Process};
 pub use rustix::process::Signal;
 pub use value::{Value, parse};
 pub use wait::{Condition, pause, wait_until};
+pub use web::{BROWSERS, axe_core, has_axe_core};

@@ -1,4 +1,5 @@
 "use strict";
+// Small tools: elements, numbers for people, tables, plots.
 const SVG = "http://www.w3.org/2000/svg";
 const make = (tag, text, cls) => {
   const e = document.createElement(tag);
@@ -18,9 +19,16 @@ const say = (e, text, cls) => {
   if (cls !== undefined && e.className !== cls) e.className = cls;
 };
 const none = v => v === null || v === undefined;
-const span = s => none(s) ? "–" : s < 1 ? Math.round(s * 1000) + " ms" : s < 120 ? s.toFixed(1) + " s" : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? (s / 3600).toFixed(1) + " h" : Math.round(s / 86400) + " days";
+const span = s => none(s) ? "–" : s < 1 ? Math.round(s * 1000) + " ms" : s < 10 ? s.toFixed(1) + " s" : s < 120 ? Math.round(s) + " s"
+  : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? (s / 3600).toFixed(1) + " h" : Math.round(s / 86400) + " days";
 const millis = v => none(v) ? "–" : v < 10 ? v.toFixed(1) + " ms" : v < 10000 ? Math.round(v) + " ms" : (v / 1000).toFixed(1) + " s";
-const count = v => none(v) ? "–" : v >= 1e9 ? (v / 1e9).toFixed(1) + " G" : v >= 1e6 ? (v / 1e6).toFixed(1) + " M" : v >= 1e4 ? (v / 1e3).toFixed(0) + " k" : String(Math.round(v * 10) / 10);
+const count = v => none(v) ? "–" : v >= 1e9 ? (v / 1e9).toFixed(1) + " G" : v >= 1e6 ? (v / 1e6).toFixed(1) + " M"
+  : v >= 1e4 ? (v / 1e3).toFixed(0) + " k" : String(Math.round(v * 10) / 10);
+const many = (n, one, more) => `${count(n)} ${n === 1 ? one : more}`;
+// A moment so many seconds ago, by the reader's own clock.
+const clock = age => new Date(Date.now() - age * 1000).toLocaleString([], age < 43200 ? { timeStyle: "medium" } : { dateStyle: "short", timeStyle: "medium" });
+// The middle of a long name is what it shares with its neighbours: both ends stay.
+const cut = (text, most) => text.length <= most ? text : text.slice(0, Math.ceil(most / 2) - 1) + "…" + text.slice(-Math.floor(most / 2));
 // What is too wide for a telephone is scrolled by itself, by keyboard too.
 const scrolled = (content, name) => {
   const box = make("div", undefined, "scroll");
@@ -36,24 +44,38 @@ const table = (caption, heads, rows) => {
   for (const r of rows) {
     const tr = make("tr");
     r.forEach((c, i) => {
-      if (i === 0) { const th = make("th", c); th.scope = "row"; tr.append(th); }
+      if (i === 0) { const th = make("th"); th.append(c); th.scope = "row"; tr.append(th); }
       else tr.append(c instanceof Node ? c : make("td", c ?? "–"));
     });
     t.append(tr);
   }
   return scrolled(t, caption);
 };
-const plot = (name, values, unit, moves) => {
+// Names with their values, in as many columns as there is room for.
+const facts = pairs => {
+  const list = make("dl", undefined, "facts");
+  for (const [name, value, cls] of pairs) {
+    const pair = make("div");
+    pair.append(make("dt", name), make("dd", value, cls));
+    list.append(pair);
+  }
+  return list;
+};
+// `moves` are the samples between which the points moved; `seconds` is how far back the first one lies.
+const plot = (name, values, unit, moves, seconds) => {
   const f = make("figure"), c = make("figcaption");
-  const known = values.filter(v => !none(v)), last = known.at(-1), most = Math.max(...known, 0);
+  const known = values.filter(v => !none(v)), last = values.at(-1), most = Math.max(...known, 0);
   c.append(make("span", name), make("b", none(last) ? "–" : unit(last)));
-  const s = draw("svg", { viewBox: "0 0 300 70", role: "img", "aria-label": `${name}: now ${none(last) ? "unknown" : unit(last)}, at most ${unit(most)}` });
-  const x = i => values.length < 2 ? 300 : i * 300 / (values.length - 1), y = v => 66 - (most > 0 ? v / most * 46 : 0);
+  const label = known.length ? `now ${none(last) ? "unknown" : unit(last)}, at most ${unit(most)} in ${span(seconds)}` : "nothing measured yet";
+  const s = draw("svg", { viewBox: "0 0 300 86", role: "img", "aria-label": `${name}: ${label}` });
+  const x = i => values.length < 2 ? 300 : i * 300 / (values.length - 1), y = v => 68 - (most > 0 ? v / most * 50 : 0);
+  s.append(draw("line", { class: "ground", x1: 0, x2: 300, y1: 68, y2: 68 }));
+  for (const at of moves) s.append(draw("line", { class: "moved", x1: x(at), x2: x(at), y1: 16, y2: 68 }));
   let d = "", pen = false;
   values.forEach((v, i) => { if (none(v)) { pen = false; return; } d += `${pen ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}`; pen = true; });
-  for (const at of moves) s.append(draw("line", { class: "moved", x1: x(at), x2: x(at), y1: 4, y2: 66 }));
   if (known.length > 1) s.append(draw("path", { class: "curve", d }));
-  s.append(draw("text", { class: "small", x: 2, y: 11 }, `up to ${unit(most)}`));
+  s.append(draw("text", { class: "small", x: 2, y: 11 }, known.length ? `up to ${unit(most)}` : "nothing measured yet"));
+  s.append(draw("text", { class: "small", x: 2, y: 83 }, `${span(seconds)} ago`), draw("text", { class: "small end", x: 298, y: 83 }, "now"));
   f.append(c, s);
   return f;
 };

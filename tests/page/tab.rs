@@ -1,0 +1,173 @@
+//! One page in the browser: what is on it, what it looks like, what can be done to it, and what it did unasked.
+
+use std::path::Path;
+use std::time::Duration;
+
+use harness::wait_until;
+use serde_json::{Value, json};
+
+use crate::browser::Browser;
+
+/// How long a condition on the page may take to come true.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A kind of screen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Screen {
+    /// In CSS pixels.
+    pub(crate) width: u32,
+    /// `light` or `dark`.
+    pub(crate) scheme: &'static str,
+}
+
+/// A telephone and a desk, by day and by night.
+pub(crate) const SCREENS: [Screen; 4] = [
+    Screen { width: 1440, scheme: "light" },
+    Screen { width: 1440, scheme: "dark" },
+    Screen { width: 360, scheme: "dark" },
+    Screen { width: 360, scheme: "light" },
+];
+
+/// One of each: where all four would only take longer.
+pub(crate) const TWO: [Screen; 2] = [SCREENS[0], SCREENS[2]];
+
+/// An open page.
+#[derive(Debug)]
+pub(crate) struct Tab<'a> {
+    browser: &'a Browser,
+    session: String,
+}
+
+impl<'a> Tab<'a> {
+    /// Opens an address, and from then on takes note of what the page asks for and complains of.
+    pub(crate) fn open(browser: &'a Browser, url: &str) -> Self {
+        let target = browser.call(None, "Target.createTarget", &json!({ "url": "about:blank" }));
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let session =
+            browser.call(None, "Target.attachToTarget", &attach)["sessionId"].as_str().expect("a session").to_owned();
+        let tab = Self { browser, session };
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            tab.call(&format!("{domain}.enable"), &json!({}));
+        }
+        tab.call("Page.navigate", &json!({ "url": url }));
+        tab.wait("the page to be loaded", "document.readyState === 'complete'");
+        tab
+    }
+
+    #[track_caller]
+    fn call(&self, method: &str, params: &Value) -> Value {
+        self.browser.call(Some(&self.session), method, params)
+    }
+
+    /// The value of an expression; a promise is awaited.
+    #[track_caller]
+    pub(crate) fn eval(&self, expression: &str) -> Value {
+        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let done = self.call("Runtime.evaluate", &params);
+        assert!(done["exceptionDetails"].is_null(), "{}", done["exceptionDetails"]);
+        done["result"]["value"].clone()
+    }
+
+    /// As text, as a person reads it.
+    #[track_caller]
+    pub(crate) fn text(&self, selector: &str) -> String {
+        let text =
+            self.eval(&format!("[...document.querySelectorAll({selector:?})].map(e => e.innerText).join('\\n')"));
+        text.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until an expression is true; a failure shows what the page said last.
+    #[track_caller]
+    pub(crate) fn wait(&self, what: &str, expression: &str) {
+        wait_until(what, PATIENCE, || if self.eval(expression) == true { Ok(()) } else { Err(self.told()) });
+    }
+
+    /// Waits until some text stands somewhere.
+    #[track_caller]
+    pub(crate) fn wait_text(&self, selector: &str, text: &str) {
+        wait_until(&format!("{text:?} in {selector}"), PATIENCE, || {
+            let seen = self.text(selector);
+            if seen.contains(text) { Ok(()) } else { Err(self.told()) }
+        });
+    }
+
+    /// What stands on the page and in its console, for whoever waited in vain.
+    fn told(&self) -> String {
+        format!("{}\nconsole: {:?}", self.text("main"), self.complaints())
+    }
+
+    /// Shows the page on another screen.
+    #[track_caller]
+    pub(crate) fn show_on(&self, screen: Screen) {
+        let Screen { width, scheme } = screen;
+        let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500 });
+        self.call("Emulation.setDeviceMetricsOverride", &metrics);
+        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.call("Emulation.setEmulatedMedia", &features);
+        // Two frames later it is laid out and drawn.
+        self.eval("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))");
+    }
+
+    /// A picture of the whole page, as `NAME-WIDTH-SCHEME.png`.
+    #[track_caller]
+    pub(crate) fn picture(&self, folder: &Path, name: &str, screen: Screen) {
+        let params = json!({ "format": "png", "captureBeyondViewport": true, "optimizeForSpeed": true });
+        let data = self.call("Page.captureScreenshot", &params);
+        let png = base64(data["data"].as_str().expect("a picture"));
+        let width = png.get(16..20).map(|it| u32::from_be_bytes(it.try_into().expect("four bytes")));
+        assert_eq!(width, Some(screen.width), "{name}");
+        let file = folder.join(format!("{name}-{}-{}.png", screen.width, screen.scheme));
+        std::fs::write(&file, png).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+
+    /// Presses a key that has no letter.
+    #[track_caller]
+    pub(crate) fn press(&self, key: &str, code: u32) {
+        for kind in ["rawKeyDown", "keyUp"] {
+            let params = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
+            self.call("Input.dispatchKeyEvent", &params);
+        }
+    }
+
+    /// Every address that was asked for over the network.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        let sent = self.browser.events("Network.requestWillBeSent");
+        let urls = sent.iter().filter_map(|it| it["request"]["url"].as_str().map(str::to_owned));
+        urls.filter(|url| !url.starts_with("data:")).collect()
+    }
+
+    /// Everything that the console holds against the page.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let bad = |it: &&Value| {
+            ["error", "warning", "assert"].iter().any(|level| it["type"] == *level || it["entry"]["level"] == *level)
+        };
+        let said = [self.browser.events("Runtime.consoleAPICalled"), self.browser.events("Log.entryAdded")].concat();
+        let thrown = self.browser.events("Runtime.exceptionThrown");
+        said.iter().filter(bad).chain(&thrown).map(Value::to_string).collect()
+    }
+}
+
+/// What base64 stands for.
+fn base64(text: &str) -> Vec<u8> {
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let six: Vec<u32> = text.bytes().filter_map(value).map(u32::from).collect();
+    let bytes = six.chunks(4).flat_map(|four| {
+        let all = four.iter().enumerate().fold(0, |all, (place, it)| all | it << (18 - 6 * place));
+        let [_, bytes @ ..] = all.to_be_bytes();
+        bytes.into_iter().take(four.len() * 6 / 8)
+    });
+    bytes.collect()
+}
+
+#[test]
+fn base64_is_read_back() {
+    assert_eq!(base64("aGVsbG8="), b"hello");
+    assert_eq!(base64("iVBORw0K"), b"\x89PNG\r\n");
+}
