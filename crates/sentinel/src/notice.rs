@@ -2,7 +2,8 @@
 //!
 //! Payloads follow `redis:src/sentinel.c:sentinelEvent`: `%@` stands for `<type> <name> <ip> <port>` and, for anything but a
 //! master, ` @ <master> <ip> <port>`. Pub/Sub has no delivery guarantee, so a notice is only ever a reason to look again, to
-//! suspect, or to hold; no notice moves the points by itself.
+//! suspect, or to hold; no notice moves the points by itself. Two of them, together with the view of the peer that they name, make a
+//! vote (`machine/learn.rs`).
 
 use crate::{MyId, NodeAddr};
 

@@ -180,12 +180,13 @@ impl Machine {
         }
     }
 
-    /// Since when this very claim has been standing.
+    /// Since when this very claim has been standing. A new one is a reason to ask the node: the answer may be needed soon.
     fn pend(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
-        match &self.pending {
-            Some(pending) if pending.addr == *addr && pending.epoch == epoch => pending.since,
-            _ => self.pending.insert(Pending { addr: addr.clone(), epoch, since: now }).since,
+        if let Some(pending) = self.pending.as_ref().filter(|it| it.addr == *addr && it.epoch == epoch) {
+            return pending.since;
         }
+        self.nodes.ask_at(now, addr);
+        self.pending.insert(Pending { addr: addr.clone(), epoch, since: now }).since
     }
 
     /// How long the pending claim has to stand before anything comes of it.

@@ -21,7 +21,7 @@ impl Machine {
             Event::Notice { from, notice } => self.notice(now, from.as_ref(), notice),
             Event::Probed { node, probe } => self.probed(now, &node, &probe),
             Event::CanaryLost { node } => {
-                self.nodes.ask_at(now, &node);
+                self.nodes.ended(now, &node);
                 if self.is_target(&node) {
                     self.suspect(now);
                 }
@@ -57,6 +57,8 @@ impl Machine {
         }
         self.follow_announcement(now, from, &view, newer);
         self.voters.hear(now, from, view, founding);
+        let followers = self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
+        followers.collect::<Vec<_>>().iter().for_each(|follower| self.believe_switch(now, follower));
     }
 
     /// The first view in which a sentinel's epoch has risen after it announced whose hello it follows: what it says now,
@@ -71,6 +73,21 @@ impl Machine {
             if rose && fresh && newer {
                 self.voters.endorse(now, &peer, view.addr.clone(), view.epoch);
             }
+        }
+    }
+
+    /// A sentinel that said whose hello it follows, and then where it switched to, names what the peer itself names: the hello
+    /// carried the peer's own address and epoch. So its vote need not wait for its next view, and two sentinels have spoken for
+    /// themselves. Where the peer's view has not been heard yet, this is asked again when it is; and it holds for one switch.
+    fn believe_switch(&mut self, now: Instant, follower: &MyId) {
+        let Some(announced) = self.updating_from.get_mut(follower) else { return };
+        let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
+        let Some((addr, epoch)) = self.voters.word_of(&announced.peer).filter(|_| fresh) else { return };
+        let newer = self.committed.as_ref().is_some_and(|committed| epoch > committed.epoch);
+        let same = announced.to.as_ref() == Some(&addr) && epoch > announced.was;
+        if newer && same && self.voters.is_member(&announced.peer) {
+            announced.to = None;
+            self.voters.endorse(now, follower, addr, epoch);
         }
     }
 
@@ -90,11 +107,17 @@ impl Machine {
         self.next_ask = self.next_ask.min(now);
         let member = from.filter(|id| self.voters.is_member(id)).cloned();
         match (notice, member) {
-            (Notice::Switched { to }, _) => {
+            (Notice::Switched { to }, member) => {
                 if self.committed.as_ref().is_some_and(|it| it.addr != to) {
                     self.story.switched(now);
                 }
                 self.suspect(now);
+                if let Some((from, announced)) =
+                    member.and_then(|it| Some((it.clone(), self.updating_from.get_mut(&it)?)))
+                {
+                    announced.to = Some(to);
+                    self.believe_switch(now, &from);
+                }
             }
             (Notice::ConfigUpdateFrom { peer, leaving }, Some(from)) => {
                 // It must leave what it named last: then the next view in which its epoch has risen is the one that
@@ -103,7 +126,7 @@ impl Machine {
                     && addr == leaving
                     && self.updating_from.len() < MAX_VOTERS
                 {
-                    self.updating_from.insert(from, Announced { peer, at: now, was });
+                    self.updating_from.insert(from, Announced { peer, at: now, was, to: None });
                 }
             }
             (Notice::CandidateSelected { candidate }, Some(from)) => {

@@ -9,14 +9,15 @@
 //! 60 ms before the promotion and the first switch comes a second after it. Committing early is unsafe, since the leader may
 //! die and the promotion be undone; but *holding* early is safe and is what keeps acknowledged writes from being lost. So the
 //! gate shuts at the first sign, and the points move when a majority of distinct sentinels names the new master at a higher
-//! config-epoch and the node, asked after that, says that it is the master.
+//! config-epoch and the node, asked after it was first named there, says that it is the master.
 //!
 //! Safety, checked by [`Machine::broken_invariant`] and by tests on the stream of actions:
 //!
 //! - S1: at most one target is published at a time.
 //! - S2: after a commit no client byte goes to an older generation (`route` does that; here: every commit is one action).
 //! - S3: the published epoch never falls, except by a majority that insists (`Basis::Regress`).
-//! - S4: every published target was verified by a question asked after its evidence was complete.
+//! - S4: every published target was verified by a question asked after its evidence was complete; or, for a majority and behind a
+//!   shut gate, after the first word for it, by an answer that is 50 ms old at most and that nothing was heard against since.
 //! - S5: silence of the sentinels never takes a target away.
 //! - S6: at most one vote per MYID.
 //!
@@ -175,6 +176,8 @@ struct Announced {
     at: Instant,
     /// The epoch of its last view before that; the view that follows the hello is the one with a higher epoch.
     was: Epoch,
+    /// Where it has switched to since, as long as nothing has come of that yet.
+    to: Option<NodeAddr>,
 }
 
 /// A claim that waits for its grace.

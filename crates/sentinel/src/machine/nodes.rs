@@ -15,6 +15,9 @@ pub(super) const MAX_NODES: usize = 64;
 /// A question is taken for lost after this long.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 
+/// An answer older than this verifies nothing ahead of its evidence: two turns of fast probing, and a little.
+const AHEAD: Duration = Duration::from_millis(50);
+
 /// Fast probing of a group that stays alert is slowed to this after [`FAST_FOR`].
 const SLOW_ALERT: Duration = Duration::from_millis(200);
 const FAST_FOR: Duration = Duration::from_secs(15);
@@ -26,13 +29,24 @@ pub(super) struct Node {
     in_flight_since: Option<Instant>,
     /// The last answer, whatever it was.
     pub(super) last: Option<Probe>,
+    /// When its idle connection last ended by itself: what it said before may be over.
+    ended_at: Option<Instant>,
     unreachable_since: Option<Instant>,
     unreachable_times: u32,
 }
 
 impl Node {
     fn new(now: Instant) -> Self {
-        Self { due: now, in_flight_since: None, last: None, unreachable_since: None, unreachable_times: 0 }
+        let (due, in_flight_since, last, ended_at) = (now, None, None, None);
+        Self { due, in_flight_since, last, ended_at, unreachable_since: None, unreachable_times: 0 }
+    }
+
+    /// The last report, if it answers a question from `since` on and is as good as one that would be asked for now: young, and
+    /// the connection has not ended after it, as it does when a sentinel re-points the node.
+    pub(super) fn young_report(&self, now: Instant, since: Instant) -> Option<&Report> {
+        let asked_at = self.last.as_ref()?.asked_at;
+        let young = asked_at >= since && now.saturating_duration_since(asked_at) <= AHEAD;
+        self.report().filter(|_| young && self.ended_at.is_none_or(|at| asked_at > at))
     }
 
     /// The last report, if the last answer was one.
@@ -108,6 +122,14 @@ impl Nodes {
             node.due = node.due.min(at);
             node.in_flight_since = None;
         }
+    }
+
+    /// Its idle connection ended by itself.
+    pub(super) fn ended(&mut self, now: Instant, addr: &NodeAddr) {
+        if let Some(node) = self.by_addr.get_mut(addr) {
+            node.ended_at = Some(now);
+        }
+        self.ask_at(now, addr);
     }
 
     /// Asks everybody as soon as their open question is answered.

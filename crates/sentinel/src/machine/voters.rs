@@ -6,7 +6,8 @@
 //! cluster that merges with ours, or a stray sentinel with an old configuration, therefore cannot vote itself in.
 //!
 //! An observer's `+config-update-from X` followed by its switch is two votes, its own and X's, since X's hello with the higher
-//! epoch is what made it switch. X's half is an [endorsement](Voters::endorse): second hand, and superseded by X's own word.
+//! epoch is what made it switch. X's half is an [endorsement](Voters::endorse): second hand, and superseded by X's own word. Where X has
+//! said it itself already, the observer's half is one, until its own next view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -68,12 +69,12 @@ impl Voters {
         voter.heard = Some((view, now));
     }
 
-    /// `by` switched because of `peer`'s hello: what `by` now says, `peer` says too.
-    pub(super) fn endorse(&mut self, now: Instant, peer: &MyId, addr: NodeAddr, epoch: Epoch) {
-        if let Some(voter) = self.by_id.get_mut(peer)
+    /// One sentinel switched because of another's hello: what either of them says now, `who`, the other, says too.
+    pub(super) fn endorse(&mut self, now: Instant, who: &MyId, addr: NodeAddr, epoch: Epoch) {
+        if let Some(voter) = self.by_id.get_mut(who)
             && voter.heard.as_ref().is_none_or(|(view, _)| view.epoch < epoch)
         {
-            voter.endorsed = Some(Vote { voter: peer.clone(), addr, epoch, heard_at: now });
+            voter.endorsed = Some(Vote { voter: who.clone(), addr, epoch, heard_at: now });
         }
     }
 

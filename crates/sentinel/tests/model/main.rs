@@ -168,6 +168,9 @@ impl Model for Cluster {
             Step::Demote(node) => world.masters[usize::from(node)] = false,
             Step::HearView(who, which) => world.hear_view(who, which),
             Step::HearNotice(who, said) => {
+                if let Said::Switched(node) = said {
+                    world.heard_switching(who, node);
+                }
                 let notice = match said {
                     Said::Selected(node) => Notice::CandidateSelected { candidate: addr(node) },
                     Said::Promoted(node) => Notice::Promoted { candidate: addr(node) },

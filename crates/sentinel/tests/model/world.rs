@@ -25,6 +25,9 @@ pub(crate) const SHORT: Duration = Duration::from_millis(300);
 /// Long enough for a hold to run out and for votes to expire.
 pub(crate) const LONG: Duration = Duration::from_millis(5500);
 
+/// What an answer may be old to verify what a part of its evidence came after.
+const AHEAD: Duration = Duration::from_millis(50);
+
 pub(crate) fn id(who: Who) -> MyId {
     MyId::parse(&format!("{who:040x}")).expect("forty digits")
 }
@@ -89,6 +92,8 @@ pub(crate) struct Books {
     pub(crate) left: BTreeMap<Node, u64>,
     /// When each sentinel was first heard to name a configuration, by itself or through a follower of it.
     pub(crate) heard: BTreeMap<(Config, Who), Instant>,
+    /// The answer of each node to the youngest question: when that was asked, and whether it is a master.
+    pub(crate) answers: BTreeMap<Node, (Instant, bool)>,
     pub(crate) bases: BTreeSet<Basis>,
     pub(crate) fault: Option<&'static str>,
 }
@@ -117,7 +122,14 @@ impl World {
     }
 
     pub(crate) fn step(&mut self, event: Event) {
-        let seen = event.clone();
+        if let Event::Probed { node, probe } = &event {
+            let node = NODES.into_iter().find(|it| addr(*it) == *node).expect("one of ours");
+            let master = matches!(&probe.outcome, Ok(report) if report.role == Role::Master && report.pong);
+            let last = self.books.answers.entry(node).or_insert((probe.asked_at, master));
+            if probe.asked_at >= last.0 {
+                *last = (probe.asked_at, master);
+            }
+        }
         let actions = self.machine.step(self.now, event);
         for action in actions {
             match action {
@@ -129,7 +141,7 @@ impl World {
                     self.expect(self.books.held, "released what was not held");
                     self.books.held = false;
                 }
-                Action::Commit(commit) => self.committed(&commit, &seen),
+                Action::Commit(commit) => self.committed(&commit),
                 Action::Clear(_) => {
                     self.expect(self.books.published.is_some(), "cleared nothing");
                     self.books.published = None;
@@ -157,25 +169,30 @@ impl World {
         }
     }
 
-    fn committed(&mut self, commit: &Commit, event: &Event) {
+    fn committed(&mut self, commit: &Commit) {
         let node = NODES.into_iter().find(|node| addr(*node) == commit.addr).expect("one of ours");
         let config = (node, commit.epoch);
-        let Event::Probed { node: answered, probe } = event else {
+        let Some((asked_at, master)) = self.books.answers.get(&node).copied() else {
             return self.expect(false, "committed without an answer");
         };
-        let master = matches!(&probe.outcome, Ok(report) if report.role == Role::Master && report.pong);
-        self.expect(master && *answered == commit.addr, "committed on an answer that verifies nothing");
-        // Who really named it, ever; and who was heard to name it before the question was asked.
+        self.expect(master, "committed on an answer that verifies nothing");
+        // Who really named it, ever; and who was heard to name it before the question was asked, and by now.
         let really = self.sentinels.iter().filter(|it| it.named.contains(&config)).count();
-        let heard = |who: &Who| self.books.heard.get(&(config, *who)).is_some_and(|at| *at <= probe.asked_at);
-        let heard = SENTINELS.iter().filter(|who| heard(who)).count();
+        let heard_by = |at: Instant| {
+            let heard = |who: &&Who| self.books.heard.get(&(config, **who)).is_some_and(|heard| *heard <= at);
+            SENTINELS.iter().filter(heard).count()
+        };
+        let (heard, by_now) = (heard_by(asked_at), heard_by(self.now));
+        // A majority may be verified by a young answer from after the first word, while nothing can be written.
+        let ahead = commit.basis == Basis::Majority && self.books.held && self.now - asked_at <= AHEAD && heard >= 1;
         let needed = match commit.basis {
             Basis::Majority | Basis::Regress => 2,
             Basis::Solo | Basis::BootstrapMinority => 1,
             Basis::Again => 0,
         };
         self.expect(really >= needed, "committed what too few sentinels ever named");
-        self.expect(heard >= needed, "committed on an answer that is older than its evidence");
+        self.expect(by_now >= needed, "committed what too few sentinels were heard to name");
+        self.expect(heard >= needed || ahead, "committed on an answer that is older than its evidence");
         let last = self.books.last;
         self.expect(commit.basis != Basis::Again || last == Some(config), "again, but it never was");
         if commit.basis == Basis::Regress {
@@ -219,6 +236,14 @@ impl World {
                 .collect(),
         };
         self.step(Event::View { from: id(who), view });
+    }
+
+    /// Books: `who` was heard to switch to `node`, which it did with everything it named there.
+    pub(crate) fn heard_switching(&mut self, who: Who, node: Node) {
+        let named = self.sentinels[usize::from(who)].named.clone();
+        for config in named.into_iter().filter(|(it, _)| *it == node) {
+            self.heard(who, config);
+        }
     }
 
     /// Books: `who` names `config`, and if it follows somebody to it, that one does too.

@@ -20,6 +20,17 @@
 //! | the leader's word alone is a majority | model, prop, `failover::the_leaders_own_word_is_not_enough_while_observers_contradict` |
 //! | any view after an announcement is its switch | `failover::a_round_that_was_under_way_does_not_use_the_announcement_up` |
 //! | an announcement need not leave what was named | model, prop, `failover::an_announcement_that_comes_after_its_own_switch_was_seen_is_not_of_the_next_one` |
+//! | an announced switch counts wherever it leads | `ahead::a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_announced_one_names` |
+//! | an announced switch counts whoever was announced | the same |
+//! | an announced switch may lead to a lower epoch | `ahead::nobody_switches_to_a_lower_epoch` |
+//! | an old announcement makes a vote | `ahead::an_old_announcement_is_no_vote` |
+//! | an announced switch is a vote for ever | `ahead::an_announced_switch_is_a_vote_for_one_move_and_its_own_next_view_replaces_it` |
+//! | an old answer verifies ahead | `ahead::an_answer_that_is_no_longer_young_verifies_nothing_ahead` |
+//! | an answer from before the first word verifies ahead | `ahead::an_answer_from_before_the_first_word_verifies_nothing_ahead` |
+//! | an answer from before the idle connection's end verifies ahead | `ahead::an_answer_before_the_idle_connection_ended_verifies_nothing_ahead` |
+//! | a bad answer verifies ahead | `ahead::an_answer_that_a_worse_one_followed_verifies_nothing_ahead` |
+//! | an open gate is no matter | `ahead::nothing_is_verified_ahead_while_the_gate_is_open` |
+//! | a claim's first word counts although it was taken back | `ahead::a_claim_that_was_given_up_in_between_begins_anew` |
 //! | denials do not count | `failover::an_announced_switch_that_the_announced_one_denies_is_one_vote` |
 //! | votes never expire | prop, `bootstrap::a_grace_that_began_before_everybody_fell_silent_is_over_for_nobody` |
 //! | the start takes the first view | prop, `bootstrap::a_stray_sentinel_that_answers_first_is_no_majority_of_one` |
@@ -39,6 +50,7 @@
 //! | silent members are never dismissed | prop, `voters::pods_that_were_replaced_do_not_keep_the_living_from_being_a_majority` |
 //! | a deadline that has passed stays | prop, and every scenario in which a grace passes |
 
+mod ahead;
 mod bootstrap;
 mod failover;
 mod hold;

@@ -10,7 +10,21 @@ use crate::{Epoch, Minority, MyId, NodeAddr, Notice, Probe, Report, Role, Rules,
 /// More actions than this in one step would be a flood: every node of a full group, and a handful.
 const MOST_ACTIONS: usize = 80;
 
+/// An answer older than this verifies only what was asked for after all of its evidence.
+const AHEAD: Duration = Duration::from_millis(50);
+
 type Claim = (NodeAddr, Epoch);
+
+/// A sentinel is about to follow a peer's hello.
+#[derive(Clone)]
+struct Announced {
+    peer: MyId,
+    at: Instant,
+    /// The epoch it named before.
+    was: Epoch,
+    /// Where it said it switched to.
+    to: Option<NodeAddr>,
+}
 
 pub(in crate::machine) struct Witness {
     rules: Rules,
@@ -24,9 +38,14 @@ pub(in crate::machine) struct Witness {
     /// When each sentinel named each claim, by itself or through a peer that followed it; the last few.
     named: BTreeMap<Claim, Vec<(MyId, Instant)>>,
     last_word: BTreeMap<MyId, Claim>,
-    /// Whose hello each is about to follow, since when, and the epoch it named before.
-    announced: BTreeMap<MyId, (MyId, Instant, Epoch)>,
+    announced: BTreeMap<MyId, Announced>,
     asked: BTreeMap<NodeAddr, Vec<Instant>>,
+    /// The answer of each node to the youngest question.
+    answers: BTreeMap<NodeAddr, Probe>,
+    /// When each node's idle connection ended last.
+    ended: BTreeMap<NodeAddr, Instant>,
+    /// When this process was last stopped: answers to questions from before prove nothing.
+    stalled_at: Option<Instant>,
     /// When anything but time was last heard.
     heard_at: Option<Instant>,
     last_step: Option<Instant>,
@@ -47,6 +66,9 @@ impl Witness {
             last_word: BTreeMap::new(),
             announced: BTreeMap::new(),
             asked: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            stalled_at: None,
             heard_at: None,
             last_step: None,
             majority: None,
@@ -72,6 +94,9 @@ impl Witness {
         if stalled || *event != Event::Tick {
             self.heard_at = Some(now);
         }
+        if stalled {
+            self.stalled_at = Some(now);
+        }
         self.learn(now, event);
         assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
         for action in actions {
@@ -88,7 +113,7 @@ impl Witness {
                     assert!(self.published.is_some(), "released without a target");
                     self.held = false;
                 }
-                Action::Commit(commit) => self.committed(now, commit, event),
+                Action::Commit(commit) => self.committed(now, commit),
                 Action::Clear(lack) => self.cleared(now, *lack, event),
                 Action::Probe(node) => {
                     let asked = self.asked.entry(node.clone()).or_default();
@@ -130,7 +155,7 @@ impl Witness {
                 if !view.is_empty_state() {
                     self.name(claim.clone(), from.clone(), now);
                 }
-                if let Some((peer, at, was)) = self.announced.get(from).cloned() {
+                if let Some(Announced { peer, at, was, .. }) = self.announced.get(from).cloned() {
                     let rose = view.epoch > was;
                     if rose {
                         self.announced.remove(from);
@@ -140,16 +165,42 @@ impl Witness {
                     }
                 }
                 self.last_word.insert(from.clone(), (view.addr.clone(), view.epoch));
+                self.followed(now);
             }
+            Event::Notice { from: Some(from), notice: Notice::Switched { to } } => {
+                if let Some(announced) = self.announced.get_mut(from) {
+                    announced.to = Some(to.clone());
+                }
+                self.followed(now);
+            }
+            Event::Probed { node, probe } => {
+                let younger = self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
+                if younger && self.stalled_at.is_none_or(|at| probe.asked_at >= at) {
+                    self.answers.insert(node.clone(), probe.clone());
+                }
+            }
+            Event::CanaryLost { node } => drop(self.ended.insert(node.clone(), now)),
             Event::Notice { from: Some(from), notice: Notice::ConfigUpdateFrom { peer, leaving } } => {
                 if let Some((addr, was)) = self.last_word.get(from)
                     && addr == leaving
                 {
-                    self.announced.insert(from.clone(), (peer.clone(), now, *was));
+                    let (peer, was) = (peer.clone(), *was);
+                    self.announced.insert(from.clone(), Announced { peer, at: now, was, to: None });
                 }
             }
             _ => {}
         }
+    }
+
+    /// Whoever announced a peer's hello, and then that it switched to where that peer's own word is by now, names what it names.
+    fn followed(&mut self, now: Instant) {
+        let of = |(id, it): (&MyId, &Announced)| {
+            let word = self.last_word.get(&it.peer)?;
+            let follows = it.to.as_ref() == Some(&word.0) && word.1 > it.was && now - it.at <= self.rules.view_expiry;
+            follows.then(|| (id.clone(), word.clone()))
+        };
+        let followers: Vec<(MyId, Claim)> = self.announced.iter().filter_map(of).collect();
+        followers.into_iter().for_each(|(id, claim)| self.name(claim, id, now));
     }
 
     /// Silence for longer than any opinion stands, and any verification lasts, can be the cause of nothing.
@@ -181,12 +232,12 @@ impl Witness {
         voters.len()
     }
 
-    fn committed(&mut self, now: Instant, commit: &Commit, event: &Event) {
+    fn committed(&mut self, now: Instant, commit: &Commit) {
         let claim = (commit.addr.clone(), commit.epoch);
-        let Event::Probed { node, probe } = event else { panic!("S4: a commit that no answer caused: {commit:?}") };
-        assert_eq!(*node, commit.addr, "S4: another node's answer");
-        assert!(verifies(probe, self.rules.verify), "S4: {probe:?} verifies nothing");
-        self.verified_after_its_evidence(now, commit, &claim, probe);
+        let probe = self.answers.get(&commit.addr).cloned();
+        let probe = probe.unwrap_or_else(|| panic!("S4: a commit without an answer: {commit:?}"));
+        assert!(verifies(&probe, self.rules.verify), "S4: {probe:?} verifies nothing");
+        self.verified_after_its_evidence(now, commit, &claim, &probe);
         if let Some((_, epoch)) = &self.last {
             assert!(
                 commit.epoch >= *epoch || commit.basis == Basis::Regress,
@@ -231,10 +282,18 @@ impl Witness {
             }
             Basis::BootstrapMinority => assert!(voters >= 1, "nobody named {commit:?} before it was asked"),
             Basis::Majority | Basis::Regress => {
-                let needed = self.majority.unwrap_or(1);
-                assert!(voters >= needed, "S4, S6: {voters} of {needed} named {commit:?} before it was asked");
+                let (needed, now_are) = (self.majority.unwrap_or(1), self.voters_by(claim, now));
+                assert!(now_are >= needed, "S6: {now_are} of {needed} named {commit:?}");
+                let ahead = commit.basis == Basis::Majority && self.held && self.is_ahead(now, commit, probe, voters);
+                assert!(voters >= needed || ahead, "S4: {voters} of {needed} named {commit:?} before it was asked");
             }
         }
+    }
+
+    /// Asked after the first word, answered a moment ago, behind a shut gate, and not a word against it since.
+    fn is_ahead(&self, now: Instant, commit: &Commit, probe: &Probe, voters: usize) -> bool {
+        let whole = self.ended.get(&commit.addr).is_none_or(|at| *at < probe.asked_at);
+        voters >= 1 && whole && now - probe.asked_at <= AHEAD
     }
 
     fn cleared(&mut self, now: Instant, lack: Lack, event: &Event) {
