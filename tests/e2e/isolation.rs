@@ -3,11 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Client, Cluster, Load, Node, Partition, Pointsman, Value, alone, own_source, wait_until};
+use harness::{Client, Cluster, Counter, Load, Node, Partition, Pointsman, Value, alone, own_source, wait_until};
 
 use crate::{builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a client's SET begins. Nothing else that goes to a master does: neither what discovery asks, nor Sentinel, nor a replica.
+const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
 
 fn generation(pointsman: &Pointsman) -> f64 {
     metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}").unwrap_or(0.0)
@@ -63,6 +66,47 @@ fn a_hung_master_is_sent_nothing_after_the_commit() {
 }
 
 #[test]
+fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
+    if !alone("isolation::not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut") {
+        return;
+    }
+    let cluster = Cluster::builder().start();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"25s\"").start();
+    let old = cluster.master();
+    let counter = Counter::of(old.addr().port(), SET).expect("a counter");
+    let mut sticky: Vec<Client> = (0..8).map(|_| pointsman.client()).collect();
+    for client in &mut sticky {
+        assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
+        client.set_timeout(PATIENCE).expect("a timeout");
+    }
+    old.stop();
+    let mut busy = pointsman.client();
+    busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
+    wait_until("the request under way to be counted", PATIENCE, || counter.packets().is_ok_and(|it| it == 9));
+    wait_until("the gate to shut", PATIENCE, || {
+        metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}") == Some(1.0) || generation(&pointsman) >= 2.0
+    });
+    let shut = counter.packets().expect("a count");
+    // Some ask while they are held, some when the points have moved, and newcomers come as well.
+    let (held, later) = sticky.split_at_mut(4);
+    for client in held.iter_mut() {
+        client.send(&harness::encode(&["SET", "held", "1"])).expect("send");
+    }
+    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    for client in later.iter_mut() {
+        assert!(client.cmd(&["SET", "later", "1"]).expect("an answer of the new master").is_ok());
+    }
+    for client in held {
+        assert!(client.read_value().expect("an answer of the new master").is_ok());
+    }
+    assert!(pointsman.client().cmd(&["SET", "new", "1"]).expect("SET").is_ok());
+    old.cont();
+    wait_until("it to go on", PATIENCE, || old.ask(&["PING"]).map(|_| ()));
+    assert_eq!((shut, counter.packets()), (9, Ok(9)), "8 before, and the one that was under way");
+    assert_ne!(cluster.master().addr(), old.addr());
+}
+
+#[test]
 fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late() {
     if !alone("isolation::a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late") {
         return;
@@ -73,6 +117,7 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     let pointsman =
         builder(&cluster).service_line("connect_timeout = \"300ms\"").service_line("hold_timeout = \"25s\"").start();
     let old = cluster.master();
+    let counter = Counter::of(old.addr().port(), SET).expect("a counter");
     let (mut busy, mut idle) = (pointsman.client(), pointsman.client());
     for client in [&mut busy, &mut idle] {
         assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
@@ -89,8 +134,11 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
         metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"timed_out\"}") >= Some(1.0)
     });
     assert!(asked.elapsed() < Duration::from_secs(5), "a dial of 300 ms took {:?}", asked.elapsed());
+    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    // Two before, and what was under way, as often as the kernel has sent it again.
+    let at_commit = counter.packets().expect("a count");
+    assert!(at_commit > 3, "{at_commit}");
     assert!(newcomer.read_value().expect("the answer of the new master").is_ok());
-    assert!(generation(&pointsman) >= 2.0);
     // The old connections are cut at the switch, although nobody over there says a word: the outcome of what was under way is not
     // known, so that client's ends too. A quiet client's is carried over to the new master.
     let (bytes, _) = busy.read_to_end().expect("the end of the connection");
@@ -106,6 +154,7 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
         old.role().map_err(|error| error.to_string()).and_then(|role| if role == "slave" { Ok(()) } else { Err(role) })
     });
     assert_eq!(exists(to, "late"), Ok(false));
+    assert_eq!(counter.packets(), Ok(at_commit), "a packet of a client was sent to the superseded master");
 }
 
 #[test]

@@ -98,6 +98,53 @@ impl Drop for Filter {
     }
 }
 
+/// Counts the packets that go to one port and begin with a given command's name, whoever sends them, and also those that a rule
+/// drops or that are sent again. A client's request begins a packet of its own if nothing is pipelined.
+#[derive(Debug)]
+pub struct Counter(String);
+
+impl Counter {
+    /// Begins to count. `command` is a request's first bytes on the wire, sixteen at most: more does not fit into a rule.
+    ///
+    /// # Errors
+    /// In words: no private namespace, no `nft`, or it refused the rules.
+    pub fn of(port: u16, command: &[u8]) -> Result<Self, String> {
+        if !in_private_namespace() {
+            return Err("packets are counted only in a network namespace of one's own".to_owned());
+        }
+        let bytes: String = command.iter().take(16).fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        let name = format!("harness_count_{port}");
+        // Before the rules that drop.
+        let chain = "chain count { type filter hook output priority -10; policy accept;";
+        let rule = format!("tcp dport {port} @ih,0,{} 0x{bytes} counter name seen", bytes.len() * 4);
+        nft(&format!("table inet {name} {{\ncounter seen {{ }}\n{chain}\n{rule}\n}}\n}}\n"))?;
+        Ok(Self(name))
+    }
+
+    /// How many there were so far.
+    ///
+    /// # Errors
+    /// In words: `nft` does not tell.
+    pub fn packets(&self) -> Result<u64, String> {
+        let program = find_in_path("nft").ok_or("nft is missing (Debian's nftables)")?;
+        let output = Command::new(program).args(["list", "counter", "inet", &self.0, "seen"]).output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let mut words = text.split_ascii_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| format!("nft lists no counter: {text}"))
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        if let Err(why) = nft(&format!("delete table inet {}\n", self.0)) {
+            eprintln!("a counter cannot be taken away: {why}");
+        }
+    }
+}
+
 /// Slows what goes to and from one port down to a rate such as `1mbit`, with packets of an ordinary size, until the namespace
 /// ends. Everything else goes past it.
 ///

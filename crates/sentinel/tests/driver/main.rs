@@ -7,7 +7,7 @@
 //! | Fault | Test |
 //! |---|---|
 //! | 1: the master is killed | `golden::a_killed_master_is_followed_at_the_first_switch_that_makes_a_majority`, e2e `failover::after_a_masters_death_writes_go_on_within_50_ms_of_the_first_switch` |
-//! | 2: the master hangs | `nodes::a_stopped_node_costs_one_connection_and_its_late_answer_counts`, e2e `isolation::a_hung_master_is_sent_nothing_after_the_commit` |
+//! | 2: the master hangs | `nodes::a_stopped_node_costs_one_connection_and_its_late_answer_counts`, e2e `isolation::a_hung_master_is_sent_nothing_after_the_commit`, `isolation::not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut` |
 //! | 3: the master is cut off, without RST | e2e `isolation::a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late` |
 //! | 4: the proxy sees the master, the sentinels do not | e2e `isolation::a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left` |
 //! | 5: the old master comes back as master | `nodes::the_old_master_is_never_gone_back_to_while_it_says_that_it_is_one` |
