@@ -248,6 +248,28 @@ fn status_shows_the_document_or_hands_it_on() {
 }
 
 #[test]
+fn orders_need_a_token_or_a_socket_and_say_whom_they_did_not_reach() {
+    let service = "[[service]]\nsentinels = [\"a\"]\n[admin]\ncontrol = true\n";
+    let neither = file(service);
+    let output = pointsman(&["check", "--config", path(&neither)], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(stderr(&output).contains(":4:1: admin.control: "), "{}", stderr(&output));
+    assert!(stderr(&output).contains("control_socket"), "{}", stderr(&output));
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("control.sock");
+    let configured = file(&format!("{service}control_socket = {socket:?}\n"));
+    assert!(pointsman(&["check", "--config", path(&configured)], &[]).status.success());
+    for place in [["--config", path(&configured)], ["--socket", socket.to_str().unwrap()]] {
+        let output = pointsman(&[&["resume"][..], &place].concat(), &[]);
+        assert_eq!(output.status.code(), Some(1));
+        let shown = stderr(&output);
+        assert!(shown.contains(socket.to_str().unwrap()) && shown.contains("--socket"), "{shown}");
+    }
+    let both = ["resume", "--socket", "s", "--admin", "127.0.0.1:1"];
+    assert_eq!(pointsman(&both, &[]).status.code(), Some(64));
+}
+
+#[test]
 fn completions_and_manual_page_are_generated() {
     for (shell, part) in [("bash", "--sentinel"), ("zsh", "--sentinel"), ("fish", "-l sentinel")] {
         let output = pointsman(&["completions", shell], &[]);

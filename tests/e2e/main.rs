@@ -34,6 +34,7 @@
 
 mod bytes;
 mod carry;
+mod control_socket;
 mod discovery;
 mod doctor;
 mod drain;

@@ -1,7 +1,7 @@
-//! Orders over the admin port: pause, resume, switchover.
+//! Orders over the admin server: pause, resume, switchover.
 //!
-//! Off unless the configuration turns it on and names a token, because whoever reaches the admin port can otherwise only read.
-//! An order is a POST with `Authorization: Bearer TOKEN`; the token is compared in a time that does not depend on where it
+//! Off unless the configuration turns it on and names a token or a Unix socket, because whoever reaches the admin port can otherwise
+//! only read. An order is a POST, through the socket (then the kernel has said whose it is) or with `Authorization: Bearer TOKEN`; the token is compared in a time that does not depend on where it
 //! differs. What runs for longer than an answer may take, a switchover, runs on the runtime of discovery and tells its steps as
 //! lines of JSON; if whoever asked goes away before the failover was ordered, it is taken back.
 //!
@@ -37,14 +37,15 @@ enum Order {
 
 /// Everything that orders need.
 pub(crate) struct Control {
-    token: Secret,
+    /// Without one orders are taken through the socket only.
+    token: Option<Secret>,
     services: Vec<(String, Handle)>,
     runtime: tokio::runtime::Handle,
 }
 
 impl Control {
     /// Orders run on the runtime of the caller.
-    pub(crate) fn new(token: Secret, services: Vec<(String, Handle)>) -> Arc<Self> {
+    pub(crate) fn new(token: Option<Secret>, services: Vec<(String, Handle)>) -> Arc<Self> {
         Arc::new(Self { token, services, runtime: tokio::runtime::Handle::current() })
     }
 
@@ -55,6 +56,19 @@ impl Control {
             .route("/control/pause", path(Order::Pause))
             .route("/control/resume", path(Order::Resume))
             .route("/control/switchover", path(Order::Switchover))
+    }
+
+    /// What an order is told that nobody may give.
+    fn refuse(&self, request: &Request<'_>) -> Option<Reply> {
+        if request.is_owners() {
+            return None;
+        }
+        let Some(token) = &self.token else {
+            return Some(Reply::text(403, "orders are taken through the control socket only\n"));
+        };
+        let given = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
+        let right = given.is_some_and(|given| same(given.as_bytes(), token.reveal().as_bytes()));
+        (!right).then(|| Reply::text(401, "an order needs the control token: Authorization: Bearer TOKEN\n"))
     }
 
     fn service(&self, name: Option<&str>) -> Result<&(String, Handle), String> {
@@ -127,9 +141,8 @@ impl Handler for Path {
     }
 
     fn answer(&self, request: &Request<'_>) -> Reply {
-        let given = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
-        if !given.is_some_and(|given| same(given.as_bytes(), self.control.token.reveal().as_bytes())) {
-            return Reply::text(401, "an order needs the control token: Authorization: Bearer TOKEN\n");
+        if let Some(refusal) = self.control.refuse(request) {
+            return refusal;
         }
         let (name, handle) = match self.control.service(parameter(request, "service")) {
             Ok(service) => service,

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::control_socket::ControlSocket;
 use crate::history::History;
 use crate::in_force::{Facts, InForce};
 use crate::inherit::{self, ADMIN, Allotment, Inherited};
@@ -57,6 +58,17 @@ fn bind_admin(config: &Config, given: Vec<std::net::TcpListener>) -> Result<prob
     } else {
         probe::Server::from_listeners(given, settings)
     }
+}
+
+/// Tells the process that the sockets came from that we serve by now, and waits until it leaves.
+async fn relieve(taken: Taken) -> Result<(), RunError> {
+    // On a thread that may block.
+    match tokio::task::spawn_blocking(|| taken.serving()).await {
+        Ok(Ok(())) => info!("taken over: the old process leaves"),
+        Ok(Err(error)) => warn!("the old process did not say that it leaves: {error}"),
+        Err(_) => return Err(RunError::Lost("the hand-over")),
+    }
+    Ok(())
 }
 
 /// Waits until there is a master to send clients to. `false` if told to stop meanwhile.
@@ -130,6 +142,7 @@ impl Process {
         let meeting = config.process.state_dir.as_deref().map(takeover::path);
         let (mut allotment, taken) = allot(config, meeting.as_deref().filter(|_| given.takeover))?;
         let admin = bind_admin(config, std::mem::take(&mut allotment.admin))?;
+        let (admin, control) = open_control(config, admin, taken.is_some())?;
         let ground = Ground::prepare(&given, allotment, &admin)?;
         if taken.is_some() && !masters(&ground.handles, &mut signals).await? {
             return Ok(None);
@@ -161,13 +174,9 @@ impl Process {
         let changed = Arc::new(Notify::new());
         let watch = tokio::spawn(reload::watch(given.source.clone(), Arc::clone(&changed)));
         if let Some(taken) = taken {
-            // On a thread that may block; we serve by now, and that is all that the other one has to know.
-            match tokio::task::spawn_blocking(|| taken.serving()).await {
-                Ok(Ok(())) => info!("taken over: the old process leaves"),
-                Ok(Err(error)) => warn!("the old process did not say that it leaves: {error}"),
-                Err(_) => return Err(RunError::Lost("the hand-over")),
-            }
+            relieve(taken).await?;
         }
+        control.as_ref().map(ControlSocket::publish).transpose()?;
         let level = given.telemetry.level();
         let (source, running, memory_bound) = (given.source.clone(), given.settings.clone(), given.memory);
         let reloader = Reloader { source, running, in_force, sockets, memory: memory_bound, level };
@@ -182,6 +191,7 @@ impl Process {
             discovery,
             memory,
             workers,
+            control,
             probe: Some(probe),
             report,
             reloader,
@@ -256,11 +266,22 @@ fn remember(config: &Config, handles: &[Handle], stats: &proxy::Stats, admin: pr
 
 /// Lets the admin server take orders, where that is on.
 fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> probe::Server {
-    match &config.admin.control_token.0 {
-        Some(token) if config.admin.control => {
-            let names = config.services.iter().map(|service| service.name.clone());
-            Control::new(token.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
-        }
-        _ => admin,
+    if !config.admin.control {
+        return admin;
     }
+    let names = config.services.iter().map(|service| service.name.clone());
+    Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
+}
+
+/// Opens the socket for orders, where there is to be one. `instead`: of that of a running process.
+fn open_control(
+    config: &Config,
+    admin: probe::Server,
+    instead: bool,
+) -> Result<(probe::Server, Option<ControlSocket>), RunError> {
+    let Some(path) = config.admin.control_socket.as_ref().filter(|_| config.admin.control) else {
+        return Ok((admin, None));
+    };
+    let (file, listener) = ControlSocket::make(Path::new(path), instead)?;
+    Ok((admin.owners(listener, ControlSocket::users())?, Some(file)))
 }

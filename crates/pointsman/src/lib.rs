@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod config;
 mod control;
+mod control_socket;
 pub mod descriptors;
 pub mod health;
 pub mod histogram;

@@ -18,6 +18,7 @@ use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
 use crate::config::{Config, Connections, Settings};
+use crate::control_socket::{ControlSocket, ControlSocketError};
 use crate::descriptors::{Files, TooFewFiles};
 use crate::inherit::InheritError;
 use crate::launch::{Doors, HandedOver};
@@ -57,6 +58,9 @@ pub enum RunError {
     /// A worker ended before its time.
     #[error(transparent)]
     Worker(#[from] proxy::WorkerError),
+    /// The socket for orders cannot be had.
+    #[error(transparent)]
+    ControlSocket(#[from] ControlSocketError),
     /// The admin server cannot be started.
     #[error(transparent)]
     Probe(#[from] probe::StartError),
@@ -181,6 +185,8 @@ pub(crate) struct Process {
     pub(crate) discovery: tokio::task::JoinHandle<()>,
     pub(crate) memory: tokio::task::JoinHandle<()>,
     pub(crate) workers: Running,
+    /// The file of the socket for orders.
+    pub(crate) control: Option<ControlSocket>,
     /// Gone once another process has taken over.
     pub(crate) probe: Option<probe::Handle>,
     pub(crate) report: Arc<Report>,
@@ -266,6 +272,8 @@ impl Process {
     /// Another process accepts from our sockets. Its probes are to be asked from now on, and its metrics scraped.
     async fn leave_to_another(&mut self) {
         self.meeting = None;
+        // The other one is about to put its own in that place.
+        self.control = None;
         if let Some(probe) = self.probe.take() {
             probe.stop().await;
         }

@@ -14,10 +14,11 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio_util::either::Either;
 
 use crate::connection::{self, Shared};
+use crate::door::{Door, Visitor};
 use crate::life::Life;
 use crate::registry::count;
 
@@ -71,7 +72,7 @@ impl Trouble {
 }
 
 /// Accepts until told to stop.
-pub(crate) async fn run(shared: Arc<Shared>, listener: TcpListener, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn run(shared: Arc<Shared>, door: Door, mut stop: watch::Receiver<bool>) {
     let stopped = stop.clone();
     let mut reserve = Reserve(Vec::new());
     let mut trouble = Trouble { pause: PAUSE.0, logged: None, unlogged: 0 };
@@ -80,26 +81,26 @@ pub(crate) async fn run(shared: Arc<Shared>, listener: TcpListener, mut stop: wa
         let freed = shared.registry.freed.notified();
         let accepted = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            accepted = listener.accept() => accepted,
+            accepted = door.accept() => accepted,
             // A connection has gone, so perhaps there is a descriptor for the reserve.
             () = freed => continue,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok(visitor) => {
                 trouble.pause = PAUSE.0;
-                admit(&shared, stream, reserve.0.len() < RESERVE, &stopped).await;
+                admit(&shared, &door, visitor, (reserve.0.len() < RESERVE, &stopped)).await;
             }
             Err(error) if is_the_clients(&error) => {}
             // The system says that it has no descriptor before it looks into the queue. If nobody is there, none is needed, and
             // nobody's connection may be given up for it.
-            Err(_) if !is_awaited(&listener) => tokio::select! {
+            Err(_) if !is_awaited(&door) => tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
             },
             Err(error) => {
                 count(&shared.registry.stats.counters.accept_errors);
                 trouble.log(&error);
-                rescue(&shared, &listener, &mut reserve, &mut trouble, &stopped).await;
+                rescue(&shared, &door, &mut reserve, &mut trouble, &stopped).await;
             }
         }
     }
@@ -114,15 +115,15 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 /// Whether a connection waits in the queue. If the system does not say, as if one did.
-fn is_awaited(listener: &TcpListener) -> bool {
-    let mut asked = [PollFd::new(listener, PollFlags::IN)];
+fn is_awaited(door: &Door) -> bool {
+    let mut asked = [PollFd::new(door, PollFlags::IN)];
     poll(&mut asked, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
 /// After a failure: makes room for one connection and takes it, or pauses.
 async fn rescue(
     shared: &Arc<Shared>,
-    listener: &TcpListener,
+    door: &Door,
     reserve: &mut Reserve,
     trouble: &mut Trouble,
     stop: &watch::Receiver<bool>,
@@ -133,10 +134,10 @@ async fn rescue(
         tokio::task::yield_now().await;
         // One try without a pause, because the descriptor just freed is anybody's. If no connection is there, none is
         // kept waiting: the system says that it has no descriptor before it looks into the queue.
-        match poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
-            Poll::Ready(Ok((stream, _))) => {
+        match poll_fn(|cx| Poll::Ready(door.poll_accept(cx))).await {
+            Poll::Ready(Ok(visitor)) => {
                 trouble.pause = PAUSE.0;
-                return admit(shared, stream, true, stop).await;
+                return admit(shared, door, visitor, (true, stop)).await;
             }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => return,
@@ -151,9 +152,13 @@ async fn rescue(
 }
 
 /// Finds a place for a connection and starts it, or drops it.
-async fn admit(shared: &Arc<Shared>, stream: TcpStream, once: bool, stop: &watch::Receiver<bool>) {
+async fn admit(shared: &Arc<Shared>, door: &Door, visitor: Visitor, (once, stop): (bool, &watch::Receiver<bool>)) {
     let registry = &shared.registry;
     count(&registry.stats.counters.accepted);
+    if !door.lets_in(&visitor) {
+        count(&registry.stats.counters.refused);
+        return;
+    }
     if registry.is_full() && registry.evict() {
         // So that sockets of the evicted do not pile up while newcomers rush in.
         tokio::task::yield_now().await;
@@ -164,8 +169,10 @@ async fn admit(shared: &Arc<Shared>, stream: TcpStream, once: bool, stop: &watch
         return;
     };
     // Small answers, each written at once: waiting for more would only delay them. It may fail on a dead connection.
-    let _ = stream.set_nodelay(true);
+    if let Either::Left(stream) = &visitor {
+        let _ = stream.set_nodelay(true);
+    }
     let number = place.number();
-    let task = tokio::spawn(connection::serve(Arc::clone(shared), stream, life, place, once, stop.clone()));
+    let task = tokio::spawn(connection::serve(Arc::clone(shared), visitor, life, place, once, stop.clone()));
     registry.started(number, task.abort_handle());
 }

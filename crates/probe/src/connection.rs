@@ -23,10 +23,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep_until};
+use tokio_util::either::Either;
 
+use crate::door::Visitor;
 use crate::registry::{Place, Registry, SharedLife, count, lock};
 use crate::report::Reporter;
 use crate::routes::{Body, Reply, Routes};
@@ -51,16 +52,17 @@ pub(crate) struct Shared {
 /// Serves one connection until it ends, its time is up, or the server stops.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
-    stream: TcpStream,
+    visitor: Visitor,
     life: SharedLife,
     place: Place,
     once: bool,
     mut stop: watch::Receiver<bool>,
 ) {
-    let io = Noted { io: TokioIo::new(stream), life: Arc::clone(&life) };
+    let way = Way { once, owners: matches!(visitor, Either::Right(_)) };
+    let io = Noted { io: TokioIo::new(visitor), life: Arc::clone(&life) };
     let service = service_fn(|request| {
         let (shared, life) = (Arc::clone(&shared), Arc::clone(&life));
-        async move { Ok::<_, Infallible>(respond(&shared, request, &life, once).await) }
+        async move { Ok::<_, Infallible>(respond(&shared, request, &life, way).await) }
     });
     let connection = http1::Builder::new()
         .half_close(true)
@@ -94,26 +96,35 @@ pub(crate) async fn serve(
     drop(place);
 }
 
+/// What the connection says about its requests.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    /// There is to be one only.
+    once: bool,
+    /// It came through the socket of those whom the process belongs to.
+    owners: bool,
+}
+
 /// Reads the body away, asks for the answer and dresses it.
 async fn respond(
     shared: &Shared,
     request: hyper::Request<Incoming>,
     life: &SharedLife,
-    once: bool,
+    way: Way,
 ) -> Response<Outgoing> {
     lock(life).requested(Instant::now());
     let (parts, body) = request.into_parts();
     let reply = match read_away(body, shared.settings.max_body_bytes).await {
-        true => decide(shared, &parts),
+        true => decide(shared, &parts, way.owners),
         false => Reply::text(413, "the request's body is too large; none is needed\n"),
     };
     count(&shared.registry.stats.counters.requests);
-    let last = once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
+    let last = way.once || reply.status == StatusCode::PAYLOAD_TOO_LARGE.as_u16();
     dress(reply, life, last)
 }
 
-fn decide(shared: &Shared, parts: &Parts) -> Reply {
-    let reply = shared.routes.answer(parts, shared.reporter.as_ref(), || nonce(&shared.keys));
+fn decide(shared: &Shared, parts: &Parts, owners: bool) -> Reply {
+    let reply = shared.routes.answer((parts, owners), shared.reporter.as_ref(), || nonce(&shared.keys));
     if matches!(reply.body, Body::Stream(_)) && !shared.registry.may_stream() {
         return Reply::text(503, "too many live streams are open; close one or try again later\n");
     }
@@ -239,7 +250,7 @@ impl Drop for Outgoing {
 
 /// A socket that tells the connection's life what goes through it.
 struct Noted {
-    io: TokioIo<TcpStream>,
+    io: TokioIo<Visitor>,
     life: SharedLife,
 }
 

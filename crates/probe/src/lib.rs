@@ -23,11 +23,15 @@
 //! `/healthz` means liveness, because that is what a supervisor that knows only this one path restarts for. Further paths
 //! can be added with [`Server::route`].
 //!
-//! Deliberately absent: any idea of Redis, TLS, authentication, and anything that changes the state of the process. Who can
-//! reach the address can read the report.
+//! Beside the network there may be a Unix socket for certain users ([`Server::owners`]); a handler can tell which way a request
+//! came ([`Request::is_owners`]).
+//!
+//! Deliberately absent: any idea of Redis, TLS, authentication on the network, and anything that changes the state of the process.
+//! Who can reach the address can read the report.
 
 mod accept;
 mod connection;
+mod door;
 mod life;
 mod negotiate;
 mod registry;

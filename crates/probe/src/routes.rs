@@ -35,9 +35,16 @@ pub struct Request<'a> {
     /// GET for a HEAD request too.
     pub method: Method,
     parts: &'a Parts,
+    owners: bool,
 }
 
 impl Request<'_> {
+    /// Whether it came through the Unix socket, from one of its users ([`Server::owners`](crate::Server::owners)).
+    #[must_use]
+    pub fn is_owners(&self) -> bool {
+        self.owners
+    }
+
     /// The path, percent signs and all.
     #[must_use]
     pub fn path(&self) -> &str {
@@ -155,8 +162,13 @@ impl Routes {
         self.added.insert(path, handler);
     }
 
-    /// The reply to a request. `nonce` is fresh for each call.
-    pub(crate) fn answer(&self, parts: &Parts, reporter: &dyn Reporter, nonce: impl FnOnce() -> String) -> Reply {
+    /// The reply to a request, which came through the Unix socket or not. `nonce` is fresh for each call.
+    pub(crate) fn answer(
+        &self,
+        (parts, owners): (&Parts, bool),
+        reporter: &dyn Reporter,
+        nonce: impl FnOnce() -> String,
+    ) -> Reply {
         let path = parts.uri.path();
         let added = self.added.get(path);
         if added.is_none() && !BUILT_IN.iter().any(|(known, _)| *known == path) {
@@ -171,7 +183,7 @@ impl Routes {
         if !methods.contains(&method) {
             return not_allowed(methods);
         }
-        let request = Request { method, parts };
+        let request = Request { method, parts, owners };
         match added {
             Some(handler) => handler.answer(&request),
             None => built_in(&request, reporter, nonce),

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::hash::RandomState;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::accept;
 use crate::connection::Shared;
+use crate::door::Door;
 use crate::registry::{Registry, Stats};
 use crate::report::Reporter;
 use crate::routes::{Handler, Routes};
@@ -125,6 +127,7 @@ pub struct StartError(#[from] io::Error);
 pub struct Server {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
+    owners: Option<(UnixListener, Vec<u32>)>,
     settings: Settings,
     routes: Routes,
     stats: Stats,
@@ -159,7 +162,7 @@ impl Server {
             listener.set_nonblocking(true).map_err(BindError::HandedOver)?;
             addresses.push(listener.local_addr().map_err(BindError::HandedOver)?);
         }
-        Ok(Self { listeners, addresses, settings, routes: Routes::default(), stats: Stats::default() })
+        Ok(Self { listeners, addresses, owners: None, settings, routes: Routes::default(), stats: Stats::default() })
     }
 
     /// The addresses in the order they were given, with the ports they really have.
@@ -192,6 +195,18 @@ impl Server {
         self
     }
 
+    /// Serves the same on a Unix socket, to peers that belong to one of these users, within the same bounds. The others' connections
+    /// are closed.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be used.
+    pub fn owners(mut self, listener: UnixListener, users: Vec<u32>) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        self.owners = Some((listener, users));
+        Ok(self)
+    }
+
     /// Starts to answer, on a thread of its own.
     ///
     /// # Errors
@@ -210,14 +225,16 @@ impl Server {
             registry,
             keys: [RandomState::new(), RandomState::new()],
         });
-        let listeners = {
+        let doors = {
             // Registering with the runtime can fail, and should do so here.
             let _entered = runtime.enter();
-            let registered = self.listeners.into_iter().map(tokio::net::TcpListener::from_std);
-            registered.collect::<Result<Vec<_>, _>>()?
+            let network = |listener| tokio::net::TcpListener::from_std(listener).map(Door::Network);
+            let owners = |(listener, users)| Ok(Door::Owner(tokio::net::UnixListener::from_std(listener)?, users));
+            let registered = self.listeners.into_iter().map(network).chain(self.owners.map(owners));
+            registered.collect::<io::Result<Vec<_>>>()?
         };
         std::thread::Builder::new().name("probe".to_owned()).spawn(move || {
-            runtime.block_on(run(shared, listeners, stopped, grace));
+            runtime.block_on(run(shared, doors, stopped, grace));
             drop(runtime);
             // Whoever waited may have gone.
             let _ = ended.send(());
@@ -227,15 +244,10 @@ impl Server {
 }
 
 /// Serves until told to stop, then lets the answers under way be finished.
-async fn run(
-    shared: Arc<Shared>,
-    listeners: Vec<tokio::net::TcpListener>,
-    mut stop: watch::Receiver<bool>,
-    grace: Duration,
-) {
+async fn run(shared: Arc<Shared>, doors: Vec<Door>, mut stop: watch::Receiver<bool>, grace: Duration) {
     let mut loops = JoinSet::new();
-    for listener in listeners {
-        loops.spawn(accept::run(Arc::clone(&shared), listener, stop.clone()));
+    for door in doors {
+        loops.spawn(accept::run(Arc::clone(&shared), door, stop.clone()));
     }
     // An error means that the handle is gone, which is an order to stop too.
     let _ = stop.wait_for(|stop| *stop).await;

@@ -69,7 +69,7 @@ pub(super) enum Command {
     ///
     /// Holds traffic, waits until every replica has all of the master's data, has a sentinel start the failover, and lets traffic
     /// on as soon as the new master is verified. Whatever is not as it should be before the failover is ordered, ends it with
-    /// nothing changed. Needs `control = true` and a token in [admin].
+    /// nothing changed. Needs `control = true` and a socket or a token in [admin].
     Switchover(OrderArgs),
     /// Hold a service's traffic: clients wait, nothing reaches Redis.
     Pause(PauseArgs),
@@ -207,7 +207,11 @@ pub(super) struct OrderArgs {
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,
 
-    /// Configuration file to learn the address and the token from [env: POINTSMAN_CONFIG]
+    /// The Unix socket for orders [default: as configured]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["admin", "token_file"])]
+    pub(super) socket: Option<PathBuf>,
+
+    /// Configuration file to learn the socket, or the address and the token from [env: POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) config: Option<PathBuf>,
 

@@ -4,9 +4,14 @@
 //! runtime, no pool and no dependency, and every step has a deadline. The answer may come from anything that listens on that
 //! port, so nothing in it is believed beyond its framing.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use crate::control_socket;
 
 const CONNECT: Duration = Duration::from_secs(2);
 const WHOLE: Duration = Duration::from_secs(5);
@@ -16,9 +21,68 @@ const LARGEST: u64 = 8 * 1024 * 1024;
 const LONGEST_LINE: u64 = 8 * 1024;
 const MOST_HEADERS: usize = 100;
 
-/// A socket whose every read and write ends at one deadline.
+/// Where a pointsman takes orders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// At an address, from whoever shows the token.
+    Network(SocketAddr),
+    /// At a Unix socket, from whom it belongs to.
+    Socket(PathBuf),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(addr) => addr.fmt(f),
+            Self::Socket(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// A connection of either kind.
+enum Stream {
+    Network(TcpStream),
+    Socket(UnixStream),
+}
+
+impl Stream {
+    fn to(place: &Place) -> io::Result<Self> {
+        Ok(match place {
+            Place::Network(addr) => Self::Network(TcpStream::connect_timeout(addr, CONNECT)?),
+            Place::Socket(path) => Self::Socket(control_socket::dial(path)?),
+        })
+    }
+
+    fn send(&mut self, request: &str) -> io::Result<()> {
+        match self {
+            Self::Network(stream) => {
+                stream.set_write_timeout(Some(WHOLE))?;
+                stream.write_all(request.as_bytes())
+            }
+            Self::Socket(stream) => {
+                stream.set_write_timeout(Some(WHOLE))?;
+                stream.write_all(request.as_bytes())
+            }
+        }
+    }
+
+    fn read_within(&mut self, left: Duration, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Network(stream) => {
+                stream.set_read_timeout(Some(left))?;
+                stream.read(buffer)
+            }
+            Self::Socket(stream) => {
+                stream.set_read_timeout(Some(left))?;
+                stream.read(buffer)
+            }
+        }
+    }
+}
+
+/// A socket whose every read ends at one deadline.
 struct Bounded {
-    stream: TcpStream,
+    stream: Stream,
     deadline: Instant,
 }
 
@@ -31,9 +95,9 @@ impl Bounded {
 
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
+        let left = self.left()?;
         // A timed-out read is "would block" on Unix, which tells a person nothing.
-        self.stream.read(buffer).map_err(|error| match error.kind() {
+        self.stream.read_within(left, buffer).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => io::Error::from(io::ErrorKind::TimedOut),
             _ => error,
         })
@@ -46,23 +110,25 @@ impl Read for Bounded {
 ///
 /// Of the connection; a time-out; or an answer that is not HTTP or too large.
 pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
-    let mut stream = TcpStream::connect_timeout(&addr, CONNECT)?;
-    stream.set_write_timeout(Some(WHOLE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {addr}\r\nAccept: application/json\r\nConnection: close\r\n\r\n")?;
+    let mut stream = Stream::to(&Place::Network(addr))?;
+    stream.send(&format!(
+        "GET {path} HTTP/1.1\r\nHost: {addr}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+    ))?;
     let bounded = Bounded { stream, deadline: Instant::now() + WHOLE };
     response(&mut BufReader::new(bounded.take(LARGEST)))
 }
 
-/// Posts to `path` with a bearer token and gives each line of the answer to `tell` as it comes. Returns the status code.
+/// Posts to `path`, with a bearer token if there is one, and gives each line of the answer to `tell` as it comes. Returns the status code.
 ///
 /// # Errors
 ///
 /// As [`get`].
-pub(super) fn post(addr: SocketAddr, path: &str, token: &str, tell: &mut dyn FnMut(&str)) -> io::Result<u16> {
-    let mut stream = TcpStream::connect_timeout(&addr, CONNECT)?;
-    stream.set_write_timeout(Some(WHOLE))?;
-    let head = format!("POST {path} HTTP/1.1\r\nHost: {addr}\r\nAuthorization: Bearer {token}\r\n");
-    write!(stream, "{head}Content-Length: 0\r\nConnection: close\r\n\r\n")?;
+pub(super) fn post(place: &Place, path: &str, token: Option<&str>, tell: &mut dyn FnMut(&str)) -> io::Result<u16> {
+    let mut stream = Stream::to(place)?;
+    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    stream.send(&format!(
+        "POST {path} HTTP/1.1\r\nHost: pointsman\r\n{token}Content-Length: 0\r\nConnection: close\r\n\r\n"
+    ))?;
     let bounded = Bounded { stream, deadline: Instant::now() + ORDER };
     let mut line = Vec::new();
     let code = answer(&mut BufReader::new(bounded.take(LARGEST)), &mut |bytes| {

@@ -5,14 +5,13 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
 
 use serde_json::Value as Json;
 
 use super::args::OrderArgs;
-use super::http;
+use super::http::{self, Place};
 use super::status::{StatusError, address};
-use crate::config::{self, Flags, Secret};
+use crate::config::{self, Flags, Secret, Value};
 
 /// Holds the token, if no file is named.
 const TOKEN_VARIABLE: &str = "POINTSMAN_CONTROL_TOKEN";
@@ -24,20 +23,22 @@ const LARGEST_TOKEN: usize = 64 * 1024;
 pub(super) enum OrderError {
     #[error(transparent)]
     Address(#[from] StatusError),
-    #[error("no token: set POINTSMAN_CONTROL_TOKEN, or name its file with --token-file")]
+    #[error("no token: set POINTSMAN_CONTROL_TOKEN, or name its file with --token-file; or a socket with --socket")]
     NoToken,
     #[error("the token cannot be read from {0}")]
     Token(String, #[source] io::Error),
-    #[error("no answer from {0}: is pointsman running there? Name its admin address with --admin")]
-    Ask(SocketAddr, #[source] io::Error),
-    #[error("{0} does not take orders; set `control = true` and a token in [admin] of its configuration")]
-    Off(SocketAddr),
+    #[error(
+        "no answer from {0}: is pointsman running there? Name its admin address with --admin, or its socket with --socket"
+    )]
+    Ask(Place, #[source] io::Error),
+    #[error("{0} does not take orders; set `control = true` and a socket or a token in [admin] of its configuration")]
+    Off(Place),
     #[error("{0} refuses: {1}")]
-    Refused(SocketAddr, String),
+    Refused(Place, String),
     #[error("{0}")]
     Failed(String),
     #[error("{0} ended its answer without saying what it came to")]
-    Unfinished(SocketAddr),
+    Unfinished(Place),
 }
 
 /// Gives the order `what` with these further parameters, and shows what comes back as it comes.
@@ -50,15 +51,18 @@ pub(super) fn order(
     (args, parameters): (&OrderArgs, &[(&str, &str)]),
     env: &[(OsString, OsString)],
 ) -> Result<String, OrderError> {
-    let addr = address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?;
-    let token = token(args, env)?;
+    let place = place(args, env)?;
+    let token = match place {
+        Place::Network(_) => Some(token(args, env)?),
+        Place::Socket(_) => None,
+    };
     let service = args.service.as_deref().map(|name| ("service", name));
     let query: Vec<String> =
         service.iter().chain(parameters).map(|(key, value)| format!("{key}={}", plain(value))).collect();
     let path = format!("/control/{what}?{}", query.join("&"));
     let mut last = None;
     let mut rest = String::new();
-    let code = http::post(addr, &path, token.reveal(), &mut |line| {
+    let code = http::post(&place, &path, token.as_ref().map(Secret::reveal), &mut |line| {
         // Empty ones only ask whether somebody is still there.
         let Ok(document) = serde_json::from_str::<Json>(line) else {
             rest.push_str(line);
@@ -73,18 +77,18 @@ pub(super) fn order(
         }
         last = Some(document);
     });
-    let code = code.map_err(|error| OrderError::Ask(addr, error))?;
+    let code = code.map_err(|error| OrderError::Ask(place.clone(), error))?;
     match (code, last) {
-        (404 | 405, _) if rest.starts_with("nothing at") => Err(OrderError::Off(addr)),
+        (404 | 405, _) if rest.starts_with("nothing at") => Err(OrderError::Off(place)),
         (200, Some(last)) if last.get("ok") == Some(&Json::Bool(true)) => {
             Ok(if args.json { String::new() } else { format!("{what}: done\n") })
         }
         (200, Some(last)) => match text(&last, "error") {
             Some(error) => Err(OrderError::Failed(error.to_owned())),
-            None => Err(OrderError::Unfinished(addr)),
+            None => Err(OrderError::Unfinished(place)),
         },
-        (200, None) => Err(OrderError::Unfinished(addr)),
-        _ => Err(OrderError::Refused(addr, rest)),
+        (200, None) => Err(OrderError::Unfinished(place)),
+        _ => Err(OrderError::Refused(place, rest)),
     }
 }
 
@@ -101,6 +105,21 @@ fn show(line: &str) {
 /// Names of services and durations consist of such characters; whatever else was typed cannot be meant.
 fn plain(value: &str) -> String {
     value.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')).collect()
+}
+
+/// Where the order goes: to whom the command line names, else to the socket that the configuration of this place has, else to its
+/// address. Faults of a configuration do not matter here.
+fn place(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Place, OrderError> {
+    if let Some(path) = &args.socket {
+        return Ok(Place::Socket(path.clone()));
+    }
+    if args.admin.is_none() && args.token_file.is_none() {
+        let loaded = config::load(&Flags { config: args.config.clone(), ..Flags::default() }, env.iter().cloned());
+        if let Some(Value::Text(path)) = loaded.settings().process.value("admin.control_socket") {
+            return Ok(Place::Socket(path.into()));
+        }
+    }
+    Ok(Place::Network(address(args.admin.as_deref(), args.config.as_ref(), env.iter().cloned())?))
 }
 
 fn token(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Secret, OrderError> {

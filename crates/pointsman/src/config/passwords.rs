@@ -54,9 +54,9 @@ pub(super) fn control_token(process: &mut Values, read_file: ReadFile<'_>, env: 
     let given: Vec<&str> = ways.into_iter().filter(|way| process.settings.contains_key(*way)).collect();
     let fault = |key: &str, what: String, remedy: &str| vec![Finding::new(process.origin(key), key, what, remedy)];
     match given.as_slice() {
-        [] if on && sound => {
-            let what = "orders are on and no token is named".to_owned();
-            fault("admin.control", what, "add control_token_file or control_token_env")
+        [] if on && sound && process.value("admin.control_socket").is_none() => {
+            let what = "orders are on and neither a token nor a socket is named".to_owned();
+            fault("admin.control", what, "add control_socket, control_token_file or control_token_env")
         }
         [] => Vec::new(),
         [first, second, ..] => {

@@ -237,8 +237,13 @@ section! {
         max_connections: usize = Kind::Count(1, 4096), Some("64"), Restart;
         /// Whether the admin server takes orders: pause, resume and switchover.
         ///
-        /// Needs one of the two keys for the token, since whoever reaches the port could stop traffic otherwise.
+        /// Needs a token or control_socket, since whoever reaches the port could stop traffic otherwise.
         control: bool = Kind::Bool, Some("false"), Restart;
+        /// Path of a Unix socket for orders, which needs no token.
+        ///
+        /// Only the user of this process and root may use it: its mode is 0600, and the kernel is asked who is there. The file is
+        /// made at the start and removed at the end; its folder has to be there. What a dead process left is replaced.
+        control_socket: Option<String> = Kind::Path, None, Restart;
         /// A file that holds the token which orders have to show; 16 characters at least.
         control_token_file: Option<String> = Kind::Path, None, Restart;
         /// Name of the environment variable that holds the token.

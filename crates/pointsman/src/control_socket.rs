@@ -1,0 +1,186 @@
+//! The Unix socket for orders: its file, from before the start until after the end.
+//!
+//! It is bound under a name of its own and gets its public one when everything else runs, by a rename: so a start that fails has not
+//! taken the socket from the process that serves, a file that a dead process left is replaced, and there is no moment without one in a
+//! hand-over. The file's mode is 0600 from the beginning; that the peer is our user, or root, is asked of the kernel besides.
+//!
+//! Deliberately absent: what is said through it ([`control`](crate::control)).
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::process::geteuid;
+
+/// Who may wait to be accepted: orders are given by hand.
+const BACKLOG: i32 = 16;
+
+/// The socket cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlSocketError {
+    /// The file.
+    #[error(
+        "the socket {0} (admin.control_socket) cannot be made; is its folder there, and may this user write to it?"
+    )]
+    Make(PathBuf, #[source] io::Error),
+    /// It would be lost.
+    #[error("{0} (admin.control_socket) is something else than a socket; give it another value")]
+    Other(PathBuf),
+    /// Somebody answers on it.
+    #[error(
+        "another process takes orders on {0}; stop it, start with --takeover, or give admin.control_socket another value"
+    )]
+    Occupied(PathBuf),
+}
+
+/// The file of a socket that this process has made. It goes when this is dropped, unless another process has put its own there.
+#[derive(Debug)]
+pub(crate) struct ControlSocket {
+    path: PathBuf,
+    /// Where it is until it is published.
+    draft: PathBuf,
+    /// Device and number of the file.
+    identity: (u64, u64),
+}
+
+impl ControlSocket {
+    /// Makes the socket for `path`, not there yet. `instead`: of that of a running process, which may still have it.
+    ///
+    /// # Errors
+    ///
+    /// If somebody else has it, or the file cannot be made.
+    pub(crate) fn make(path: &Path, instead: bool) -> Result<(Self, UnixListener), ControlSocketError> {
+        if fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
+            return Err(ControlSocketError::Other(path.to_owned()));
+        }
+        // A dead one's refuses; one whose queue is full would block.
+        let dead = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        if !instead && !dial(path).is_err_and(|error| dead.contains(&error.kind())) {
+            return Err(ControlSocketError::Occupied(path.to_owned()));
+        }
+        let mut draft = path.to_owned().into_os_string();
+        draft.push(format!(".{}", std::process::id()));
+        let draft = PathBuf::from(draft);
+        let make = || {
+            match fs::remove_file(&draft) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let socket = socket(SocketFlags::CLOEXEC)?;
+            // The mode of the file is that of the socket at the bind: there is no moment at which others may connect.
+            fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+            bind(&socket, &SocketAddrUnix::new(&draft)?)?;
+            listen(&socket, BACKLOG)?;
+            Ok((UnixListener::from(socket), identity(&draft)?))
+        };
+        let (listener, identity) = make().map_err(|error| ControlSocketError::Make(path.to_owned(), error))?;
+        Ok((Self { path: path.to_owned(), draft, identity }, listener))
+    }
+
+    /// From now on it is where it belongs, and whatever was there is not.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be renamed.
+    pub(crate) fn publish(&self) -> Result<(), ControlSocketError> {
+        fs::rename(&self.draft, &self.path).map_err(|error| ControlSocketError::Make(self.path.clone(), error))
+    }
+
+    /// Who may give orders through it: the user of this process, and root, whom no mode keeps out.
+    pub(crate) fn users() -> Vec<u32> {
+        vec![geteuid().as_raw(), 0]
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        for path in [&self.draft, &self.path] {
+            if identity(path).is_ok_and(|found| found == self.identity) {
+                // It may be gone by now; that is what was wanted.
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Connects to the socket at `path`. Never waits: a process that does not accept is as good as none.
+///
+/// # Errors
+///
+/// Of the file, or if nobody is there to take the connection.
+pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
+    let socket = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_dead_ones_file_is_replaced_a_living_ones_is_not_unless_it_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        let (first, listener) = ControlSocket::make(&path, false).unwrap();
+        assert!(UnixStream::connect(&path).is_err(), "not published yet");
+        first.publish().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let greeted = UnixStream::connect(&path).unwrap();
+        assert!(listener.accept().is_ok());
+        drop(greeted);
+
+        assert!(matches!(ControlSocket::make(&path, false), Err(ControlSocketError::Occupied(_))));
+        // A process that takes over and fails before it serves leaves nothing behind and takes nothing.
+        let other = |id| {
+            let (mut it, listener) = ControlSocket::make(&path, true).unwrap();
+            let draft = folder.path().join(format!("control.sock.{id}"));
+            fs::rename(&it.draft, &draft).unwrap();
+            it.draft = draft;
+            (it, listener)
+        };
+        drop(other(1));
+        assert!(UnixStream::connect(&path).is_ok());
+        let (second, second_listener) = other(2);
+        second.publish().unwrap();
+        drop((first, listener));
+        assert!(UnixStream::connect(&path).is_ok(), "the first one's end is not the second one's");
+        drop((second, second_listener));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("precious");
+        fs::write(&path, "data").unwrap();
+        for instead in [false, true] {
+            assert!(matches!(ControlSocket::make(&path, instead), Err(ControlSocketError::Other(_))));
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_told_with_the_key() {
+        let Err(error) = ControlSocket::make(Path::new("/nowhere/at/all.sock"), false) else { panic!("it was made") };
+        assert!(error.to_string().contains("admin.control_socket"), "{error}");
+    }
+}

@@ -1,0 +1,109 @@
+//! Orders through a Unix socket, which belongs to somebody and needs no token.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use harness::{Cluster, Launch, Pointsman, Process, Signal, wait_until};
+
+use crate::{PROGRAM, builder};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const STOPS_FAST: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n\
+                          drain_timeout = \"5s\"\n";
+/// `nobody`, who never owns a process under test.
+const SOMEBODY_ELSE: u32 = 65534;
+
+/// A cluster, and the socket in its folder.
+fn scene() -> (Cluster, PathBuf) {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let socket = cluster.folder().join("control.sock");
+    (cluster, socket)
+}
+
+fn controlled(cluster: &Cluster, socket: &Path) -> Pointsman {
+    let state = cluster.folder();
+    let lines = format!(
+        "control = true\ncontrol_socket = {socket:?}\n[process]\nstate_dir = {state:?}\nworkers = 1\n{STOPS_FAST}"
+    );
+    builder(cluster).lines(&lines).start()
+}
+
+/// An order as its operator types it, without any token.
+fn order(what: &[&str], to: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(what).args(to).env_clear();
+    command
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+/// Pauses and resumes through the socket.
+#[track_caller]
+fn takes_orders(socket: &Path) {
+    for what in ["pause", "resume"] {
+        let done = order(&[what], &["--socket", socket.to_str().unwrap()]).output().unwrap();
+        assert!(done.status.success(), "{what}: {}", text(&done));
+    }
+}
+
+#[test]
+fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
+    let (cluster, socket) = scene();
+    let pointsman = controlled(&cluster, &socket);
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    takes_orders(&socket);
+    // The configuration of the place names it, too.
+    let config = pointsman.process().log_path().with_file_name("pointsman.toml");
+    let done = order(&["pause", "--for", "60s"], &["--config", config.to_str().unwrap()]).output().unwrap();
+    assert!(done.status.success(), "{}", text(&done));
+    // Without a token the network takes no orders.
+    let admin = pointsman.admin().to_string();
+    let refused = order(&["resume"], &["--admin", &admin]).env("POINTSMAN_CONTROL_TOKEN", "x").output().unwrap();
+    assert!(!refused.status.success() && text(&refused).contains("control socket only"), "{}", text(&refused));
+    let missing = order(&["resume", "nobody"], &["--socket", socket.to_str().unwrap()]).output().unwrap();
+    assert!(!missing.status.success() && text(&missing).contains("no such service"), "{}", text(&missing));
+    if rustix::process::geteuid().is_root() {
+        // Even if the file lets him: the kernel says who he is. From a copy, since the program's folder may be closed to him.
+        let copy = cluster.folder().join("program");
+        std::fs::copy(PROGRAM, &copy).unwrap();
+        for (path, mode) in [(cluster.folder(), 0o755), (socket.as_path(), 0o666), (copy.as_path(), 0o755)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let mut other = Command::new(&copy);
+        other.args(["resume", "--socket", socket.to_str().unwrap()]).env_clear().uid(SOMEBODY_ELSE).gid(SOMEBODY_ELSE);
+        let other = other.output().unwrap();
+        assert!(!other.status.success() && text(&other).contains("no answer"), "{}", text(&other));
+    }
+    takes_orders(&socket);
+    pointsman.sigterm();
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn the_socket_outlives_a_death_and_goes_along_in_a_hand_over() {
+    let (cluster, socket) = scene();
+    let dead = controlled(&cluster, &socket);
+    dead.process().kill();
+    assert!(socket.exists(), "what a dead process leaves");
+    let old = controlled(&cluster, &socket);
+    takes_orders(&socket);
+
+    let config = old.process().log_path().with_file_name("pointsman.toml");
+    let args = ["run".into(), "--takeover".into(), "--config".into(), config.into_os_string()];
+    let (name, folder) = ("takeover".to_owned(), cluster.folder().to_owned());
+    let launch = Launch { name, program: PROGRAM.into(), args: Vec::from(args), env: Vec::new(), folder };
+    let new = Process::start(&launch);
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
+    wait_until("the new one's socket", PATIENCE, || socket.exists());
+    takes_orders(&socket);
+    wait_until("the new one to tell of it", PATIENCE, || new.log().contains("resumed by order"));
+    new.signal(Signal::TERM);
+    assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
+    assert!(!socket.exists());
+}
