@@ -12,6 +12,7 @@ mod report;
 mod samples;
 mod scene;
 mod table;
+mod tap;
 mod targets;
 
 use std::fs;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -50,15 +50,16 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Begins to look at a master and its replicas.
-    pub(super) fn start(old: SocketAddr, replicas: &[SocketAddr]) -> Self {
+    /// Begins to look at a master and its replicas. `inside` is an address from which the old master is reached even when it is cut
+    /// off: what it executes in its exile is then seen as it happens.
+    pub(super) fn start(old: SocketAddr, replicas: &[SocketAddr], inside: Option<Ipv4Addr>) -> Self {
         let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
         let watch = |addr: SocketAddr, old: bool| {
             let (seen, stop) = (Arc::clone(&seen), Arc::clone(&stop));
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Acquire) {
                     let looked =
-                        if old { look_at_old(addr, &seen, &stop) } else { look_at_replica(addr, &seen, &stop) };
+                        if old { look_at_old(addr, inside, &seen, &stop) } else { look_at_replica(addr, &seen, &stop) };
                     // A connection that ends is what happens to these servers; the next one tells more.
                     drop(looked);
                     pause(REPLICA);
@@ -96,8 +97,10 @@ impl Drop for Observer {
     }
 }
 
-fn look_at_old(addr: SocketAddr, seen: &Mutex<Seen>, stop: &AtomicBool) -> io::Result<()> {
-    let mut client = Client::connect_within(addr, PATIENCE)?;
+fn look_at_old(addr: SocketAddr, inside: Option<Ipv4Addr>, seen: &Mutex<Seen>, stop: &AtomicBool) -> io::Result<()> {
+    let connected = inside.map_or_else(|| Client::connect_within(addr, PATIENCE), |it| Client::connect_from(it, addr));
+    let mut client = connected?;
+    client.set_timeout(PATIENCE)?;
     while !stop.load(Ordering::Acquire) {
         // Both in one write: the server answers them without serving anybody else in between.
         client.send(&[encode(&["ROLE"]), encode(&["INFO", "commandstats"])].concat())?;

@@ -86,13 +86,16 @@ pub(super) enum Measure {
     /// From ROLE of the new master saying master to the first write of a client on it.
     FirstWrite,
     /// SETs that the old master executed while it still was one, after the commit (pointsman) or the first `+switch-master`;
-    /// where it could not be asked then (SIGSTOP, partition), those that nobody got an OK for.
+    /// where it could not be asked then (SIGSTOP), those that nobody got an OK for.
     OldWrites,
+    /// Packets with a SET that were sent to the old master after the commit (pointsman) or the first `+switch-master`, counted
+    /// on the network; those that the kernel sends again, and those that a partition drops, too.
+    OldPackets,
 }
 
 impl Measure {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Acknowledged,
         Self::Lost,
         Self::Errors,
@@ -101,6 +104,7 @@ impl Measure {
         Self::Beyond,
         Self::FirstWrite,
         Self::OldWrites,
+        Self::OldPackets,
     ];
 
     /// Its key in the raw data.
@@ -114,6 +118,7 @@ impl Measure {
             Self::Beyond => "gap_minus_sentinel_ms",
             Self::FirstWrite => "writable_to_first_write_ms",
             Self::OldWrites => "old_master_writes",
+            Self::OldPackets => "old_master_packets",
         }
     }
 
@@ -128,6 +133,7 @@ impl Measure {
             Self::Beyond => "gap minus Sentinel's time, ms",
             Self::FirstWrite => "new master writable to first write, ms",
             Self::OldWrites => "writes on the superseded master",
+            Self::OldPackets => "packets with a write to the superseded master",
         }
     }
 }

@@ -67,10 +67,12 @@ const READING: &str = "
   Pointsman stops traffic in a planned failover when a replica is selected, and starts it again at the switch.
 - **New master writable to first write**: mostly Sentinel's as well. It announces a promotion about a second after it.
 - **Writes on the superseded master**: SETs that the old master executed while it called itself master, after pointsman's commit
-  or, with haproxy, after the first `+switch-master`. After SIGSTOP and in a partition it cannot be asked then; there they are
-  the SETs that it executed and nobody got an OK for, and a writer has at most one such request under way. The count tells that
-  no writer sent a second one there. It does not tell when the bytes of the first arrived: what the kernel holds for a server
-  that is cut off it sends again, also after the commit, unless the connection was reset.
+  or, with haproxy, after the first `+switch-master`. In a partition it is asked from its own side, all the time. After SIGSTOP it
+  cannot be asked; there they are the SETs that it executed and nobody got an OK for: those that lay in its sockets when it was
+  stopped, and a writer has at most one such request under way. No proxy can take them back.
+- **Packets with a write to the superseded master**: counted on the network from the commit, or the first `+switch-master`, to the
+  end of the run, whether the server took them or not: what the kernel sends again to a server that is cut off is among them, unless the
+  connection was reset.
 - **The moment of the cause** is aimed at the same ages of a sentinel's last ping through both proxies, spread evenly over its period
   of a second. A hang is noticed up to a second sooner or later depending on that age alone, so its extremes lie that far apart;
   the medians of the two columns can be compared.

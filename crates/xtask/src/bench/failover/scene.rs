@@ -20,6 +20,7 @@ use super::observer::Observer;
 use super::phase;
 use super::record::{Measure, Proxy, Record, Scenario};
 use super::samples::{unacknowledged, writes_after};
+use super::tap::Tap;
 use crate::bench::machine;
 
 /// Writers, each with one connection.
@@ -115,7 +116,7 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     let old = cluster.master();
     let replicas: Vec<_> = cluster.replicas().iter().map(|node| node.addr()).collect();
     let events = Events::of_all(cluster.sentinels());
-    let observer = Observer::start(old.addr(), &replicas);
+    let observer = Observer::start(old.addr(), &replicas, source);
     let mut load = front.load().prefix("bench").writers(WRITERS).rate(RATE).timeout(TIMEOUT).start();
     let waited = machine::waited_for_cpu();
     let began = Instant::now();
@@ -126,6 +127,7 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     let ages = cluster.sentinels().iter().map(|it| phase::age(&cluster, it).map(|age| age.as_secs_f64() * 1000.0));
     let ages: Vec<_> = ages.collect();
 
+    let tap = Tap::start(old.addr().port())?;
     let cause = Instant::now();
     let cut = bring_about(scenario, &cluster, (old, beside), source)?;
     let mut silent = None;
@@ -155,10 +157,17 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     });
     let mut record = count(&cluster, &events, &observer, &load, (cause, commit.as_ref()))?;
     (record.scenario, record.proxy, record.run) = (scenario, proxy, run);
-    if let Some(late) = silent.and_then(|acknowledged| unacknowledged(&observer.old(), acknowledged)) {
+    let late = silent.and_then(|acknowledged| unacknowledged(&observer.old(), acknowledged));
+    if let Some(late) = late.filter(|_| scenario == Scenario::Sigstop) {
         record.values.insert(Measure::OldWrites, number(late));
     }
+    let superseded = commit.as_ref().map(|(at, _)| *at).or_else(|| switch(&events).map(|event| event.at));
+    if let Some(sent) = tap.as_ref().zip(superseded).and_then(|(tap, at)| tap.after(at)) {
+        record.values.insert(Measure::OldPackets, number(sent));
+    }
     if let Some(more) = record.more.as_object_mut() {
+        // Executed, and the answer did not come through: before the cut, during it, or after it.
+        more.insert("unacknowledged_on_old_master".to_owned(), json!(late));
         more.insert("ping_ages_ms".to_owned(), json!(ages));
         more.insert("milestones_ms".to_owned(), phase::milestones(&events.all(), cause));
         more.insert("load_average".to_owned(), json!(load_average));
