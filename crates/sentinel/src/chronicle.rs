@@ -19,7 +19,9 @@ use crate::{Basis, Commit, Event, Machine, NodeAddr};
 #[derive(Debug)]
 pub(crate) struct Chronicle {
     tidings: Tidings,
-    /// Which evidence is under verification, by the machine's time of it, and when its last answer was read.
+    /// When what the machine is given now was read.
+    reading: Instant,
+    /// Which evidence is under verification, by the machine's time of it, and when its last part was read.
     evidence: Option<(Instant, Instant)>,
     failovers: Vec<Failover>,
     /// What the last of them led to, until a session was there.
@@ -31,13 +33,14 @@ pub(crate) struct Chronicle {
 impl Default for Chronicle {
     fn default() -> Self {
         let (tidings, voice) = (Tidings::default(), Voice::new(20, Duration::from_secs(1)));
-        Self { tidings, evidence: None, failovers: Vec::new(), target: None, voice }
+        Self { tidings, reading: Instant::now(), evidence: None, failovers: Vec::new(), target: None, voice }
     }
 }
 
 impl Chronicle {
     /// Something was read at `heard_at` and is about to be given to the machine.
     pub(crate) fn before(&mut self, event: &Event, heard_at: Instant, machine: &Machine) {
+        self.reading = heard_at;
         if let Event::Notice { from: Some(from), notice } = event
             && machine.is_member(from)
         {
@@ -61,7 +64,9 @@ impl Chronicle {
         machine: &Machine,
     ) -> Failover {
         let story = machine.story().clone();
-        let read_at = self.evidence.take().filter(|(at, _)| story.evidence_at == Some(*at)).map(|(_, read)| read);
+        // What was verified ahead is committed in the very step in which its evidence is complete.
+        let known = self.evidence.take().filter(|(at, _)| story.evidence_at == Some(*at)).map(|(_, read)| read);
+        let read_at = known.or(story.evidence_at.map(|_| self.reading));
         let by_notice = self.tidings.complete(&commit.addr, machine.quorum().1);
         self.tidings.clear();
         let failover = Failover {

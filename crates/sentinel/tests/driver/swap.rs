@@ -33,6 +33,7 @@ async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch:
     let seen = driver.seen();
     let last = seen.failovers.last().expect("a failover");
     assert_eq!((&last.to, last.epoch), (&stage.addr(to).into(), epoch));
+    assert!(last.verification().is_some_and(|it| last.swap() >= Some(it)), "evidence is a part of it: {last:?}");
     last.swap().expect("a majority decided")
 }
 
@@ -65,6 +66,12 @@ async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
     let took = measure(20, Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() }).await;
     eprintln!("quartile {:?}, median {:?}, slowest {:?}", at(&took, 250), at(&took, 500), took.last());
     assert!(at(&took, 500) < ms(500), "{took:?}");
+}
+
+#[tokio::test]
+async fn what_was_verified_ahead_has_its_evidence_too() {
+    // Asked as fast as by default. How often it is fast enough depends on the machine; that the books are whole does not.
+    measure(10, Rules { stall: ms(20_000), ..Rules::default() }).await;
 }
 
 /// `cargo test --release -p pointsman-sentinel --test driver -- --ignored --nocapture swap`, on a machine with nothing else to do.
