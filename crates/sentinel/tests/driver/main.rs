@@ -26,6 +26,8 @@
 //! | 19: LOADING and the like | `nodes::a_new_master_that_is_loading_is_waited_for_with_the_gate_shut`, `nodes::a_target_that_is_loading_is_looked_at_harder_and_stays` |
 //! | 20: DNS | `names::a_seeds_name_that_does_not_resolve_yet_is_asked_again`, `names::a_slow_resolver_blocks_nothing_and_its_late_answer_counts`, `names::a_master_with_a_name_is_pinned_and_followed_to_another_address` |
 //! | 37: the proxy itself was stopped | e2e `failover::a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte` |
+//! | a replica that is down, behind, loading, mute, a master, a stranger | `pool::whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again` |
+//! | a failover, seen by readers | `pool::readers_leave_the_next_master_before_the_points_lead_there_and_the_rest_stay` |
 //! | a member that lies about replicas | `storm::a_member_that_lists_other_replicas_each_time_makes_few_dials_and_stops_nothing` |
 #![allow(
     clippy::expect_used,
@@ -46,6 +48,7 @@ mod links;
 mod names;
 mod nodes;
 mod peers;
+mod pool;
 mod refusals;
 mod storm;
 mod swap;

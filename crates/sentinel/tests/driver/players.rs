@@ -16,6 +16,8 @@ pub(crate) struct Word {
     pub(crate) run_id: String,
     /// Announced addresses of the replicas.
     pub(crate) replicas: Vec<(String, u16)>,
+    /// The ports of those that it holds to be down.
+    pub(crate) down: Vec<u16>,
     /// The other sentinels: MYID, ip, port.
     pub(crate) peers: Vec<(String, String, u16)>,
     /// If set, the second question for the address is answered with this port instead.
@@ -84,7 +86,8 @@ impl SentinelMind {
             })),
             "REPLICAS" => wire::array(word.replicas.iter().map(|(ip, port)| {
                 let at = [("ip", ip.clone()), ("port", port.to_string())];
-                let state = [("flags", "slave".to_owned()), ("master-link-status", "ok".to_owned())];
+                let flags = if word.down.contains(port) { "s_down,slave,disconnected" } else { "slave" };
+                let state = [("flags", flags.to_owned()), ("master-link-status", "ok".to_owned())];
                 wire::fields(resp3, &[at[0].clone(), at[1].clone(), state[0].clone(), state[1].clone()])
             })),
             _ => b"-ERR Unknown sentinel subcommand\r\n".to_vec(),
@@ -131,6 +134,8 @@ pub(crate) struct RedisMind {
     pub(crate) gate: Gate,
     /// The master it follows, as it was told; `None`: it is one.
     pub(crate) follows: Option<(String, u16)>,
+    /// The state of its link to that, as `ROLE` tells it.
+    pub(crate) link: &'static str,
     pub(crate) pong: Vec<u8>,
     pub(crate) run_id: String,
     pub(crate) replid: String,
@@ -148,6 +153,7 @@ impl RedisMind {
         Self {
             gate: Gate::default(),
             follows: None,
+            link: "connected",
             pong: b"+PONG\r\n".to_vec(),
             run_id: format!("{number:040x}"),
             replid: "1".repeat(40),
@@ -201,7 +207,7 @@ impl RedisMind {
                 wire::bulk("slave"),
                 wire::bulk(host),
                 format!(":{port}\r\n").into_bytes(),
-                wire::bulk("connected"),
+                wire::bulk(self.link),
                 format!(":{}\r\n", self.offset).into_bytes(),
             ]),
             (["INFO", "server"], _) => wire::bulk(&format!("# Server\r\nrun_id:{}\r\n", self.run_id)),

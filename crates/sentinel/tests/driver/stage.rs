@@ -63,6 +63,7 @@ impl Stage {
             flags: "master".to_owned(),
             run_id: self.nodes[node].mind().run_id.clone(),
             replicas: others.map(|(_, it)| (it.addr.ip().to_string(), it.addr.port())).collect(),
+            down: Vec::new(),
             peers: self.peers(sentinel),
             torn: None,
         }

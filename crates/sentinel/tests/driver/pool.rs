@@ -1,0 +1,258 @@
+//! The replicas for readers, driven from the sockets to the pool: who is in it, why somebody is not, and what becomes of a reader
+//! that is there already. What is decided is tested with the roster; here it has to arrive.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use route::{Empty, Pool, PoolWriter, Ride, Way};
+use sentinel::{ReplicaRules, Replicas, Rules, Standing};
+
+use crate::fake::Manner;
+use crate::stage::{Driver, Stage, ms, patient_rules, rules, stays, until};
+
+/// Three sentinels, a master and two replicas, with readers.
+struct Yard {
+    stage: Stage,
+    driver: Driver,
+    pool: Arc<Pool>,
+    way: Way,
+}
+
+impl Yard {
+    /// Driven, but nothing is waited for.
+    fn open(stage: Stage, empty: Empty, rules: Rules) -> Self {
+        let (mut watch, route) = stage.watch();
+        let (writer, pool) = PoolWriter::new(&route, empty);
+        let (readmit, settle) = (ms(50), ms(200));
+        let readers =
+            ReplicaRules { max_lag_bytes: 100, unanswered: ms(1500), readmit, settle, ..ReplicaRules::default() };
+        (watch.replicas, watch.rules) = (Some(Replicas { rules: readers, writer }), rules);
+        let driver = Driver::one((watch, route));
+        Self { stage, driver, way: Way::from(Arc::clone(&pool)), pool }
+    }
+
+    /// Both replicas are in, and all is calm.
+    async fn ready(empty: Empty, rules: Rules) -> Self {
+        let yard = Self::open(Stage::new(3, 3).await, empty, rules);
+        yard.driver.leads_to(yard.stage.addr(0)).await;
+        yard.holds(&[1, 2]).await;
+        yard.driver.sees("calm", |seen| seen.state == "stable" && seen.quorum == (3, 2)).await;
+        yard
+    }
+
+    fn members(&self) -> Option<Vec<SocketAddr>> {
+        self.pool.members().map(|members| members.iter().map(|target| target.addr()).collect())
+    }
+
+    /// Waits until exactly these nodes serve readers.
+    async fn holds(&self, nodes: &[usize]) {
+        let mut wanted: Vec<SocketAddr> = nodes.iter().map(|node| self.stage.addr(*node)).collect();
+        wanted.sort();
+        let now = || {
+            let mut members = self.members().unwrap_or_default();
+            members.sort();
+            members
+        };
+        let what = format!("{nodes:?} are the members; last seen: {:#?}", self.driver.seen().replicas);
+        until(&what, || now() == wanted).await;
+    }
+
+    /// Waits until this node stands so.
+    async fn stands(&self, node: usize, wanted: Standing) {
+        let addr = self.stage.addr(node).into();
+        let what = format!("node {node} is {}", wanted.label());
+        self.driver
+            .sees(&what, |seen| {
+                let replicas = seen.replicas.iter().flat_map(|it| &it.replicas);
+                replicas.filter(|it| it.addr == addr).any(|it| it.standing == wanted)
+            })
+            .await;
+    }
+
+    /// A reader on this node: others come and go until one is.
+    fn reader_on(&self, node: usize) -> Ride {
+        let mut others = Vec::new();
+        for _ in 0..8 {
+            let ride = self.way.open_target().expect("a replica");
+            if ride.addr() == self.stage.addr(node) {
+                return ride;
+            }
+            others.push(ride);
+        }
+        panic!("eight readers, and none on node {node}");
+    }
+}
+
+/// What happens to node 2, what it is called, and whether readers that are there are cut off for it.
+struct Misfortune {
+    standing: Standing,
+    wrong: bool,
+    strike: fn(&Stage),
+    mend: fn(&Stage),
+}
+
+fn all_say(stage: &Stage, change: fn(&mut crate::players::Word, u16)) {
+    let port = stage.addr(2).port();
+    stage.sentinels.iter().for_each(|sentinel| change(sentinel.mind().word(), port));
+}
+
+fn misfortunes() -> [Misfortune; 9] {
+    let alas = |standing, wrong, strike, mend| Misfortune { standing, wrong, strike, mend };
+    [
+        alas(
+            Standing::Unready,
+            false,
+            |it| it.nodes[2].mind().pong = b"-LOADING Redis is loading the dataset in memory\r\n".to_vec(),
+            |it| it.nodes[2].mind().pong = b"+PONG\r\n".to_vec(),
+        ),
+        alas(Standing::Behind, false, |it| it.nodes[2].mind().offset = 800, |it| it.nodes[2].mind().offset = 1000),
+        alas(
+            Standing::LinkDown,
+            false,
+            |it| it.nodes[2].mind().link = "connect",
+            |it| it.nodes[2].mind().link = "connected",
+        ),
+        alas(
+            Standing::Unreachable,
+            false,
+            |it| {
+                it.nodes[2].behave(Manner::Hangup);
+                it.nodes[2].cut();
+            },
+            |it| it.nodes[2].behave(Manner::Proper),
+        ),
+        alas(
+            Standing::Silent,
+            false,
+            |it| it.nodes[2].behave(Manner::Mute),
+            |it| {
+                it.nodes[2].behave(Manner::Proper);
+                it.nodes[2].cut();
+            },
+        ),
+        alas(
+            Standing::Flagged,
+            false,
+            |it| all_say(it, |word, port| word.down.push(port)),
+            |it| all_say(it, |word, _| word.down.clear()),
+        ),
+        alas(
+            Standing::Unlisted,
+            false,
+            |it| all_say(it, |word, port| word.replicas.retain(|(_, it)| *it != port)),
+            |it| all_say(it, |word, port| word.replicas.push(("127.0.0.1".to_owned(), port))),
+        ),
+        alas(
+            Standing::Master,
+            true,
+            |it| {
+                let mut mind = it.nodes[2].mind();
+                (mind.follows, mind.replid) = (None, "9".repeat(40));
+            },
+            |it| it.follow(2, 0),
+        ),
+        alas(
+            Standing::Stranger,
+            true,
+            |it| {
+                let mut mind = it.nodes[2].mind();
+                (mind.follows, mind.replid) = (Some(("203.0.113.7".to_owned(), 6379)), "9".repeat(40));
+            },
+            |it| it.follow(2, 0),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
+    let yard = Yard::ready(Empty::Reject, rules()).await;
+    for Misfortune { standing, wrong, strike, mend } in misfortunes() {
+        let name = standing.label();
+        let there = yard.reader_on(2);
+        strike(&yard.stage);
+        yard.stands(2, standing).await;
+        yard.holds(&[1]).await;
+        // Worse than the others: its readers are asked to leave. Wrong: not a byte more goes there.
+        assert!(wrong || there.is_dismissed(), "{name}");
+        assert_eq!(there.fence().has_fallen(), wrong, "{name}");
+        for _ in 0..4 {
+            assert_eq!(yard.way.open_target().expect("a replica").addr(), yard.stage.addr(1), "{name}");
+        }
+        mend(&yard.stage);
+        yard.holds(&[1, 2]).await;
+        yard.stands(2, Standing::Eligible).await;
+        assert_eq!(there.fence().has_fallen(), wrong, "{name}: what has fallen stays so");
+        assert!(wrong || !there.is_dismissed(), "{name}: who has not left yet may stay");
+    }
+    let seen = yard.driver.seen().replicas.clone().expect("readers");
+    assert!(seen.ejections >= 9 && seen.readmissions >= 8, "{seen:#?}");
+    assert_eq!(yard.driver.generation(), 1, "the points never moved");
+}
+
+#[tokio::test]
+async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest_stay() {
+    let yard = Yard::ready(Empty::Reject, rules()).await;
+    let (on_the_next, on_the_other) = (yard.reader_on(1), yard.reader_on(2));
+    let stage = &yard.stage;
+    stage.announce(0, "+selected-slave", 1, 0);
+    yard.holds(&[2]).await;
+    assert!(on_the_next.is_dismissed(), "about to be promoted: its readers leave at a boundary");
+    stage.promote(1);
+    (0..3).for_each(|sentinel| stage.switch(sentinel, 0, 1, 2));
+    stage.follow(2, 1);
+    yard.driver.leads_to(stage.addr(1)).await;
+    assert!(on_the_next.fence().has_fallen(), "a reader would be on a master");
+    // The old master says that it is one, for ten seconds in reality, and is listed as a replica all that time.
+    let calm = || yard.members().is_some_and(|members| members == [stage.addr(2)]);
+    stays(ms(400), "the other replica alone serves readers", calm).await;
+    assert!(!on_the_other.fence().has_fallen() && !on_the_other.is_dismissed());
+    stage.follow(0, 1);
+    yard.holds(&[0, 2]).await;
+}
+
+#[tokio::test]
+async fn without_a_replica_readers_are_turned_away_or_get_the_master_until_there_is_one() {
+    for empty in [Empty::Reject, Empty::Master] {
+        let yard = Yard::ready(empty, rules()).await;
+        for node in [1, 2] {
+            yard.stage.nodes[node].behave(Manner::Hangup);
+            yard.stage.nodes[node].cut();
+        }
+        yard.holds(&[]).await;
+        let instead =
+            tokio::time::timeout(Duration::from_secs(10), yard.way.wait_open()).await.expect("an answer at once");
+        assert_eq!(instead.as_ref().map(|it| it.addr()), (empty == Empty::Master).then(|| yard.stage.addr(0)));
+        yard.stage.nodes[1].behave(Manner::Proper);
+        yard.holds(&[1]).await;
+        if let Some(instead) = instead {
+            assert!(instead.is_dismissed() && !instead.fence().has_fallen(), "it leaves the master at a boundary");
+        }
+        assert_eq!(yard.way.open_target().expect("a replica").addr(), yard.stage.addr(1));
+    }
+}
+
+#[tokio::test]
+async fn before_the_first_look_readers_wait() {
+    let stage = Stage::new(3, 3).await;
+    stage.sentinels.iter().for_each(|it| it.behave(Manner::Hangup));
+    let yard = Yard::open(stage, Empty::Reject, rules());
+    let turned_away = tokio::time::timeout(ms(100), yard.way.wait_open()).await;
+    assert!(turned_away.is_err() && yard.members().is_none(), "nothing is known, so nobody is turned away");
+    yard.stage.sentinels.iter().for_each(|it| it.behave(Manner::Proper));
+    yard.holds(&[1, 2]).await;
+    assert!(yard.way.open_target().is_some_and(|ride| ride.addr() != yard.stage.addr(0)));
+}
+
+#[tokio::test]
+async fn a_readers_hint_has_the_replicas_asked_again_and_nobody_else_suspected() {
+    // Nobody is asked by the clock.
+    let yard = Yard::ready(Empty::Reject, patient_rules()).await;
+    yard.stage.quiet().await;
+    let master = yard.stage.nodes[0].commands();
+    yard.stage.nodes[2].mind().pong = b"-MASTERDOWN Link with MASTER is down\r\n".to_vec();
+    yard.driver.handle.hint_by_a_reader();
+    yard.holds(&[1]).await;
+    assert_eq!(yard.stage.nodes[0].commands(), master, "the master is not asked for it");
+    assert_eq!(yard.driver.seen().state, "stable");
+}
