@@ -7,9 +7,12 @@
 //!
 //! Deliberately absent: bytes. Both scanners hand over whole frames.
 
+mod notices;
+
 use crate::class::{Class, Group};
 use crate::marks::{MOST_EXPECTED, Mark, Marks};
 use crate::memory::Memory;
+use crate::novel::Novel;
 use crate::recorder::{Answered, Recorder};
 use crate::reply::Replies;
 use crate::said::Said;
@@ -59,6 +62,7 @@ pub(crate) struct Book {
     last_answer: Option<(Class, Answer)>,
     recorder: Recorder,
     waiting: Waiting,
+    novel: Novel,
 }
 
 impl Book {
@@ -75,6 +79,7 @@ impl Book {
             last_answer: None,
             recorder: Recorder::default(),
             waiting: Waiting::Never,
+            novel: Novel::default(),
         }
     }
 
@@ -127,6 +132,7 @@ impl Book {
         if class == Class::Wait {
             self.waiting = self.waiting.asked();
         }
+        self.novel.asked(class);
         if !matches!(class, Class::Ordinary | Class::Shutdown) {
             self.mark(class, args, most_marks)?;
         }
@@ -263,10 +269,11 @@ impl Book {
         self.marks.pop();
         self.answered();
         self.last_answer = Some((class, answer));
+        self.novel.answered(class);
         self.recorder.answered(Answered { class, answer, top: frame.top(), line: frame.line() });
         match answer {
             Answer::Done => self.took_effect(class, frame.top()),
-            Answer::Queued if takes_effect_unseen(class) => Err(Lost),
+            Answer::Queued if class.takes_effect_unseen() => Err(Lost),
             Answer::Queued => Ok(()),
             Answer::Error => {
                 // `-EXECABORT`, and every other refusal within a transaction, ends it.
@@ -295,7 +302,11 @@ impl Book {
             Class::TrackingOff => self.kept.tracking = false,
             // The answer is a map in RESP3 only.
             Class::Hello => self.kept.resp3 = top == b'%',
-            Class::Reset => (self.kept, self.subscriptions) = (Kept::default(), Subscriptions::default()),
+            Class::Reset => {
+                (self.kept, self.subscriptions) = (Kept::default(), Subscriptions::default());
+                self.novel.reset();
+            }
+            Class::Lasting | Class::NoticesOn | Class::NoticesHere | Class::NoticesOff => self.novel.accepted(class),
             Class::Quit => self.life = Life::Ended,
             // The stream that follows is no sequence of replies. And a subscription is answered by confirmations only.
             Class::Monitor => return Err(Lost),
@@ -334,7 +345,7 @@ impl Book {
 
     fn is_pinned(&self) -> bool {
         let Kept { watching, asking, tracking, transaction: _, resp3: _ } = self.kept;
-        watching || asking || tracking || self.silence.is_unsure() || self.silence.is_kept()
+        watching || asking || tracking || self.novel.is_lasting() || !self.silence.is_over()
     }
 
     /// Whether all subscriptions are known by name, and nothing else pins the session.
@@ -364,6 +375,7 @@ impl Book {
         self.life = Life::Opaque;
         self.marks.clear();
         self.recorder.clear();
+        self.novel = Novel::default();
     }
 
     pub(crate) fn recorder(&mut self) -> &mut Recorder {
@@ -376,20 +388,13 @@ impl Book {
         if self.waiting == Waiting::Stays { None } else { self.recorder.memory() }
     }
 
-    /// Notes that the session has been on another connection before.
-    pub(crate) fn was_carried(&mut self) {
+    /// Notes that the session has been on another connection before, where it was that of `before`.
+    pub(crate) fn was_carried(&mut self, before: &Self) {
         self.waiting = Waiting::Carried;
+        self.novel.take_over(before.novel.agreed());
     }
 
     pub(crate) fn is_forfeit(&self) -> bool {
         self.waiting == Waiting::Forfeit
     }
-}
-
-/// Whether a request that is queued would change, within the answer to `EXEC`, how the answers after it have to be read.
-fn takes_effect_unseen(class: Class) -> bool {
-    matches!(
-        class,
-        Class::Hello | Class::Monitor | Class::TrackingOn | Class::TrackingOff | Class::ReplyOn | Class::Reset
-    ) || class.group() == Group::Subscribing
 }

@@ -80,6 +80,14 @@ pub enum Class {
     Reset,
     /// `SHUTDOWN`: on success the server closes without a reply.
     Shutdown,
+    /// `CLIENT MAINT_NOTIFICATIONS ON`: the client understands pushes about maintenance, and wants to be told where to go.
+    NoticesOn,
+    /// The same with `moving-endpoint-type none`: told to move, it comes back to the address that it has.
+    NoticesHere,
+    /// `CLIENT MAINT_NOTIFICATIONS OFF`.
+    NoticesOff,
+    /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, and not even `RESET` takes it back.
+    Lasting,
 }
 
 /// What a [`Class`] means for moving the session to another upstream connection.
@@ -126,7 +134,11 @@ impl Class {
             | Self::Asking
             | Self::ReplyOn
             | Self::ReplyOff
-            | Self::ReplySkip => Group::Pinning,
+            | Self::ReplySkip
+            | Self::NoticesOn
+            | Self::NoticesHere
+            | Self::NoticesOff
+            | Self::Lasting => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
             | Self::Unsubscribe
@@ -140,5 +152,26 @@ impl Class {
             Self::Quit | Self::Shutdown => Group::Ending,
             Self::Reset => Group::Reset,
         }
+    }
+
+    /// Whether it is the handshake about pushes that tell of maintenance.
+    pub(crate) const fn is_about_notices(self) -> bool {
+        matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
+    }
+
+    /// Whether a request that is queued would change, within the answer to `EXEC`, how the answers after it have to be read, or
+    /// what the server keeps for the connection for good.
+    pub(crate) const fn takes_effect_unseen(self) -> bool {
+        matches!(
+            self,
+            Self::Hello
+                | Self::Monitor
+                | Self::TrackingOn
+                | Self::TrackingOff
+                | Self::ReplyOn
+                | Self::Reset
+                | Self::Lasting
+        ) || matches!(self.group(), Group::Subscribing)
+            || self.is_about_notices()
     }
 }

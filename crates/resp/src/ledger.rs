@@ -10,6 +10,7 @@ use crate::book::{Book, Lost};
 use crate::class::Class;
 use crate::limits::{Bounds, Limits};
 use crate::memory::Memory;
+use crate::novel::Notices;
 use crate::recorder::may_be_copied;
 use crate::reply::{Heard, Replies};
 use crate::request::{Asked, Requests};
@@ -165,8 +166,33 @@ impl Ledger {
         self.book.is_opaque()
     }
 
-    pub(crate) fn was_carried(&mut self) {
-        self.book.was_carried();
+    pub(crate) fn was_carried(&mut self, before: &Self) {
+        self.book.was_carried(&before.book);
+    }
+
+    /// Whether `CLIENT MAINT_NOTIFICATIONS` was sent and not answered yet.
+    #[inline]
+    #[must_use]
+    pub fn awaits_notices(&self) -> bool {
+        self.book.awaits_notices()
+    }
+
+    /// Whether the next frame from the server answers it, unless that is a push: only at a boundary between two replies.
+    #[must_use]
+    pub fn next_is_about_notices(&self) -> bool {
+        self.book.next_is_about_notices() && self.replies.at_boundary()
+    }
+
+    /// What the client agreed to be sent about maintenance. Nothing unless the session speaks RESP3 now, which has pushes.
+    #[must_use]
+    pub fn notices(&self) -> Notices {
+        self.book.notices()
+    }
+
+    /// Agrees to the handshake in the server's place, right after the server refused it. Whether that is possible: not in RESP2,
+    /// and not in a transaction, which the refusal has spoiled.
+    pub fn agree_to_notices(&mut self) -> bool {
+        self.book.agree()
     }
 
     /// The same limits, for a ledger that continues this one.

@@ -25,6 +25,7 @@ mod marks;
 mod memory;
 mod names;
 mod naming;
+mod novel;
 mod number;
 mod recorder;
 mod refusal;
@@ -49,6 +50,8 @@ mod memory_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod notices_tests;
+#[cfg(test)]
 mod reply_tests;
 #[cfg(test)]
 mod request_tests;
@@ -63,6 +66,7 @@ pub use class::{Class, Group};
 pub use frames::{Frames, NotResp};
 pub use ledger::Ledger;
 pub use limits::Limits;
+pub use novel::Notices;
 pub use refusal::Refusals;
 pub use replay::{Refused, Replay};
 pub use standing::{Answer, Counts, Direction, Hint, Standing};

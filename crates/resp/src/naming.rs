@@ -2,6 +2,9 @@
 //!
 //! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and three of their subcommands a
 //! third. Most names are dismissed by their length and first letter.
+//!
+//! Two subcommands of `CLIENT` are longer than any word that is kept while it arrives. They are told by their length alone, which
+//! no other has: whoever sends another word of that length gets an error from the server, and an error changes nothing.
 
 use crate::class::Class;
 
@@ -21,12 +24,34 @@ pub(crate) enum Prefix {
     Client,
     ClientReply,
     ClientTracking,
+    /// `CLIENT MAINT_NOTIFICATIONS`.
+    Notices,
+    /// The same with `ON`.
+    NoticesOn,
+    /// The same with the name of an option, of which there is one: `moving-endpoint-type`.
+    NoticesType,
+    Cluster,
     Script,
     ScriptDebug,
 }
 
+/// The length of `IMPORT-SOURCE`.
+const LASTING: usize = 13;
+
+/// The length of `MAINT_NOTIFICATIONS`.
+const NOTICES: usize = 19;
+
 impl Naming {
     pub(crate) const START: Self = Self::After(Prefix::Nothing);
+
+    /// The same with one more word that is too long to have been kept.
+    #[cold]
+    pub(crate) fn with_long(self, len: usize) -> Self {
+        match self {
+            Self::After(Prefix::Client) => client_by_length(len),
+            naming => naming.with(b""),
+        }
+    }
 
     /// The same with one more word; an empty word stands for one that is too long to be known.
     #[inline]
@@ -42,6 +67,7 @@ impl Naming {
     pub(crate) fn class(self) -> Class {
         match self {
             Self::Known(class) => class,
+            Self::After(Prefix::NoticesOn | Prefix::NoticesType) => Class::NoticesOn,
             Self::After(_) => Class::Ordinary,
         }
     }
@@ -65,7 +91,7 @@ fn first(word: &[u8]) -> Naming {
         (4, b'a' | b'e' | b'q' | b's' | b'w')
         | (5, b'b' | b'h' | b'm' | b'p' | b'r' | b'w' | b'x')
         | (6, b'a' | b'b' | b'c' | b's')
-        | (7, b'd' | b'm' | b'u' | b'w')
+        | (7, b'c' | b'd' | b'm' | b'u' | b'w')
         | (8, b'b' | b'r' | b's')
         | (9, b'r' | b's')
         | (10, b'b' | b'p' | b's' | b'x')
@@ -81,6 +107,9 @@ fn first_known(word: &[u8]) -> Naming {
     }
     if is(word, b"SCRIPT") {
         return Naming::After(Prefix::Script);
+    }
+    if is(word, b"CLUSTER") {
+        return Naming::After(Prefix::Cluster);
     }
     one_of(word, FIRST)
 }
@@ -129,9 +158,19 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"SETNAME", Class::SetName),
     (b"NO-EVICT", Class::NoEvict),
     (b"NO-TOUCH", Class::NoTouch),
+    (b"CAPA", Class::Lasting),
 ];
 
 const REPLY: &[(&[u8], Class)] = &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
+
+/// A subcommand of `CLIENT` that is known by its length.
+fn client_by_length(len: usize) -> Naming {
+    match len {
+        LASTING => Naming::Known(Class::Lasting),
+        NOTICES => Naming::After(Prefix::Notices),
+        _ => Naming::Known(Class::Ordinary),
+    }
+}
 
 #[cold]
 fn further(prefix: Prefix, word: &[u8]) -> Naming {
@@ -139,7 +178,17 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::Nothing => first(word),
         Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
         Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
+        Prefix::Client if word.len() >= LASTING => client_by_length(word.len()),
         Prefix::Client => one_of(word, CLIENT),
+        Prefix::Notices if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
+        Prefix::Notices if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
+        Prefix::Notices => Naming::Known(Class::Ordinary),
+        Prefix::NoticesOn => Naming::After(Prefix::NoticesType),
+        Prefix::NoticesType if is(word, b"none") => Naming::Known(Class::NoticesHere),
+        Prefix::NoticesType => Naming::Known(Class::NoticesOn),
+        // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
+        Prefix::Cluster if is(word, b"SYNCSLOTS") => Naming::Known(Class::Replication),
+        Prefix::Cluster => Naming::Known(Class::Ordinary),
         Prefix::ClientReply => one_of(word, REPLY),
         Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
         Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
@@ -182,6 +231,29 @@ mod tests {
         assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"no"]), Class::Ordinary);
         assert_eq!(class(&[b"SCRIPT", b"LOAD", b"YES"]), Class::Ordinary);
         assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
+        assert_eq!(class(&[b"CLUSTER", b"syncslots", b"CAPA"]), Class::Replication);
+        assert_eq!(class(&[b"CLUSTER", b"SLOTS"]), Class::Ordinary);
+    }
+
+    #[test]
+    fn the_handshake_about_maintenance_is_known_in_all_its_forms() {
+        let notices: &[&[u8]] = &[b"CLIENT", b"maint_notifications"];
+        let with = |more: &[&[u8]]| class(&[notices, more].concat());
+        assert_eq!(with(&[b"on"]), Class::NoticesOn);
+        assert_eq!(with(&[b"ON", b"moving-endpoint-type"]), Class::NoticesOn);
+        for kind in [&b"internal-ip"[..], b"internal-fqdn", b"external-ip", b"external-fqdn"] {
+            assert_eq!(with(&[b"ON", b"moving-endpoint-type", kind]), Class::NoticesOn);
+        }
+        assert_eq!(with(&[b"ON", b"moving-endpoint-type", b"None"]), Class::NoticesHere);
+        assert_eq!(with(&[b"off"]), Class::NoticesOff);
+        assert_eq!((with(&[]), with(&[b"MAYBE"])), (Class::Ordinary, Class::Ordinary));
+    }
+
+    #[test]
+    fn what_stays_for_the_whole_life_of_a_connection_is_known() {
+        assert_eq!(class(&[b"CLIENT", b"capa", b"redirect"]), Class::Lasting);
+        assert_eq!(class(&[b"CLIENT", b"import-source", b"ON"]), Class::Lasting);
+        assert_eq!(class(&[b"CLIENT", b"TRACKINGINFO"]), Class::Ordinary);
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Replay {
         if self.ledger.owed() > 0 || self.ledger.is_opaque() || self.ledger.memory() != before.memory() {
             return Err(Refused::Odd);
         }
-        self.ledger.was_carried();
+        self.ledger.was_carried(before);
         // What was said here the client has not said.
         self.ledger.take_counts();
         Ok((self.ledger, self.messages.map(|it| it.kept).unwrap_or_default()))

@@ -223,7 +223,7 @@ impl Requests {
         self.state = State::Body;
         if let Naming::After(_) = self.naming {
             if len > LONGEST {
-                self.naming = self.naming.with(b"");
+                self.naming = self.naming.with_long(size(len));
             } else {
                 self.word.clear();
                 self.state = State::Word;

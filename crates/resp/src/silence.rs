@@ -51,6 +51,11 @@ impl Silence {
         self.unsure
     }
 
+    /// Whether every request gets a reply again, and what was silent has been executed.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.unsure && !self.is_kept()
+    }
+
     /// A request was answered, the one at `position`.
     pub(crate) fn heard(&mut self, position: u32) {
         if position.wrapping_sub(self.until) < MOST_OWED {

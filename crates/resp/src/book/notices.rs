@@ -1,0 +1,37 @@
+//! What the book says about the handshake that a client may have about maintenance.
+//!
+//! Deliberately absent: what is kept of it ([`novel`](crate::novel)), and the pushes.
+
+use super::Book;
+use crate::class::Class;
+use crate::novel::Notices;
+use crate::standing::Answer;
+
+impl Book {
+    /// Whether a handshake is unanswered.
+    #[inline]
+    pub(crate) fn awaits_notices(&self) -> bool {
+        self.novel.is_asked()
+    }
+
+    /// Whether the next reply answers one.
+    pub(crate) fn next_is_about_notices(&self) -> bool {
+        self.head().is_some_and(Class::is_about_notices)
+    }
+
+    /// What the client may be sent.
+    pub(crate) fn notices(&self) -> Notices {
+        if self.kept.resp3 { self.novel.agreed() } else { Notices::Off }
+    }
+
+    /// Agrees to the handshake that the server has just refused. Whether that is possible.
+    pub(crate) fn agree(&mut self) -> bool {
+        match self.last_answer {
+            Some((class, Answer::Error)) if class.is_about_notices() && self.kept.resp3 && !self.kept.transaction => {
+                self.novel.agree(class);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Newer commands that change what a connection is: the handshake about pushes that tell of maintenance, and what lasts as long
+//! as the connection does.
+//!
+//! `CLIENT MAINT_NOTIFICATIONS` is Redis Software's; the servers that Sentinel watches do not know it. So the agreement may be with
+//! whoever stands before the server, and then it is nothing that the server keeps: it goes along to the next one. If the server
+//! itself agreed, the session is pinned, as it is by what Valkey lets clients say about themselves for good.
+//!
+//! Deliberately absent: the pushes.
+
+use crate::class::Class;
+
+/// What a client has agreed to be sent about maintenance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Notices {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Pushes; one that tells it to move has to name an address.
+    On,
+    /// Pushes; told to move without an address, it connects again to the one that it has.
+    Here,
+}
+
+/// What is known of one session in this respect.
+#[derive(Debug, Default)]
+pub(crate) struct Novel {
+    /// Handshakes that were sent and not answered.
+    asked: u16,
+    agreed: Notices,
+    /// The server keeps something that it has to be asked for again, or cannot be.
+    lasting: bool,
+}
+
+impl Novel {
+    /// A request of that class gets a reply. There are fewer unanswered ones than [`Limits::marks`](crate::Limits::marks).
+    pub(crate) fn asked(&mut self, class: Class) {
+        if class.is_about_notices() {
+            self.asked = self.asked.saturating_add(1);
+        }
+    }
+
+    /// One was answered.
+    pub(crate) fn answered(&mut self, class: Class) {
+        if class.is_about_notices() {
+            self.asked = self.asked.saturating_sub(1);
+        }
+    }
+
+    /// Whether one is still to be answered.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked > 0
+    }
+
+    /// The server accepted it.
+    pub(crate) fn accepted(&mut self, class: Class) {
+        self.lasting = true;
+        self.agree(class);
+    }
+
+    /// Somebody accepted it.
+    pub(crate) fn agree(&mut self, class: Class) {
+        match class {
+            Class::NoticesOn => self.agreed = Notices::On,
+            Class::NoticesHere => self.agreed = Notices::Here,
+            Class::NoticesOff => self.agreed = Notices::Off,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn agreed(&self) -> Notices {
+        self.agreed
+    }
+
+    /// What was agreed on before the session was carried over.
+    pub(crate) fn take_over(&mut self, agreed: Notices) {
+        self.agreed = agreed;
+    }
+
+    /// `RESET` was answered with success.
+    pub(crate) fn reset(&mut self) {
+        self.agreed = Notices::Off;
+    }
+
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.lasting
+    }
+}
