@@ -116,7 +116,11 @@ impl Controller {
 
     fn step(&mut self, at: Instant, event: Event, log: &mut Log) {
         let before = self.plan.phase();
-        for action in self.plan.step(at, event) {
+        let actions = self.plan.step(at, event);
+        if let Some(deadline) = self.plan.deadline().filter(|_| self.plan.phase() == Phase::Draining) {
+            self.shared.cut_comes(deadline);
+        }
+        for action in actions {
             match action {
                 Action::BecomeUnready => self.shared.publish(Phase::Leaving),
                 Action::CloseListeners => self.shared.publish(Phase::Draining),

@@ -87,6 +87,8 @@ pub(crate) struct Shared {
     phase: AtomicU8,
     /// Nanoseconds since `origin` at which the first turn comes, or one of `NOBODY` and `EVERYBODY`.
     turns_from: AtomicU64,
+    /// Nanoseconds since `origin` at which those who have not left are cut; 0 before that is known.
+    cut_at: AtomicU64,
     counts: Apart<Counts>,
     orders: Mutex<Vec<(Instant, Order)>>,
     /// Rung when the controller has something to look at: an order, or a closed ticket or door while it waits for them.
@@ -105,6 +107,7 @@ impl Shared {
             settings: Mutex::new(None),
             phase: AtomicU8::new(Phase::Serving as u8),
             turns_from: AtomicU64::new(NOBODY),
+            cut_at: AtomicU64::new(0),
             counts: Apart::default(),
             orders: Mutex::new(Vec::new()),
             news: Notify::new(),
@@ -135,6 +138,19 @@ impl Shared {
         // Neither marker can be met: 0 is kept for everybody, and the other end is 584 years away.
         self.turns_from.store(self.stamp(from).max(1), Ordering::Release);
         self.ring();
+    }
+
+    /// Tells when those who have not left are cut.
+    pub(crate) fn cut_comes(&self, at: Instant) {
+        self.cut_at.store(self.stamp(at).max(1), Ordering::Relaxed);
+    }
+
+    /// How long it is until then.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        match self.cut_at.load(Ordering::Relaxed) {
+            0 => None,
+            at => Some(Duration::from_nanos(at.saturating_sub(self.stamp(now())))),
+        }
     }
 
     /// Makes it everybody's turn. The phase has been published before.

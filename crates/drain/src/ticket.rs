@@ -9,7 +9,7 @@
 //! way for a ticket to influence the plan other than by being closed.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::plan::{Order, Phase, Settings};
 use crate::shared::{Shared, Tally, now};
@@ -85,6 +85,12 @@ impl Drain {
     /// more time. The spread holds as it is once the first have been asked.
     pub fn configure(&self, settings: Settings) {
         self.shared.put_settings(settings);
+    }
+
+    /// How long it is until those who have not left are cut. `None` before they are asked to.
+    #[must_use]
+    pub fn time_left(&self) -> Option<Duration> {
+        self.shared.time_left()
     }
 
     /// How many sessions are open and how many ended in which way, since the start of the process.

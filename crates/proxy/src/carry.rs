@@ -10,16 +10,19 @@
 //!
 //! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their clients can decide.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use crate::line::Line;
 use drain::Ticket;
-use resp::Ledger;
+use resp::{Ledger, Notices};
 use route::{Generation, Ride, Target};
 
 use crate::close::Reason;
 use crate::end::End;
 use crate::hold::{self, Held};
+use crate::notice::{self, Notice, NoticeKind};
 use crate::resume::{self, Failed, Followed};
 use crate::service::{DialFailure, Hint};
 use crate::turns::Turn;
@@ -77,6 +80,7 @@ impl Passenger<'_> {
             if route.open_target().is_none() {
                 // A failover is under way: whatever ended the connection is part of it.
                 self.lost = None;
+                self.tell_of_the_failover(until).await?;
                 hold::wait(self.client, self.unsent, route, self.ticket, until).await?;
             }
             let turn = hold::turn(self.client, self.unsent, &self.seat.turns, self.ticket, until).await?;
@@ -130,9 +134,31 @@ impl Passenger<'_> {
                 // It does not answer, so it did not end this session on purpose.
                 self.lost = None;
                 self.note(target, failed);
+                self.tell_of_the_failover(until).await?;
                 Ok(None)
             }
         }
+    }
+
+    /// Tells the client, if it agreed to be told and was not yet. It has all its replies, so this is a place for it; that it is over
+    /// it hears where the session goes on.
+    async fn tell_of_the_failover(&mut self, until: Instant) -> Result<(), Reason> {
+        let options = self.seat.shared.service.options.now();
+        if self.ledger.is_told_of_failover() || self.ledger.notices() == Notices::Off || !options.maintenance_push {
+            return Ok(());
+        }
+        let seconds = notice::seconds(options.hold_timeout);
+        let push = Notice::FailingOver { number: notice::number(), seconds };
+        let push = push.encode();
+        // Its socket has room for so little, unless the client reads nothing: then nothing can be said to it at all.
+        let written = poll_fn(|cx| Poll::Ready(self.client.poll_write(cx, push.as_bytes()))).await;
+        let Poll::Ready(written) = written else { return Ok(()) };
+        let rest = written.map_err(|_| Reason::HoldAbandoned)?;
+        self.ledger.tell_of_failover(true);
+        self.seat.block.noticed(NoticeKind::FailingOver);
+        let rest = push.as_bytes().get(rest..).unwrap_or_default();
+        let said = tokio::time::timeout_at(until.into(), resume::write(self.client, rest)).await;
+        said.map_or(Err(Reason::HoldAbandoned), |said| said.map_err(|_| Reason::HoldAbandoned))
     }
 
     /// Tells what a failure says about the target.

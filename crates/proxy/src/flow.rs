@@ -130,6 +130,11 @@ impl Flow {
         self.kept.capacity()
     }
 
+    /// Writes what has come and could not be written. `None` if nothing is left of it.
+    pub(crate) fn empty(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
+        self.empty_pipe(cx, sink, valve).or_else(|| self.flush(cx, sink, valve))
+    }
+
     /// Moves bytes until one of the ends makes it wait.
     pub(crate) fn poll_move(
         &mut self,
@@ -140,10 +145,7 @@ impl Flow {
         (scratch, tell): (&mut [u8], Tell),
     ) -> Step {
         for _ in 0..ROUNDS {
-            if let Some(step) = self.empty_pipe(cx, sink, valve) {
-                return step;
-            }
-            if let Some(step) = self.flush(cx, sink, valve) {
+            if let Some(step) = self.empty(cx, sink, valve) {
                 return step;
             }
             if self.ended {

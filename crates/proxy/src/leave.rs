@@ -34,6 +34,8 @@ pub(crate) fn spread() -> Duration {
 pub(crate) enum Leaving {
     /// Not asked.
     No,
+    /// The client was told to move, and is expected to end its connection by itself.
+    Told,
     /// Goes behind the next reply.
     AfterReply,
     /// Goes when it happens to be quiet.
@@ -65,7 +67,7 @@ pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
         return false;
     }
     match (leaving, moment.standing) {
-        (Leaving::No, _) => false,
+        (Leaving::No | Leaving::Told, _) => false,
         (Leaving::AfterReply, Standing::Quiet | Standing::Ended) => {
             moment.heard && moment.requests_idle && moment.replied
         }
@@ -110,6 +112,7 @@ mod tests {
             };
             assert_eq!((now, later), expected, "{standing:?}");
             assert!(!may_leave(Leaving::No, moment(standing)));
+            assert!(!may_leave(Leaving::Told, moment(standing)));
         }
     }
 

@@ -44,6 +44,7 @@ mod leave;
 mod limits;
 mod line;
 mod listener;
+mod notice;
 mod options;
 mod pipe;
 mod pump;
@@ -83,6 +84,8 @@ mod flow_tests;
 #[cfg(test)]
 mod house_tests;
 #[cfg(test)]
+mod notices_tests;
+#[cfg(test)]
 mod points_tests;
 #[cfg(test)]
 mod pool_tests;
@@ -102,6 +105,7 @@ pub use heartbeat::Heartbeat;
 pub use latency::Distribution;
 pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};
+pub use notice::NoticeKind;
 pub use options::{Options, Sessions, Splice, Subscriptions};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
 pub use sockets::{Socket, Sockets};

@@ -1,6 +1,7 @@
 //! What an operator may set about the sessions of one service, with defaults that follow from how Redis clients behave.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What becomes of a session when its target is not the master any more.
@@ -79,6 +80,11 @@ pub struct Options {
     /// own rule of about a quarter of an hour. It also ends a peer that has not read anything for this long while
     /// bytes wait for it.
     pub user_timeout: Duration,
+    /// Whether clients that ask for it are sent pushes about maintenance, and their handshake is answered if the server does not
+    /// know it.
+    pub maintenance_push: bool,
+    /// Where a client that wants an address is told to move in a drain, as host:port; without it such a client is not told.
+    pub moving_to: Option<Arc<str>>,
     /// Whether bodies of large values go through a pipe of the kernel. Holds for connections opened after a change.
     pub splice: Splice,
 }
@@ -98,6 +104,8 @@ impl Default for Options {
             max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),
             user_timeout: Duration::from_secs(30),
+            maintenance_push: true,
+            moving_to: None,
             splice: Splice::Auto,
         }
     }

@@ -12,16 +12,18 @@
 //! Deliberately absent: moving a session to another target, which is [`carry`](crate::carry)'s.
 
 mod ending;
+mod notices;
+#[cfg(test)]
+mod notices_tests;
 mod start;
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use drain::{Phase, Ticket};
-use resp::{Ledger, Standing};
+use resp::Ledger;
 use route::Target;
 
 use crate::alarm::Alarm;
@@ -35,7 +37,6 @@ use crate::leave::{self, Leaving, Moment};
 use crate::options::Sessions;
 use crate::resume::Followed;
 use crate::scratch;
-use crate::service::Hint;
 use crate::silence::{Facts, Silence};
 use crate::valve::{Replies, Requests};
 use crate::watch::Bell;
@@ -71,6 +72,8 @@ pub(crate) struct Pump<'a, C, U> {
     waited: u16,
     silence: Silence,
     stopwatch: Stopwatch,
+    /// There while something of ours is to go between the replies.
+    aside: Option<Box<notices::Aside>>,
 }
 
 /// What is left when a pump has stopped.
@@ -136,6 +139,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             waited: 0,
             silence: Silence::default(),
             stopwatch: Stopwatch::default(),
+            aside: None,
         }
     }
 
@@ -184,9 +188,11 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             });
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.turn = None;
-                self.leaving = Leaving::AfterReply;
-                self.patience.set(leave::LISTEN, waker);
+                self.begin_to_leave(waker);
             }
+        }
+        if self.leaving == Leaving::Told && self.patience.is_due(waker) {
+            self.listen_for_a_reply(waker);
         }
         if self.leaving == Leaving::AfterReply && self.patience.is_due(waker) {
             self.leaving = Leaving::WhenQuiet;
@@ -195,6 +201,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.leaving == Leaving::WhenQuiet && self.patience.is_due(waker) {
             self.leaving = Leaving::AtBoundary;
         }
+        self.tell_of_the_gate();
         if let Some(reason) = self.patrol_the_gate(waker) {
             return Some(reason);
         }
@@ -297,11 +304,18 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, Tell::Yes))
     }
 
-    fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let before = self.replies.moved();
+    /// Moves replies as they come.
+    fn move_replies_along(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
         let mut valve =
             Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat, stopwatch: &mut self.stopwatch };
-        let step = self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell));
+        self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell))
+    }
+
+    fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
+        let before = self.replies.moved();
+        let apart = self.has_words();
+        let step =
+            if apart { self.move_replies_apart(cx, tell, scratch) } else { self.move_replies_along(cx, tell, scratch) };
         self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
         step
     }
@@ -328,37 +342,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         } else if self.replies.has_ended() {
             self.first = Some(Side::Upstream);
             self.tell_of_the_end();
-        }
-    }
-
-    /// The target ended it, and not because it was told to.
-    fn tell_of_the_end(&self) {
-        if self.ledger.standing() != Standing::Ended {
-            self.seat.block.hints.one();
-            self.seat.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
-        }
-    }
-
-    /// The reason behind a failed step, if one failed.
-    fn failure(&mut self, requests: Step, replies: Step) -> Option<Reason> {
-        let (side, error) = match (requests, replies) {
-            (Step::SourceFailed(error), _) | (_, Step::SinkFailed(error)) => (Side::Client, error),
-            (Step::SinkFailed(error), _) | (_, Step::SourceFailed(error)) => (Side::Upstream, error),
-            _ => return None,
-        };
-        Some(self.failed(side, &error))
-    }
-
-    fn failed(&mut self, side: Side, error: &io::Error) -> Reason {
-        match (side, self.first) {
-            // Whoever has ended may well refuse what still comes: that is the end of it and not another fault.
-            (Side::Client, Some(Side::Client)) => Reason::ClientClosed,
-            (Side::Upstream, Some(Side::Upstream)) => Reason::UpstreamClosed,
-            (Side::Upstream, None) => {
-                self.tell_of_the_end();
-                Reason::from_error(side, error.kind())
-            }
-            _ => Reason::from_error(side, error.kind()),
         }
     }
 

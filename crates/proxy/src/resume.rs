@@ -110,7 +110,8 @@ async fn within(
     tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
 }
 
-async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Failed> {
+/// Writes all of it.
+pub(crate) async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Failed> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let written = poll_fn(|cx| upstream.poll_write(cx, rest)).await.map_err(broken)?;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::close::Reason;
 use crate::latency::{Commands, Distribution, Histogram};
 use crate::limits::Limit;
+use crate::notice::NoticeKind;
 use crate::service::DialFailure;
 
 /// A number with one writer.
@@ -59,6 +60,8 @@ pub(crate) struct Block {
     pub(crate) measured: Commands,
     pub(crate) dialled_in: Histogram,
     pub(crate) carried: Count,
+    pub(crate) agreements: Count,
+    pub(crate) notices: [Count; NoticeKind::ALL.len()],
 }
 
 #[cfg(test)]
@@ -75,6 +78,12 @@ impl Block {
 impl Block {
     pub(crate) fn close(&self, reason: Reason) {
         if let Some(count) = self.closed.get(reason as usize) {
+            count.one();
+        }
+    }
+
+    pub(crate) fn noticed(&self, kind: NoticeKind) {
+        if let Some(count) = self.notices.get(kind as usize) {
             count.one();
         }
     }
@@ -145,6 +154,10 @@ pub struct Snapshot {
     pub dial_time: Distribution,
     /// Times that a session was carried over to another connection.
     pub carried: u64,
+    /// Handshakes about maintenance that were answered in the server's place.
+    pub agreements: u64,
+    /// Pushes about maintenance, by [`NoticeKind`]'s number.
+    pub notices: [u64; NoticeKind::ALL.len()],
 }
 
 impl Snapshot {
@@ -192,6 +205,10 @@ impl Snapshot {
         self.command_time.add(&block.measured.took);
         self.dial_time.add(&block.dialled_in);
         self.carried += block.carried.get();
+        self.agreements += block.agreements.get();
+        for (sum, count) in self.notices.iter_mut().zip(&block.notices) {
+            *sum += count.get();
+        }
     }
 }
 

@@ -242,7 +242,7 @@ pub(crate) fn seat() -> (Points, Seat) {
         hints: Arc::new(NoHints),
     });
     let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
-    let shared = Arc::new(Shared { service, limits, held: Places::new(1) });
+    let shared = Arc::new(Shared { service, limits, held: Places::new(1), moving: std::sync::OnceLock::new() });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
     let (drain, _controller) = drain::new(Settings::default());
     (points, Seat { shared, block, drain, news: tokio::sync::Notify::new(), turns: crate::turns::Turns::default() })

@@ -100,13 +100,10 @@ pub(crate) struct Replies<'a> {
     pub(crate) stopwatch: &'a mut Stopwatch,
 }
 
-impl Valve for Replies<'_> {
-    fn leave(&mut self, _waiting: &[u8]) -> Leave {
-        Leave::Free
-    }
-
-    fn came(&mut self, bytes: &[u8]) {
-        self.ledger.reply(bytes);
+impl Replies<'_> {
+    /// Passes on what the ledger has learnt from what came.
+    #[inline]
+    pub(crate) fn note(&mut self) {
         while let Some(hint) = self.ledger.take_hint() {
             self.seat.block.hints.one();
             self.seat.shared.service.hints.hint(self.target, Hint::Replied(hint));
@@ -115,6 +112,17 @@ impl Valve for Replies<'_> {
         self.seat.block.commands.add(counts.requests.into());
         self.seat.block.replies.add(counts.replies.into());
         self.stopwatch.replied(counts.replies, &self.seat.block.measured);
+    }
+}
+
+impl Valve for Replies<'_> {
+    fn leave(&mut self, _waiting: &[u8]) -> Leave {
+        Leave::Free
+    }
+
+    fn came(&mut self, bytes: &[u8]) {
+        self.ledger.reply(bytes);
+        self.note();
     }
 
     fn went(&mut self, bytes: &[u8], _measured: bool) {

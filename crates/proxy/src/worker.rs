@@ -11,7 +11,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) service: Arc<Service>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) held: Arc<Places>,
+    /// The number of the one drain there can be, for the pushes that tell of it.
+    pub(crate) moving: OnceLock<u64>,
 }
 
 /// The workers at work.
@@ -123,7 +125,7 @@ impl Running {
             let (most, per_source) = (options.max_connections, options.max_connections_per_source);
             let limits = Limits::new(most, per_source, Arc::clone(&total), scarcity.clone());
             let held = Places::new(options.max_held);
-            Arc::new(Shared { service, limits, held })
+            Arc::new(Shared { service, limits, held, moving: OnceLock::new() })
         };
         let shared: Vec<Arc<Shared>> = services.into_iter().map(shared).collect();
         let (end, ended) = mpsc::channel(entrances.len().max(1));

@@ -391,7 +391,7 @@ impl Book {
     /// Notes that the session has been on another connection before, where it was that of `before`.
     pub(crate) fn was_carried(&mut self, before: &Self) {
         self.waiting = Waiting::Carried;
-        self.novel.take_over(before.novel.agreed());
+        self.novel.take_over(&before.novel);
     }
 
     pub(crate) fn is_forfeit(&self) -> bool {

@@ -189,6 +189,17 @@ impl Ledger {
         self.book.notices()
     }
 
+    /// Whether the client was last told that a failover is under way. Goes along when the session is carried over.
+    #[must_use]
+    pub fn is_told_of_failover(&self) -> bool {
+        self.book.is_told()
+    }
+
+    /// Notes what the client was last told of failovers.
+    pub fn tell_of_failover(&mut self, under_way: bool) {
+        self.book.tell(under_way);
+    }
+
     /// Agrees to the handshake in the server's place, right after the server refused it. Whether that is possible: not in RESP2,
     /// and not in a transaction, which the refusal has spoiled.
     pub fn agree_to_notices(&mut self) -> bool {

@@ -3,7 +3,8 @@
 //!
 //! `CLIENT MAINT_NOTIFICATIONS` is Redis Software's; the servers that Sentinel watches do not know it. So the agreement may be with
 //! whoever stands before the server, and then it is nothing that the server keeps: it goes along to the next one. If the server
-//! itself agreed, the session is pinned, as it is by what Valkey lets clients say about themselves for good.
+//! itself agreed, the session is pinned, as it is by what Valkey lets clients say about themselves for good. What the client was
+//! told last is kept here too, because it goes the same way.
 //!
 //! Deliberately absent: the pushes.
 
@@ -27,6 +28,8 @@ pub(crate) struct Novel {
     /// Handshakes that were sent and not answered.
     asked: u16,
     agreed: Notices,
+    /// The client was told of a failover, and not yet of its end.
+    told: bool,
     /// The server keeps something that it has to be asked for again, or cannot be.
     lasting: bool,
 }
@@ -72,9 +75,17 @@ impl Novel {
         self.agreed
     }
 
-    /// What was agreed on before the session was carried over.
-    pub(crate) fn take_over(&mut self, agreed: Notices) {
-        self.agreed = agreed;
+    pub(crate) fn is_told(&self) -> bool {
+        self.told
+    }
+
+    pub(crate) fn tell(&mut self, told: bool) {
+        self.told = told;
+    }
+
+    /// The session was carried over: what was agreed on and what was told before is so still.
+    pub(crate) fn take_over(&mut self, before: &Self) {
+        (self.agreed, self.told) = (before.agreed, before.told);
     }
 
     /// `RESET` was answered with success.

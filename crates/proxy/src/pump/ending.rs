@@ -1,7 +1,8 @@
-//! What follows the end of a pump: nothing, answers to requests that were never forwarded, or another target.
+//! Why a pump ends, and what follows: nothing, answers to requests that were never forwarded, or another target.
 //!
 //! Deliberately absent: doing it.
 
+use std::io;
 use std::time::Duration;
 
 use resp::Standing;
@@ -10,7 +11,9 @@ use super::{After, Pump, Stopped};
 use crate::carry::Luggage;
 use crate::close::{Reason, Side};
 use crate::end::End;
+use crate::flow::Step;
 use crate::hold::PATROL;
+use crate::service::Hint;
 
 impl<C: End, U: End> Pump<'_, C, U> {
     /// Whether nobody needs to notice if the session went on over another connection.
@@ -37,6 +40,37 @@ impl<C: End, U: End> Pump<'_, C, U> {
         waited >= self.seat.shared.service.options.now().hold_timeout
     }
 
+    /// The target ended it, and not because it was told to.
+    pub(super) fn tell_of_the_end(&self) {
+        if self.ledger.standing() != Standing::Ended {
+            self.seat.block.hints.one();
+            self.seat.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
+        }
+    }
+
+    /// The reason behind a failed step, if one failed.
+    pub(super) fn failure(&mut self, requests: Step, replies: Step) -> Option<Reason> {
+        let (side, error) = match (requests, replies) {
+            (Step::SourceFailed(error), _) | (_, Step::SinkFailed(error)) => (Side::Client, error),
+            (Step::SinkFailed(error), _) | (_, Step::SourceFailed(error)) => (Side::Upstream, error),
+            _ => return None,
+        };
+        Some(self.failed(side, &error))
+    }
+
+    fn failed(&mut self, side: Side, error: &io::Error) -> Reason {
+        match (side, self.first) {
+            // Whoever has ended may well refuse what still comes: that is the end of it and not another fault.
+            (Side::Client, Some(Side::Client)) => Reason::ClientClosed,
+            (Side::Upstream, Some(Side::Upstream)) => Reason::UpstreamClosed,
+            (Side::Upstream, None) => {
+                self.tell_of_the_end();
+                Reason::from_error(side, error.kind())
+            }
+            _ => Reason::from_error(side, error.kind()),
+        }
+    }
+
     /// Takes the pump apart.
     pub(super) fn stop(&mut self, reason: Reason) -> Stopped {
         let lost = match reason {
@@ -56,7 +90,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         };
         Stopped {
             reason,
-            undelivered: self.replies.take_kept(),
+            undelivered: self.undelivered(),
             after: after.map(Box::new),
             bytes: (self.requests.moved(), self.replies.moved()),
         }

@@ -34,4 +34,12 @@ impl Book {
             _ => false,
         }
     }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.novel.is_told()
+    }
+
+    pub(crate) fn tell(&mut self, told: bool) {
+        self.novel.tell(told);
+    }
 }
