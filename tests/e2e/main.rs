@@ -45,6 +45,7 @@ mod faults_peers;
 mod import;
 mod isolation;
 mod liveness;
+mod maintenance;
 mod reload;
 mod replicas;
 mod restart;

@@ -105,6 +105,11 @@ pub const CATALOGUE: &[(&str, &str)] = &[
         "pointsman_sessions_carried_total",
         "Times a session was carried over to another connection, unnoticed by its client.",
     ),
+    (
+        "pointsman_maintenance_handshakes_total",
+        "Times a client asked to be told of maintenance and was answered in the master's place.",
+    ),
+    ("pointsman_maintenance_pushes_total", "Pushes that told a client of maintenance, by kind."),
     ("pointsman_hints_total", "Times a session saw something that made discovery look again."),
 ];
 

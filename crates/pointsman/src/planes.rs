@@ -55,7 +55,8 @@ pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, Strin
     let planes = of(config).into_iter().enumerate();
     let settled = planes.filter_map(|(number, plane)| {
         let (service, limit) = (config.services.get(plane.service)?, limits.get(plane.service)?);
-        Some((number, plane.name, options(service, *limit)))
+        let options = options(service, *limit);
+        Some((number, plane.name, if plane.reads { options_of_readers(options) } else { options }))
     });
     settled.collect()
 }
@@ -90,7 +91,7 @@ impl Layout {
                 for_readers.push(proxy::Service {
                     name: format!("{}{READERS}", service.name).into(),
                     route: pool.into(),
-                    options: options(service, *limit).into(),
+                    options: options_of_readers(options(service, *limit)).into(),
                     hints: Arc::new(ReadersEar(Arc::clone(&ear))),
                 });
                 Replicas { rules: rules(service), writer }
@@ -159,6 +160,8 @@ pub(crate) fn options(service: &Service, max_connections: usize) -> Options {
             Subscriptions::Close => proxy::Subscriptions::Close,
             Subscriptions::Replay => proxy::Subscriptions::Replay,
         },
+        maintenance_push: service.maintenance_push,
+        moving_to: service.moving_to.as_deref().map(Arc::from),
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,
         splice: match service.splice {
@@ -170,6 +173,11 @@ pub(crate) fn options(service: &Service, max_connections: usize) -> Options {
         max_connections,
         max_connections_per_source: service.max_connections_per_source,
     }
+}
+
+/// The address that writers are told to move to is not the readers'.
+fn options_of_readers(options: Options) -> Options {
+    Options { moving_to: None, ..options }
 }
 
 fn empty(service: &Service) -> Empty {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use drain::{Drain, Phase};
 use probe::{Format, Reporter, Verdict};
-use proxy::{DialFailure, Distribution, Limit, Reason, Scarcity, Snapshot};
+use proxy::{DialFailure, Distribution, Limit, NoticeKind, Reason, Scarcity, Snapshot};
 
 use crate::health::{self, Full, Loop};
 use crate::histogram;
@@ -199,6 +199,7 @@ fn traffic_metrics(metrics: &Metrics, of: &[Pair<'_>], limit: usize, traffic: &S
         ("pointsman_commands_total", traffic.commands),
         ("pointsman_dials_total", traffic.dials),
         ("pointsman_sessions_carried_total", traffic.carried),
+        ("pointsman_maintenance_handshakes_total", traffic.agreements),
         ("pointsman_hints_total", traffic.hints),
     ] {
         metrics.counter(name, of, value);
@@ -211,6 +212,9 @@ fn traffic_metrics(metrics: &Metrics, of: &[Pair<'_>], limit: usize, traffic: &S
     }
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
         metrics.counter("pointsman_client_bytes_total", &and("direction", direction), bytes);
+    }
+    for (kind, count) in NoticeKind::ALL.into_iter().zip(traffic.notices) {
+        metrics.counter("pointsman_maintenance_pushes_total", &and("kind", kind.label()), count);
     }
     for (reason, count) in Reason::ALL.iter().zip(traffic.closed) {
         metrics.counter("pointsman_sessions_closed_total", &and("reason", reason.label()), count);

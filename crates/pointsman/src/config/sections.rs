@@ -65,6 +65,19 @@ section! {
         /// keeps none, and nobody tells the client. A session with more names than 512 KiB, or that comes when all sessions remember
         /// 32 MiB of them, is closed. Holds for sessions that begin after a change.
         subscriptions: Subscriptions = Kind::Choice(Subscriptions::NAMES), Some("close"), Live;
+        /// Whether clients that ask for it are told of failovers and drains (CLIENT MAINT_NOTIFICATIONS, "smart client handoffs").
+        ///
+        /// Recent client libraries ask for it by themselves where they speak RESP3. They are told when a failover begins, so that they
+        /// wait for replies longer than usual, and when it is over; and in a drain to move to another connection, so that
+        /// theirs is closed by themselves and between two commands. The master need not know the command: its refusal is exchanged
+        /// for an OK.
+        maintenance_push: bool = Kind::Bool, Some("true"), Live;
+        /// Where clients are told to move in a drain, as host:port: the address at which they find this service.
+        ///
+        /// Only for those that want to be told an address, which is what client libraries ask for unless they are configured to
+        /// "none". Without this key such clients are not told to move, and are left at a command boundary like any other. The
+        /// name of the Kubernetes Service, or of the virtual address, is the right one; never that of a single process.
+        moving_to: Option<String> = Kind::Endpoint, None, Live;
         /// Closes a client that has sent nothing for this long; "0s" for never.
         ///
         /// Redis clients keep idle connections in pools, and blocked or subscribed ones are silent by nature, so this is off.

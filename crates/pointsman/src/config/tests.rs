@@ -310,11 +310,12 @@ fn the_name_of_a_file_cannot_break_out_of_its_comment() {
 }
 
 /// Faults that do not touch each other: each a section's line, and the key it has to be reported under.
-const FAULTS: [(&str, &str, &str); 14] = [
+const FAULTS: [(&str, &str, &str); 15] = [
     ("service", "connect_timeout = 5", "service.connect_timeout"),
     ("service", "hold_timeout = \"soon\"", "service.hold_timeout"),
     ("service", "listen = [\"nowhere\"]", "service.listen"),
     ("service", "verify = \"rolle\"", "service.verify"),
+    ("service", "moving_to = \"redis:0\"", "service.moving_to"),
     ("service", "colour = 1", "service.colour"),
     ("service", "half_close_timeout = \"2m\"", "service.half_close_timeout"),
     ("service.auth", "username = \"u\"", "service.auth.username"),
@@ -376,6 +377,7 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         Kind::Bool => Some(yes.to_string()),
         Kind::Count(least, most) => Some(usize::from(number).clamp(least, most).to_string()),
         Kind::MasterName => Some(format!("m-{number}")),
+        Kind::Endpoint => Some(format!("h{number}:{}", number.max(1))),
         Kind::Text => Some(format!("ü\"{number}\\'#")),
         Kind::Choice(names) => Some(names[usize::from(number) % names.len()].to_owned()),
         Kind::Listen => Some(format!("127.0.0.1:{number},[::1]:{number}")),

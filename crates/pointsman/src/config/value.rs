@@ -55,6 +55,8 @@ pub enum Kind {
     Listen,
     /// Hosts with ports.
     Endpoints,
+    /// A host with a port where clients find Redis.
+    Endpoint,
     /// Announced endpoints and what to dial instead.
     AddressMap,
     /// A password.
@@ -107,6 +109,7 @@ impl Kind {
                 Err(Problem::new("it is empty", "give a value or leave it out"))
             }
             Self::Text | Self::Path => Ok(Value::Text(text.to_owned())),
+            Self::Endpoint => Endpoint::parse(text, REDIS_PORT).map(|one| Value::Text(one.to_string())),
             Self::EnvName => parse_env_name(text),
             Self::Choice(names) => parse_choice(text, names),
             Self::Listen => elements(text).map(parse_listen).collect::<Result<_, _>>().map(Value::Listen),
@@ -127,7 +130,7 @@ impl Kind {
             Self::Duration | Self::DurationOrOff => "a duration such as \"5s\"",
             Self::Bool => "true or false",
             Self::Count(..) => "a whole number",
-            Self::MasterName | Self::Text | Self::Path | Self::EnvName | Self::Choice(_) => "a string",
+            Self::MasterName | Self::Text | Self::Path | Self::Endpoint | Self::EnvName | Self::Choice(_) => "a string",
             Self::Secret => "a string (a password is quoted even if it is a number)",
             Self::Listen => "a list of addresses such as [\"0.0.0.0:6379\"]",
             Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
