@@ -55,8 +55,8 @@ pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, Strin
     let planes = of(config).into_iter().enumerate();
     let settled = planes.filter_map(|(number, plane)| {
         let (service, limit) = (config.services.get(plane.service)?, limits.get(plane.service)?);
-        let options = options(service, *limit);
-        Some((number, plane.name, if plane.reads { options_of_readers(options) } else { options }))
+        let settle = if plane.reads { options_of_readers } else { options };
+        Some((number, plane.name, settle(service, *limit)))
     });
     settled.collect()
 }
@@ -91,7 +91,7 @@ impl Layout {
                 for_readers.push(proxy::Service {
                     name: format!("{}{READERS}", service.name).into(),
                     route: pool.into(),
-                    options: options_of_readers(options(service, *limit)).into(),
+                    options: options_of_readers(service, *limit).into(),
                     hints: Arc::new(ReadersEar(Arc::clone(&ear))),
                 });
                 Replicas { rules: rules(service), writer }
@@ -176,8 +176,8 @@ pub(crate) fn options(service: &Service, max_connections: usize) -> Options {
 }
 
 /// The address that writers are told to move to is not the readers'.
-fn options_of_readers(options: Options) -> Options {
-    Options { moving_to: None, ..options }
+fn options_of_readers(service: &Service, max_connections: usize) -> Options {
+    Options { moving_to: None, ..options(service, max_connections) }
 }
 
 fn empty(service: &Service) -> Empty {

@@ -78,6 +78,7 @@ impl Notice {
 
 /// A number for an event. Clients take two pushes of one number for one event, and one with a lower number for an old one, also if
 /// another proxy sends it; so it is the time of the day in milliseconds, which is used for nothing else.
+#[allow(clippy::disallowed_methods, reason = "two processes have no other clock in common, and nothing is timed by it")]
 pub(crate) fn number() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(time.as_millis()).unwrap_or(0)
