@@ -6,7 +6,6 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::redis_ha;
 use super::tools::{Tools, root, run};
 
 /// Minor versions of Kubernetes that are supported; the schemas of all of them are there.
@@ -37,6 +36,11 @@ pub(super) fn template(tools: &Tools, values: &str, more: &[&str]) -> Result<Str
 
 pub(super) fn objects(tools: &Tools, example: &Path) -> Result<Vec<Value>, String> {
     tools.documents(&template(tools, &example.to_string_lossy(), &[])?)
+}
+
+/// The values of an example.
+pub(super) fn example(name: &str) -> PathBuf {
+    root().join("deploy/helm/pointsman/examples").join(format!("{name}.yaml"))
 }
 
 pub(super) fn lint(tools: &Tools) -> Result<String, String> {
@@ -86,29 +90,17 @@ const REFUSED: &[(&str, &str)] = &[
     ("masters[0].port=0", "port"),
     ("service.publishNotReadyAddresses=true", "publishNotReadyAddresses"),
 ];
-/// The same for the values of the redis-ha chart.
-const REFUSED_OF_REDIS_HA: &[(&str, &str)] = &[
-    ("customConfig=x", "pointsman import haproxy"),
-    ("extraConfig=x", "is for haproxy"),
-    ("tls.enabled=true", "not taken over"),
-    ("additionalPorts[0].name=x", "additionalPorts"),
-];
 
 pub(super) fn refusals(tools: &Tools) -> Result<String, String> {
-    let default = root().join("deploy/helm/pointsman/examples/default.yaml").to_string_lossy().into_owned();
-    let ours = REFUSED.iter().map(|(set, part)| ((*set).to_owned(), "compat.redisHa.enabled=false", *part));
-    let theirs = REFUSED_OF_REDIS_HA
-        .iter()
-        .map(|(set, part)| (format!("compat.redisHa.values.haproxy.{set}"), "compat.redisHa.enabled=true", *part));
-    let all: Vec<_> = ours.chain(theirs).collect();
-    for (set, mode, part) in &all {
-        match template(tools, &default, &["--set", set, "--set", mode]) {
+    let default = example("default").to_string_lossy().into_owned();
+    for (set, part) in REFUSED {
+        match template(tools, &default, &["--set", set]) {
             Ok(_) => return Err(format!("{set} was accepted")),
             Err(why) if why.contains(part) => {}
             Err(why) => return Err(format!("{set} was refused without a word on {part:?}: {why}")),
         }
     }
-    Ok(format!("{} values", all.len()))
+    Ok(format!("{} values", REFUSED.len()))
 }
 
 /// The configuration in every ConfigMap, with a password's file that exists, as pointsman itself reads it.
@@ -134,7 +126,7 @@ pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
 
 /// What the notes say of memory, from the limit and by hand.
 pub(super) fn notes(tools: &Tools) -> Result<String, String> {
-    let values = root().join("deploy/helm/pointsman/examples/default.yaml").to_string_lossy().into_owned();
+    let values = example("default").to_string_lossy().into_owned();
     let render = |set: &[&str]| {
         let chart = chart();
         let base =
@@ -163,9 +155,4 @@ pub(super) fn notes(tools: &Tools) -> Result<String, String> {
         }
     }
     Ok("connections, memory and grace".to_owned())
-}
-
-pub(super) fn redis_ha(tools: &Tools) -> Result<String, String> {
-    let example = root().join("deploy/helm/pointsman/examples/redis-ha.yaml");
-    redis_ha::compare(&objects(tools, &example)?)
 }

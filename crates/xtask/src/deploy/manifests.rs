@@ -1,8 +1,9 @@
-//! The plain manifest and the kustomize base: what the chart renders with its defaults, without the marks of helm. Written by `cargo
-//! xtask manifests`; `cargo xtask deploy-check` finds them out of step.
+//! The plain manifest and the kustomize base: what the chart renders with its defaults, without the marks of helm; and the page about the
+//! redis-ha chart. Written by `cargo xtask manifests`; `cargo xtask deploy-check` finds them out of step.
 
 use std::path::PathBuf;
 
+use super::redis_ha;
 use super::tools::{Tools, root};
 
 const KUSTOMIZATION: &str = "\
@@ -30,6 +31,7 @@ pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> 
         (root().join("deploy/manifests/pointsman.yaml"), text.clone()),
         (root().join("deploy/kustomize/base/pointsman.yaml"), text),
         (root().join("deploy/kustomize/base/kustomization.yaml"), KUSTOMIZATION.to_owned()),
+        redis_ha::page(),
     ])
 }
 
@@ -49,7 +51,7 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
     for (path, text) in &all {
         let found = std::fs::read_to_string(path).unwrap_or_default();
         if found != *text {
-            return Err(format!("{} is not what the chart renders: run cargo xtask manifests", path.display()));
+            return Err(format!("{} is out of step: run cargo xtask manifests", path.display()));
         }
     }
     let plain = all.first().map(|(_, text)| text.as_str()).unwrap_or_default();

@@ -9,8 +9,11 @@ mod chart;
 mod manifests;
 mod pods;
 mod redis_ha;
+mod redis_ha_values;
 mod tools;
+pub(crate) mod units;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -26,6 +29,9 @@ pub(crate) struct Options {
     /// Pass, with a word on it, where a tool cannot be had: that says nothing of what is in deploy/
     #[arg(long)]
     lenient: bool,
+    /// The folder of the redis-ha chart, to render it beside ours
+    #[arg(long, value_name = "FOLDER")]
+    redis_ha: Option<PathBuf>,
 }
 
 /// One check: what it is, and how it is done; what was checked, in words, or what is wrong.
@@ -40,8 +46,10 @@ const CHECKS: &[Check] = &[
     ("rollout, probes, grace, memory, selectors", pods::replaced),
     ("pointsman check of every configuration", chart::configurations),
     ("notes", chart::notes),
-    ("beside the redis-ha chart", chart::redis_ha),
+    ("beside the redis-ha chart", redis_ha::check),
+    ("every value of the redis-ha chart's haproxy", redis_ha_values::check),
     ("manifests and kustomize in step", manifests::check),
+    ("units of systemd", units::check),
     ("alerts", alerts),
 ];
 
@@ -50,7 +58,7 @@ const CHECKS: &[Check] = &[
 /// # Errors
 /// The tools could not be had.
 pub(crate) fn check(options: &Options) -> Result<ExitCode, String> {
-    let tools = match Tools::find() {
+    let tools = match Tools::find(options.redis_ha.clone()) {
         Ok(tools) => tools,
         Err(why) if options.lenient => {
             println!("NOT CHECKED: what is in deploy/, because a tool for it cannot be had:\n{why}");
@@ -82,7 +90,7 @@ pub(crate) fn check(options: &Options) -> Result<ExitCode, String> {
 /// # Errors
 /// The tools could not be had, or a file not be written.
 pub(crate) fn write_manifests() -> Result<ExitCode, String> {
-    manifests::write(&Tools::find()?)?;
+    manifests::write(&Tools::find(None)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

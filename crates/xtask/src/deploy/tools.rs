@@ -23,14 +23,16 @@ pub(super) struct Tools {
     promtool: PathBuf,
     /// Where npm installed the types of the Prometheus operator.
     operator: PathBuf,
+    /// The folder of the redis-ha chart, if somebody has it.
+    pub(super) redis_ha: Option<PathBuf>,
 }
 
 impl Tools {
-    /// Finds them, or gets them.
+    /// Finds them, or gets them; the redis-ha chart is nowhere to be got.
     ///
     /// # Errors
     /// What could not be had, with what the package manager said.
-    pub(super) fn find() -> Result<Self, String> {
+    pub(super) fn find(redis_ha: Option<PathBuf>) -> Result<Self, String> {
         let folder = root().join("target/deploy-tools");
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let layer = |name: &str| match find_in_path(name) {
@@ -43,6 +45,7 @@ impl Tools {
             python: python(&folder)?,
             promtool: find_in_path("promtool").map_or_else(|| promtool(&folder), Ok)?,
             operator: operator(&folder)?,
+            redis_ha,
         })
     }
 

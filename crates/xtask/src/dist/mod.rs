@@ -9,6 +9,7 @@
 //! Deliberately absent: signing and uploading, which need keys that belong to the workflow.
 #![allow(clippy::indexing_slicing, reason = "JSON indexed by what it lacks gives null and no panic")]
 
+mod install;
 mod package;
 mod prove;
 mod sbom;
@@ -147,7 +148,8 @@ impl Dist {
 
 /// Manual page, completions, the example configuration and Debian's changelog, by a build for this very machine.
 fn assets_of(dist: &Dist) -> Result<String, String> {
-    let program = dist.given.clone().map_or_else(crate::build::pointsman, Ok)?;
+    let given = dist.given.clone().filter(|_| dist.is_native());
+    let program = given.map_or_else(crate::build::pointsman, Ok)?;
     let say = |args: &[&str]| run(Command::new(&program).args(args).env_clear());
     let write = |name: &str, text: &str| {
         let path = dist.assets.join(name);
@@ -206,7 +208,9 @@ fn archive(dist: &Dist) -> Result<String, String> {
 
 fn deb(dist: &Dist) -> Result<String, String> {
     let file = package::deb(dist, &dist.program(false)?)?;
-    Ok(format!("{}; {}", made(&file)?, prove::deb(dist, &file)?))
+    let installed =
+        if dist.is_native() { install::deb(&file)? } else { "not installed: another architecture".to_owned() };
+    Ok(format!("{}; {}; {installed}", made(&file)?, prove::deb(dist, &file)?))
 }
 
 fn rpm(dist: &Dist) -> Result<String, String> {
@@ -223,10 +227,18 @@ fn made(file: &Path) -> Result<String, String> {
 fn image(dist: &Dist) -> Result<String, String> {
     let program = dist.program(true)?;
     let file = dist.out.join(format!("pointsman-{}-{}-image.tar", env!("CARGO_PKG_VERSION"), dist.arch));
-    let mut script = dist.tool("deploy/image/build");
-    script.arg(&program).arg(dist.arch).arg(env!("CARGO_PKG_VERSION")).arg(&file);
-    run(&mut script)?;
-    Ok(format!("{}; {}", made(&file)?, prove::image(dist, &file)?))
+    let again = dist.assets.join("again.tar");
+    let mut digests = Vec::new();
+    for archive in [&file, &again] {
+        let mut script = dist.tool("deploy/image/build");
+        run(script.arg(&program).arg(dist.arch).arg(env!("CARGO_PKG_VERSION")).arg(archive))?;
+        let sum = run(Command::new("sha256sum").arg(archive))?;
+        digests.push(sum.split_whitespace().next().unwrap_or_default().to_owned());
+    }
+    if digests.first() != digests.last() {
+        return Err(format!("made twice from one program, and different: {}", digests.join(" and ")));
+    }
+    Ok(format!("{}, twice the same; {}", made(&file)?, prove::image(dist, &file)?))
 }
 
 fn sbom_of(dist: &Dist) -> Result<String, String> {

@@ -83,7 +83,7 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     let indented = DESCRIPTION.replace('\n', "\n ");
     let control = format!(
         "Package: pointsman\nVersion: {}\nArchitecture: {}\nMaintainer: {MAINTAINER}\nInstalled-Size: {}\n\
-         Depends: {}systemd | systemd-standalone-sysusers\nSection: net\nPriority: optional\n\
+         Depends: {}procps, systemd | systemd-standalone-sysusers\nSection: net\nPriority: optional\n\
          Description: {SUMMARY}\n {indented}\n",
         env!("CARGO_PKG_VERSION"),
         dist.arch,

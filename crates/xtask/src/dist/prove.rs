@@ -22,8 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The image, in a root folder of its own.
 pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
-    if !dist.is_native() || !rustix::process::geteuid().is_root() {
-        return Ok("not tried: that takes root and this architecture".to_owned());
+    let emulator = if dist.is_native() { None } else { harness::find_in_path("qemu-aarch64-static") };
+    if !rustix::process::geteuid().is_root() || (emulator.is_none() && !dist.is_native()) {
+        return Ok("not tried: that takes root, and for another architecture qemu-user-static".to_owned());
     }
     let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
     let (oci, root) = (temp.path().join("oci"), temp.path().join("root"));
@@ -51,11 +52,15 @@ pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
     if layers.len() != 1 || listed.trim() != "./pointsman" {
         return Err(format!("{} layers, and in them:\n{listed}", layers.len()));
     }
-    started(&root)?;
-    Ok("one file; proxies in a root folder of its own, with names from /etc/hosts and by DNS".to_owned())
+    if let Some(emulator) = &emulator {
+        std::fs::copy(emulator, root.join("emulator")).map_err(|error| error.to_string())?;
+    }
+    started(&root, emulator.is_some())?;
+    let how = if emulator.is_some() { " (emulated)" } else { "" };
+    Ok(format!("one file; proxies in a root folder of its own{how}, with names from /etc/hosts and by DNS"))
 }
 
-fn started(root: &Path) -> Result<(), String> {
+fn started(root: &Path, is_emulated: bool) -> Result<(), String> {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let sentinel = *cluster.sentinel_addrs().first().ok_or("no sentinel")?;
     let IpAddr::V4(ip) = sentinel.ip() else { return Err("the sentinel has no IPv4 address".to_owned()) };
@@ -69,10 +74,11 @@ fn started(root: &Path) -> Result<(), String> {
     for host in ["by-hosts.test", "by-dns.test"] {
         let (listen, admin) = (cluster.address().port(), cluster.address().port());
         let target = format!("{host}:{}", sentinel.port());
-        let args =
-            ["--userspec=65532:65532", &root.to_string_lossy(), "/pointsman", "run", "--sentinel", &target, "--listen"];
-        let addrs = [listen.to_string(), "--admin".to_owned(), admin.to_string()];
-        let args = args.iter().map(|arg| (*arg).into()).chain(addrs.into_iter().map(Into::into)).collect();
+        let mut args = vec!["--userspec=65532:65532".to_owned(), root.to_string_lossy().into_owned()];
+        args.extend(is_emulated.then(|| "/emulator".to_owned()));
+        args.extend(["/pointsman", "run", "--sentinel", &target, "--listen"].map(str::to_owned));
+        args.extend([listen.to_string(), "--admin".to_owned(), admin.to_string()]);
+        let args = args.into_iter().map(Into::into).collect();
         let folder = cluster.folder().to_owned();
         let launch =
             Launch { name: host.to_owned(), program: "/usr/sbin/chroot".into(), args, env: Vec::new(), folder };

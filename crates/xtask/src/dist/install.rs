@@ -1,0 +1,99 @@
+//! The Debian package, installed: into a Debian of its own in a folder, by dpkg itself with the package's scripts, as a user would; looked
+//! at there, and purged again. The units are read by that Debian's own systemd, which is older than most people's.
+//!
+//! Deliberately absent: a booted systemd. What the units do at run time is held by the end-to-end tests, which play systemd's part.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::deploy::units::{EXPOSURE, UNITS, score};
+use crate::deploy::{root, run};
+
+/// The oldest Debian that the package is for.
+const SUITE: &str = "bookworm";
+const CONFIG: &str = "etc/pointsman/pointsman.toml";
+
+/// Installs the package and looks at it; what was seen, in words.
+///
+/// # Errors
+/// What is wrong with the package, or with the folder.
+pub(super) fn deb(file: &Path) -> Result<String, String> {
+    if !rustix::process::geteuid().is_root() || harness::find_in_path("debootstrap").is_none() {
+        return Ok("not installed: that takes root and debootstrap".to_owned());
+    }
+    let debian = Debian::ready()?;
+    std::fs::copy(file, debian.folder.join("tmp/pointsman.deb")).map_err(|error| error.to_string())?;
+    // What an earlier run may have left.
+    debian.run(&["dpkg", "--purge", "pointsman"])?;
+    debian.run(&["dpkg", "--install", "/tmp/pointsman.deb"])?;
+    let seen = looked_at(&debian);
+    let purged = debian.run(&["dpkg", "--purge", "pointsman"]);
+    let score = seen?;
+    purged?;
+    for path in ["usr/bin/pointsman", "etc/pointsman", "usr/lib/systemd/system/pointsman.service"] {
+        if debian.folder.join(path).exists() {
+            return Err(format!("{path} is left after a purge"));
+        }
+    }
+    Ok(format!("installed, looked at and purged in Debian {SUITE}; {score}"))
+}
+
+/// Gives the score of the service.
+fn looked_at(debian: &Debian) -> Result<String, String> {
+    let different = debian.run(&["dpkg", "--verify", "pointsman"])?;
+    if !different.is_empty() {
+        return Err(format!("files differ from the package's own list: {different}"));
+    }
+    let user = debian.run(&["getent", "passwd", "pointsman"])?;
+    if !user.trim_end().ends_with("nologin") {
+        return Err(format!("the user is {user}"));
+    }
+    let folder = debian.run(&["stat", "--format=%U:%G %a", "/etc/pointsman"])?;
+    if folder.trim() != "root:pointsman 750" {
+        return Err(format!("/etc/pointsman is {folder}"));
+    }
+    // As that user, who has to be able to read it.
+    let config = format!("/{CONFIG}");
+    debian.run(&["runuser", "-u", "pointsman", "--", "/usr/bin/pointsman", "check", "--config", &config])?;
+    // What somebody wrote stays when the package is installed once more.
+    let path = debian.folder.join(CONFIG);
+    let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())? + "# mine\n";
+    std::fs::write(&path, text).map_err(|error| error.to_string())?;
+    debian.run(&["dpkg", "--force-confold", "--install", "/tmp/pointsman.deb"])?;
+    if !std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with("# mine\n")) {
+        return Err("the configuration was overwritten".to_owned());
+    }
+    // It says on the standard error what it finds, and ends well all the same.
+    let found = debian.run(&["sh", "-c", &format!("systemd-analyze verify --man=no {} 2>&1", UNITS.join(" "))])?;
+    if !found.trim().is_empty() {
+        return Err(format!("systemd-analyze verify: {found}"));
+    }
+    let security = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold", EXPOSURE, UNITS[0]];
+    score(&debian.run(&security)?)
+}
+
+struct Debian {
+    folder: PathBuf,
+}
+
+impl Debian {
+    /// A minimal Debian with systemd in a folder that is kept for the next time.
+    fn ready() -> Result<Self, String> {
+        let folder = root().join("target/dist-debian").join(SUITE);
+        if !["usr/bin/systemd-analyze", "bin/kill"].iter().all(|path| folder.join(path).exists()) {
+            let _ = std::fs::remove_dir_all(&folder);
+            println!("Getting Debian {SUITE} into {}", folder.display());
+            let mut get = Command::new("debootstrap");
+            run(get.args(["--variant=minbase", "--include=procps,systemd", SUITE]).arg(&folder))?;
+        }
+        Ok(Self { folder })
+    }
+
+    fn run(&self, words: &[&str]) -> Result<String, String> {
+        let mut command = Command::new("/usr/sbin/chroot");
+        command.arg(&self.folder).args(words).env_clear();
+        command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command.env("DEBIAN_FRONTEND", "noninteractive").env("SYSTEMD_COLORS", "0").env("LC_ALL", "C.UTF-8");
+        run(&mut command)
+    }
+}
