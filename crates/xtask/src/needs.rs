@@ -27,6 +27,16 @@ pub(crate) const NPM: Need = Need { what: "npm", package: "npm" };
 /// What counts instructions.
 pub(crate) const VALGRIND: Need = Need { what: "valgrind", package: "valgrind" };
 
+/// What packages and the image are made with, and read and tried out with.
+pub(crate) const DIST: [Need; 6] = [
+    Need { what: "buildah", package: "buildah" },
+    Need { what: "debootstrap", package: "debootstrap" },
+    Need { what: "dpkg-shlibdeps", package: "dpkg-dev" },
+    Need { what: "lintian", package: "lintian" },
+    Need { what: "rpmbuild", package: "rpm" },
+    Need { what: "rpmlint", package: "rpmlint" },
+];
+
 /// The machine, as far as installing is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine {

@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: everything that a release hands out, in target/dist: a static program in an archive, packages for Debian and
-//! for rpm, an image, the list of what is in them (SBOM) and the checksums of all of it. The release workflow calls this and nothing
+//! `cargo xtask dist`: everything that a release hands out, in target/dist: a static program in an archive, the chart, packages for Debian
+//! and for rpm, an image, the list of what is in them (SBOM) and the checksums of all of it. The release workflow calls this and nothing
 //! else, so that anyone can make the same files at home.
 //!
 //! Two builds: the packages hold a program that is linked to the system's C library, because machines resolve names in ways that only
@@ -14,6 +14,7 @@ mod package;
 mod prove;
 mod sbom;
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
@@ -36,6 +37,9 @@ pub(crate) struct Options {
     /// Take this program for everything and build none: to try out what is made of it
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// Take this one for the archive and the image
+    #[arg(long, value_name = "FILE", requires = "program")]
+    static_program: Option<PathBuf>,
 }
 
 struct Dist {
@@ -48,8 +52,12 @@ struct Dist {
     arch: &'static str,
     /// Seconds since 1970 of the last commit.
     epoch: String,
-    /// The program, if it is not to be built.
-    given: Option<PathBuf>,
+    /// The program linked to the system's C library, once it is built; or from the beginning, if it is not to be built.
+    linked: OnceCell<PathBuf>,
+    /// The static one.
+    standing_alone: OnceCell<PathBuf>,
+    /// Whether they are not to be built.
+    is_given: bool,
 }
 
 /// A part of it: what it is, and how it is made; gives what was made, in words.
@@ -58,6 +66,7 @@ type Step = (&'static str, fn(&Dist) -> Result<String, String>);
 const STEPS: &[Step] = &[
     ("assets", assets_of),
     ("archive", archive),
+    ("chart", chart),
     ("deb", deb),
     ("rpm", rpm),
     ("image", image),
@@ -87,8 +96,14 @@ pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
         target: options.target.clone(),
         arch,
         epoch: epoch.trim().to_owned(),
-        given: options.program.clone(),
+        linked: OnceCell::new(),
+        standing_alone: OnceCell::new(),
+        is_given: options.program.is_some(),
     };
+    if let Some(program) = &options.program {
+        let _ = dist.linked.set(program.clone());
+        let _ = dist.standing_alone.set(options.static_program.as_ref().unwrap_or(program).clone());
+    }
     for (title, step) in STEPS {
         let start = Instant::now();
         match step(&dist) {
@@ -104,11 +119,17 @@ pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
 }
 
 impl Dist {
-    /// Builds the program; static or linked to the system's C library.
+    /// The program; static or linked to the system's C library. Each is built once, so that all that is made holds the same.
     fn program(&self, is_static: bool) -> Result<PathBuf, String> {
-        if let Some(given) = &self.given {
-            return Ok(given.clone());
+        let kept = if is_static { &self.standing_alone } else { &self.linked };
+        if let Some(program) = kept.get() {
+            return Ok(program.clone());
         }
+        let program = self.built(is_static)?;
+        Ok(kept.get_or_init(|| program).clone())
+    }
+
+    fn built(&self, is_static: bool) -> Result<PathBuf, String> {
         let folder = root().join("target").join(if is_static { "dist-static" } else { "dist-dynamic" });
         let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
         let mut flags = format!("--remap-path-prefix={}=/pointsman", root().display());
@@ -127,6 +148,15 @@ impl Dist {
         let status = cargo.status().map_err(|error| format!("cargo could not be started: {error}"))?;
         let program = folder.join(&self.target).join("release/pointsman");
         if status.success() { Ok(program) } else { Err("pointsman did not build; cargo says why above".to_owned()) }
+    }
+
+    /// Packs `folder/what` into a file in the folder of what is made, the same at every time and for everybody.
+    fn packed(&self, file: &str, folder: &Path, what: &str) -> Result<(), String> {
+        let mut tar = self.tool("tar");
+        tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=u+rw,go+r,go-w"]);
+        // gzip writes the present time unless told not to.
+        tar.args(["--use-compress-program", "gzip --no-name --best"]).arg(format!("--mtime=@{}", self.epoch));
+        run(tar.arg("--file").arg(self.out.join(file)).arg("--directory").arg(folder).arg(what)).map(drop)
     }
 
     /// A tool in the package's folder, with the time of the last commit in its environment.
@@ -148,8 +178,8 @@ impl Dist {
 
 /// Manual page, completions, the example configuration and Debian's changelog, by a build for this very machine.
 fn assets_of(dist: &Dist) -> Result<String, String> {
-    let given = dist.given.clone().filter(|_| dist.is_native());
-    let program = given.map_or_else(crate::build::pointsman, Ok)?;
+    let given = dist.linked.get().filter(|_| dist.is_given && dist.is_native());
+    let program = given.cloned().map_or_else(crate::build::pointsman, Ok)?;
     let say = |args: &[&str]| run(Command::new(&program).args(args).env_clear());
     let write = |name: &str, text: &str| {
         let path = dist.assets.join(name);
@@ -179,31 +209,26 @@ fn archive(dist: &Dist) -> Result<String, String> {
     let size = std::fs::metadata(&program).map_err(|error| error.to_string())?.len();
     let folder = dist.out.join(dist.name());
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    let copy = |from: &Path| {
-        let to = folder.join(from.file_name().unwrap_or_default());
-        std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+    let copy = |from: &Path, name: &str| {
+        std::fs::copy(from, folder.join(name)).map(drop).map_err(|error| format!("{}: {error}", from.display()))
     };
-    copy(&program)?;
+    copy(&program, "pointsman")?;
     for name in ["LICENSE", "README.md", "CHANGELOG.md"] {
-        copy(&root().join(name))?;
+        copy(&root().join(name), name)?;
     }
     for name in ["pointsman.1.gz", "pointsman.bash", "_pointsman", "pointsman.fish", "pointsman.toml"] {
-        copy(&dist.assets.join(name))?;
+        copy(&dist.assets.join(name), name)?;
     }
-    let mut tar = dist.tool("tar");
-    tar.args([
-        "--create",
-        "--gzip",
-        "--sort=name",
-        "--owner=0",
-        "--group=0",
-        "--numeric-owner",
-        "--mode=u+rw,go+r,go-w",
-    ]);
-    tar.arg(format!("--mtime=@{}", dist.epoch)).arg(format!("--file={}.tar.gz", dist.name())).arg(dist.name());
-    run(tar.env("GZIP", "-n").current_dir(&dist.out))?;
+    dist.packed(&format!("{}.tar.gz", dist.name()), &dist.out, &dist.name())?;
     std::fs::remove_dir_all(&folder).map_err(|error| error.to_string())?;
     Ok(format!("{}.tar.gz, the static program has {} KiB", dist.name(), size / 1024))
+}
+
+/// The chart as helm takes it; the same from every target.
+fn chart(dist: &Dist) -> Result<String, String> {
+    let name = format!("pointsman-chart-{}.tgz", env!("CARGO_PKG_VERSION"));
+    dist.packed(&name, &root().join("deploy/helm"), "pointsman")?;
+    made(&dist.out.join(name))
 }
 
 fn deb(dist: &Dist) -> Result<String, String> {

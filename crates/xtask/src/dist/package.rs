@@ -17,6 +17,19 @@ connection when the master moves. Clients dial one address and need to
 know nothing of Sentinel. It takes the place of haproxy in front of Redis.";
 const MAINTAINER: &str = "Pointsman maintainers <pointsman@users.noreply.github.com>";
 
+/// What rpm runs, as deploy/package has it for dpkg: $1 is how many versions are left afterwards.
+const SCRIPTS: &str = "\
+%post
+systemd-sysusers pointsman.conf || :
+chgrp pointsman /etc/pointsman || :
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
+%preun
+[ $1 -ne 0 ] || [ ! -d /run/systemd/system ] || systemctl --no-reload disable --now pointsman.socket pointsman.service || :
+%postun
+[ ! -d /run/systemd/system ] || systemctl daemon-reload || :
+[ $1 -eq 0 ] || [ ! -d /run/systemd/system ] || systemctl try-restart pointsman.service || :
+";
+
 /// Where each file goes that is the same in both, from the assets.
 const ASSETS: &[(&str, &str)] = &[
     ("pointsman.toml", "etc/pointsman/pointsman.toml"),
@@ -132,15 +145,21 @@ pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
         .map(|file| if file.starts_with("/etc/") { format!("%config(noreplace) {file}") } else { file.to_owned() })
         .collect();
     files.sort();
+    let date =
+        run(Command::new("date").args(["-u", "-d", &format!("@{}", dist.epoch), "+%a %b %d %Y"]).env("LC_ALL", "C"))?;
     let spec = format!(
-        "Name: pointsman\nVersion: {}\nRelease: 1\nSummary: {SUMMARY}\nLicense: Apache-2.0\n\
+        "Name: pointsman\nVersion: {}\nRelease: 1\nSummary: P{}\nLicense: Apache-2.0\nGroup: System Environment/Daemons\n\
+         Packager: {MAINTAINER}\nRequires: util-linux\nRequires(post): systemd\n%define _binary_payload w7.xzdio\n\
          %define _build_id_links none\n%define __strip /bin/true\n%define _buildhost pointsman\n\
          %define use_source_date_epoch_as_buildtime 1\n%define clamp_mtime_to_source_date_epoch 1\n\
          %define __os_install_post %{{nil}}\n%description\n{DESCRIPTION}\n%install\ncp -a {}/. %{{buildroot}}/\n%files\n%attr(0750, root, root) %dir /etc/pointsman\n{}\n\
-         %post\nsystemd-sysusers pointsman.conf || :\nchgrp pointsman /etc/pointsman || :\n",
+         {SCRIPTS}%changelog\n* {} {MAINTAINER} - {}-1\n- What has changed is told in CHANGELOG.md of the release.\n",
         env!("CARGO_PKG_VERSION"),
+        SUMMARY.trim_start_matches('p'),
         stage.display(),
         files.join("\n"),
+        date.trim(),
+        env!("CARGO_PKG_VERSION"),
     );
     let file = dist.assets.join("pointsman.spec");
     fs::write(&file, spec).map_err(|error| words(&error, &file))?;
