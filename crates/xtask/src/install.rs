@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use harness::{BROWSERS, Binary, find_in_path};
 
-use crate::needs::{BROWSER, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, Plan, REDIS, VALGRIND, plan};
+use crate::needs::{BROWSER, DIST, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, Plan, REDIS, VALGRIND, plan};
 use crate::steps::seconds;
 
 /// Installs what is missing.
@@ -72,6 +72,14 @@ pub(crate) fn for_traffic() -> Result<(), String> {
 /// As [`whatever_is_missing`].
 pub(crate) fn for_instructions() -> Result<(), String> {
     install(&[VALGRIND])
+}
+
+/// Installs what a release is made with.
+///
+/// # Errors
+/// As [`whatever_is_missing`].
+pub(crate) fn for_dist() -> Result<(), String> {
+    install(&[&DIST[..], &[REDIS]].concat())
 }
 
 fn install(needs: &[Need]) -> Result<(), String> {

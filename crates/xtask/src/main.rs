@@ -50,9 +50,9 @@ enum Command {
     Bench(bench::Bench),
     /// Check what is in deploy/: chart, manifests, units, alerts; with tools from the package registries.
     DeployCheck(deploy::Options),
-    /// Make what a release hands out: archive, packages, image, SBOM, checksums, in target/dist.
+    /// Make what a release hands out: archive, chart, packages, image, SBOM, checksums, in target/dist.
     ///
-    /// Needs dpkg-dev, rpm and buildah.
+    /// As root it tries out what it made: the image in a root folder of its own, the Debian package in a Debian of its own.
     Dist(dist::Options),
     /// Write the plain manifest and the kustomize base from the chart.
     Manifests,

@@ -79,6 +79,9 @@ const STEPS: &[Step] = &[
 /// # Errors
 /// What could not be made, and why.
 pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
+    if !options.lenient {
+        crate::install::for_dist()?;
+    }
     let out = root().join("target/dist");
     let assets = out.join("assets");
     // What an earlier run left would get into the checksums.
