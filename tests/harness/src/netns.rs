@@ -15,6 +15,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::binary::find_in_path;
 use crate::cluster::{Cluster, Node};
@@ -119,8 +120,11 @@ impl Counter {
         let name = format!("harness_count_{port}");
         // Before the rules that drop.
         let chain = "chain count { type filter hook output priority -10; policy accept;";
-        let rule = format!("tcp dport {port} @ih,0,{} 0x{bytes} counter name seen", bytes.len() * 4);
-        nft(&format!("table inet {name} {{\ncounter seen {{ }}\n{chain}\n{rule}\n}}\n}}\n"))?;
+        let matched = format!("tcp dport {port} @ih,0,{} 0x{bytes}", bytes.len() * 4);
+        let rule = format!("{matched} counter name seen update @last {{ tcp sport }}");
+        // An element's age is the time since its connection's last packet, by the kernel's clock.
+        let last = "set last { type inet_service; flags dynamic,timeout; timeout 1h; size 65535; }";
+        nft(&format!("table inet {name} {{\ncounter seen {{ }}\n{last}\n{chain}\n{rule}\n}}\n}}\n"))?;
         Ok(Self(name))
     }
 
@@ -129,12 +133,50 @@ impl Counter {
     /// # Errors
     /// In words: `nft` does not tell.
     pub fn packets(&self) -> Result<u64, String> {
-        let program = find_in_path("nft").ok_or("nft is missing (Debian's nftables)")?;
-        let output = Command::new(program).args(["list", "counter", "inet", &self.0, "seen"]).output();
-        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        let text = self.list(["counter", "seen"])?;
         let mut words = text.split_ascii_whitespace().skip_while(|word| *word != "packets");
         words.nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| format!("nft lists no counter: {text}"))
     }
+
+    /// How long ago each connection sent its last one, to some milliseconds, with all that this look itself took.
+    ///
+    /// # Errors
+    /// In words: `nft` does not tell.
+    pub fn ages(&self) -> Result<Vec<Duration>, String> {
+        let text = self.list(["set", "last"])?;
+        let words: Vec<&str> = text.split([' ', ',', '\n']).collect();
+        let left =
+            words.windows(2).filter(|pair| pair.first() == Some(&"expires")).filter_map(|pair| span(pair.get(1)?));
+        Ok(left.map(|left| Duration::from_secs(3600).saturating_sub(left)).collect())
+    }
+
+    fn list(&self, [kind, name]: [&str; 2]) -> Result<String, String> {
+        let program = find_in_path("nft").ok_or("nft is missing (Debian's nftables)")?;
+        let output = Command::new(program).args(["list", kind, "inet", &self.0, name]).output();
+        let output = output.map_err(|error| format!("nft: {error}"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// A time as `nft` writes it: `59m58s68ms`.
+fn span(text: &str) -> Option<Duration> {
+    let (mut sum, mut rest) = (Duration::ZERO, text);
+    while !rest.is_empty() {
+        let digits = rest.find(|it: char| !it.is_ascii_digit())?;
+        let (number, behind) = rest.split_at(digits);
+        let unit = behind.find(|it: char| it.is_ascii_digit()).unwrap_or(behind.len());
+        let (unit, behind) = behind.split_at(unit);
+        let millis = match unit {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1000,
+            "ms" => 1,
+            _ => return None,
+        };
+        sum += Duration::from_millis(millis * number.parse::<u64>().ok()?);
+        rest = behind;
+    }
+    Some(sum)
 }
 
 impl Drop for Counter {
@@ -270,6 +312,13 @@ mod tests {
         let at = |text: &str| rules.find(text).unwrap_or_else(|| panic!("{text} in\n{rules}"));
         assert!(at("ip saddr 127.255.3.4 tcp dport 7001 accept") < at("tcp dport { 7001, 7002 } drop"));
         assert!(at("ip daddr 127.255.3.4 tcp sport 7001 accept") < at("ip daddr 127.255.3.4 drop"));
+    }
+
+    #[test]
+    fn times_are_read_as_nft_writes_them() {
+        assert_eq!(span("59m58s68ms"), Some(Duration::from_millis(3_598_068)));
+        assert_eq!(span("1h"), Some(Duration::from_secs(3600)));
+        assert_eq!([span("5x"), span("s"), span("ms5")], [None; 3]);
     }
 
     #[test]

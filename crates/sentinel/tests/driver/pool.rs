@@ -199,10 +199,22 @@ async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest
     yard.holds(&[2]).await;
     assert!(on_the_next.is_dismissed(), "about to be promoted: its readers leave at a boundary");
     stage.promote(1);
+    // As a worker's thread would see it, at any moment: where the points lead is looked at first.
+    let (route, next) = (Arc::clone(&yard.driver.route), stage.addr(1));
+    let worker = std::thread::spawn(move || {
+        loop {
+            let led = route.current().is_some_and(|target| target.addr() == next);
+            let fallen = on_the_next.fence().has_fallen();
+            if led || fallen {
+                return fallen;
+            }
+            std::thread::yield_now();
+        }
+    });
     (0..3).for_each(|sentinel| stage.switch(sentinel, 0, 1, 2));
     stage.follow(2, 1);
     yard.driver.leads_to(stage.addr(1)).await;
-    assert!(on_the_next.fence().has_fallen(), "a reader would be on a master");
+    assert!(worker.join().expect("a worker"), "a reader was on a master");
     // The old master says that it is one, for ten seconds in reality, and is listed as a replica all that time.
     let calm = || yard.members().is_some_and(|members| members == [stage.addr(2)]);
     stays(ms(400), "the other replica alone serves readers", calm).await;

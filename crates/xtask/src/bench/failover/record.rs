@@ -88,9 +88,9 @@ pub(super) enum Measure {
     /// SETs that the old master executed while it still was one, after the commit (pointsman) or the first `+switch-master`;
     /// where it could not be asked then (SIGSTOP), those that nobody got an OK for.
     OldWrites,
-    /// Packets with a SET that were sent to the old master after the commit (pointsman) or the first `+switch-master`, counted
-    /// on the network; those that the kernel sends again, and those that a partition drops, too.
-    OldPackets,
+    /// Connections on which a SET was sent to the old master after the commit (pointsman) or the first `+switch-master`, by the
+    /// network; if only by the kernel that sends it again, or into a partition that drops it.
+    OldSenders,
 }
 
 impl Measure {
@@ -104,7 +104,7 @@ impl Measure {
         Self::Beyond,
         Self::FirstWrite,
         Self::OldWrites,
-        Self::OldPackets,
+        Self::OldSenders,
     ];
 
     /// Its key in the raw data.
@@ -118,7 +118,7 @@ impl Measure {
             Self::Beyond => "gap_minus_sentinel_ms",
             Self::FirstWrite => "writable_to_first_write_ms",
             Self::OldWrites => "old_master_writes",
-            Self::OldPackets => "old_master_packets",
+            Self::OldSenders => "connections_to_old_master",
         }
     }
 
@@ -133,7 +133,7 @@ impl Measure {
             Self::Beyond => "gap minus Sentinel's time, ms",
             Self::FirstWrite => "new master writable to first write, ms",
             Self::OldWrites => "writes on the superseded master",
-            Self::OldPackets => "packets with a write to the superseded master",
+            Self::OldSenders => "connections with a write sent to the superseded master",
         }
     }
 }

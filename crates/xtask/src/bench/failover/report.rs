@@ -70,9 +70,9 @@ const READING: &str = "
   or, with haproxy, after the first `+switch-master`. In a partition it is asked from its own side, all the time. After SIGSTOP it
   cannot be asked; there they are the SETs that it executed and nobody got an OK for: those that lay in its sockets when it was
   stopped, and a writer has at most one such request under way. No proxy can take them back.
-- **Packets with a write to the superseded master**: counted on the network from the commit, or the first `+switch-master`, to the
-  end of the run, whether the server took them or not: what the kernel sends again to a server that is cut off is among them, unless the
-  connection was reset.
+- **Connections with a write sent to the superseded master**: those on which a packet with a SET left for it after the commit, or the
+  first `+switch-master`, by the kernel's clock, whether the server took it or not: what the kernel sends again to a server that is cut
+  off is among them, unless the connection was reset.
 - **The moment of the cause** is aimed at the same ages of a sentinel's last ping through both proxies, spread evenly over its period
   of a second. A hang is noticed up to a second sooner or later depending on that age alone, so its extremes lie that far apart;
   the medians of the two columns can be compared.

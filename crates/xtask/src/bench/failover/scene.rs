@@ -141,12 +141,7 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     wait("writing to go on", FAILOVER, stage, || load.counts().acknowledged > seen + BETWEEN)?;
     let commit = front.commit();
 
-    drop(cut);
-    match scenario {
-        Scenario::Sigkill => old.restart(),
-        Scenario::Sigstop => old.cont(),
-        Scenario::Planned | Scenario::Partition => {}
-    }
+    bring_back(scenario, old, cut);
     wait("the old master to follow the new one", SETTLE, stage, || follows(&cluster, old))?;
     let settled = cause.elapsed();
     let seen = load.counts().acknowledged;
@@ -158,27 +153,42 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     let mut record = count(&cluster, &events, &observer, &load, (cause, commit.as_ref()))?;
     (record.scenario, record.proxy, record.run) = (scenario, proxy, run);
     let late = silent.and_then(|acknowledged| unacknowledged(&observer.old(), acknowledged));
-    if let Some(late) = late.filter(|_| scenario == Scenario::Sigstop) {
-        record.values.insert(Measure::OldWrites, number(late));
-    }
-    let superseded = commit.as_ref().map(|(at, _)| *at).or_else(|| switch(&events).map(|event| event.at));
-    if let Some(sent) = tap.as_ref().zip(superseded).and_then(|(tap, at)| tap.after(at)) {
-        record.values.insert(Measure::OldPackets, number(sent));
-    }
-    if let Some(more) = record.more.as_object_mut() {
-        // Executed, and the answer did not come through: before the cut, during it, or after it.
-        more.insert("unacknowledged_on_old_master".to_owned(), json!(late));
-        more.insert("ping_ages_ms".to_owned(), json!(ages));
-        more.insert("milestones_ms".to_owned(), phase::milestones(&events.all(), cause));
-        more.insert("load_average".to_owned(), json!(load_average));
-        more.insert(
-            "share_of_time_waited_for_cpu".to_owned(),
-            json!(busy.map(|busy| (busy * 1000.0).round() / 1000.0)),
-        );
-        more.insert("old_master_settled_ms".to_owned(), json!(ms(settled).round()));
-        more.insert("pointsman_failover".to_owned(), commit.map_or(Value::Null, |(_, failover)| anonymous(failover)));
+    on_old_master(
+        &mut record,
+        late,
+        tap.as_ref(),
+        commit.as_ref().map(|(at, _)| *at).or(switch(&events).map(|it| it.at)),
+    )?;
+    // Executed, and the answer did not come through: before the cut, during it, or after it.
+    let more = json!({
+        "unacknowledged_on_old_master": late,
+        "ping_ages_ms": ages,
+        "milestones_ms": phase::milestones(&events.all(), cause),
+        "load_average": load_average,
+        "share_of_time_waited_for_cpu": busy.map(|busy| (busy * 1000.0).round() / 1000.0),
+        "old_master_settled_ms": ms(settled).round(),
+        "pointsman_failover": commit.map_or(Value::Null, |(_, failover)| anonymous(failover)),
+    });
+    if let (Some(all), Value::Object(more)) = (record.more.as_object_mut(), more) {
+        all.extend(more);
     }
     Ok(record)
+}
+
+/// What went to the old master since it was `superseded`: as it says itself where it cannot be asked, `late`; and by the network.
+fn on_old_master(
+    record: &mut Record,
+    late: Option<u64>,
+    tap: Option<&Tap>,
+    superseded: Option<Instant>,
+) -> Result<(), String> {
+    if let Some(late) = late.filter(|_| record.scenario == Scenario::Sigstop) {
+        record.values.insert(Measure::OldWrites, number(late));
+    }
+    if let Some((tap, at)) = tap.zip(superseded) {
+        record.values.insert(Measure::OldSenders, number(tap.after(at)?));
+    }
+    Ok(())
 }
 
 /// Takes the master away, in the scenario's way. A partition lasts until what this gives is dropped.
@@ -196,6 +206,16 @@ fn bring_about(
         (Scenario::Partition, None) => return Err("a partition without a source".to_owned()),
     }
     Ok(None)
+}
+
+/// Brings the old master back, as it would come back in life.
+fn bring_back(scenario: Scenario, old: &Node, cut: Option<Partition>) {
+    drop(cut);
+    match scenario {
+        Scenario::Sigkill => old.restart(),
+        Scenario::Sigstop => old.cont(),
+        Scenario::Planned | Scenario::Partition => {}
+    }
 }
 
 /// What the run brought. Scenario, proxy and number are for the caller to fill in.

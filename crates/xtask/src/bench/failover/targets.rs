@@ -35,7 +35,7 @@ pub(super) fn judge(records: &[Record], writers: usize) -> Vec<Target> {
     let nothing_sent =
         |what: &str| format!("{what}, not a packet with a write is sent to the old master after the commit");
     // Packets are counted in a network namespace only.
-    let counted = records.iter().any(|it| it.value(Measure::OldPackets).is_some());
+    let counted = records.iter().any(|it| it.value(Measure::OldSenders).is_some());
     let promises = [
         (Scenario::Planned, Measure::Lost, 0.0, "planned failover, no acknowledged write is lost".to_owned()),
         (
@@ -57,12 +57,12 @@ pub(super) fn judge(records: &[Record], writers: usize) -> Vec<Target> {
             0.0,
             "partition, no write is executed by the old master after the commit".to_owned(),
         ),
-        (Scenario::Planned, Measure::OldPackets, 0.0, nothing_sent("planned failover")),
-        (Scenario::Sigstop, Measure::OldPackets, 0.0, nothing_sent("SIGSTOP")),
-        (Scenario::Partition, Measure::OldPackets, 0.0, nothing_sent("partition")),
+        (Scenario::Planned, Measure::OldSenders, 0.0, nothing_sent("planned failover")),
+        (Scenario::Sigstop, Measure::OldSenders, 0.0, nothing_sent("SIGSTOP")),
+        (Scenario::Partition, Measure::OldSenders, 0.0, nothing_sent("partition")),
         (Scenario::Sigkill, Measure::Beyond, 50.0, "SIGKILL, gap at most Sentinel's own time + 50 ms".to_owned()),
     ];
-    let told = promises.into_iter().filter(|(_, measure, ..)| *measure != Measure::OldPackets || counted);
+    let told = promises.into_iter().filter(|(_, measure, ..)| *measure != Measure::OldSenders || counted);
     let judged = told.filter_map(|(scenario, measure, most, promise)| {
         let runs = records.iter().filter(|it| it.scenario == scenario && it.proxy == Proxy::Pointsman);
         let values: Vec<f64> = runs.map(|it| it.value(measure).unwrap_or(f64::INFINITY)).collect();
