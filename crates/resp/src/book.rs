@@ -306,7 +306,7 @@ impl Book {
                 (self.kept, self.subscriptions) = (Kept::default(), Subscriptions::default());
                 self.novel.reset();
             }
-            Class::Lasting | Class::NoticesOn | Class::NoticesHere | Class::NoticesOff => self.novel.accepted(class),
+            _ if class.is_novel() => self.novel.accepted(class),
             Class::Quit => self.life = Life::Ended,
             // The stream that follows is no sequence of replies. And a subscription is answered by confirmations only.
             Class::Monitor => return Err(Lost),
@@ -345,7 +345,7 @@ impl Book {
 
     fn is_pinned(&self) -> bool {
         let Kept { watching, asking, tracking, transaction: _, resp3: _ } = self.kept;
-        watching || asking || tracking || self.novel.is_lasting() || !self.silence.is_over()
+        watching || asking || tracking || self.novel.is_kept() || !self.silence.is_over()
     }
 
     /// Whether all subscriptions are known by name, and nothing else pins the session.

@@ -47,7 +47,7 @@ pub enum Class {
     ReplyOff,
     /// `CLIENT REPLY SKIP`: not answered, nor is the next request.
     ReplySkip,
-    /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMPOP`, `BRPOPLPUSH`, `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD`
+    /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMOVEM`, `BLMPOP`, `BRPOPLPUSH`, `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD`
     /// and `XREADGROUP` whether or not they say `BLOCK`.
     Blocking,
     /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
@@ -86,6 +86,10 @@ pub enum Class {
     NoticesHere,
     /// `CLIENT MAINT_NOTIFICATIONS OFF`.
     NoticesOff,
+    /// `HIMPORT PREPARE` (Redis 8.10): names of fields, kept for the connection for what it imports.
+    Prepare,
+    /// `HIMPORT DISCARDALL`: forgets all of them.
+    DiscardAll,
     /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, and not even `RESET` takes it back.
     Lasting,
 }
@@ -138,6 +142,8 @@ impl Class {
             | Self::NoticesOn
             | Self::NoticesHere
             | Self::NoticesOff
+            | Self::Prepare
+            | Self::DiscardAll
             | Self::Lasting => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
@@ -159,6 +165,11 @@ impl Class {
         matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
     }
 
+    /// Whether what it does is kept apart from the rest, as that of newer commands is.
+    pub(crate) const fn is_novel(self) -> bool {
+        self.is_about_notices() || matches!(self, Self::Prepare | Self::DiscardAll | Self::Lasting)
+    }
+
     /// Whether a request that is queued would change, within the answer to `EXEC`, how the answers after it have to be read, or
     /// what the server keeps for the connection for good.
     pub(crate) const fn takes_effect_unseen(self) -> bool {
@@ -170,6 +181,7 @@ impl Class {
                 | Self::TrackingOff
                 | Self::ReplyOn
                 | Self::Reset
+                | Self::Prepare
                 | Self::Lasting
         ) || matches!(self.group(), Group::Subscribing)
             || self.is_about_notices()

@@ -31,6 +31,7 @@ pub(crate) enum Prefix {
     /// The same with the name of an option, of which there is one: `moving-endpoint-type`.
     NoticesType,
     Cluster,
+    Himport,
     Script,
     ScriptDebug,
 }
@@ -91,12 +92,14 @@ fn first(word: &[u8]) -> Naming {
         (4, b'a' | b'e' | b'q' | b's' | b'w')
         | (5, b'b' | b'h' | b'm' | b'p' | b'r' | b'w' | b'x')
         | (6, b'a' | b'b' | b'c' | b's')
-        | (7, b'c' | b'd' | b'm' | b'u' | b'w')
+        | (7, b'b' | b'c' | b'd' | b'm' | b'u' | b'w')
         | (8, b'b' | b'r' | b's')
         | (9, b'r' | b's')
         | (10, b'b' | b'p' | b's' | b'x')
         | (11, b'u')
         | (12, b'p' | b's') => first_known(word),
+        // Apart from HGETALL, HINCRBY and their like, which are for every day.
+        (7, b'h') if matches!(word, [_, b'i' | b'I', b'm' | b'M', ..]) => first_known(word),
         _ => Naming::Known(Class::Ordinary),
     }
 }
@@ -110,6 +113,9 @@ fn first_known(word: &[u8]) -> Naming {
     }
     if is(word, b"CLUSTER") {
         return Naming::After(Prefix::Cluster);
+    }
+    if is(word, b"HIMPORT") {
+        return Naming::After(Prefix::Himport);
     }
     one_of(word, FIRST)
 }
@@ -125,6 +131,7 @@ const FIRST: &[(&[u8], Class)] = &[
     (b"XREADGROUP", Class::Blocking),
     (b"XREAD", Class::Blocking),
     (b"BLMOVE", Class::Blocking),
+    (b"BLMOVEM", Class::Blocking),
     (b"BLMPOP", Class::Blocking),
     (b"BZPOPMIN", Class::Blocking),
     (b"BZPOPMAX", Class::Blocking),
@@ -161,6 +168,8 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"CAPA", Class::Lasting),
 ];
 
+const HIMPORT: &[(&[u8], Class)] = &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
+
 const REPLY: &[(&[u8], Class)] = &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
 
 /// A subcommand of `CLIENT` that is known by its length.
@@ -189,6 +198,7 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
         Prefix::Cluster if is(word, b"SYNCSLOTS") => Naming::Known(Class::Replication),
         Prefix::Cluster => Naming::Known(Class::Ordinary),
+        Prefix::Himport => one_of(word, HIMPORT),
         Prefix::ClientReply => one_of(word, REPLY),
         Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
         Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
@@ -233,6 +243,10 @@ mod tests {
         assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
         assert_eq!(class(&[b"CLUSTER", b"syncslots", b"CAPA"]), Class::Replication);
         assert_eq!(class(&[b"CLUSTER", b"SLOTS"]), Class::Ordinary);
+        assert_eq!(class(&[b"himport", b"prepare"]), Class::Prepare);
+        assert_eq!(class(&[b"HIMPORT", b"DiscardAll"]), Class::DiscardAll);
+        assert_eq!(class(&[b"HIMPORT", b"SET"]), Class::Ordinary);
+        assert_eq!(class(&[b"HINCRBY", b"PREPARE"]), Class::Ordinary);
     }
 
     #[test]

@@ -76,8 +76,17 @@ fn what_the_server_keeps_for_good_pins_the_session() {
 }
 
 #[test]
+fn prepared_fields_pin_the_session_until_they_are_forgotten() {
+    let mut it = resp3();
+    it.c("HIMPORT PREPARE u name age").s("-ERR/").is(Standing::Quiet, 0);
+    it.c("HIMPORT PREPARE u name age").s("+OK/").c("HIMPORT SET k u a 1").s("+OK/").is(Standing::Pinned, 0);
+    it.c("HIMPORT DISCARD u").s(":1/").is(Standing::Pinned, 0).c("HIMPORT DISCARDALL").s(":0/").is(Standing::Quiet, 0);
+    it.c("HIMPORT PREPARE u name").s("+OK/").is(Standing::Pinned, 0).c("RESET").s("+RESET/").is(Standing::Quiet, 0);
+}
+
+#[test]
 fn what_a_transaction_would_do_unseen_is_not_followed() {
-    for request in [HERE, "CLIENT CAPA redirect"] {
+    for request in [HERE, "CLIENT CAPA redirect", "HIMPORT PREPARE u f"] {
         let mut it = resp3();
         it.c("MULTI").c(request).s("+OK/+QUEUED/").is(Standing::Opaque, 0);
         assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, Notices::Off));

@@ -30,6 +30,8 @@ pub(crate) struct Novel {
     agreed: Notices,
     /// The client was told of a failover, and not yet of its end.
     told: bool,
+    /// Fields were prepared for imports.
+    prepared: bool,
     /// The server keeps something that it has to be asked for again, or cannot be.
     lasting: bool,
 }
@@ -57,7 +59,11 @@ impl Novel {
 
     /// The server accepted it.
     pub(crate) fn accepted(&mut self, class: Class) {
-        self.lasting = true;
+        match class {
+            Class::Prepare => self.prepared = true,
+            Class::DiscardAll => self.prepared = false,
+            _ => self.lasting = true,
+        }
         self.agree(class);
     }
 
@@ -90,10 +96,11 @@ impl Novel {
 
     /// `RESET` was answered with success.
     pub(crate) fn reset(&mut self) {
-        self.agreed = Notices::Off;
+        (self.agreed, self.prepared) = (Notices::Off, false);
     }
 
-    pub(crate) fn is_lasting(&self) -> bool {
-        self.lasting
+    /// Whether the server keeps something of this for the connection.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.lasting || self.prepared
     }
 }
