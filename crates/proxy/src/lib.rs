@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Deliberately absent: how a target is found or trusted (that is `sentinel`), names of metrics, and any change to what clients
-//! and servers say to each other.
+//! and servers say to each other, but for what a client asks to be told (`notice`).
 
 mod accept;
 mod alarm;
