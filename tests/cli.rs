@@ -309,3 +309,20 @@ fn connections_that_the_system_has_no_files_for_are_a_fault_of_the_configuration
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     }
 }
+
+#[test]
+fn the_schema_of_the_status_is_the_one_that_people_are_given() {
+    let output = pointsman(&["status", "--schema"], &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let kept = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/status.schema.json")).unwrap();
+    let rewrite = "rewrite it: cargo run -- status --schema > deploy/status.schema.json";
+    assert!(stdout(&output) == kept, "deploy/status.schema.json is not what the program says; {rewrite}");
+    let schema: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    let number = schema["properties"]["schema"]["const"].as_u64().unwrap();
+    assert_eq!(schema["title"], format!("pointsman status, schema {number}"));
+    // Whoever reads the schema is told of every field what it is.
+    let defs = schema["$defs"].as_object().unwrap().values();
+    let all = defs.chain([&schema]).flat_map(|part| part["properties"].as_object().unwrap());
+    let mute: Vec<_> = all.filter(|(_, field)| field["description"].as_str().is_none_or(|it| it.len() < 9)).collect();
+    assert!(mute.is_empty(), "{mute:?}");
+}

@@ -32,6 +32,7 @@
     reason = "tests report by a clear panic"
 )]
 
+mod accounts;
 mod bytes;
 mod carry;
 mod control_socket;
@@ -49,6 +50,7 @@ mod maintenance;
 mod reload;
 mod replicas;
 mod restart;
+mod schema;
 mod services;
 mod shutdown;
 mod subscribers;

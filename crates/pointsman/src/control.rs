@@ -114,7 +114,7 @@ impl Control {
             let (done, lines) = tokio::join!(switchover(&handle, Limits::default(), steps), pass_on(told, lines));
             let last = match &done {
                 Ok(outcome) => {
-                    info!(service = name, from = %outcome.from, to = %outcome.to, held_ms = outcome.held.as_millis(), "switched over");
+                    info!(service = name, from = %outcome.from, to = %outcome.to, held_ms = millis(outcome.held), "switched over");
                     json!({ "ok": true, "from": outcome.from.to_string(), "to": outcome.to.to_string(),
                         "generation": outcome.generation, "held_ms": millis(outcome.held),
                         "sentinel_ms": millis(outcome.sentinel) })

@@ -164,15 +164,17 @@ pub(crate) async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
 
 fn tell(summary: &Summary) {
     let ended = &summary.since_order;
+    // Of 128 bits a line in JSON makes a string.
+    let ms = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     info!(
         left = ended.left,
         asked = ended.asked,
         cut = ended.cut,
         open = ended.open,
         clean = summary.is_clean(),
-        total_ms = summary.total.as_millis(),
-        leaving_ms = summary.leaving.as_millis(),
-        draining_ms = summary.draining.as_millis(),
+        total_ms = ms(summary.total),
+        leaving_ms = ms(summary.leaving),
+        draining_ms = ms(summary.draining),
         "stopped"
     );
 }

@@ -195,6 +195,10 @@ pub(super) struct StatusArgs {
     /// Print the JSON as it comes
     #[arg(long)]
     pub(super) json: bool,
+
+    /// Print the JSON schema of the status, and ask nobody
+    #[arg(long, conflicts_with_all = ["admin", "config", "json"])]
+    pub(super) schema: bool,
 }
 
 /// To whom, and about which service.

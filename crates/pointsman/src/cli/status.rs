@@ -42,6 +42,9 @@ pub(super) fn status(
     args: &StatusArgs,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<String, StatusError> {
+    if args.schema {
+        return Ok(crate::status::schema());
+    }
     let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
     let (code, body) = http::get(addr, "/status").map_err(|error| StatusError::Ask(addr, error))?;
     if code != 200 {
@@ -189,14 +192,14 @@ mod tests {
     #[test]
     fn the_address_is_given_configured_or_usual() {
         let ask = |admin: Option<&str>, env: &[(&str, &str)]| {
-            let args = StatusArgs { admin: admin.map(str::to_owned), config: None, json: false };
+            let args = StatusArgs { admin: admin.map(str::to_owned), config: None, json: false, schema: false };
             let env = env.iter().map(|(name, value)| (name.into(), value.into()));
             address(args.admin.as_deref(), args.config.as_ref(), env).unwrap().to_string()
         };
         assert_eq!(ask(None, &[]), DEFAULT);
         assert_eq!(ask(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
         assert_eq!(ask(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
-        let wrong = StatusArgs { admin: Some("nonsense".to_owned()), config: None, json: false };
+        let wrong = StatusArgs { admin: Some("nonsense".to_owned()), config: None, json: false, schema: false };
         assert!(matches!(address(wrong.admin.as_deref(), None, []), Err(StatusError::Address(..))));
     }
 }

@@ -12,7 +12,8 @@ pub const SCHEMA: u32 = 1;
 /// The whole document.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Status {
-    /// [`SCHEMA`].
+    /// Version of this shape: fields are added freely, and it changes when one is renamed, removed or given another meaning.
+    #[schemars(extend("const" = SCHEMA))]
     pub schema: u32,
     /// Version of the program.
     pub version: &'static str,
@@ -60,7 +61,7 @@ pub struct Drain {
     pub left: u64,
     /// Ended because they were asked to.
     pub asked: u64,
-    /// Cut.
+    /// Cut: they had not gone by the deadline, or at the second signal.
     pub cut: u64,
 }
 
