@@ -194,3 +194,26 @@ async fn new_settings_hold_at_once_but_nobody_is_given_another_turn() {
     drop(stubborn);
     running.await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_asked_knows_how_long_it_is_until_the_cut() {
+    let (drain, controller) = new(Settings::default());
+    let running = tokio::spawn(controller.run());
+    let stubborn = drain.ticket();
+    drain.order(Order::Drain);
+    drain.reached(Phase::Leaving).await;
+    assert_eq!(drain.time_left(), None);
+    // Nobody is asked before it is known.
+    stubborn.asked().await;
+    let left = drain.time_left().unwrap();
+    assert!(left > 14 * SECOND && left <= 20 * SECOND, "{left:?}");
+    // Another setting holds for those who are still there.
+    drain.configure(Settings { drain_timeout: 60 * SECOND, ..Settings::default() });
+    tokio::time::sleep(SECOND).await;
+    let longer = drain.time_left().unwrap();
+    assert!(longer > 53 * SECOND && longer < 60 * SECOND, "{longer:?}");
+    drain.reached(Phase::Cutting).await;
+    assert_eq!(drain.time_left(), Some(Duration::ZERO));
+    stubborn.close(Exit::Cut);
+    running.await.unwrap();
+}
