@@ -21,7 +21,7 @@ const say = (e, text, cls) => {
 const none = v => v === null || v === undefined;
 const span = s => none(s) ? "–" : s < 1 ? Math.round(s * 1000) + " ms" : s < 10 ? s.toFixed(1) + " s" : s < 120 ? Math.round(s) + " s"
   : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? (s / 3600).toFixed(1) + " h" : Math.round(s / 86400) + " days";
-const millis = v => none(v) ? "–" : v < 10 ? v.toFixed(1) + " ms" : v < 10000 ? Math.round(v) + " ms" : (v / 1000).toFixed(1) + " s";
+const millis = v => none(v) ? "–" : v > 0 && v < .1 ? Math.round(v * 1000) + " µs" : v < 10 ? v.toFixed(1) + " ms" : v < 10000 ? Math.round(v) + " ms" : (v / 1000).toFixed(1) + " s";
 const count = v => none(v) ? "–" : v >= 1e9 ? (v / 1e9).toFixed(1) + " G" : v >= 1e6 ? (v / 1e6).toFixed(1) + " M"
   : v >= 1e4 ? (v / 1e3).toFixed(0) + " k" : String(Math.round(v * 10) / 10);
 const many = (n, one, more) => `${count(n)} ${n === 1 ? one : more}`;
