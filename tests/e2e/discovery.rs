@@ -103,6 +103,22 @@ fn it_works_over_ipv6() {
 }
 
 #[test]
+fn a_failover_among_announced_names_is_followed() {
+    // Every node is announced as "localhost" with a port of its own: in the sentinels' answers, and in what they publish.
+    let cluster = Cluster::builder().family(Family::Localhost).start();
+    let pointsman = pointsman(&cluster);
+    assert!(pointsman.client().cmd(&["SET", "name", "1"]).expect("SET").is_ok());
+    let failover = cluster.failover();
+    wait_until("the points to move", PATIENCE, || {
+        metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") == Some(2.0)
+    });
+    assert!(pointsman.client().cmd(&["SET", "name", "2"]).expect("SET").is_ok());
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(status.contains(&format!("\"localhost:{}\"", failover.to.port())), "{status}");
+    assert_eq!(cluster.node_at(failover.to).expect("a node").ask(&["GET", "name"]).expect("GET").text(), Some("2"));
+}
+
+#[test]
 fn passwords_of_redis_and_of_the_sentinels_are_used_and_never_shown() {
     let cluster = Cluster::builder().password("redis-secret-1").sentinel_password("sentinel-secret-2").start();
     let auth =

@@ -153,14 +153,15 @@ pub struct Failover {
 }
 
 impl Failover {
-    /// From complete evidence, as it was read, to the store of the new target: one verification round trip.
+    /// From complete evidence, as it was read, to the store of the new target: one verification round trip, or a step of this
+    /// process where the new master was verified ahead.
     #[must_use]
     pub fn verification(&self) -> Option<Duration> {
         self.evidence_read_at.map(|at| self.swapped_at.saturating_duration_since(at))
     }
 
     /// From the notice, or answer, that made a majority, as it was read, to the store of the new target: a round of questions
-    /// and a verification. Of moves from one master to another only.
+    /// and a verification, where they were not made ahead. Of moves from one master to another only.
     #[must_use]
     pub fn swap(&self) -> Option<Duration> {
         let moved = self.from.as_ref().is_some_and(|from| *from != self.to);

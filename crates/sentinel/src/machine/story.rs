@@ -18,7 +18,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// From complete evidence to the move of the points: one verification round trip.
+    /// From complete evidence to the move of the points: one verification round trip; nothing, if it was verified ahead.
     #[must_use]
     pub fn verification(&self) -> Option<Duration> {
         Some(self.committed_at?.saturating_duration_since(self.evidence_at?))

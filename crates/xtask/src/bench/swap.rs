@@ -206,14 +206,22 @@ fn document(options: &Options, swaps: &[Swap], buckets: &[(f64, u64)], given_up:
     ];
     for (name, part) in parts {
         let took = sorted(swaps, part);
+        if took.is_empty() {
+            continue;
+        }
         let [half, ninety, most, last] = [500, 900, 990, 1000].map(|per_mille| at(&took, per_mille));
         // Writing to a string does not fail.
         let _ = writeln!(text, "| {name} | {half} | {ninety} | {most} | {last} |");
     }
     let verdict = if at(&took, 990) <= PROMISE { "kept" } else { "MISSED" };
-    let _ = writeln!(text, "\n- {verdict}: p99 at most {PROMISE} us\n\n| `{HISTOGRAM}`, ms | moves |\n|---|---|");
-    for (bound, count) in buckets.iter().filter(|(_, count)| *count > 0) {
-        let _ = writeln!(text, "| <= {} | {count} of {} |", bound * 1000.0, counted(buckets));
+    let _ =
+        writeln!(text, "\n- {verdict}: p99 at most {PROMISE} us\n\n| `{HISTOGRAM}`, ms at most | moves |\n|---|---|");
+    let whole = counted(buckets);
+    // From the first bound that somebody kept to the first that all did.
+    let last = buckets.iter().position(|(_, count)| *count == whole).unwrap_or(buckets.len());
+    for (bound, count) in buckets.iter().take(last + 1).filter(|(_, count)| *count > 0) {
+        let bound = if bound.is_finite() { format!("{}", bound * 1000.0) } else { "any".to_owned() };
+        let _ = writeln!(text, "| {bound} | {count} of {whole} |");
     }
     text
 }
@@ -243,7 +251,7 @@ mod tests {
         let text = document(&options, &swaps, &buckets, 3, &json!({}));
         assert!(text.contains("| from the deciding notice to the swap | 1020 | 1820 | 2000 | 2000 |"), "{text}");
         assert!(text.contains("100 moves; 3 failovers were given up") && text.contains("- kept: p99"), "{text}");
-        assert!(text.contains("| <= 1 | 50 of 100 |"), "{text}");
+        assert!(text.ends_with("| 1 | 50 of 100 |\n| any | 100 of 100 |\n"), "{text}");
         let slow: Vec<Swap> = swaps.iter().map(|it| Swap { switched: it.switched + 1, ..*it }).collect();
         assert!(document(&options, &slow, &buckets, 0, &json!({})).contains("- MISSED: p99"));
     }
