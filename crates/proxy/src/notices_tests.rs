@@ -190,6 +190,21 @@ fn who_lost_its_master_while_the_gate_is_shut_is_told_so_while_it_waits() {
 }
 
 #[test]
+fn who_cannot_be_carried_over_is_told_that_it_is_over_before_the_end() {
+    let (backend, other) = (Backend::new(), Backend::new());
+    let mut house = House::towards(&backend);
+    let (mut client, mut upstream) = agreed(&house, &backend, HERE);
+    client.write_all(b"INCR k\r\n").unwrap();
+    expect(&mut upstream, b"INCR k\r\n");
+    house.points.hold();
+    push(&mut client, 4, "FAILING_OVER");
+    house.commit(other.addr());
+    push(&mut client, 3, "FAILED_OVER");
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::Fenced);
+}
+
+#[test]
 fn a_kick_is_not_told_of() {
     let backend = Backend::new();
     let house = House::towards(&backend);

@@ -88,9 +88,13 @@ impl<C: End, U: End> Pump<'_, C, U> {
         } else {
             None
         };
+        let mut undelivered = self.undelivered();
+        if reason == Reason::Fenced && after.is_none() {
+            undelivered.append(&mut self.last_word());
+        }
         Stopped {
             reason,
-            undelivered: self.undelivered(),
+            undelivered,
             after: after.map(Box::new),
             bytes: (self.requests.moved(), self.replies.moved()),
         }

@@ -233,4 +233,16 @@ impl<C: End, U: End> Pump<'_, C, U> {
         undelivered.append(&mut self.aside.take().map_or_else(Vec::new, |aside| aside.held));
         undelivered
     }
+
+    /// The session ends because of the failover that its client was told of: to the client, that is over. node-redis counts what it
+    /// was told of, beyond the end of the connection.
+    pub(super) fn last_word(&mut self) -> Vec<u8> {
+        let told = self.ledger.is_told_of_failover() && self.notices() != Notices::Off;
+        if !told || !self.ledger.at_boundary(Direction::Reply) {
+            return Vec::new();
+        }
+        let notice = Notice::FailedOver { number: notice::number() };
+        self.seat.block.noticed(notice.kind());
+        notice.encode().into_bytes()
+    }
 }
