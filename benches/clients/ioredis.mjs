@@ -12,9 +12,11 @@ const { version } = JSON.parse(readFileSync(`${process.env.CLIENTS_HOME}/node_mo
 
 const [host, port, count, seconds] = process.argv.slice(2);
 const end = performance.now() + Number(seconds) * 1000;
-const seen = { answered: 0, errors: 0, wrong: 0, longest_ms: 0, kinds: {} };
-const note = (kind) => {
+const seen = { answered: 0, errors: 0, wrong: 0, longest_ms: 0, errors_at: [], kinds: {} };
+// `at`: when the request was begun, in milliseconds of Unix time; a loss on its own has only the moment at which it was noticed.
+const note = (kind, at = Date.now()) => {
   seen.errors += 1;
+  seen.errors_at.push(at);
   seen.kinds[kind] = (seen.kinds[kind] ?? 0) + 1;
 };
 
@@ -30,14 +32,14 @@ async function live(number) {
   client.on("close", () => { if (!over) note("connection lost"); });
   await sleep((100 * number) / Number(count));
   while (performance.now() < end) {
-    const begin = performance.now();
+    const [begin, at] = [performance.now(), Date.now()];
     try {
       const [value, got] = await Promise.all([client.incr(name), client.client("GETNAME")]);
       seen.answered += 2;
       seen.wrong += Number(expected !== undefined && value !== expected) + Number(got !== name);
       expected = value + 1;
     } catch (error) {
-      note(error.name);
+      note(error.name, at);
       expected = undefined;
     }
     seen.longest_ms = Math.max(seen.longest_ms, Math.round(performance.now() - begin));

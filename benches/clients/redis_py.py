@@ -15,7 +15,7 @@ from redis.retry import Retry
 host, port, count, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 end = time.monotonic() + seconds
 lock = threading.Lock()
-seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "kinds": {}}
+seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "errors_at": [], "kinds": {}}
 
 
 def connect(number):
@@ -29,7 +29,7 @@ def live(number):
     client, expected = connect(number), None
     time.sleep(0.1 * number / count)
     while time.monotonic() < end:
-        begin = time.monotonic()
+        begin, at = time.monotonic(), round(time.time() * 1000)
         try:
             if client is None:
                 client = connect(number)
@@ -43,6 +43,7 @@ def live(number):
         except Exception as error:
             with lock:
                 seen["errors"] += 1
+                seen["errors_at"].append(at)
                 kind = type(error).__name__
                 seen["kinds"][kind] = seen["kinds"].get(kind, 0) + 1
             # Whether it ran is unknown, and what the new master knows too.
