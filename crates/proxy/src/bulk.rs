@@ -73,9 +73,12 @@ impl Flow {
         sink: &impl End,
         valve: &mut impl Valve,
     ) -> Bulk {
+        if !source.splices() || !sink.splices() {
+            return Bulk::Read;
+        }
         let body = valve.unseen();
         let least = if self.pipe.is_some() { REST } else { LEAST };
-        if body < least || !source.splices() || !sink.splices() {
+        if body < least {
             self.pipe = None;
             return Bulk::Read;
         }

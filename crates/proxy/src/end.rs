@@ -10,6 +10,9 @@ use crate::pipe::Pipe;
 
 /// One end of a session. Whoever gets `Pending` is woken when it is worth another try.
 pub(crate) trait End {
+    /// Whether a read is worth an attempt. If not, whoever asks is woken when one is.
+    fn is_readable(&mut self, cx: &mut Context<'_>) -> bool;
+
     /// Reads what is there into `buffer` and returns how much; 0 when the peer has ended its direction.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
 

@@ -154,6 +154,11 @@ impl Flow {
                 }
                 return self.pass_on_the_end(cx, sink);
             }
+            // Asked before all else: most rounds end here. Every event is about one direction, and a read that came out short is
+            // the last one.
+            if !source.is_readable(cx) {
+                return Step::Idle;
+            }
             let measured = match valve.leave(&[]) {
                 Leave::Free => false,
                 Leave::Measured(_) => true,

@@ -84,6 +84,11 @@ impl AsFd for Line {
 }
 
 impl End for Line {
+    #[inline]
+    fn is_readable(&mut self, cx: &mut Context<'_>) -> bool {
+        self.place.is_ready(cx, Ready::READ)
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let room = buffer.len();
         let attempt = || rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()).map(|(n, _)| (n, n == room));

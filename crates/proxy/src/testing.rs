@@ -301,6 +301,10 @@ impl Puppet {
 }
 
 impl End for Puppet {
+    fn is_readable(&mut self, _cx: &mut Context<'_>) -> bool {
+        !self.says.is_empty()
+    }
+
     fn poll_read(&mut self, _cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         self.asked = self.asked.max(buffer.len());
         let Some(mut word) = self.says.pop_front() else { return Poll::Pending };

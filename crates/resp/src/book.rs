@@ -8,6 +8,7 @@
 //! Deliberately absent: bytes. Both scanners hand over whole frames.
 
 mod notices;
+mod runs;
 
 use crate::class::{Class, Group};
 use crate::marks::{MOST_EXPECTED, Mark, Marks};
@@ -170,10 +171,7 @@ impl Book {
 
     #[inline]
     fn answered(&mut self) {
-        self.last_answer = None;
-        self.owed -= 1;
-        self.answered = self.answered.wrapping_add(1);
-        self.counts.replies = self.counts.replies.saturating_add(1);
+        self.replies(1);
     }
 
     fn uncounted(&mut self) {

@@ -9,15 +9,39 @@ pub(crate) const LONGEST_BULK: u32 = u32::MAX - CRLF;
 /// The string at the front of `input` and what is behind it, if it has less than a hundred bytes and all of them are there.
 #[inline]
 pub(crate) fn short_string(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = match *input {
-        [b'$', a @ b'0'..=b'9', b'\r', b'\n', ref rest @ ..] => (usize::from(a - b'0'), rest),
-        [b'$', a @ b'1'..=b'9', b @ b'0'..=b'9', b'\r', b'\n', ref rest @ ..] => {
-            (usize::from(a - b'0') * 10 + usize::from(b - b'0'), rest)
-        }
-        _ => return None,
+    // Its header is four bytes or five: the first four at a time.
+    let (head, rest) = input.split_first_chunk::<4>()?;
+    let tens = u32::from(head[1].wrapping_sub(b'0'));
+    let (len, rest) = if u32::from_le_bytes(*head) & !DIGIT == SHORTEST {
+        (tens, rest)
+    } else {
+        let (b'\n', rest) = rest.split_first()? else { return None };
+        let [b'$', b'1'..=b'9', ones, b'\r'] = *head else { return None };
+        let ones = u32::from(ones.wrapping_sub(b'0'));
+        (if ones > 9 { return None } else { tens * 10 + ones }, rest)
     };
-    let (text, rest) = rest.split_at_checked(len)?;
-    Some((text, rest.get(size(CRLF)..)?))
+    if tens > 9 {
+        return None;
+    }
+    // One look at the length for both, the text and the line end behind it.
+    let (text, rest) = rest.split_at_checked(size(len + CRLF))?;
+    Some((text.get(..size(len))?, rest))
+}
+
+/// The longest that is taken for short.
+pub(crate) const LONGEST_SHORT: u32 = 99;
+
+/// `$`, a digit, and the line end; and where the digit is.
+const SHORTEST: u32 = u32::from_le_bytes([b'$', 0, b'\r', b'\n']);
+const DIGIT: u32 = u32::from_le_bytes([0, 0xff, 0, 0]);
+
+/// The array header at the front of `input` and what is behind it, if it is all there and announces one to nine elements.
+#[inline]
+pub(crate) fn short_array(input: &[u8]) -> Option<(u32, &[u8])> {
+    let (head, rest) = input.split_first_chunk::<4>()?;
+    let count = u32::from(head[1].wrapping_sub(b'0'));
+    let whole = u32::from_le_bytes(*head) & !DIGIT == u32::from_le_bytes([b'*', 0, b'\r', b'\n']);
+    (whole && (1..=9).contains(&count)).then_some((count, rest))
 }
 
 /// Skips up to `left` bytes; whether that was all of them.

@@ -14,6 +14,7 @@ use crate::novel::Notices;
 use crate::recorder::may_be_copied;
 use crate::reply::{Heard, Replies};
 use crate::request::{Asked, Requests};
+use crate::run::{self, Run};
 use crate::said::Said;
 use crate::standing::{Answer, Counts, Direction, Hint, Standing};
 
@@ -37,6 +38,14 @@ impl Ledger {
     /// Takes `bytes` that go from the client to the server, in order.
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
+        if self.requests.at_boundary() && self.book.counts_requests() {
+            let Run { whole, begun, rest } = run::requests(input, &self.limits);
+            self.requests.ran(whole, begun);
+            input = rest;
+            if self.book.requests(whole) == Err(Lost) {
+                return self.turn_opaque();
+            }
+        }
         while !input.is_empty() {
             self.take_request(&mut input);
         }
@@ -92,6 +101,15 @@ impl Ledger {
     /// Takes `bytes` that go from the server to the client, in order.
     pub fn reply(&mut self, bytes: &[u8]) {
         let mut input = bytes;
+        let most = if self.replies.at_boundary() { self.book.countable_replies() } else { 0 };
+        if most > 0 {
+            let (whole, rest) = run::replies(input, most, &self.limits);
+            if whole > 0 {
+                self.replies.ran();
+                self.book.replies(whole);
+            }
+            input = rest;
+        }
         while !input.is_empty() {
             self.take_reply(&mut input);
         }

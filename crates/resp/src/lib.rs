@@ -32,6 +32,7 @@ mod refusal;
 mod replay;
 mod reply;
 mod request;
+mod run;
 mod said;
 mod silence;
 mod stack;

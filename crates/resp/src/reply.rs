@@ -5,7 +5,7 @@
 //! other frames is kept: the type of the frame, the first bytes of a line that is the whole frame, and, when asked for,
 //! the first element of an array and the count in a confirmation.
 
-use crate::bulk::{CRLF, len, short_string, size, skip};
+use crate::bulk::{CRLF, len, size, skip};
 use crate::feed::find_feed;
 use crate::limits::Bounds;
 use crate::number::{Length, Number, Taken};
@@ -126,6 +126,13 @@ impl Replies {
         (self.said, said::count(self.word.whole()))
     }
 
+    /// Everyday replies were taken elsewhere, from one boundary to another: nothing is said of the last of them.
+    #[inline]
+    pub(crate) fn ran(&mut self) {
+        (self.top, self.said) = (0, Said::Other);
+        self.word.clear();
+    }
+
     /// The gravest of the hints heard, once each.
     pub(crate) fn take_hint(&mut self) -> Option<Hint> {
         let hint = said::HINTS.into_iter().find(|hint| self.hints & said::bit(*hint) != 0)?;
@@ -146,9 +153,6 @@ impl Replies {
     /// Takes bytes off the front of `input` up to the end of a frame. `curious`: look at the first element if the frame is an
     /// array; at that of a push it always looks.
     pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds, curious: bool) -> Heard {
-        if self.state == State::Start && self.take_short(input, limits) {
-            return Heard::Frame;
-        }
         loop {
             let step = match self.state {
                 State::Start | State::Value => self.value(input, curious),
@@ -179,22 +183,6 @@ impl Replies {
                 Step::Lost => return Heard::Lost,
             }
         }
-    }
-
-    /// Takes a whole frame of the two everyday kinds, if it is all there: `+OK`, and a short string.
-    #[inline]
-    fn take_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
-        let (top, rest) = if let Some(rest) = input.strip_prefix(b"+OK\r\n") {
-            (b'+', rest)
-        } else {
-            match short_string(input) {
-                Some((text, rest)) if len(text) <= limits.bulk_bytes => (b'$', rest),
-                _ => return false,
-            }
-        };
-        self.word.clear();
-        (self.top, *input) = (top, rest);
-        true
     }
 
     /// The first byte of a value.

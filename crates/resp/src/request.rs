@@ -3,7 +3,7 @@
 //! Follows `redis:src/networking.c`, `processMultibulkBuffer` and `processInlineBuffer`, byte for byte in what is accepted. The
 //! arguments are skipped by their announced length; only words that may name the command are looked at.
 
-use crate::bulk::{CRLF, len, short_string, size, skip};
+use crate::bulk::{CRLF, LONGEST_SHORT, len, short_string, size, skip};
 use crate::class::Class;
 use crate::inline::{Inline, Line};
 use crate::limits::Bounds;
@@ -107,9 +107,6 @@ impl Requests {
                 State::Start => {
                     let Some((&first, rest)) = input.split_first() else { return Asked::More };
                     self.naming = Naming::START;
-                    if self.take_short_count(input, limits) {
-                        continue;
-                    }
                     if first == b'*' {
                         *input = rest;
                         self.state = State::Count;
@@ -172,18 +169,17 @@ impl Requests {
         }
     }
 
-    /// Takes the header of an array of one to nine words, if it is all there, as it nearly always is.
+    /// Ordinary requests were taken elsewhere, from one boundary to another: `whole` of them, and the words of one more.
     #[inline]
-    fn take_short_count(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
-        let [b'*', digit @ b'1'..=b'9', b'\r', b'\n', rest @ ..] = *input else { return false };
-        let count = u32::from(digit - b'0');
-        if count > limits.elements {
-            return false;
+    pub(crate) fn ran(&mut self, whole: u32, begun: Option<(u32, u32)>) {
+        if whole > 0 {
+            self.last = Some(Class::Ordinary);
         }
-        (self.args, self.args_left) = (count, count);
-        self.state = State::Dollar;
-        *input = rest;
-        true
+        if let Some((args, left)) = begun {
+            (self.args, self.args_left) = (args, left);
+            self.naming = Naming::Known(Class::Ordinary);
+            self.state = State::Dollar;
+        }
     }
 
     #[inline]
@@ -203,17 +199,20 @@ impl Requests {
     /// Takes arguments as long as they are short and whole, which they nearly always are; whether that was all of them.
     #[inline]
     fn take_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
-        let (mut rest, mut args_left, mut naming) = (*input, self.args_left, self.naming);
+        if limits.bulk_bytes < LONGEST_SHORT {
+            return false;
+        }
+        let (mut rest, mut args_left) = (*input, self.args_left);
         while args_left > 0 {
             let Some((argument, behind)) = short_string(rest) else { break };
-            if len(argument) > limits.bulk_bytes {
-                break;
-            }
-            naming = naming.with(argument);
             rest = behind;
             args_left -= 1;
+            // Nearly always the first word is the only one that matters.
+            if let Naming::After(_) = self.naming {
+                self.naming = self.naming.with(argument);
+            }
         }
-        (*input, self.args_left, self.naming) = (rest, args_left, naming);
+        (*input, self.args_left) = (rest, args_left);
         args_left == 0
     }
 
