@@ -131,7 +131,12 @@ impl Flow {
     }
 
     /// Writes what has come and could not be written. `None` if nothing is left of it.
+    #[inline]
     pub(crate) fn empty(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
+        // So it nearly always is.
+        if self.pipe.is_none() && self.kept.capacity() == 0 {
+            return None;
+        }
         self.empty_pipe(cx, sink, valve).or_else(|| self.flush(cx, sink, valve))
     }
 

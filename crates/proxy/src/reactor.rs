@@ -95,6 +95,7 @@ struct Slot {
 
 impl Slot {
     /// Leaves a waker for the next event.
+    #[inline]
     fn leave(&mut self, waker: &Waker) {
         if !self.waker.as_ref().is_some_and(|left| left.will_wake(waker)) {
             self.waker = Some(waker.clone());
@@ -234,6 +235,7 @@ impl Place {
     }
 
     /// Whether `wanted` is worth an attempt. If not, who asks is woken when something changes.
+    #[inline]
     pub(crate) fn is_ready(&self, cx: &Context<'_>, wanted: Ready) -> bool {
         let ready = self.with(|slot| {
             if slot.ready.has(wanted) {
@@ -286,6 +288,7 @@ impl Place {
         HERE.with_borrow(|here| here.as_ref().map(|here| epoll::delete(&here.epoll, socket)));
     }
 
+    #[inline]
     fn with<R>(&self, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
         HERE.with_borrow_mut(|here| here.as_mut().and_then(|here| here.slots.get_mut(self.index as usize)).map(f))
     }
