@@ -35,7 +35,7 @@ fn alerts() -> Vec<String> {
 
 #[test]
 fn dashboard_alerts_and_runbook_name_metrics_that_exist() {
-    let known: BTreeSet<&str> = CATALOGUE.iter().map(|(name, _)| *name).collect();
+    let known: BTreeSet<&str> = CATALOGUE.iter().map(|it| it.name).collect();
     let documents = [("deploy/README.md", 6), ("deploy/from-haproxy.md", 12)];
     for (file, least) in [(ALERTS, 15), (DASHBOARD, 30), (ALERT_TESTS, 15)].into_iter().chain(documents) {
         let text = read(file);

@@ -47,6 +47,7 @@ mod import;
 mod isolation;
 mod liveness;
 mod maintenance;
+mod metrics;
 mod reload;
 mod replicas;
 mod restart;

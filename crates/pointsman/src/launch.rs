@@ -19,7 +19,7 @@ use crate::control_socket::ControlSocket;
 use crate::history::History;
 use crate::in_force::{Facts, InForce};
 use crate::inherit::{self, ADMIN, Allotment, Inherited};
-use crate::metrics::Metrics;
+use crate::metrics::Scraper;
 use crate::planes::{self, Layout};
 use crate::reload::{self, Reloader};
 use crate::report::{Report, Watched};
@@ -167,7 +167,9 @@ impl Process {
             workers: workers.heartbeats().to_vec(),
             discovery: ground.heartbeat,
             dropped_lines: given.telemetry.dropped_lines(),
-            metrics: Mutex::new((Metrics::new(), Vec::new())),
+            memory: given.memory.clone(),
+            admin: admin.stats(),
+            scraper: Mutex::new(Scraper::new(config.metrics.haproxy_names)),
         });
         info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;

@@ -3,6 +3,7 @@
 //! The other crates each do one thing and know nothing of their neighbours; here they meet. What a person or a script
 //! touches (flags, files, exit codes) is in `cli` and `config`; `run` is the process itself.
 
+pub mod cgroup;
 pub mod cli;
 pub mod config;
 mod control;
@@ -17,6 +18,7 @@ pub mod inherit;
 mod launch;
 pub mod memory;
 pub mod metrics;
+pub mod own;
 pub mod planes;
 pub mod reload;
 pub mod report;

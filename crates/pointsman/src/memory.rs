@@ -13,6 +13,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::cgroup::{self, Own, Version, field};
+
 /// What a session is counted with, in bytes. Measured on Linux 6.18 with 3000 idle sessions: 2 KiB of our own, 5.5 KiB of the
 /// kernel's for its two sockets. The rest is an assumption on the average of all sessions: bytes on their way in four socket
 /// buffers, and in a buffer of ours where a client is slow. One very slow reader of large values can cost some MiB.
@@ -37,28 +39,20 @@ struct Cgroup {
     version: Version,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
+/// Files that hold a limit; "max" stands for none.
+fn limit_files(version: Version) -> &'static [&'static str] {
+    match version {
+        Version::One => &["memory.limit_in_bytes"],
+        // Above `high` the process is slowed down until it hardly runs, which is no better than its end.
+        Version::Two => &["memory.max", "memory.high"],
+    }
 }
 
-impl Version {
-    /// Files that hold a limit; "max" stands for none.
-    fn limits(self) -> &'static [&'static str] {
-        match self {
-            Self::One => &["memory.limit_in_bytes"],
-            // Above `high` the process is slowed down until it hardly runs, which is no better than its end.
-            Self::Two => &["memory.max", "memory.high"],
-        }
-    }
-
-    /// The file with the present use, and the field of `memory.stat` that can be taken back at any time.
-    fn usage(self) -> (&'static str, &'static str) {
-        match self {
-            Self::One => ("memory.usage_in_bytes", "total_inactive_file"),
-            Self::Two => ("memory.current", "inactive_file"),
-        }
+/// The file with the present use, and the field of `memory.stat` that can be taken back at any time.
+fn usage_files(version: Version) -> (&'static str, &'static str) {
+    match version {
+        Version::One => ("memory.usage_in_bytes", "total_inactive_file"),
+        Version::Two => ("memory.current", "inactive_file"),
     }
 }
 
@@ -76,7 +70,7 @@ impl Memory {
     #[must_use]
     pub fn find(read: Read<'_>) -> Option<Self> {
         let total = machine(read, "MemTotal:");
-        let cgroup = cgroups(read).into_iter().flat_map(|(top, own, version)| limits(read, &top, &own, version));
+        let cgroup = cgroup::of("memory", read).into_iter().flat_map(|own| limits(read, &own));
         let least = cgroup.filter(|(limit, _)| *limit < total.unwrap_or(NO_LIMIT)).min_by_key(|(limit, _)| *limit);
         match least {
             Some((limit, cgroup)) => Some(Self { limit, cgroup: Some(cgroup) }),
@@ -101,6 +95,12 @@ impl Memory {
         self.limit.saturating_sub(used) < least
     }
 
+    /// What is enforced, in bytes, and what of it is in use and cannot be taken back at once. `None` where nothing is enforced.
+    #[must_use]
+    pub fn enforced(&self, read: Read<'_>) -> Option<(u64, Option<u64>)> {
+        self.cgroup.as_ref().map(|cgroup| (self.limit, cgroup.used(read)))
+    }
+
     /// Whether [`is_scarce`](Self::is_scarce) can ever say so.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
@@ -121,19 +121,11 @@ impl std::fmt::Display for Memory {
 impl Cgroup {
     /// Bytes in use that the kernel cannot take back at once.
     fn used(&self, read: Read<'_>) -> Option<u64> {
-        let (usage, idle) = self.version.usage();
+        let (usage, idle) = usage_files(self.version);
         let used: u64 = read(&self.folder.join(usage))?.trim().parse().ok()?;
         let stat = read(&self.folder.join("memory.stat")).unwrap_or_default();
         Some(used.saturating_sub(field(&stat, idle).unwrap_or(0)))
     }
-}
-
-/// The number behind a name in lines of names and numbers.
-fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next()? == name).then(|| words.next()?.parse().ok())?
-    })
 }
 
 /// A line of `/proc/meminfo`, in bytes.
@@ -142,51 +134,14 @@ fn machine(read: Read<'_>, name: &str) -> Option<u64> {
 }
 
 /// Every limit on the way from a cgroup's folder to the top of its mount.
-fn limits(read: Read<'_>, top: &Path, own: &Path, version: Version) -> Vec<(u64, Cgroup)> {
-    let folders = own.ancestors().take_while(|folder| folder.starts_with(top));
-    let files = folders.flat_map(|folder| version.limits().iter().map(move |file| (folder, file)));
+fn limits(read: Read<'_>, own: &Own) -> Vec<(u64, Cgroup)> {
+    let version = own.version;
+    let files = own.folders().flat_map(|folder| limit_files(version).iter().map(move |file| (folder, file)));
     let limit = |(folder, file): (&Path, &&str)| {
         let limit: u64 = read(&folder.join(file))?.trim().parse().ok()?;
         (limit < NO_LIMIT).then(|| (limit, Cgroup { folder: folder.to_owned(), version }))
     };
     files.filter_map(limit).collect()
-}
-
-/// The cgroups that bound this process's memory: the top of the mount, and our own folder below it.
-fn cgroups(read: Read<'_>) -> Vec<(PathBuf, PathBuf, Version)> {
-    let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
-    let ours = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let found = mounts.lines().filter_map(|line| {
-        // proc_pid_mountinfo(5): id, parent, device, root, mount point, options, optional fields, "-", type, source, options.
-        let (mount, kind) = line.split_once(" - ")?;
-        let mut mount = mount.split(' ').skip(3);
-        let (root, top) = (mount.next()?, mount.next()?);
-        let mut kind = kind.split(' ');
-        let (version, options) = match kind.next()? {
-            "cgroup2" => (Version::Two, ""),
-            "cgroup" => (Version::One, kind.nth(1)?),
-            _ => return None,
-        };
-        if version == Version::One && !options.split(',').any(|option| option == "memory") {
-            return None;
-        }
-        let path = ours.lines().find_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
-            let ours = match version {
-                Version::Two => controllers.is_empty(),
-                Version::One => controllers.split(',').any(|controller| controller == "memory"),
-            };
-            ours.then_some(path)
-        })?;
-        // Inside a container the path may be the host's: then the mount itself is our cgroup.
-        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        let safe = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-        let top = PathBuf::from(top);
-        let own = if safe { top.join(below) } else { top.clone() };
-        Some((top, own, version))
-    });
-    found.collect()
 }
 
 #[cfg(test)]

@@ -6,15 +6,14 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use drain::{Drain, Phase};
+use drain::Drain;
 use probe::{Format, Reporter, Verdict};
-use proxy::{DialFailure, Distribution, Limit, NoticeKind, Reason, Scarcity, Snapshot};
+use proxy::{Scarcity, Snapshot};
 
 use crate::health::{self, Full, Loop};
-use crate::histogram;
-use crate::in_force::{Facts, InForce, Outcome};
-use crate::metrics::{self, CONFIG_INFO, Metrics, Pair, Told, info, precise, to_open_metrics};
-use crate::planes;
+use crate::in_force::InForce;
+use crate::memory::Memory;
+use crate::metrics::Scraper;
 use crate::status::{self, Status};
 use crate::telemetry::DroppedLines;
 
@@ -36,8 +35,13 @@ pub struct Watched {
 
 impl Watched {
     /// The most connections it may have, and how long its clients may be held.
-    fn bounds(&self) -> (usize, Duration) {
+    pub(crate) fn bounds(&self) -> (usize, Duration) {
         self.in_force.facts().services.get(self.number).copied().unwrap_or_default()
+    }
+
+    /// What the listener for readers has counted, if there is one.
+    pub(crate) fn reader_traffic<'a, T>(&self, planes: &'a [T]) -> Option<&'a T> {
+        planes.get(self.readers.as_ref()?.0)
     }
 }
 
@@ -61,9 +65,12 @@ pub struct Report {
     pub discovery: sentinel::Heartbeat,
     /// Dropped log lines.
     pub dropped_lines: DroppedLines,
-    /// The recorder, and what of each service's failovers was put into its histograms. Locked by scrapes only, which the
-    /// probe server makes one after the other.
-    pub metrics: Mutex<(Metrics, Vec<Told>)>,
+    /// What bounds our memory, where that is known.
+    pub memory: Option<Memory>,
+    /// What the admin server counts about itself.
+    pub admin: probe::Stats,
+    /// What is kept between scrapes. Locked by scrapes only, which the admin server makes one after the other.
+    pub scraper: Mutex<Scraper>,
 }
 
 /// One file without anything from elsewhere, so that it works where there is no network.
@@ -80,7 +87,7 @@ const PAGE: &str = concat!(
 );
 
 impl Report {
-    fn loops(&self) -> Vec<Loop> {
+    pub(crate) fn loops(&self) -> Vec<Loop> {
         let (now, workers) = (Instant::now(), self.workers.iter().enumerate());
         let mut loops: Vec<Loop> =
             workers.map(|(number, it)| Loop { name: format!("worker {number}"), age: it.age(now) }).collect();
@@ -95,18 +102,6 @@ impl Report {
         let open = self.drain.tally().open;
         let phase = self.drain.phase().name();
         format!("{phase}; {with_master} of {} masters known; {open} sessions", self.services.len())
-    }
-
-    fn config(&self, metrics: &Metrics, facts: &Facts) {
-        let (counts, last) = self.in_force.reloads();
-        for (outcome, count) in Outcome::ALL.into_iter().zip(counts) {
-            metrics.counter("pointsman_config_reloads_total", &[("result", outcome.label())], count);
-        }
-        let refused = last.as_ref().is_some_and(|last| last.outcome == Outcome::Refused);
-        metrics.gauge("pointsman_config_last_reload_successful", &[], f64::from(u8::from(!refused)));
-        metrics.gauge("pointsman_config_pending_restart", &[], precise(facts.pending.len() as u64));
-        let age = last.map_or(self.start, |last| last.at).elapsed();
-        metrics.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());
     }
 
     fn config_status(&self, now: Instant) -> status::Config {
@@ -135,90 +130,6 @@ impl Report {
         };
         self.services.iter().map(facts).collect()
     }
-
-    fn collect(&self, metrics: &Metrics, told: &mut Vec<Told>) {
-        metrics.gauge("pointsman_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
-        let facts = self.in_force.facts();
-        self.config(metrics, &facts);
-        metrics.gauge("pointsman_uptime_seconds", &[], self.start.elapsed().as_secs_f64());
-        let phase = self.drain.phase();
-        for it in Phase::ALL {
-            metrics.gauge("pointsman_drain_phase", &[("phase", it.name())], f64::from(u8::from(it == phase)));
-        }
-        metrics.gauge("pointsman_connections_limit", &[], precise(facts.max_connections as u64));
-        metrics.gauge("pointsman_memory_scarce", &[], f64::from(u8::from(self.scarcity.is_up())));
-        metrics.counter("pointsman_log_lines_dropped_total", &[], (self.dropped_lines)() as u64);
-        for it in self.loops() {
-            metrics.gauge("pointsman_loop_age_seconds", &[("loop", &it.name)], it.age.as_secs_f64());
-        }
-        told.resize(self.services.len(), Told::default());
-        let traffic: Vec<(&str, Snapshot)> = self.stats.services().collect();
-        for ((watched, told), (_, writers)) in self.services.iter().zip(told).zip(&traffic) {
-            let seen = watched.discovery.seen();
-            metrics.discovery(&seen, told);
-            traffic_metrics(metrics, &[("service", &watched.name)], watched.bounds().0, writers);
-            let readers = watched.readers.as_ref().and_then(|(plane, _)| traffic.get(*plane));
-            if let (Some((_, readers)), Some(replicas)) = (readers, &seen.replicas) {
-                metrics.replicas(&watched.name, replicas);
-                let labels = [("service", &*watched.name), metrics::READERS];
-                traffic_metrics(metrics, &labels, watched.bounds().0, readers);
-            }
-        }
-    }
-}
-
-/// The distributions, which come already counted.
-fn distributions(stats: &proxy::Stats) -> String {
-    let services: Vec<_> = stats.services().collect();
-    let one = |name, of: fn(&Snapshot) -> &Distribution| {
-        let labels = |plane: &str| match plane.strip_suffix(planes::READERS) {
-            Some(service) => format!("service=\"{service}\",listener=\"replica\""),
-            None => format!("service=\"{plane}\""),
-        };
-        let series: Vec<_> = services.iter().map(|(plane, traffic)| (labels(plane), of(traffic))).collect();
-        histogram::render(name, metrics::help(name), &series)
-    };
-    one(metrics::COMMAND, |traffic| &traffic.command_time) + &one(metrics::DIAL, |traffic| &traffic.dial_time)
-}
-
-/// What one listener counts, under the labels that name it.
-fn traffic_metrics(metrics: &Metrics, of: &[Pair<'_>], limit: usize, traffic: &Snapshot) {
-    let and = |name: &'static str, value: &'static str| -> Vec<Pair<'_>> { [of, &[(name, value)]].concat() };
-    for (name, value) in [
-        ("pointsman_sessions_open", traffic.open),
-        ("pointsman_sessions_waiting", traffic.held),
-        ("pointsman_sessions_limit", limit as u64),
-    ] {
-        metrics.gauge(name, of, precise(value));
-    }
-    for (name, value) in [
-        ("pointsman_sessions_total", traffic.accepted),
-        ("pointsman_accept_errors_total", traffic.accept_errors),
-        ("pointsman_sessions_passed_on_total", traffic.passed_on),
-        ("pointsman_spliced_bytes_total", traffic.bytes_spliced),
-        ("pointsman_commands_total", traffic.commands),
-        ("pointsman_dials_total", traffic.dials),
-        ("pointsman_sessions_carried_total", traffic.carried),
-        ("pointsman_maintenance_handshakes_total", traffic.agreements),
-        ("pointsman_hints_total", traffic.hints),
-    ] {
-        metrics.counter(name, of, value);
-    }
-    for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
-        metrics.counter("pointsman_sessions_refused_total", &and("limit", limit.label()), count);
-    }
-    for (failure, count) in DialFailure::ALL.into_iter().zip(traffic.dial_failures) {
-        metrics.counter("pointsman_dial_errors_total", &and("reason", failure.label()), count);
-    }
-    for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
-        metrics.counter("pointsman_client_bytes_total", &and("direction", direction), bytes);
-    }
-    for (kind, count) in NoticeKind::ALL.into_iter().zip(traffic.notices) {
-        metrics.counter("pointsman_maintenance_pushes_total", &and("kind", kind.label()), count);
-    }
-    for (reason, count) in Reason::ALL.iter().zip(traffic.closed) {
-        metrics.counter("pointsman_sessions_closed_total", &and("reason", reason.label()), count);
-    }
 }
 
 impl Reporter for Report {
@@ -242,16 +153,7 @@ impl Reporter for Report {
     }
 
     fn metrics(&self, format: Format) -> String {
-        let mut locked = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-        let (metrics, told) = &mut *locked;
-        self.collect(metrics, told);
-        let mut text = metrics.render() + &distributions(&self.stats);
-        // By hand, because a recorder would keep the series of every hash there ever was.
-        text.push_str(&info(CONFIG_INFO, "hash", &self.in_force.facts().hash));
-        match format {
-            Format::Prometheus => text,
-            Format::OpenMetrics => to_open_metrics(&text),
-        }
+        self.scraper.lock().unwrap_or_else(PoisonError::into_inner).scrape(self, format)
     }
 
     fn status(&self) -> String {
@@ -262,7 +164,8 @@ impl Reporter for Report {
                 let listen = listen.iter().map(ToString::to_string).collect();
                 (listen, status::traffic(watched.bounds().0, traffic))
             };
-            let readers = watched.readers.as_ref().and_then(|(plane, listen)| Some(of(listen, traffic.get(*plane)?)));
+            let readers = watched.readers.as_ref().zip(watched.reader_traffic(&traffic));
+            let readers = readers.map(|((_, listen), traffic)| of(listen, traffic));
             status::service(&watched.discovery.seen(), of(&watched.listen, writers), readers, now)
         });
         let status = Status {

@@ -96,6 +96,12 @@ impl Distribution {
         self.micros = self.micros.saturating_add(histogram.micros.get());
     }
 
+    /// Adds what was measured elsewhere.
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(sum, count)| *sum += count);
+        self.micros = self.micros.saturating_add(other.micros);
+    }
+
     /// What was measured after `before`, an earlier look at the same.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -101,7 +101,7 @@ mod silence_tests;
 mod testing;
 
 pub use close::{Reason, Side};
-pub use heartbeat::Heartbeat;
+pub use heartbeat::{Heartbeat, STALL, Stalls};
 pub use latency::Distribution;
 pub use limits::{Limit, Scarcity};
 pub use listener::{BindError, Bound};

@@ -121,6 +121,8 @@ pub struct Snapshot {
     pub open: u64,
     /// Sessions that wait at the gate now.
     pub held: u64,
+    /// Times a session began to wait at the gate.
+    pub waits: u64,
     /// Connections accepted and served.
     pub accepted: u64,
     /// Connections refused because a limit was reached, by [`Limit`]'s number.
@@ -185,7 +187,9 @@ impl Snapshot {
             *sum += count.get();
         }
         let released = block.released.get();
-        self.held += block.held.get().saturating_sub(released);
+        let waits = block.held.get();
+        self.held += waits.saturating_sub(released);
+        self.waits += waits;
         self.accepted += block.accepted.get();
         for (sum, count) in self.refused.iter_mut().zip(&block.refused) {
             *sum += count.get();
@@ -242,6 +246,19 @@ impl Stats {
         blocks.flat_map(|it| &it.workers).map(|block| block.accepted.get().saturating_sub(ended(block))).collect()
     }
 
+    /// How many sessions each worker has now, those of all services together.
+    #[must_use]
+    pub fn open_on_workers(&self) -> Vec<u64> {
+        let workers = self.services.iter().map(|blocks| blocks.workers.len()).max().unwrap_or(0);
+        let open = |block: &Arc<Block>| {
+            // In this order, as in `Snapshot::add`.
+            let ended: u64 = block.closed.iter().map(Count::get).sum();
+            block.accepted.get().saturating_sub(ended)
+        };
+        let of = |worker| self.services.iter().filter_map(|it| it.workers.get(worker)).map(open).sum();
+        (0..workers).map(of).collect()
+    }
+
     /// The counters of the service called `name`.
     #[must_use]
     pub fn service(&self, name: &str) -> Option<Snapshot> {
@@ -267,6 +284,8 @@ mod tests {
         assert_eq!((a.accepted, a.open, a.closed_for(Reason::Fenced), a.bytes_in), (4, 2, 2, 20));
         assert_eq!(b.dial_failures, [0, 0, 1, 0, 0]);
         assert_eq!((b.accepted, b.open), (0, 0));
+        stats.block(1, 1).unwrap().accepted.add(5);
+        assert_eq!(stats.open_on_workers(), [1, 6]);
         assert_eq!((stats.block(2, 0).is_none(), stats.block(0, 2).is_none()), (true, true));
     }
 }

@@ -328,6 +328,7 @@ impl Worker {
         let end = drain.clone();
         tasks::spawn_vital(async move { end.reached(Phase::Stopped).await });
         let mut events = Vec::new();
+        heartbeat.begin();
         while drain.phase() < Phase::Stopped {
             #[cfg(debug_assertions)]
             crate::stall::if_asked(worker);

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::NodeAddr;
 use crate::auth::Denied;
 use crate::canary::{self, Bell, Keeper};
 use crate::discovery::Incoming;
 use crate::hush::Hush;
 use crate::learnt::AddressMap;
+use crate::{NodeAddr, Probe};
 
 /// New canaries at once: more nodes than most masters have.
 const AT_ONCE: u32 = 16;
@@ -28,6 +28,8 @@ const THEN_EVERY: Duration = Duration::from_millis(125);
 struct Canary {
     bell: Arc<Bell>,
     problem: Option<Denied>,
+    answered_in: Option<Duration>,
+    failures: u64,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -55,7 +57,13 @@ impl Aviary {
             let bell = Arc::<Bell>::default();
             let run =
                 canary::run(self.group, node.clone(), Arc::clone(&self.keeper), Arc::clone(&bell), self.out.clone());
-            let canary = Canary { bell, problem: None, _task: AbortOnDropHandle::new(tokio::spawn(run)) };
+            let canary = Canary {
+                bell,
+                problem: None,
+                answered_in: None,
+                failures: 0,
+                _task: AbortOnDropHandle::new(tokio::spawn(run)),
+            };
             self.canaries.insert(node.clone(), canary);
         }
         if let Some(canary) = self.canaries.get(node) {
@@ -68,9 +76,13 @@ impl Aviary {
         self.canaries.retain(|node, _| wanted.contains(node));
     }
 
-    /// Takes note of what a node refused. Gives it if that is news.
-    pub(crate) fn refused(&mut self, node: &NodeAddr, denied: Option<Denied>) -> Option<Denied> {
+    /// Takes note of a node's answer and of what it refused. Gives the refusal if that is news.
+    pub(crate) fn heard(&mut self, node: &NodeAddr, probe: &Probe, denied: Option<Denied>) -> Option<Denied> {
         let canary = self.canaries.get_mut(node)?;
+        match probe.outcome {
+            Ok(_) => canary.answered_in = Some(probe.asked_at.elapsed()),
+            Err(_) => canary.failures += 1,
+        }
         let news = denied.clone().filter(|news| canary.problem.as_ref() != Some(news));
         canary.problem = denied;
         news
@@ -79,6 +91,11 @@ impl Aviary {
     /// Why a node refuses our questions, for people.
     pub(crate) fn problem(&self, node: &NodeAddr) -> Option<String> {
         self.canaries.get(node)?.problem.as_ref().map(ToString::to_string)
+    }
+
+    /// How long a node's last answer took, and how many questions came to nothing.
+    pub(crate) fn answers(&self, node: &NodeAddr) -> (Option<Duration>, u64) {
+        self.canaries.get(node).map_or((None, 0), |canary| (canary.answered_in, canary.failures))
     }
 
     /// Announced address to the address to dial.

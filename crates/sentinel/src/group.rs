@@ -154,7 +154,7 @@ impl Group {
 
     /// A canary's answer, with what it was refused.
     pub(crate) fn probed(&mut self, node: NodeAddr, probe: Probe, denied: Option<Denied>, links: &Links) {
-        if let Some(denied) = self.aviary.refused(&node, denied) {
+        if let Some(denied) = self.aviary.heard(&node, &probe, denied) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
             self.voice.say(Instant::now(), move |unsaid| {
                 warn!(%service, %node, unsaid, "cannot verify a redis node: {denied}");
@@ -200,7 +200,7 @@ impl Group {
             }
             Action::Release => {
                 self.points.release();
-                (self.stopped_since, self.held_since) = (None, None);
+                self.flows_since(Instant::now());
                 let service = Arc::clone(&self.name);
                 self.voice.say(Instant::now(), move |unsaid| {
                     info!(%service, unsaid, "gate open again: the same master goes on");
@@ -235,7 +235,7 @@ impl Group {
             self.stopped_since.get_or_insert(swapped_at);
             self.held_since.get_or_insert(swapped_at);
         } else {
-            (self.stopped_since, self.held_since) = (None, None);
+            self.flows_since(swapped_at);
         }
         let generation = target.generation().get();
         let from = self.master.take().map(|master| master.addr);
@@ -246,6 +246,14 @@ impl Group {
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
         self.master = Some(SeenMaster { addr, dialled, generation, epoch, run_id, since: swapped_at });
         self.publish(links);
+    }
+
+    /// Something can be sent to a master again. The time until there was one for the first time is no outage.
+    fn flows_since(&mut self, now: Instant) {
+        self.held_since = None;
+        if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
+            self.counts.stopped += now.saturating_duration_since(since);
+        }
     }
 
     /// What is looked at now and then: whether a session has reached the master in force.
@@ -312,10 +320,10 @@ impl Group {
                 id,
             }
         });
-        let nodes = self.machine.nodes().map(|(addr, probe)| SeenNode {
-            addr: addr.clone(),
-            probe: probe.cloned(),
-            problem: self.aviary.problem(addr),
+        let nodes = self.machine.nodes().map(|(addr, probe)| {
+            let (answered_in, failures) = self.aviary.answers(addr);
+            let (addr, problem) = (addr.clone(), self.aviary.problem(addr));
+            SeenNode { addr, probe: probe.cloned(), answered_in, failures, problem }
         });
         self.seen.store(Arc::new(Seen {
             name: Arc::clone(&self.name),

@@ -92,6 +92,10 @@ pub struct SeenNode {
     pub addr: NodeAddr,
     /// The last answer.
     pub probe: Option<Probe>,
+    /// How long the last answer took that was one.
+    pub answered_in: Option<Duration>,
+    /// Questions without an answer, or with a refusal, since it has been watched.
+    pub failures: u64,
     /// Why it refuses our questions, for people.
     pub problem: Option<String>,
 }
@@ -152,6 +156,15 @@ pub struct Failover {
     pub first_session_at: Option<Instant>,
 }
 
+impl Seen {
+    /// For how long nothing could be sent to a master since there was one for the first time, added up.
+    #[must_use]
+    pub fn outage(&self, now: Instant) -> Duration {
+        let present = self.stopped_since.filter(|_| self.counts.commits > 0);
+        self.counts.stopped + present.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+}
+
 impl Failover {
     /// From complete evidence, as it was read, to the store of the new target: one verification round trip, or a step of this
     /// process where the new master was verified ahead.
@@ -200,4 +213,7 @@ pub struct Counts {
     pub stalls: u64,
     /// The time traffic was held in commits, added up.
     pub held: Duration,
+    /// The time for which nothing could be sent to a master, added up, as far as it is over. The time before the first one does
+    /// not count.
+    pub stopped: Duration,
 }

@@ -17,12 +17,16 @@ pub(crate) fn whatever_is_missing() -> Result<(), String> {
     install(&[REDIS])
 }
 
-/// Installs what the tests need: Redis, and, where that is possible, what hurts a private network and what shows the status page.
+/// Installs what the tests need: Redis, and, where that is possible, what hurts a private network, what shows the status page and
+/// what judges metrics.
 ///
 /// # Errors
 /// As [`whatever_is_missing`]; the latter may be missing, and then the tests that need it say so.
 pub(crate) fn for_tests() -> Result<(), String> {
     for_failovers_of_ours()?;
+    if let Err(why) = crate::deploy::have_promtool() {
+        println!("{why}");
+    }
     let page: &[Need] = if harness::has_axe_core() { &[BROWSER] } else { &[BROWSER, NPM] };
     if let Err(why) = install(page) {
         println!("{why}");

@@ -46,7 +46,7 @@ pub(crate) use load::read_config;
 pub use load::{Loaded, load};
 pub use secret::{HIDDEN, Secret};
 pub use section::{OptionSpec, Reload};
-pub use sections::{Admin, CredentialKeys, Log, Process, Replicas, Service, Shutdown, Timers};
+pub use sections::{Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers};
 pub use settings::Settings;
 pub use value::{Kind, Problem, Value};
 pub use values::{Origin, Setting, Values};
@@ -64,6 +64,8 @@ pub struct Config {
     pub services: Vec<Service>,
     /// The server for probes, metrics and status.
     pub admin: Admin,
+    /// What `/metrics` shows.
+    pub metrics: Metrics,
     /// What happens on SIGTERM.
     pub shutdown: Shutdown,
     /// What is logged, and how.

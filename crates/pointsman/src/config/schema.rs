@@ -5,7 +5,7 @@
 //! what Kubernetes injects for a Service that is called pointsman (`POINTSMAN_SERVICE_HOST` and its like).
 
 use super::section::OptionSpec;
-use super::sections::{Admin, CredentialKeys, Log, Process, Replicas, Service, Shutdown, Timers};
+use super::sections::{Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers};
 
 /// A table of the file.
 #[derive(Debug)]
@@ -35,6 +35,7 @@ pub static SECTIONS: &[Section] = &[
     Section { path: "service.replicas", about: Replicas::ABOUT, options: Replicas::OPTIONS },
     Section { path: "service.timers", about: Timers::ABOUT, options: Timers::OPTIONS },
     Section { path: "admin", about: Admin::ABOUT, options: Admin::OPTIONS },
+    Section { path: "metrics", about: Metrics::ABOUT, options: Metrics::OPTIONS },
     Section { path: "shutdown", about: Shutdown::ABOUT, options: Shutdown::OPTIONS },
     Section { path: "log", about: Log::ABOUT, options: Log::OPTIONS },
     Section { path: "process", about: Process::ABOUT, options: Process::OPTIONS },

@@ -269,6 +269,17 @@ section! {
 }
 
 section! {
+    /// What /metrics shows.
+    Metrics {
+        /// Whether metrics come under haproxy's names too, for dashboards and alerts that were made for it.
+        ///
+        /// A proxy is a service (NAME, and NAME/replicas for its readers), a server is a Redis node. deploy/metrics.md has the
+        /// list.
+        haproxy_names: bool = Kind::Bool, Some("false"), Restart;
+    }
+}
+
+section! {
     /// What happens on SIGTERM, phase by phase.
     Shutdown {
         /// Keeps accepting at least this long after SIGTERM.

