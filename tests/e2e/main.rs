@@ -46,6 +46,7 @@ mod faults_peers;
 mod import;
 mod isolation;
 mod liveness;
+mod logs;
 mod maintenance;
 mod metrics;
 mod reload;

@@ -166,7 +166,7 @@ impl Process {
             scarcity: workers.scarcity().clone(),
             workers: workers.heartbeats().to_vec(),
             discovery: ground.heartbeat,
-            dropped_lines: given.telemetry.dropped_lines(),
+            unread: given.telemetry.unread(),
             memory: given.memory.clone(),
             admin: admin.stats(),
             scraper: Mutex::new(Scraper::new(config.metrics.haproxy_names)),
@@ -179,18 +179,17 @@ impl Process {
             relieve(taken).await?;
         }
         control.as_ref().map(ControlSocket::publish).transpose()?;
-        let level = given.telemetry.level();
+        let log = given.telemetry.switch();
         let (source, running, memory_bound) = (given.source.clone(), given.settings.clone(), given.memory);
-        let reloader = Reloader { source, running, in_force, sockets, memory: memory_bound, level };
+        let reloader = Reloader { source, running, in_force, sockets, memory: memory_bound, log };
         let meeting = meeting.map(|path| doors.meet(config, &path)).transpose()?;
         let supervisor = Supervisor::find();
         supervisor.ready();
-        let discovery = ground.discovery;
         Ok(Some(Self {
             signals,
             drain,
             controller,
-            discovery,
+            discovery: ground.discovery,
             memory,
             workers,
             control,

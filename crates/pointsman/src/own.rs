@@ -104,6 +104,12 @@ mod tests {
         assert_eq!(of("2500000000 1000000 42\n"), Some((Duration::from_millis(2500), Duration::from_millis(1))));
         assert_eq!(of("0\n"), None);
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        assert!(thread(id, &read).is_none_or(|(cpu, _)| cpu > Duration::ZERO));
+        // The kernel counts at its own pace, and some build without counting at all.
+        if read(Path::new("/proc/self/schedstat")).is_some() {
+            let start = std::time::Instant::now();
+            while thread(id, &read).is_none_or(|(cpu, _)| cpu.is_zero()) {
+                assert!(start.elapsed() < Duration::from_secs(30));
+            }
+        }
     }
 }

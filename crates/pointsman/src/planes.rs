@@ -11,7 +11,7 @@ use proxy::Options;
 use route::{Empty, Points, PoolWriter};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
 
-use crate::config::{Config, NoReplica, Service, Sessions, Splice, Subscriptions};
+use crate::config::{Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions};
 use crate::watch;
 
 /// What a data plane's service for readers is called: no master's name has a slash in it.
@@ -56,7 +56,7 @@ pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, Strin
     let settled = planes.filter_map(|(number, plane)| {
         let (service, limit) = (config.services.get(plane.service)?, limits.get(plane.service)?);
         let settle = if plane.reads { options_of_readers } else { options };
-        Some((number, plane.name, settle(service, *limit)))
+        Some((number, plane.name, settle(service, *limit, &config.log)))
     });
     settled.collect()
 }
@@ -83,7 +83,7 @@ impl Layout {
             layout.services.push(proxy::Service {
                 name: Arc::from(service.name.as_str()),
                 route: Arc::clone(&route).into(),
-                options: options(service, *limit).into(),
+                options: options(service, *limit, &config.log).into(),
                 hints: Arc::new(Ear(Arc::clone(&ear))),
             });
             let replicas = (!service.replica_listen.is_empty()).then(|| {
@@ -91,7 +91,7 @@ impl Layout {
                 for_readers.push(proxy::Service {
                     name: format!("{}{READERS}", service.name).into(),
                     route: pool.into(),
-                    options: options_of_readers(service, *limit).into(),
+                    options: options_of_readers(service, *limit, &config.log).into(),
                     hints: Arc::new(ReadersEar(Arc::clone(&ear))),
                 });
                 Replicas { rules: rules(service), writer }
@@ -145,7 +145,7 @@ impl proxy::Hints for ReadersEar {
 }
 
 /// The settings of a service's sessions, readers or not.
-pub(crate) fn options(service: &Service, max_connections: usize) -> Options {
+pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> Options {
     Options {
         connect_timeout: service.connect_timeout,
         hold_timeout: service.hold_timeout,
@@ -172,12 +172,26 @@ pub(crate) fn options(service: &Service, max_connections: usize) -> Options {
         max_held: max_connections,
         max_connections,
         max_connections_per_source: service.max_connections_per_source,
+        lines: lines(log),
+    }
+}
+
+/// The rule for the lines at sessions' ends.
+fn lines(log: &Log) -> proxy::Lines {
+    proxy::Lines {
+        which: match log.sessions {
+            SessionLines::Off => proxy::Which::Off,
+            SessionLines::Failed => proxy::Which::Failed,
+            SessionLines::All => proxy::Which::All,
+        },
+        level: log.sessions_level.into(),
+        one_in: u32::try_from(log.sessions_one_in).unwrap_or(u32::MAX),
     }
 }
 
 /// The address that writers are told to move to is not the readers'.
-fn options_of_readers(service: &Service, max_connections: usize) -> Options {
-    Options { moving_to: None, ..options(service, max_connections) }
+fn options_of_readers(service: &Service, max_connections: usize, log: &Log) -> Options {
+    Options { moving_to: None, ..options(service, max_connections, log) }
 }
 
 fn empty(service: &Service) -> Empty {

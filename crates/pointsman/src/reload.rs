@@ -26,7 +26,7 @@ use crate::memory::Memory;
 use crate::planes;
 use crate::room;
 use crate::run::{shutdown, workers};
-use crate::telemetry::LogLevelSwitch;
+use crate::telemetry::LogSwitch;
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -119,8 +119,8 @@ pub struct Reloader {
     pub sockets: Arc<Mutex<Sockets>>,
     /// The memory, for the bounds on connections.
     pub memory: Option<Memory>,
-    /// The level of the log.
-    pub level: LogLevelSwitch,
+    /// How much is logged.
+    pub log: LogSwitch,
 }
 
 impl Reloader {
@@ -172,7 +172,7 @@ impl Reloader {
         }
         data_plane.allow(room.connections.total);
         drain.configure(shutdown(config));
-        self.level.set(config.log.level);
+        self.log.set(&config.log);
         self.in_force.set(Facts::of(config, &room.connections, change.pending.clone()));
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::in_force::InForce;
 use crate::memory::Memory;
 use crate::metrics::Scraper;
 use crate::status::{self, Status};
-use crate::telemetry::DroppedLines;
+use crate::telemetry::Unread;
 
 /// One service, as far as a report needs it.
 pub struct Watched {
@@ -63,8 +63,8 @@ pub struct Report {
     pub workers: Vec<proxy::Heartbeat>,
     /// Discovery's heartbeat.
     pub discovery: sentinel::Heartbeat,
-    /// Dropped log lines.
-    pub dropped_lines: DroppedLines,
+    /// Log lines that nobody will read.
+    pub unread: Unread,
     /// What bounds our memory, where that is known.
     pub memory: Option<Memory>,
     /// What the admin server counts about itself.

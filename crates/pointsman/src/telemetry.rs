@@ -1,10 +1,14 @@
-//! Logging: lines for people on a terminal, JSON for machines, and never a wait on either.
+//! Logging: lines for people on a terminal, for the journal where it listens, JSON for machines, and never a wait on any of them.
 //!
-//! A worker that writes a line hands it to a thread of its own through a bounded queue. If the reader of the standard output
-//! stops reading, lines are dropped and counted; data is never held up by a log.
+//! A worker that writes a line hands it to a thread of its own through a bounded queue. If the reader stops reading, lines are
+//! dropped and counted; data is never held up by a log. Before that, a [`throttle`] bounds how many lines come from one place.
+
+mod journal;
+mod throttle;
 
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
@@ -13,6 +17,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, reload};
 
 use crate::config::{Log, LogFormat, LogLevel};
+use journal::{Journal, Sender};
+use throttle::Throttle;
 
 /// Lines that may wait for the writer.
 const BACKLOG: usize = 4096;
@@ -21,66 +27,127 @@ const BACKLOG: usize = 4096;
 pub struct Telemetry {
     _guard: WorkerGuard,
     dropped: ErrorCounter,
-    level: LogLevelSwitch,
+    lost: Arc<AtomicU64>,
+    switch: LogSwitch,
 }
 
 /// Changes how much is logged.
 #[derive(Debug, Clone)]
-pub struct LogLevelSwitch(reload::Handle<LevelFilter, Registry>);
+pub struct LogSwitch {
+    level: reload::Handle<LevelFilter, Registry>,
+    throttle: Throttle,
+}
 
-impl LogLevelSwitch {
+impl LogSwitch {
     /// From now on.
-    pub fn set(&self, level: LogLevel) {
+    pub fn set(&self, log: &Log) {
         // Fails only where the log of this process is another one, as in tests.
-        drop(self.0.reload(filter(level)));
+        drop(self.level.reload(filter(log.level)));
+        self.throttle.set(most(log));
     }
+}
+
+fn most(log: &Log) -> u32 {
+    u32::try_from(log.lines_per_second).unwrap_or(u32::MAX)
 }
 
 fn filter(level: LogLevel) -> LevelFilter {
-    match level {
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
+    LevelFilter::from_level(level.into())
+}
+
+impl From<LogLevel> for tracing::Level {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+            LogLevel::Trace => Self::TRACE,
+        }
     }
 }
 
-/// How many lines were dropped. Can outlive the [`Telemetry`].
-pub type DroppedLines = Arc<dyn Fn() -> usize + Send + Sync>;
+/// Lines that nobody will read. Can outlive the [`Telemetry`].
+#[derive(Clone)]
+pub struct Unread {
+    dropped: ErrorCounter,
+    lost: Arc<AtomicU64>,
+    throttle: Throttle,
+}
+
+impl Unread {
+    /// Lines dropped because the reader was too slow, or was not there.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        (self.dropped.dropped_lines() as u64).saturating_add(self.lost.load(Ordering::Relaxed))
+    }
+
+    /// Lines left out because there were too many like them.
+    #[must_use]
+    pub fn suppressed(&self) -> u64 {
+        self.throttle.suppressed()
+    }
+}
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Human,
+    Json,
+    Journal,
+}
+
+fn shape(format: LogFormat) -> Shape {
+    match format {
+        LogFormat::Human => Shape::Human,
+        LogFormat::Json => Shape::Json,
+        LogFormat::Journald => Shape::Journal,
+        LogFormat::Auto if io::stdout().is_terminal() => Shape::Human,
+        LogFormat::Auto if journal::is_ours(std::env::var("JOURNAL_STREAM").ok().as_deref()) => Shape::Journal,
+        LogFormat::Auto => Shape::Json,
+    }
+}
 
 impl Telemetry {
     /// Starts to log as configured. Later calls in the same process have no effect, which only tests would notice.
     #[must_use]
     pub fn start(log: &Log) -> Self {
-        let (writer, guard) =
-            NonBlockingBuilder::default().buffered_lines_limit(BACKLOG).lossy(true).finish(io::stdout());
-        let dropped = writer.error_counter();
-        let (level, switch) = reload::Layer::new(filter(log.level));
-        let human = match log.format {
-            LogFormat::Auto => io::stdout().is_terminal(),
-            LogFormat::Human => true,
-            LogFormat::Json => false,
+        let lost = Arc::<AtomicU64>::default();
+        let shape = shape(log.format);
+        let sender = (shape == Shape::Journal).then(|| Sender::open(Arc::clone(&lost))).flatten();
+        // Without a journal JSON is what can be read best.
+        let shape = if shape == Shape::Journal && sender.is_none() { Shape::Json } else { shape };
+        let builder = NonBlockingBuilder::default().buffered_lines_limit(BACKLOG).lossy(true);
+        let (writer, guard) = match sender {
+            Some(sender) => builder.finish(sender),
+            None => builder.finish(io::stdout()),
         };
+        let dropped = writer.error_counter();
+        let (level, handle) = reload::Layer::new(filter(log.level));
+        let throttle = Throttle::new(most(log));
         let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(colour);
-        let lines = if human { lines.boxed() } else { lines.json().flatten_event(true).boxed() };
-        let started = tracing_subscriber::registry().with(level).with(lines).try_init();
+        let lines = || tracing_subscriber::fmt::layer().with_writer(writer.clone());
+        let lines = match shape {
+            Shape::Human => lines().with_ansi(colour).boxed(),
+            Shape::Json => lines().with_ansi(false).json().flatten_event(true).boxed(),
+            Shape::Journal => Journal(writer.clone()).boxed(),
+        };
+        let started = tracing_subscriber::registry().with(level).with(throttle.clone()).with(lines).try_init();
         // Only a second start in one process fails, and the first one goes on.
         drop(started);
-        Self { _guard: guard, dropped, level: LogLevelSwitch(switch) }
+        Self { _guard: guard, dropped, lost, switch: LogSwitch { level: handle, throttle } }
     }
 
     /// Changes how much is logged, later.
     #[must_use]
-    pub fn level(&self) -> LogLevelSwitch {
-        self.level.clone()
+    pub fn switch(&self) -> LogSwitch {
+        self.switch.clone()
     }
 
-    /// A counter of dropped lines.
+    /// Counts the lines that nobody will read.
     #[must_use]
-    pub fn dropped_lines(&self) -> DroppedLines {
-        let counter = self.dropped.clone();
-        Arc::new(move || counter.dropped_lines())
+    pub fn unread(&self) -> Unread {
+        let (dropped, lost) = (self.dropped.clone(), Arc::clone(&self.lost));
+        Unread { dropped, lost, throttle: self.switch.throttle.clone() }
     }
 }

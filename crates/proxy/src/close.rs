@@ -104,6 +104,37 @@ impl Reason {
         }
     }
 
+    /// Whether the session ended otherwise than its client or an operator wanted it to: by a fault of the target or of the way to
+    /// it, by a move of the points that it could not go along with, or by a limit of ours.
+    #[must_use]
+    pub const fn is_failure(self) -> bool {
+        match self {
+            Self::ClientClosed
+            | Self::UpstreamClosed
+            | Self::ClientReset
+            | Self::ClientLost
+            | Self::HoldAbandoned
+            | Self::IdleTimeout
+            | Self::FirstByteTimeout
+            | Self::Dismissed
+            | Self::Drained => false,
+            Self::UpstreamReset
+            | Self::UpstreamLost
+            | Self::ClientError
+            | Self::UpstreamError
+            | Self::HalfCloseTimeout
+            | Self::Fenced
+            | Self::NoReplica
+            | Self::CarryRefused
+            | Self::Forfeit
+            | Self::HoldTimeout
+            | Self::HoldFull
+            | Self::DialFailed
+            | Self::Cut
+            | Self::Aborted => true,
+        }
+    }
+
     /// The reason behind an error while reading from or writing to `side`.
     #[must_use]
     pub const fn from_error(side: Side, kind: ErrorKind) -> Self {

@@ -160,6 +160,11 @@ impl Default for Commands {
 }
 
 impl Commands {
+    /// Microseconds since the worker has been measuring.
+    pub(crate) fn elapsed(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// Microseconds, never zero, that come round after an hour: more than any command takes that is measured.
     fn now(&self) -> NonZeroU32 {
         #[expect(clippy::cast_possible_truncation, reason = "only differences count")]

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::tell::Lines;
+
 /// What becomes of a session when its target is not the master any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sessions {
@@ -87,6 +89,8 @@ pub struct Options {
     pub moving_to: Option<Arc<str>>,
     /// Whether bodies of large values go through a pipe of the kernel. Holds for connections opened after a change.
     pub splice: Splice,
+    /// Which sessions are told of at their end, and how.
+    pub lines: Lines,
 }
 
 impl Default for Options {
@@ -107,6 +111,7 @@ impl Default for Options {
             maintenance_push: true,
             moving_to: None,
             splice: Splice::Auto,
+            lines: Lines::default(),
         }
     }
 }

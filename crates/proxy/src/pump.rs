@@ -27,7 +27,6 @@ use resp::Ledger;
 use route::Target;
 
 use crate::alarm::Alarm;
-use crate::carry::Luggage;
 use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::{Flow, Step, Tell};
@@ -41,6 +40,7 @@ use crate::silence::{Facts, Silence};
 use crate::valve::{Replies, Requests};
 use crate::watch::Bell;
 use crate::worker::Seat;
+pub(crate) use ending::{After, Stopped};
 
 pub(crate) use start::Start;
 
@@ -58,6 +58,7 @@ pub(crate) struct Pump<'a, C, U> {
     /// Which side ended first.
     first: Option<Side>,
     heard: bool,
+    commands: u32,
     measured: usize,
     leaving: Leaving,
     /// The client was sent something since it was asked to leave.
@@ -74,33 +75,6 @@ pub(crate) struct Pump<'a, C, U> {
     stopwatch: Stopwatch,
     /// There while something of ours is to go between the replies.
     aside: Option<Box<notices::Aside>>,
-}
-
-/// What is left when a pump has stopped.
-#[derive(Debug)]
-pub(crate) struct Stopped {
-    /// Why it stopped.
-    pub(crate) reason: Reason,
-    /// Replies that came from the target and that the client has not taken yet.
-    pub(crate) undelivered: Vec<u8>,
-    /// What is to be done then.
-    pub(crate) after: Option<Box<After>>,
-    /// Bytes forwarded to the target, and to the client.
-    pub(crate) bytes: (u64, u64),
-}
-
-/// What follows the end of a pump.
-#[derive(Debug)]
-pub(crate) enum After {
-    /// Its requests, none of which was forwarded, are answered before it ends.
-    Refuse {
-        /// What was read of them; it begins between two requests.
-        unsent: Vec<u8>,
-        /// A transaction is open.
-        transaction: bool,
-    },
-    /// The session can go on over another connection.
-    Carry(Luggage),
 }
 
 impl<'a, C: End, U: End> Pump<'a, C, U> {
@@ -129,6 +103,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             requests: Flow::new(early, scratch::SIZE),
             replies: Flow::new(messages, scratch::SIZE),
             first: None,
+            commands: 0,
             measured: 0,
             leaving: Leaving::No,
             replied: false,
@@ -306,8 +281,13 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
 
     /// Moves replies as they come.
     fn move_replies_along(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let mut valve =
-            Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat, stopwatch: &mut self.stopwatch };
+        let mut valve = Replies {
+            ledger: &mut self.ledger,
+            target: self.target,
+            seat: self.seat,
+            stopwatch: &mut self.stopwatch,
+            commands: &mut self.commands,
+        };
         self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell))
     }
 

@@ -24,7 +24,7 @@ use crate::resume::Followed;
 use crate::service::{DialFailure, Hint};
 use crate::turns::Turn;
 use crate::worker::Seat;
-use crate::{answers, dial, finish, hold};
+use crate::{answers, dial, finish, hold, tell};
 
 /// The first pause after a failed dial; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -42,6 +42,9 @@ pub(crate) struct Session {
     reason: Reason,
     target: Option<Ride>,
     bytes: (u64, u64),
+    commands: u32,
+    /// When it began, in microseconds of its worker's.
+    since: u64,
 }
 
 /// A target, and the connection to it.
@@ -59,8 +62,9 @@ impl Session {
     /// Counts the client in.
     pub(crate) fn new(peer: SocketAddr, seat: Arc<Seat>, admission: Admission) -> Self {
         seat.block.accepted.one();
-        let ticket = Some(seat.drain.ticket());
-        Self { peer, seat, ticket, _admission: admission, reason: Reason::Aborted, target: None, bytes: (0, 0) }
+        let (ticket, since) = (Some(seat.drain.ticket()), seat.block.measured.elapsed());
+        let (reason, target, bytes, commands) = (Reason::Aborted, None, (0, 0), 0);
+        Self { peer, seat, ticket, _admission: admission, reason, target, bytes, commands, since }
     }
 
     /// Serves the client to its end.
@@ -88,10 +92,11 @@ impl Session {
                 let target = &*self.target.insert(target);
                 let early = std::mem::take(&mut waiting);
                 let start = Start { early, followed: followed.take() };
-                let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out) } =
+                let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out), commands } =
                     Pump::new((&mut client, &mut upstream), &self.seat, target, start).run(&ticket).await;
                 waiting = undelivered;
                 self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
+                self.commands = self.commands.saturating_add(commands);
                 if reason == Reason::Fenced {
                     // What a cut-off master has not acknowledged would be sent again when it comes back.
                     upstream.forget_unsent();
@@ -256,16 +261,17 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.seat.block.close(self.reason);
-        let (bytes_in, bytes_out) = self.bytes;
-        tracing::debug!(
-            service = &*self.seat.shared.service.name,
-            peer = %self.peer,
-            target = self.target.as_ref().map(|target| tracing::field::display(target.addr())),
-            reason = self.reason.label(),
-            bytes_in,
-            bytes_out,
-            "session ended"
-        );
+        let shared = &self.seat.shared;
+        let ended = tell::Session {
+            service: &shared.service.name,
+            client: self.peer,
+            target: self.target.as_ref().map(|target| &**target),
+            reason: self.reason,
+            lasted: Duration::from_micros(self.seat.block.measured.elapsed().saturating_sub(self.since)),
+            bytes: self.bytes,
+            commands: self.commands,
+        };
+        ended.tell(shared.service.options.now().lines);
         if let Some(ticket) = self.ticket.take() {
             ticket.close(self.reason.exit());
         }

@@ -98,6 +98,8 @@ pub(crate) struct Replies<'a> {
     pub(crate) target: &'a Target,
     pub(crate) seat: &'a Seat,
     pub(crate) stopwatch: &'a mut Stopwatch,
+    /// Requests of this session, forwarded whole.
+    pub(crate) commands: &'a mut u32,
 }
 
 impl Replies<'_> {
@@ -109,6 +111,7 @@ impl Replies<'_> {
             self.seat.shared.service.hints.hint(self.target, Hint::Replied(hint));
         }
         let counts = self.ledger.take_counts();
+        *self.commands = self.commands.saturating_add(counts.requests);
         self.seat.block.commands.add(counts.requests.into());
         self.seat.block.replies.add(counts.replies.into());
         self.stopwatch.replied(counts.replies, &self.seat.block.measured);

@@ -95,5 +95,19 @@ choice! {
         Human = "human",
         /// One JSON object a line.
         Json = "json",
+        /// Entries of systemd's journal, with their fields.
+        Journald = "journald",
+    }
+}
+
+choice! {
+    /// Which sessions get a line at their end.
+    SessionLines {
+        /// None.
+        Off = "off",
+        /// Those that ended otherwise than client or operator wanted.
+        Failed = "failed",
+        /// All.
+        All = "all",
     }
 }

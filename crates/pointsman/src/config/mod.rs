@@ -35,7 +35,7 @@ mod value;
 mod values;
 
 pub use change::Change;
-pub use choices::{LogFormat, LogLevel, Minority, NoReplica, Sessions, Splice, Subscriptions, Verify};
+pub use choices::{LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify};
 pub use credentials::{Credentials, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::choices::{LogFormat, LogLevel, Minority, NoReplica, Sessions, Splice, Subscriptions, Verify};
+use super::choices::{LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify};
 use super::credentials::{Credentials, Token};
 use super::endpoint::Endpoint;
 use super::secret::Secret;
@@ -308,10 +308,25 @@ section! {
     Log {
         /// How much is logged: error, warn, info, debug or trace.
         level: LogLevel = Kind::Choice(LogLevel::NAMES), Some("info"), Live;
-        /// How a line looks: auto, human or json.
+        /// How a line looks: auto, human, json or journald.
         ///
-        /// "auto" writes for people on a terminal and JSON otherwise.
+        /// "auto" writes for people on a terminal, entries of systemd's journal where the output leads there, and JSON otherwise.
+        /// On a terminal the variable NO_COLOR turns colours off.
         format: LogFormat = Kind::Choice(LogFormat::NAMES), Some("auto"), Restart;
+        /// The most lines a second from one place of the program; 0 for any number.
+        ///
+        /// What is beyond is left out and counted (pointsman_log_lines_suppressed_total), so that a failover of ten thousand
+        /// sessions does not become as many lines.
+        lines_per_second: usize = Kind::Count(0, 1_000_000), Some("100"), Live;
+        /// Which sessions get a line at their end: off, failed or all.
+        ///
+        /// The line has the client, the target, how long the session lasted, its bytes and commands, and why it ended. "failed"
+        /// means that it ended otherwise than its client or an operator wanted. At the level debug every session has its line.
+        sessions: SessionLines = Kind::Choice(SessionLines::NAMES), Some("failed"), Live;
+        /// The level of these lines: error, warn, info, debug or trace.
+        sessions_level: LogLevel = Kind::Choice(LogLevel::NAMES), Some("info"), Live;
+        /// With sessions = "all": of those that ended well, one in so many gets its line. Failed ones always do.
+        sessions_one_in: usize = Kind::Count(1, 1_000_000), Some("1"), Live;
     }
 }
 

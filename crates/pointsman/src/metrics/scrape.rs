@@ -99,7 +99,8 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
         page.flag("pointsman_drain_phase", &[("phase", it.name())], it == phase);
     }
     page.flag("pointsman_memory_scarce", &[], report.scarcity.is_up());
-    page.count("pointsman_log_lines_dropped_total", &[], (report.dropped_lines)() as u64);
+    page.count("pointsman_log_lines_dropped_total", &[], report.unread.dropped());
+    page.count("pointsman_log_lines_suppressed_total", &[], report.unread.suppressed());
     let admin = report.admin.counted();
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);

@@ -7,13 +7,42 @@ use std::time::Duration;
 
 use resp::Standing;
 
-use super::{After, Pump, Stopped};
+use super::Pump;
 use crate::carry::Luggage;
 use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::Step;
 use crate::hold::PATROL;
 use crate::service::Hint;
+
+/// What is left when a pump has stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    /// Why it stopped.
+    pub(crate) reason: Reason,
+    /// Replies that came from the target and that the client has not taken yet.
+    pub(crate) undelivered: Vec<u8>,
+    /// What is to be done then.
+    pub(crate) after: Option<Box<After>>,
+    /// Bytes forwarded to the target, and to the client.
+    pub(crate) bytes: (u64, u64),
+    /// Requests that were forwarded whole.
+    pub(crate) commands: u32,
+}
+
+/// What follows the end of a pump.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// Its requests, none of which was forwarded, are answered before it ends.
+    Refuse {
+        /// What was read of them; it begins between two requests.
+        unsent: Vec<u8>,
+        /// A transaction is open.
+        transaction: bool,
+    },
+    /// The session can go on over another connection.
+    Carry(Luggage),
+}
 
 impl<C: End, U: End> Pump<'_, C, U> {
     /// Whether nobody needs to notice if the session went on over another connection.
@@ -97,6 +126,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             undelivered,
             after: after.map(Box::new),
             bytes: (self.requests.moved(), self.replies.moved()),
+            commands: self.commands,
         }
     }
 }

@@ -138,6 +138,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 target: self.target,
                 seat: self.seat,
                 stopwatch: &mut self.stopwatch,
+                commands: &mut self.commands,
             };
             if let Some(step) = self.replies.empty(cx, self.client, &mut valve) {
                 return step;
@@ -183,8 +184,13 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             all.append(&mut self.words_due());
         }
-        let mut valve =
-            Replies { ledger: &mut self.ledger, target: self.target, seat: self.seat, stopwatch: &mut self.stopwatch };
+        let mut valve = Replies {
+            ledger: &mut self.ledger,
+            target: self.target,
+            seat: self.seat,
+            stopwatch: &mut self.stopwatch,
+            commands: &mut self.commands,
+        };
         valve.note();
         all
     }

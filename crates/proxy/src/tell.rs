@@ -1,0 +1,117 @@
+//! The line at a session's end: which sessions get one, and what stands in it.
+//!
+//! Whoever chases an error needs the line of that one session; whoever has ten thousand sessions a second needs few lines. So what
+//! failed is always told unless lines are off, and what ended well can be left out or sampled. Lines that nobody asked for are there
+//! at the level debug.
+//!
+//! Deliberately absent: a bound on the rate, which the log has for everything.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use route::Target;
+use tracing::Level;
+
+use crate::close::Reason;
+
+/// Which sessions get a line at their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Which {
+    /// None.
+    Off,
+    /// Those that ended otherwise than client or operator wanted.
+    #[default]
+    Failed,
+    /// All.
+    All,
+}
+
+/// The rule for lines at sessions' ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lines {
+    /// Which sessions.
+    pub which: Which,
+    /// At which level.
+    pub level: Level,
+    /// Of those that ended well, one in so many.
+    pub one_in: u32,
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Self { which: Which::default(), level: Level::INFO, one_in: 1 }
+    }
+}
+
+impl Lines {
+    /// The level of the line about a session that ended for this reason. `chosen` says whether this one is in the sample.
+    fn level(self, reason: Reason, chosen: impl FnOnce(u32) -> bool) -> Level {
+        let told = match self.which {
+            Which::Off => false,
+            Which::Failed => reason.is_failure(),
+            Which::All => reason.is_failure() || self.one_in <= 1 || chosen(self.one_in),
+        };
+        if told { self.level } else { Level::DEBUG }
+    }
+}
+
+macro_rules! line {
+    ($session:ident, $level:expr) => {
+        tracing::event!(
+            $level,
+            service = $session.service,
+            client = %$session.client,
+            // Not `target`: that is what the log calls the place in the program.
+            upstream = $session.target.map(|target| tracing::field::display(target.addr())),
+            reason = $session.reason.label(),
+            duration_ms = u64::try_from($session.lasted.as_millis()).unwrap_or(u64::MAX),
+            bytes_in = $session.bytes.0,
+            bytes_out = $session.bytes.1,
+            commands = $session.commands,
+            "session ended"
+        )
+    };
+}
+
+/// What is known of a session at its end.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    pub(crate) service: &'a str,
+    pub(crate) client: SocketAddr,
+    pub(crate) target: Option<&'a Target>,
+    pub(crate) reason: Reason,
+    pub(crate) lasted: Duration,
+    pub(crate) bytes: (u64, u64),
+    pub(crate) commands: u32,
+}
+
+impl Session<'_> {
+    /// Tells of it by the rule.
+    pub(crate) fn tell(&self, lines: Lines) {
+        // A level is part of a line's place in the program, so each needs a place of its own.
+        match lines.level(self.reason, |one_in| fastrand::u32(..one_in) == 0) {
+            Level::ERROR => line!(self, Level::ERROR),
+            Level::WARN => line!(self, Level::WARN),
+            Level::INFO => line!(self, Level::INFO),
+            Level::DEBUG => line!(self, Level::DEBUG),
+            Level::TRACE => line!(self, Level::TRACE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_and_the_others_as_far_as_wanted() {
+        let level = |which, one_in, reason, chosen| {
+            Lines { which, level: Level::WARN, one_in }.level(reason, |_| chosen) == Level::WARN
+        };
+        let (well, badly) = (Reason::ClientClosed, Reason::Fenced);
+        assert!(!level(Which::Off, 1, badly, true));
+        assert!(level(Which::Failed, 9, badly, false) && !level(Which::Failed, 1, well, true));
+        assert!(level(Which::All, 1, well, false) && level(Which::All, 9, well, true));
+        assert!(!level(Which::All, 9, well, false) && level(Which::All, 9, badly, false));
+    }
+}
