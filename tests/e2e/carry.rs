@@ -201,6 +201,13 @@ fn at_the_end_of_a_hold_a_request_is_refused_and_an_idle_client_hears_nothing() 
     assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
 }
 
+/// Memory of the process, in KiB.
+fn resident(pointsman: &Pointsman, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pointsman.process().pid())).expect("its status");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).expect("the field");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
 #[test]
 fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhile() {
     // Two descriptors a session here, one with the server; the limit of a container is often no higher.
@@ -212,6 +219,7 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
     let cluster = Cluster::builder().user(USER).redis_line("maxclients 20000").start();
     let pointsman = pointsman(&cluster);
     let mut clients: Vec<Member> = (0..count as usize).map(|number| Member::join(&pointsman, number)).collect();
+    let before = resident(&pointsman, "VmRSS");
     cluster.begin_failover_of("mymaster");
     let generation = || metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}");
     wait_until("the commit", PATIENCE, || generation() >= Some(2.0));
@@ -224,9 +232,16 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
         carried(&pointsman) >= f64::from(count)
     });
     let took = commit.elapsed();
-    println!("{count} idle sessions: carried in {took:?}, slowest probe {slowest:?}");
-    assert!(slowest < Duration::from_secs(1), "a probe took {slowest:?}");
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    let peak = resident(&pointsman, "VmHWM");
+    println!(
+        "{count} idle sessions: carried in {took:?}, slowest probe {slowest:?}, {before} KiB before, {peak} KiB at most"
+    );
+    // The promise is about a program that was built to be fast; this one may have been built to be debugged, on a busy machine.
+    let (all, probe) = if cfg!(debug_assertions) { (10_000, 1000) } else { (2000, 50) };
+    assert!(slowest < Duration::from_millis(probe), "a probe took {slowest:?}");
+    assert!(took < Duration::from_millis(all), "{took:?}");
+    // All of them wait at once, each with what it needs to wait: 1.7 KiB were measured.
+    assert!(peak < before + 4096 + 3 * u64::from(count), "{before} KiB, then {peak} KiB");
     for client in clients.iter_mut().step_by(97) {
         client.ask().expect("an answer, as who it was");
     }
