@@ -139,11 +139,20 @@ impl Accounts {
         }
     }
 
+    /// A line that has a key twice is read differently by everybody.
+    fn check_lines(pointsman: &Pointsman) {
+        let log = pointsman.process().log();
+        let twice: Vec<&str> = log.lines().filter(|line| line.matches("\"target\":").count() > 1).collect();
+        assert!(twice.is_empty(), "{twice:?}");
+        assert!(log.contains("session ended"), "{log}");
+    }
+
     /// All moves together against the metrics, and the one in force in every place.
     fn check(&self) {
         let (service, moves) = (self.service(), self.moves());
         moves.iter().for_each(|told| self.check_move(told));
         for (key, phase) in [
+            ("suspected_ms", "suspicion"),
             ("held_ms", "hold"),
             ("switched_ms", "switch"),
             ("verified_ms", "verification"),
@@ -156,6 +165,8 @@ impl Accounts {
             assert!((count - number).abs() < 0.1, "{phase}: {count} in the metrics, {known:?} in the status");
             assert!((sum * 1000.0 - whole).abs() < ROUNDING_MS * number, "{phase}: {sum} s and {whole} ms");
         }
+        let lost: f64 = moves.iter().filter_map(|told| told["lost_bytes"].as_f64()).sum();
+        assert!((self.metric("pointsman_failover_lost_bytes_total") - lost).abs() < 0.1, "{lost} bytes in the status");
         assert!((self.metric("pointsman_commits_total") - moves.len() as f64).abs() < 0.1);
         let last = moves.last().expect("a move");
         let target = &service["target"];
@@ -202,6 +213,7 @@ fn settled(pointsman: &Pointsman, generation: u64, carried: u64) -> Accounts {
         accounts.sessions_agree().map(|()| accounts)
     });
     accounts.check();
+    Accounts::check_lines(pointsman);
     accounts
 }
 

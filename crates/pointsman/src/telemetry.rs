@@ -129,7 +129,8 @@ impl Telemetry {
         let lines = || tracing_subscriber::fmt::layer().with_writer(writer.clone());
         let lines = match shape {
             Shape::Human => lines().with_ansi(colour).boxed(),
-            Shape::Json => lines().with_ansi(false).json().flatten_event(true).boxed(),
+            // Without the module, which would be a second `target` in a line that has one.
+            Shape::Json => lines().with_ansi(false).with_target(false).json().flatten_event(true).boxed(),
             Shape::Journal => Journal(writer.clone()).boxed(),
         };
         let started = tracing_subscriber::registry().with(level).with(throttle.clone()).with(lines).try_init();

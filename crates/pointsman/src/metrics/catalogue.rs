@@ -224,6 +224,7 @@ pub const CATALOGUE: &[Metric] = &[
         SERVICE,
         "From the move of the points to the first session on the new master.",
     ),
+    counter("pointsman_failover_lost_bytes_total", SERVICE, "Bytes of masters' histories lost, where estimated."),
     gauge("pointsman_replicas_eligible", SERVICE, "Replicas that readers may be sent to."),
     gauge(
         "pointsman_replicas",

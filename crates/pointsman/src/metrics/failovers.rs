@@ -82,6 +82,8 @@ pub(super) struct Failovers {
     first_session: u64,
     phases: [Buckets; PHASES.len()],
     afterwards: Buckets,
+    /// Bytes of the old masters' histories, as far as estimated.
+    lost: u64,
 }
 
 impl Failovers {
@@ -92,6 +94,7 @@ impl Failovers {
             for (phase, buckets) in PHASES.iter().zip(&mut self.phases) {
                 (phase.of)(failover).into_iter().for_each(|took| buckets.observe(phase.bounds, took));
             }
+            self.lost = self.lost.saturating_add(failover.lost_bytes.unwrap_or(0));
             self.commit = failover.generation;
         }
         // A failover gets its first session before the next one comes, or never.
@@ -107,11 +110,16 @@ impl Failovers {
     pub(super) fn add(&mut self, other: &Self) {
         self.phases.iter_mut().zip(&other.phases).for_each(|(sum, buckets)| sum.add(buckets));
         self.afterwards.add(&other.afterwards);
+        self.lost = self.lost.saturating_add(other.lost);
+        self.commit = self.commit.max(other.commit);
     }
 
     pub(super) fn put(&self, page: &mut Exposition, labels: &[Pair<'_>]) {
         for (phase, buckets) in PHASES.iter().zip(&self.phases).chain([(&AFTERWARDS, &self.afterwards)]) {
             buckets.put(page, phase, labels);
+        }
+        if self.commit > 0 {
+            page.count("pointsman_failover_lost_bytes_total", labels, self.lost);
         }
     }
 }
