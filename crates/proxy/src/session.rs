@@ -265,7 +265,7 @@ impl Drop for Session {
         let ended = tell::Session {
             service: &shared.service.name,
             client: self.peer,
-            target: self.target.as_ref().map(|target| &**target),
+            target: self.target.as_deref(),
             reason: self.reason,
             lasted: Duration::from_micros(self.seat.block.measured.elapsed().saturating_sub(self.since)),
             bytes: self.bytes,
