@@ -279,23 +279,19 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, Tell::Yes))
     }
 
-    /// Moves replies as they come.
-    fn move_replies_along(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let mut valve = Replies {
-            ledger: &mut self.ledger,
-            target: self.target,
-            seat: self.seat,
-            stopwatch: &mut self.stopwatch,
-            commands: &mut self.commands,
-        };
-        self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell))
-    }
-
     fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
         let before = self.replies.moved();
-        let apart = self.has_words();
-        let step =
-            if apart { self.move_replies_apart(cx, tell, scratch) } else { self.move_replies_along(cx, tell, scratch) };
+        let apart = if self.has_words() { self.move_replies_apart(cx, scratch) } else { None };
+        let step = apart.unwrap_or_else(|| {
+            let mut valve = Replies {
+                ledger: &mut self.ledger,
+                target: self.target,
+                seat: self.seat,
+                stopwatch: &mut self.stopwatch,
+                commands: &mut self.commands,
+            };
+            self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell))
+        });
         self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
         step
     }

@@ -20,7 +20,7 @@ use resp::{Direction, Notices, Standing};
 
 use super::Pump;
 use crate::end::End;
-use crate::flow::{Step, Tell};
+use crate::flow::Step;
 use crate::leave::{self, Leaving};
 use crate::notice::{self, Notice};
 use crate::valve::Replies;
@@ -129,9 +129,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Some((seconds, Notice::Moving { number, seconds, to }))
     }
 
-    /// Moves replies while there are words of ours to go among them.
+    /// Moves replies while there are words of ours to go among them. `None` if they are to go on as always.
     #[cold]
-    pub(super) fn move_replies_apart(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
+    pub(super) fn move_replies_apart(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Option<Step> {
         for _ in 0..ROUNDS {
             let mut valve = Replies {
                 ledger: &mut self.ledger,
@@ -141,7 +141,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 commands: &mut self.commands,
             };
             if let Some(step) = self.replies.empty(cx, self.client, &mut valve) {
-                return step;
+                return Some(step);
             }
             if self.replies.has_ended() {
                 // Half a refusal is delivered like half of any reply.
@@ -155,17 +155,17 @@ impl<C: End, U: End> Pump<'_, C, U> {
             self.aside = self.aside.take().filter(|aside| !aside.due.is_empty() || !aside.held.is_empty());
             let far = self.ledger.body_left(Direction::Reply) > FAR;
             if far || !self.has_words() || self.replies.has_ended() {
-                return self.move_replies_along(cx, tell, scratch);
+                return None;
             }
             let read = match self.upstream.poll_read(cx, scratch) {
-                Poll::Pending => return Step::Idle,
+                Poll::Pending => return Some(Step::Idle),
                 Poll::Ready(Ok(read)) => read,
-                Poll::Ready(Err(error)) => return Step::SourceFailed(error),
+                Poll::Ready(Err(error)) => return Some(Step::SourceFailed(error)),
             };
             self.replies.ended = read == 0;
             self.replies.kept = self.take_apart(scratch.get(..read).unwrap_or_default());
         }
-        Step::More
+        Some(Step::More)
     }
 
     /// What came, with our words among it, and less what is held back.
