@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 
@@ -270,13 +270,53 @@ fn orders_need_a_token_or_a_socket_and_say_whom_they_did_not_reach() {
 }
 
 #[test]
+fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
+    const BODY: &str = r#"{"phase":"serving","services":[]}"#;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    // Ends with the process of this test.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request);
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len());
+        }
+    });
+    let watch = |more: &[&str]| {
+        let args = [&["status", "--watch", "--admin", &addr], more].concat();
+        let mut child = command(&args, &[]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines)
+    };
+    let (mut child, mut lines) = watch(&["--json"]);
+    assert_eq!((lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()), (BODY.to_owned(), BODY.to_owned()));
+    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success() && !child.wait().unwrap().success());
+
+    let (mut child, mut lines) = watch(&[]);
+    let shown: Vec<String> = lines.by_ref().take(5).map(Result::unwrap).collect();
+    let first = [format!("pointsman at {addr}"), "phase  serving".to_owned(), String::new()];
+    assert_eq!((&shown[..3], &shown[3..]), (&first[..], &first[..2]), "no escapes in a pipe");
+    drop(lines);
+    assert!(child.wait().unwrap().success(), "nobody reads any more");
+}
+
+#[test]
 fn completions_and_manual_page_are_generated() {
     for (shell, part) in [("bash", "--sentinel"), ("zsh", "--sentinel"), ("fish", "-l sentinel")] {
         let output = pointsman(&["completions", shell], &[]);
         assert!(output.status.success() && stdout(&output).contains(part), "{shell}");
     }
     let page = stdout(&pointsman(&["man"], &[]));
-    for part in [".TH pointsman 1", "drain_timeout", "POINTSMAN_SHUTDOWN_DRAIN_TIMEOUT", "[[service]]", "Exit codes"] {
+    for part in [
+        ".TH pointsman 1",
+        "pointsman_commits_total",
+        "haproxy_server_status",
+        "drain_timeout",
+        "POINTSMAN_SHUTDOWN_DRAIN_TIMEOUT",
+        "[[service]]",
+        "Exit codes",
+    ] {
         assert!(page.contains(part), "{part}");
     }
 }

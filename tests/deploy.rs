@@ -47,6 +47,16 @@ fn dashboard_alerts_and_runbook_name_metrics_that_exist() {
 }
 
 #[test]
+fn the_reference_of_metrics_is_the_catalogue() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/metrics.md");
+    let made = pointsman::metrics::reference();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(path, &made).expect("deploy/metrics.md");
+    }
+    assert_eq!(read("deploy/metrics.md"), made, "UPDATE=1 cargo test --test deploy writes it anew");
+}
+
+#[test]
 fn the_dashboard_is_json_and_every_panel_asks_something() {
     let dashboard: serde_json::Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");

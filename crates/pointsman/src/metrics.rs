@@ -10,6 +10,34 @@ mod haproxy;
 mod scrape;
 mod services;
 
+use std::fmt::Write as _;
+
 pub use catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
 pub use exposition::{Exposition, Pair};
 pub use scrape::{SPARSE_ABOVE, Scraper};
+
+/// The reference of all metrics, as `deploy/metrics.md` has it.
+#[must_use]
+pub fn reference() -> String {
+    let mut out = "# Metrics\n\nWhat `/metrics` shows, made of the catalogue in `crates/pointsman/src/metrics/catalogue.rs`; a test compares, and \
+                   `UPDATE=1 cargo test --test deploy` writes it anew.\n"
+        .to_owned();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        out,
+        "With more than {SPARSE_ABOVE} services, counters of a service that stand at zero are left out, and the histograms of \
+                         failovers and dials\nare about all services together.\n"
+    );
+    table(&mut out, CATALOGUE);
+    out.push_str("\n## With `[metrics] haproxy_names = true`\n");
+    table(&mut out, HAPROXY);
+    out
+}
+
+fn table(out: &mut String, metrics: &[Metric]) {
+    out.push_str("\n| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n");
+    for Metric { name, kind, labels, help } in metrics {
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let _ = writeln!(out, "| `{name}` | {} | {} | {help} |", kind.word(), labels.join(", "));
+    }
+}

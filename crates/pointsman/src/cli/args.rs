@@ -196,6 +196,10 @@ pub(super) struct StatusArgs {
     #[arg(long)]
     pub(super) json: bool,
 
+    /// Ask again every second and show the newest, until Ctrl-C; with --json one line each
+    #[arg(long, short)]
+    pub(super) watch: bool,
+
     /// Print the JSON schema of the status, and ask nobody
     #[arg(long, conflicts_with_all = ["admin", "config", "json"])]
     pub(super) schema: bool,

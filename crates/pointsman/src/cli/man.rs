@@ -1,4 +1,5 @@
-//! The manual page: the flags as the parser knows them, then every key of the file from the table of options.
+//! The manual page: the flags as the parser knows them, then every key of the file from the table of options, then every metric from
+//! the catalogue.
 
 use std::io;
 
@@ -6,6 +7,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 
 use crate::config::schema::SECTIONS;
+use crate::metrics::{CATALOGUE, HAPROXY};
 
 /// The page in roff.
 ///
@@ -21,6 +23,7 @@ pub(super) fn page(command: clap::Command) -> io::Result<String> {
     man.render_synopsis_section(&mut out)?;
     commands(&subcommands).to_writer(&mut out)?;
     keys().to_writer(&mut out)?;
+    metrics().to_writer(&mut out)?;
     man.render_extra_section(&mut out)?;
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
@@ -79,6 +82,23 @@ fn keys() -> Roff {
             let default = option.default_value().map_or_else(|| "none".to_owned(), |value| value.to_toml());
             roff.control("sp", []);
             roff.text([roman(format!("Default: {default}. Variable: {}.", section.variable(option.key)))]);
+        }
+    }
+    roff
+}
+
+fn metrics() -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["METRICS"]);
+    paragraphs(&mut roff, "What /metrics of the admin server shows, with the labels of each.");
+    for (title, metrics) in [("Always", CATALOGUE), ("With metrics.haproxy_names = true", HAPROXY)] {
+        roff.control("SS", [title]);
+        for metric in metrics {
+            roff.control("TP", []);
+            let labels =
+                if metric.labels.is_empty() { String::new() } else { format!(" {{{}}}", metric.labels.join(", ")) };
+            roff.text([bold(metric.name), roman(format!(" {}{labels}", metric.kind.word()))]);
+            paragraphs(&mut roff, metric.help);
         }
     }
     roff

@@ -13,6 +13,7 @@ mod http;
 mod import;
 mod man;
 mod order;
+mod screen;
 mod sentinels;
 mod status;
 
@@ -57,6 +58,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             warn(loaded.warnings())?;
             loaded.print()
         }
+        Command::Status(args) if args.watch => return status::watch(&args, environment()),
         Command::Status(args) => status::status(&args, environment())?,
         Command::Sentinels(args) => {
             let (text, healthy) = sentinels::sentinels(&args, environment())?;

@@ -5,18 +5,23 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value as Json};
 
 use super::args::StatusArgs;
-use super::http;
+use super::failure::{Failure, is_broken_pipe};
+use super::{http, screen};
 use crate::config::{self, Flags, Value};
 
 /// Where the admin server of a pointsman is, if nothing says otherwise.
 const DEFAULT: &str = "127.0.0.1:8888";
+/// How often it is asked for while somebody watches.
+const EVERY: Duration = Duration::from_secs(1);
 /// How deep a document is shown; what is deeper is shown as JSON.
 const DEEPEST: usize = 3;
 
@@ -46,15 +51,76 @@ pub(super) fn status(
         return Ok(crate::status::schema());
     }
     let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
+    let (document, body) = ask(addr)?;
+    Ok(if args.json { body } else { shown(addr, &document, None) })
+}
+
+/// The document of the pointsman there, and its text.
+fn ask(addr: SocketAddr) -> Result<(Json, String), StatusError> {
     let (code, body) = http::get(addr, "/status").map_err(|error| StatusError::Ask(addr, error))?;
     if code != 200 {
         return Err(StatusError::Code(addr, code));
     }
-    let document: Json = serde_json::from_slice(&body).map_err(|error| StatusError::Json(addr, error))?;
-    if args.json {
-        return Ok(String::from_utf8_lossy(&body).trim_end().to_owned() + "\n");
+    let document = serde_json::from_slice(&body).map_err(|error| StatusError::Json(addr, error))?;
+    Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
+}
+
+fn shown(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> String {
+    screen::render(document, before).unwrap_or_else(|| format!("pointsman at {addr}\n{}", render(document)))
+}
+
+/// Asks again and again until told to stop, by Ctrl-C or by a reader that goes away. A process that does not answer is said to be
+/// so, and asked again: it may be about to come back.
+///
+/// On a terminal the screen is written over and not cleared first, so nothing flickers; elsewhere one follows the other.
+///
+/// # Errors
+///
+/// Of the address, or of the output.
+pub(super) fn watch(
+    args: &StatusArgs,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<ExitCode, Failure> {
+    let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
+    let mut out = io::stdout().lock();
+    let on_screen = !args.json && out.is_terminal();
+    let mut before: Option<(Json, Instant)> = None;
+    if on_screen && !put(&mut out, "\u{1b}[2J")? {
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(format!("pointsman at {addr}\n{}", render(&document)))
+    loop {
+        let text = match ask(addr) {
+            Ok((document, _)) => {
+                let since = before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
+                let text = if args.json { format!("{document}\n") } else { shown(addr, &document, since) };
+                before = Some((document, Instant::now()));
+                text
+            }
+            Err(error) if args.json => format!("{}\n", serde_json::json!({ "error": error.to_string() })),
+            Err(error) => format!("{error}\n"),
+        };
+        let frame = if on_screen { over(&text) } else { text + if args.json { "" } else { "\n" } };
+        if !put(&mut out, &frame)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::park_timeout(EVERY);
+    }
+}
+
+/// Writes over what is there: from the top, each line to its end, and nothing left below. A line that does not fit is cut by the
+/// terminal, not wrapped, so that every screen begins where the last one did.
+fn over(text: &str) -> String {
+    let lines: String = text.lines().map(|line| format!("{line}\u{1b}[K\r\n")).collect();
+    format!("\u{1b}[?7l\u{1b}[H{lines}\u{1b}[J\u{1b}[?7h")
+}
+
+/// Whether there was a reader.
+fn put(out: &mut impl io::Write, text: &str) -> Result<bool, Failure> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if is_broken_pipe(&error) => Ok(false),
+        Err(error) => Err(Failure::Output(error)),
+        Ok(()) => Ok(true),
+    }
 }
 
 /// The address given, else the one that the configuration of this place has, else the usual one. Faults of a configuration
@@ -152,7 +218,7 @@ fn inline(value: &Json, depth: usize) -> String {
 }
 
 /// Text from elsewhere must not move the cursor of a terminal, nor do worse.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
@@ -192,14 +258,16 @@ mod tests {
     #[test]
     fn the_address_is_given_configured_or_usual() {
         let ask = |admin: Option<&str>, env: &[(&str, &str)]| {
-            let args = StatusArgs { admin: admin.map(str::to_owned), config: None, json: false, schema: false };
+            let args =
+                StatusArgs { admin: admin.map(str::to_owned), config: None, json: false, schema: false, watch: false };
             let env = env.iter().map(|(name, value)| (name.into(), value.into()));
             address(args.admin.as_deref(), args.config.as_ref(), env).unwrap().to_string()
         };
         assert_eq!(ask(None, &[]), DEFAULT);
         assert_eq!(ask(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
         assert_eq!(ask(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
-        let wrong = StatusArgs { admin: Some("nonsense".to_owned()), config: None, json: false, schema: false };
+        let wrong =
+            StatusArgs { admin: Some("nonsense".to_owned()), config: None, json: false, schema: false, watch: false };
         assert!(matches!(address(wrong.admin.as_deref(), None, []), Err(StatusError::Address(..))));
     }
 }

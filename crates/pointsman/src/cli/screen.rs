@@ -1,0 +1,215 @@
+//! The status document on one screen, for a person who wants to know at a glance how it is.
+//!
+//! First whether it is well, then for each service where the master is, who is there, what flows, what each sentinel says, and the last
+//! moves of the points. Of a document of another schema it makes nothing: then every field is shown under its own name.
+//!
+//! Deliberately absent: what a glance does not need. `--json` has it all.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use super::status::printable;
+
+/// The schema that this knows.
+const SCHEMA: u64 = 1;
+/// Moves of the points that are shown.
+const MOVES: usize = 3;
+
+/// The screen. `before` is the document of so many seconds ago, for rates. `None` for a document that this does not know.
+pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<String> {
+    if document.get("schema")?.as_u64()? != SCHEMA {
+        return None;
+    }
+    let mut out = String::new();
+    let ready = if document.get("ready")?.as_bool()? { "ready" } else { "NOT READY" };
+    let (version, phase) = (text(document, "version"), text(document, "phase"));
+    let (up, hash) = (span(document.get("uptime_s")?.as_f64()?), text(document, "config_hash"));
+    let _ = writeln!(out, "pointsman {version}: {phase}, {ready}; up {up}; configuration {hash}");
+    for reason in list(document, "not_ready_because").iter().filter_map(Json::as_str) {
+        let _ = writeln!(out, "  {}", printable(reason));
+    }
+    for fault in list(document.get("config")?, "faults").iter().filter_map(Json::as_str) {
+        let _ = writeln!(out, "  not reloaded: {}", printable(fault));
+    }
+    for (at, it) in list(document, "services").iter().enumerate() {
+        let rate = before.and_then(|(before, seconds)| rate(it, list(before, "services").get(at)?, seconds));
+        service(&mut out, it, rate);
+    }
+    Some(out)
+}
+
+fn service(out: &mut String, it: &Json, rate: Option<f64>) {
+    let (state, generation) = (text(it, "state"), number(it, "generation"));
+    let _ = writeln!(out, "\n{}: {state}, generation {generation:.0}", text(it, "name"));
+    match it.get("target").filter(|target| target.is_object()) {
+        Some(target) => {
+            let (addr, epoch, age) = (text(target, "name"), number(target, "epoch"), span(number(target, "age_s")));
+            let _ = writeln!(out, "  master     {addr} at epoch {epoch:.0}, for {age}");
+        }
+        None => out.push_str("  master     NONE\n"),
+    }
+    if let Some(stopped) = it.get("stopped_s").and_then(Json::as_f64) {
+        let _ = writeln!(out, "  STOPPED    for {}, gate {}", span(stopped), text(it, "gate"));
+    }
+    if it.get("minority").and_then(Json::as_bool) == Some(true) {
+        out.push_str("  MINORITY   the sentinels that can be heard are fewer than half\n");
+    }
+    traffic(out, "clients", it.get("traffic"), rate);
+    if let Some(readers) = it.get("readers").filter(|readers| readers.is_object()) {
+        traffic(out, "readers", readers.get("traffic"), None);
+    }
+    sentinels(out, it);
+    for (at, node) in list(it, "nodes").iter().enumerate() {
+        let title = if at == 0 { "nodes" } else { "" };
+        let lag = list(it, "replicas").iter().find(|replica| text(replica, "addr") == text(node, "addr"));
+        let lag = lag.map(|it| format!("  {}, {:.0} bytes behind", text(it, "state"), number(it, "lag_bytes")));
+        let (role, addr, problem) = (text(node, "role"), text(node, "addr"), text(node, "problem"));
+        let line = format!("  {title:<9}  {role:<8} {addr}{}  {problem}", lag.unwrap_or_default());
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+    for (at, it) in list(it, "failovers").iter().rev().take(MOVES).enumerate() {
+        let title = if at == 0 { "moves" } else { "" };
+        let (to, age) = (text(it, "to"), span(number(it, "age_s")));
+        let from = Some(text(it, "from")).filter(|from| !from.is_empty()).unwrap_or_else(|| "nowhere".to_owned());
+        let ms = |key: &str, word: &str| {
+            it.get(key).and_then(Json::as_f64).map(|ms| format!(", {word} {ms:.1} ms")).unwrap_or_default()
+        };
+        let (held, switched) = (ms("held_ms", "held"), ms("switched_ms", "switched in"));
+        let _ = writeln!(out, "  {title:<9}  {age} ago: {from} to {to}{held}{switched}");
+    }
+}
+
+fn traffic(out: &mut String, title: &str, it: Option<&Json>, rate: Option<f64>) {
+    let Some(it) = it else { return };
+    let of = |key: &str| number(it, key);
+    let rate = rate.map(|rate| format!(" ({rate:.0}/s)")).unwrap_or_default();
+    let _ = writeln!(
+        out,
+        "  {title:<9}  {:.0} of {:.0}, {:.0} waiting, {:.0} refused, {:.0} carried over",
+        of("sessions_open"),
+        of("sessions_limit"),
+        of("sessions_waiting"),
+        of("sessions_refused"),
+        of("sessions_carried")
+    );
+    let (bytes_in, bytes_out) = (bytes(of("bytes_in")), bytes(of("bytes_out")));
+    let (commands, p99) = (of("commands"), of("command_p99_us") / 1000.0);
+    let _ = writeln!(out, "             {commands:.0} commands{rate}, p99 {p99:.2} ms; {bytes_in} in, {bytes_out} out");
+}
+
+fn sentinels(out: &mut String, service: &Json) {
+    let all = list(service, "sentinels");
+    let up = all.iter().filter(|it| it.get("up").and_then(Json::as_bool) == Some(true)).count();
+    let majority = service.get("quorum").map_or(0.0, |quorum| number(quorum, "majority"));
+    let split = service.get("disagreement").and_then(Json::as_bool) == Some(true);
+    let split = if split { ", DISAGREE" } else { "" };
+    let _ = writeln!(out, "  sentinels  {up} of {} up, {majority:.0} make a majority{split}", all.len());
+    for it in all {
+        let word = if it.get("up").and_then(Json::as_bool) == Some(true) { "up" } else { "DOWN" };
+        let _ = write!(out, "             {word:<4} {}", text(it, "addr"));
+        if it.get("says").is_some_and(Json::is_string) {
+            let (says, epoch, age) = (text(it, "says"), number(it, "epoch"), span(number(it, "age_s")));
+            let odd = if it.get("disagrees").and_then(Json::as_bool) == Some(true) { " DISAGREES:" } else { "" };
+            let _ = write!(out, "{odd} says {says} at {epoch:.0}, {age} ago");
+        }
+        let _ = writeln!(
+            out,
+            "{}",
+            Some(text(it, "problem")).filter(|it| !it.is_empty()).map_or(String::new(), |it| format!("  {it}"))
+        );
+    }
+}
+
+/// Commands a second, of two looks at one service.
+fn rate(now: &Json, before: &Json, seconds: f64) -> Option<f64> {
+    let commands = |it: &Json| it.get("traffic")?.get("commands")?.as_f64();
+    let same = text(now, "name") == text(before, "name") && seconds > 0.0;
+    same.then_some((commands(now)? - commands(before)?).max(0.0) / seconds)
+}
+
+fn list<'a>(it: &'a Json, key: &str) -> &'a [Json] {
+    it.get(key).and_then(Json::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn text(it: &Json, key: &str) -> String {
+    printable(it.get(key).and_then(Json::as_str).unwrap_or_default())
+}
+
+fn number(it: &Json, key: &str) -> f64 {
+    it.get(key).and_then(Json::as_f64).unwrap_or(0.0)
+}
+
+/// A span of time for people: to a tenth of a second below ten, then in whole units.
+fn span(seconds: f64) -> String {
+    if seconds < 10.0 {
+        return format!("{seconds:.1} s");
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age for people, and not below ten")]
+    let whole = seconds as u64;
+    match (whole / 86_400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
+        (0, 0, 0, seconds) => format!("{seconds} s"),
+        (0, 0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (0, hours, minutes, _) => format!("{hours}h{minutes:02}m"),
+        (days, hours, ..) => format!("{days}d{hours:02}h"),
+    }
+}
+
+fn bytes(count: f64) -> String {
+    let units = ["B", "kB", "MB", "GB", "TB"];
+    let at = units.iter().enumerate().rev().find(|(at, _)| count >= 1000_f64.powi(i32::try_from(*at).unwrap_or(0)));
+    match at {
+        Some((at, unit)) if at > 0 => format!("{:.1} {unit}", count / 1000_f64.powi(i32::try_from(at).unwrap_or(0))),
+        _ => format!("{count:.0} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glance_is_enough() {
+        let sentinel = |port: u16, up: bool| {
+            serde_json::json!({"addr": format!("10.0.0.1:{port}"), "up": up, "disagrees": false, "says": "10.0.0.2:6379",
+                "epoch": 5, "age_s": 0.3, "problem": if up { Json::Null } else { "cannot connect".into() }})
+        };
+        let document = |commands: u64| {
+            serde_json::json!({
+                "schema": 1, "version": "0.1.0", "uptime_s": 192.0, "phase": "serving", "ready": true,
+                "not_ready_because": [], "config_hash": "ab12", "config": {"faults": []},
+                "services": [{
+                    "name": "mymaster", "state": "stable", "gate": "open", "generation": 2, "stopped_s": null,
+                    "target": {"name": "10.0.0.2:6379", "addr": "10.0.0.2:6379", "epoch": 5, "age_s": 725.0},
+                    "disagreement": false, "minority": false, "quorum": {"voters": 3, "majority": 2},
+                    "sentinels": [sentinel(26379, true), sentinel(26380, false)],
+                    "nodes": [{"addr": "10.0.0.2:6379", "role": "master"}, {"addr": "10.0.0.3:6379", "role": "replica"}],
+                    "failovers": [{"from": null, "to": "10.0.0.1:6379", "age_s": 9000.0},
+                        {"from": "10.0.0.1:6379", "to": "10.0.0.2:6379", "age_s": 725.0, "held_ms": 812.0, "switched_ms": 1.13}],
+                    "traffic": {"sessions_open": 12, "sessions_limit": 10000, "commands": commands, "bytes_in": 1_234_567,
+                        "bytes_out": 999, "command_p99_us": 1280},
+                }],
+            })
+        };
+        let (before, now) = (document(1000), document(5000));
+        let shown = render(&now, Some((&before, 2.0))).expect("a document of this schema");
+        let expected = "\
+pointsman 0.1.0: serving, ready; up 3m12s; configuration ab12
+
+mymaster: stable, generation 2
+  master     10.0.0.2:6379 at epoch 5, for 12m05s
+  clients    12 of 10000, 0 waiting, 0 refused, 0 carried over
+             5000 commands (2000/s), p99 1.28 ms; 1.2 MB in, 999 B out
+  sentinels  1 of 2 up, 2 make a majority
+             up   10.0.0.1:26379 says 10.0.0.2:6379 at 5, 0.3 s ago
+             DOWN 10.0.0.1:26380 says 10.0.0.2:6379 at 5, 0.3 s ago  cannot connect
+  nodes      master   10.0.0.2:6379
+             replica  10.0.0.3:6379
+  moves      12m05s ago: 10.0.0.1:6379 to 10.0.0.2:6379, held 812.0 ms, switched in 1.1 ms
+             2h30m ago: nowhere to 10.0.0.1:6379
+";
+        assert_eq!(shown, expected);
+        assert!(shown.lines().count() < 24);
+        assert_eq!(render(&serde_json::json!({"schema": 2}), None), None);
+    }
+}
