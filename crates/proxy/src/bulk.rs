@@ -107,7 +107,7 @@ impl Flow {
     /// Takes what is in the pipe into memory.
     pub(crate) fn take_over(&mut self) {
         if let Some(mut pipe) = self.pipe.take() {
-            self.kept.extend(pipe.empty());
+            self.keep(&pipe.empty());
         }
     }
 }

@@ -70,12 +70,18 @@ pub(crate) enum Step {
     SinkFailed(io::Error),
 }
 
+/// Read and not yet written: `bytes[from..]`.
+#[derive(Debug)]
+struct Kept {
+    bytes: Vec<u8>,
+    from: usize,
+}
+
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// Read and not yet written: `kept[from..]`.
-    pub(crate) kept: Vec<u8>,
-    from: usize,
+    /// Read and not yet written. In a box, because most sessions never have any.
+    kept: Option<Box<Kept>>,
     /// How much to read at most.
     piece: usize,
     /// What goes unseen; nothing is in it while something is in `kept`.
@@ -98,7 +104,22 @@ pub(crate) enum Tell {
 impl Flow {
     /// A direction in which `early` has been read already. `most` is the size of the buffer it will be lent.
     pub(crate) fn new(early: Vec<u8>, most: usize) -> Self {
-        Self { kept: early, from: 0, piece: most, pipe: None, moved: 0, ended: false, told: false }
+        let mut flow = Self { kept: None, piece: most, pipe: None, moved: 0, ended: false, told: false };
+        flow.keep_instead(early);
+        flow
+    }
+
+    /// Keeps these bytes behind what is kept already.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        match &mut self.kept {
+            Some(kept) => kept.bytes.extend_from_slice(bytes),
+            None => self.keep_instead(bytes.to_vec()),
+        }
+    }
+
+    /// Keeps these bytes in the place of what was kept.
+    pub(crate) fn keep_instead(&mut self, bytes: Vec<u8>) {
+        self.kept = if bytes.is_empty() { None } else { Some(Box::new(Kept { bytes, from: 0 })) };
     }
 
     /// Bytes written to the sink so far.
@@ -113,28 +134,30 @@ impl Flow {
 
     /// Whether everything that has come was written.
     pub(crate) fn is_clear(&self) -> bool {
-        self.kept.len() <= self.from && self.pipe.as_ref().is_none_or(|pipe| pipe.holds() == 0)
+        self.kept.as_ref().is_none_or(|kept| kept.bytes.len() <= kept.from)
+            && self.pipe.as_ref().is_none_or(|pipe| pipe.holds() == 0)
     }
 
     /// Takes what has come and could not be written.
     pub(crate) fn take_kept(&mut self) -> Vec<u8> {
         self.take_over();
-        let mut kept = std::mem::take(&mut self.kept);
-        kept.drain(..std::mem::take(&mut self.from).min(kept.len()));
-        kept
+        let Some(kept) = self.kept.take() else { return Vec::new() };
+        let Kept { mut bytes, from } = *kept;
+        bytes.drain(..from.min(bytes.len()));
+        bytes
     }
 
     /// Bytes of memory it holds.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        self.kept.capacity()
+        self.kept.as_ref().map_or(0, |kept| kept.bytes.capacity())
     }
 
     /// Writes what has come and could not be written. `None` if nothing is left of it.
     #[inline]
     pub(crate) fn empty(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
         // So it nearly always is.
-        if self.pipe.is_none() && self.kept.capacity() == 0 {
+        if self.pipe.is_none() && self.kept.is_none() {
             return None;
         }
         self.empty_pipe(cx, sink, valve).or_else(|| self.flush(cx, sink, valve))
@@ -190,7 +213,7 @@ impl Flow {
             let bytes = room.get(..read).unwrap_or_default();
             valve.came(bytes);
             if measured {
-                self.kept.extend_from_slice(bytes);
+                self.keep(bytes);
             } else if let Err(step) = self.write(cx, sink, valve, bytes) {
                 return step;
             }
@@ -221,13 +244,13 @@ impl Flow {
                     rest = left;
                 }
                 Poll::Pending => {
-                    self.kept.extend_from_slice(rest);
+                    self.keep(rest);
                     self.piece = LEAST;
                     return Err(Step::Stuck);
                 }
                 Poll::Ready(Err(error)) => {
                     // What never went may still go elsewhere.
-                    self.kept.extend_from_slice(rest);
+                    self.keep(rest);
                     return Err(Step::SinkFailed(error));
                 }
             }
@@ -240,7 +263,8 @@ impl Flow {
 
     /// Writes what was kept. `None` if nothing is left of it.
     fn flush(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
-        while let Some(rest) = self.kept.get(self.from..).filter(|rest| !rest.is_empty()) {
+        let Some(kept) = self.kept.as_deref_mut() else { return None };
+        while let Some(rest) = kept.bytes.get(kept.from..).filter(|rest| !rest.is_empty()) {
             let (most, measured) = match valve.leave(rest) {
                 Leave::Free => (rest.len(), false),
                 Leave::Measured(most) if most > 0 => (most.min(rest.len()), true),
@@ -252,17 +276,14 @@ impl Flow {
                     let gone = bytes.get(..n).unwrap_or_default();
                     valve.went(gone, measured);
                     self.moved += gone.len() as u64;
-                    self.from += gone.len();
+                    kept.from += gone.len();
                 }
                 Poll::Pending => return Some(Step::Stuck),
                 Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),
             }
         }
-        if self.kept.capacity() > 0 {
-            // An idle session holds no buffer.
-            self.kept = Vec::new();
-            self.from = 0;
-        }
+        // An idle session holds no buffer.
+        self.kept = None;
         None
     }
 

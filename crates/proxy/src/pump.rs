@@ -19,12 +19,12 @@ mod start;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use drain::{Phase, Ticket};
 use resp::Ledger;
 use route::Target;
+use tokio::sync::futures::Notified;
 
 use crate::alarm::Alarm;
 use crate::close::{Reason, Side};
@@ -38,7 +38,7 @@ use crate::resume::Followed;
 use crate::scratch;
 use crate::silence::{Facts, Silence};
 use crate::valve::{Replies, Requests};
-use crate::watch::Bell;
+use crate::watch::Watch;
 use crate::worker::Seat;
 pub(crate) use ending::{After, Stopped};
 
@@ -63,18 +63,25 @@ pub(crate) struct Pump<'a, C, U> {
     leaving: Leaving,
     /// The client was sent something since it was asked to leave.
     replied: bool,
-    /// Waits for this session's turn to leave.
-    turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    half_close: Alarm,
-    patience: Alarm,
-    /// Set while the gate is shut.
-    patrol: Alarm,
+    /// There once one of these was needed.
+    rare: Option<Box<Rare<'a>>>,
     /// Patrols in a row that found a request waiting at the gate.
     waited: u16,
     silence: Silence,
     stopwatch: Stopwatch,
     /// There while something of ours is to go between the replies.
     aside: Option<Box<notices::Aside>>,
+}
+
+/// What most sessions never need, or only in their last moments.
+#[derive(Default)]
+struct Rare<'a> {
+    /// Waits for this session's turn to leave.
+    turn: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    half_close: Alarm,
+    patience: Alarm,
+    /// Set while the gate is shut.
+    patrol: Alarm,
 }
 
 impl<'a, C: End, U: End> Pump<'a, C, U> {
@@ -107,10 +114,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             measured: 0,
             leaving: Leaving::No,
             replied: false,
-            turn: None,
-            half_close: Alarm::default(),
-            patience: Alarm::default(),
-            patrol: Alarm::default(),
+            rare: None,
             waited: 0,
             silence: Silence::default(),
             stopwatch: Stopwatch::default(),
@@ -120,34 +124,53 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
 
     /// Pumps until there is a reason to stop.
     ///
-    /// By reference, because what an async function takes by value is in its future twice.
-    pub(crate) async fn run(&mut self, ticket: &'a Ticket) -> Stopped {
-        let bell = poll_fn(|cx| Poll::Ready(Bell::new(cx.waker()))).await;
-        let waker = Waker::from(Arc::clone(&bell));
-        let seat = self.seat;
-        let mut news = pin!(seat.news.notified());
-        self.silence.watch(&seat.shared.service.options.now(), self.heard, &waker);
-        let reason = poll_fn(|cx| {
-            let rung = bell.was_rung();
-            if rung {
-                // A new future before the look at fence, gate and drain, so that no news between the two is lost.
-                while news.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
-                    news.set(seat.news.notified());
-                }
-                if let Some(reason) = self.look(ticket, &waker) {
-                    return Poll::Ready(reason);
-                }
+    /// By reference, because what an async function takes by value is in its future twice; and not an async function, because of
+    /// that even its references are.
+    #[allow(clippy::manual_async_fn)]
+    pub(crate) fn run(&mut self, ticket: &'a Ticket) -> impl Future<Output = Stopped> {
+        async move {
+            let watch = poll_fn(|cx| Poll::Ready(Watch::new(cx.waker()))).await;
+            let mut news = pin!(self.seat.news.notified());
+            self.silence.watch(&self.seat.shared.service.options.now(), self.heard, &watch.waker);
+            let reason = poll_fn(|cx| self.turn(cx, ticket, &watch, news.as_mut())).await;
+            if reason == Reason::Fenced {
+                self.deliver_last_words().await;
             }
-            match scratch::with(|scratch| self.poll(cx, &waker, scratch)) {
-                Poll::Pending if rung => self.judge_silence(&waker).map_or(Poll::Pending, Poll::Ready),
-                result => result,
-            }
-        })
-        .await;
-        if reason == Reason::Fenced {
-            self.deliver_last_words().await;
+            self.stop(reason)
         }
-        self.stop(reason)
+    }
+
+    /// One poll of it.
+    fn turn(
+        &mut self,
+        cx: &mut Context<'_>,
+        ticket: &'a Ticket,
+        Watch { bell, waker }: &Watch,
+        mut news: Pin<&mut Notified<'a>>,
+    ) -> Poll<Reason> {
+        let rung = bell.was_rung();
+        if rung {
+            // A new future before the look at fence, gate and drain, so that no news between the two is lost.
+            while news.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
+                news.set(self.seat.news.notified());
+            }
+            if let Some(reason) = self.look(ticket, waker) {
+                return Poll::Ready(reason);
+            }
+        }
+        match scratch::with(|scratch| self.poll(cx, waker, scratch)) {
+            Poll::Pending if rung => self.judge_silence(waker).map_or(Poll::Pending, Poll::Ready),
+            result => result,
+        }
+    }
+
+    fn rare(&mut self) -> &mut Rare<'a> {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Whether the alarm is set and due.
+    fn is_due(&mut self, alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut Alarm, waker: &Waker) -> bool {
+        self.rare.as_mut().is_some_and(|rare| alarm(rare).is_due(waker))
     }
 
     /// Looks at what only the bell tells of.
@@ -158,29 +181,29 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.leaving == Leaving::No && (self.is_draining() || self.target.is_dismissed()) {
             // Made only now: ten thousand sessions need no room for it while nobody has to leave.
             let draining = self.is_draining();
-            let turn = self.turn.get_or_insert_with(|| {
+            let turn = self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
                 if draining { Box::pin(ticket.asked()) } else { Box::pin(tokio::time::sleep(leave::spread())) }
             });
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
-                self.turn = None;
+                self.rare().turn = None;
                 self.begin_to_leave(waker);
             }
         }
-        if self.leaving == Leaving::Told && self.patience.is_due(waker) {
+        if self.leaving == Leaving::Told && self.is_due(|rare| &mut rare.patience, waker) {
             self.listen_for_a_reply(waker);
         }
-        if self.leaving == Leaving::AfterReply && self.patience.is_due(waker) {
+        if self.leaving == Leaving::AfterReply && self.is_due(|rare| &mut rare.patience, waker) {
             self.leaving = Leaving::WhenQuiet;
-            self.patience.set(leave::PATIENCE, waker);
+            self.rare().patience.set(leave::PATIENCE, waker);
         }
-        if self.leaving == Leaving::WhenQuiet && self.patience.is_due(waker) {
+        if self.leaving == Leaving::WhenQuiet && self.is_due(|rare| &mut rare.patience, waker) {
             self.leaving = Leaving::AtBoundary;
         }
         self.tell_of_the_gate();
         if let Some(reason) = self.patrol_the_gate(waker) {
             return Some(reason);
         }
-        if self.half_close.is_due(waker) {
+        if self.is_due(|rare| &mut rare.half_close, waker) {
             return Some(Reason::HalfCloseTimeout);
         }
         None
@@ -195,14 +218,15 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     /// the gate opens.
     fn patrol_the_gate(&mut self, waker: &Waker) -> Option<Reason> {
         let shut = self.target.is_shut();
-        let due = self.patrol.is_due(waker);
-        if !shut && !self.patrol.is_set() {
+        let due = self.is_due(|rare| &mut rare.patrol, waker);
+        let set = self.rare.as_ref().is_some_and(|rare| rare.patrol.is_set());
+        if !shut && !set {
             return None;
         }
         if !shut {
-            self.patrol.clear();
-        } else if due || !self.patrol.is_set() {
-            self.patrol.set(PATROL, waker);
+            self.rare().patrol.clear();
+        } else if due || !set {
+            self.rare().patrol.set(PATROL, waker);
         }
         if (due || !shut) && !self.requests.has_ended() && self.client.has_gone() {
             return Some(Reason::HoldAbandoned);
@@ -254,8 +278,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if let Some(reason) = self.failure(requests, replies) {
             return Poll::Ready(reason);
         }
-        if self.first.is_some() && !self.half_close.is_set() {
-            self.half_close.set(self.seat.shared.service.options.now().half_close_timeout, waker);
+        if self.first.is_some() && !self.rare().half_close.is_set() {
+            let span = self.seat.shared.service.options.now().half_close_timeout;
+            self.rare().half_close.set(span, waker);
         }
         if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
             return Poll::Ready(if self.is_draining() { Reason::Drained } else { Reason::Dismissed });

@@ -76,7 +76,8 @@ impl Session {
             // First what the client said too early, in the end what it has not taken yet.
             let mut waiting = Vec::new();
             let mut followed = None;
-            let mut reached = self.reach(&mut client, &mut waiting, &ticket).await;
+            // In a box: a session that flows does not carry the room for this.
+            let mut reached = Box::pin(self.reach(&mut client, &mut waiting, &ticket)).await;
             self.reason = loop {
                 let (target, mut upstream) = match reached {
                     Ok(reached) => reached,

@@ -16,6 +16,21 @@ pub(crate) struct Bell {
     task: Waker,
 }
 
+/// A bell, and the waker that rings it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) waker: Waker,
+}
+
+impl Watch {
+    /// For the task that `task` wakes; see [`Bell::new`].
+    pub(crate) fn new(task: &Waker) -> Self {
+        let bell = Bell::new(task);
+        Self { waker: Waker::from(Arc::clone(&bell)), bell }
+    }
+}
+
 impl Bell {
     /// A bell for the task that `task` wakes, rung once already so that what it is for is looked at first.
     pub(crate) fn new(task: &Waker) -> Arc<Self> {

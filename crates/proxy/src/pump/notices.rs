@@ -104,7 +104,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         if let Some((seconds, notice)) = moving {
             self.announce(notice);
             self.leaving = Leaving::Told;
-            self.patience.set(Duration::from_secs(seconds), waker);
+            self.rare().patience.set(Duration::from_secs(seconds), waker);
         } else {
             self.listen_for_a_reply(waker);
         }
@@ -113,7 +113,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn listen_for_a_reply(&mut self, waker: &Waker) {
         self.leaving = Leaving::AfterReply;
         self.replied = false;
-        self.patience.set(leave::LISTEN, waker);
+        self.rare().patience.set(leave::LISTEN, waker);
     }
 
     /// The word that tells this client to move, and the seconds that it has for that.
@@ -145,9 +145,10 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             if self.replies.has_ended() {
                 // Half a refusal is delivered like half of any reply.
-                self.replies.kept = self.aside.take().map_or_else(Vec::new, |aside| aside.held);
+                self.replies.keep_instead(self.aside.take().map_or_else(Vec::new, |aside| aside.held));
             } else {
-                self.replies.kept = self.words_due();
+                let words = self.words_due();
+                self.replies.keep_instead(words);
             }
             if !self.replies.is_clear() {
                 continue;
@@ -163,7 +164,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 Poll::Ready(Err(error)) => return Some(Step::SourceFailed(error)),
             };
             self.replies.ended = read == 0;
-            self.replies.kept = self.take_apart(scratch.get(..read).unwrap_or_default());
+            let came = self.take_apart(scratch.get(..read).unwrap_or_default());
+            self.replies.keep_instead(came);
         }
         Some(Step::More)
     }
