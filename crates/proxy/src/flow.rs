@@ -263,7 +263,7 @@ impl Flow {
 
     /// Writes what was kept. `None` if nothing is left of it.
     fn flush(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
-        let Some(kept) = self.kept.as_deref_mut() else { return None };
+        let kept = self.kept.as_deref_mut()?;
         while let Some(rest) = kept.bytes.get(kept.from..).filter(|rest| !rest.is_empty()) {
             let (most, measured) = match valve.leave(rest) {
                 Leave::Free => (rest.len(), false),
