@@ -165,7 +165,6 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
         keepalive: service.tcp_keepalive,
         user_timeout: service.tcp_user_timeout,
         splice: match service.splice {
-            Splice::Auto => proxy::Splice::Auto,
             Splice::On => proxy::Splice::On,
             Splice::Off => proxy::Splice::Off,
         },

@@ -1,6 +1,6 @@
 //! The data plane alone, with its points fixed on one address: for benches and for trying things by hand.
 //!
-//!     cargo run --release -p pointsman-proxy --example fixed -- 127.0.0.1:7000 127.0.0.1:6379 [WORKERS [splice]]
+//!     cargo run --release -p pointsman-proxy --example fixed -- 127.0.0.1:7000 127.0.0.1:6379 [WORKERS [copy]]
 //!
 //! The first address is listened on, the second is the target. On SIGINT or SIGTERM it drains for up to two seconds, then
 //! prints its counters.
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let (mut points, route) = Points::new();
     points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
-    let splice = if words.next().is_some_and(|word| word == "splice") { Splice::On } else { Splice::Auto };
+    let splice = if words.next().is_some_and(|word| word == "copy") { Splice::Off } else { Splice::On };
     let options = Options { max_connections: 100_000, splice, ..Options::default() };
     let service =
         Service { name: "fixed".into(), route: route.into(), options: options.into(), hints: Arc::new(NoHints) };

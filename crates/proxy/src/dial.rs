@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::line::Line;
-use crate::options::Options;
+use crate::options::{Options, Splice};
 use crate::service::DialFailure;
 use crate::sockopt;
 use crate::tuning::Tuning;
@@ -36,7 +36,7 @@ pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant
 fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     sockopt::prepare(&socket, options)?;
-    Line::dial(socket, addr, options.splice.is_for(addr.ip()))
+    Line::dial(socket, addr, options.splice == Splice::On)
 }
 
 /// Sorts an error of `socket(2)` or `connect(2)`.

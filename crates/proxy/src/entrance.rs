@@ -19,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use crate::accept::{Fault, Pace, sort};
 use crate::handover::{Guest, Rooms};
 use crate::line::Line;
+use crate::options::Splice;
 use crate::session;
 use crate::tasks;
 use crate::worker::Seat;
@@ -118,7 +119,7 @@ fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
 fn admit(socket: OwnedFd, peer: SocketAddr, seat: &Arc<Seat>) -> Result<(), Errno> {
     match seat.shared.limits.admit(peer.ip()) {
         Ok(admission) => {
-            let splices = seat.shared.service.options.now().splice.is_for(peer.ip());
+            let splices = seat.shared.service.options.now().splice == Splice::On;
             let line =
                 Line::accepted(socket, splices).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             let session = session::Session::new(peer, Arc::clone(seat), admission);

@@ -1,6 +1,5 @@
 //! What an operator may set about the sessions of one service, with defaults that follow from how Redis clients behave.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,23 +28,10 @@ pub enum Subscriptions {
 /// Whether bodies of large values go through a pipe of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Splice {
-    /// Where a measurement says that it is a gain: not towards peers on the same host.
-    Auto,
-    /// Towards every peer.
+    /// Where the system does it.
     On,
     /// Never.
     Off,
-}
-
-impl Splice {
-    /// Whether to do it towards `peer`.
-    pub(crate) fn is_for(self, peer: IpAddr) -> bool {
-        match self {
-            Self::Auto => !peer.to_canonical().is_loopback(),
-            Self::On => true,
-            Self::Off => false,
-        }
-    }
 }
 
 /// The settings of one service's sessions. A zero duration turns off what it is about, where that is said.
@@ -110,7 +96,7 @@ impl Default for Options {
             user_timeout: Duration::from_secs(30),
             maintenance_push: true,
             moving_to: None,
-            splice: Splice::Auto,
+            splice: Splice::On,
             lines: Lines::default(),
         }
     }

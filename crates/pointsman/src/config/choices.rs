@@ -51,9 +51,7 @@ choice! {
 choice! {
     /// Whether bodies of large values go through a pipe of the kernel.
     Splice {
-        /// Where it was measured to be a gain: not towards peers on the same host.
-        Auto = "auto",
-        /// Towards every peer.
+        /// Where the system does it.
         On = "on",
         /// Never.
         Off = "off",
