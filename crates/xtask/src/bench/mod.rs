@@ -9,6 +9,7 @@ mod instructions;
 mod machine;
 mod peers;
 mod raw;
+mod scrapes;
 mod space;
 mod stats;
 mod swap;
@@ -51,6 +52,8 @@ enum What {
     /// Several masters under the same three sentinels fail over one after the other, round by round; the figures are those that
     /// pointsman itself took down, in its log and in its histogram. Takes about three seconds a failover.
     Swap(swap::Options),
+    /// What clients notice of `/metrics` being asked for without a pause: the p99 of a fixed load with and without, in turns.
+    Scrapes(scrapes::Options),
     /// User-space instructions a request, counted by valgrind and held against benches/instructions.json.
     ///
     /// The scanner alone, and the data plane between a client and a backend. Says the same on every machine with the same kind
@@ -69,6 +72,7 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode, String> {
         Some(What::Clients(options)) => clients::run(options),
         Some(What::Switchover(options)) => switchover::run(options),
         Some(What::Swap(options)) => swap::run(options),
+        Some(What::Scrapes(options)) => scrapes::run(options),
         Some(What::Instructions(options)) => instructions::run(options),
     }
 }
