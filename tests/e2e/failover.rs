@@ -56,6 +56,31 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
 }
 
 #[test]
+fn discovery_goes_first_and_nothing_else_does() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let niceness = |task: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/task/{task}/stat", pointsman.process().pid()));
+        let stat = stat.expect("a thread");
+        let (_, rest) = stat.rsplit_once(')').expect("a name");
+        rest.split_whitespace().nth(16).and_then(|it| it.parse::<i32>().ok()).expect("a niceness")
+    };
+    let main = pointsman.process().pid().to_string();
+    let own = rustix::process::getpriority_process(None).expect("our own niceness");
+    // Who may not ask for it (CAP_SYS_NICE, bit 23) is not given it, and runs all the same.
+    let status = std::fs::read_to_string("/proc/self/status").expect("our own status");
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("our rights").trim();
+    let allowed = u64::from_str_radix(rights, 16).expect("a number") >> 23 & 1 == 1;
+    wait_until("the main thread's niceness", PATIENCE, || niceness(&main) == if allowed { -10 } else { own });
+    let tasks = std::fs::read_dir(format!("/proc/{main}/task")).expect("its threads");
+    let tasks: Vec<String> = tasks.map(|it| it.expect("a thread").file_name().to_string_lossy().into_owned()).collect();
+    assert!(tasks.len() > 3, "{tasks:?}");
+    for task in tasks.iter().filter(|task| **task != main) {
+        assert_eq!(niceness(task), own, "thread {task}");
+    }
+}
+
+#[test]
 fn after_a_masters_death_writes_go_on_within_50_ms_of_the_first_switch() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);

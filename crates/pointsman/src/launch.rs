@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use proxy::{Bound, Sockets};
 use sentinel::{Discovery, Handle};
 use tokio::sync::Notify;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::config::Config;
 use crate::control::Control;
@@ -88,6 +88,19 @@ async fn masters(handles: &[Handle], signals: &mut Signals) -> Result<bool, Take
         }
     }
     Ok(true)
+}
+
+/// Niceness of the thread that runs discovery, where the system allows it.
+const HURRY: i32 = -10;
+
+/// Asks the system to let this thread go first. It does little, but in a planned failover Sentinel leaves 50 to 90 ms between
+/// naming a candidate and promoting it, and traffic has to be held by then. On a machine with a load of five on two cores it was
+/// seen to wait for 70 ms. All other threads are there by now, and stay as nice as they are.
+fn hurry() {
+    if let Err(error) = rustix::process::setpriority_process(None, HURRY) {
+        // In most containers. It works as well, if there is CPU.
+        debug!(%error, "discovery gets no priority");
+    }
 }
 
 /// The data plane bound, discovery at work.
@@ -173,6 +186,7 @@ impl Process {
         });
         info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
+        hurry();
         let changed = Arc::new(Notify::new());
         let watch = tokio::spawn(reload::watch(given.source.clone(), Arc::clone(&changed)));
         if let Some(taken) = taken {
