@@ -104,7 +104,8 @@ fn a_log_that_nobody_reads_holds_nobody_up_and_what_is_lost_is_counted() {
 /// What a start says on a terminal, which `script` makes.
 fn on_a_terminal(no_colour: Option<&str>) -> String {
     let quick = "--set shutdown.accept_min=0s --set shutdown.accept_quiet=0s --set shutdown.accept_max=0s";
-    let run = format!("{PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 {quick}");
+    // `exec`: a shell that stays in between (as dash does; `$SHELL` decides) dies of the Ctrl-C, and tells of that.
+    let run = format!("exec {PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 {quick}");
     let mut command = Command::new("script");
     command.args(["-qefc", &run, "/dev/null"]).env_remove("NO_COLOR");
     command.envs(no_colour.map(|value| ("NO_COLOR", value)));
