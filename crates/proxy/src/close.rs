@@ -69,7 +69,7 @@ reasons! {
     FirstByteTimeout = "first_byte_timeout";
     /// The points moved: the target is not the master any more.
     Fenced = "fenced";
-    /// Its replica is worse than others by now, and this was a boundary.
+    /// Its replica is worse than others by now, it could not be carried over, and this was a boundary.
     Dismissed = "dismissed";
     /// No replica may be used, and the master does not stand in.
     NoReplica = "no_replica";

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use route::{Empty, PoolWriter};
 
+use crate::options::Sessions;
 use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};
 use crate::{Options, Reason};
 
@@ -41,8 +42,34 @@ fn readers_go_where_fewest_are() {
 }
 
 #[test]
-fn who_is_on_a_dismissed_replica_leaves_behind_an_answer() {
+fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
     let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (one, other) = (Backend::new(), Backend::new());
+    publish(&mut writer, &[&one]);
+    let (mut quiet, mut left) = session(&house, &one);
+    publish(&mut writer, &[&other]);
+    let mut upstream = other.accept();
+    ask(&mut quiet);
+    answer(&mut quiet, &mut upstream);
+    assert_eq!(rest(&mut left), b"", "the former replica got something");
+    // The answer to a request that was on its way comes from where it went.
+    ask(&mut quiet);
+    expect(&mut upstream, b"GET k\r\n");
+    publish(&mut writer, &[&one]);
+    assert!(is_silent(&mut quiet));
+    upstream.write_all(b"$1\r\nv\r\n").unwrap();
+    expect(&mut quiet, b"$1\r\nv\r\n");
+    let mut again = one.accept();
+    ask(&mut quiet);
+    answer(&mut quiet, &mut again);
+    let stats = house.stats();
+    assert_eq!((stats.carried, stats.open, stats.closed_for(Reason::Dismissed)), (2, 1, 0));
+}
+
+#[test]
+fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
+    let options = Options { sessions: Sessions::Close, ..Options::default() };
+    let (house, mut writer) = House::reading(Empty::Reject, options);
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut quiet, _kept) = session(&house, &one);
@@ -122,8 +149,9 @@ fn the_master_stands_in_until_there_is_a_replica() {
     house.points.release();
     answer(&mut early, &mut upstream);
     publish(&mut writer, &[&replica]);
-    assert_eq!(rest(&mut early), b"");
-    house.until("the reader to leave the master", |stats| stats.closed_for(Reason::Dismissed) == 1);
+    let mut upstream = replica.accept();
+    ask(&mut early);
+    answer(&mut early, &mut upstream);
     let _reader = session(&house, &replica);
 }
 
@@ -138,6 +166,8 @@ fn a_replica_that_refuses_is_passed_over_at_once() {
     let failed: u64 = house.stats().dial_failures.iter().sum();
     assert!((1..=3).contains(&failed), "{failed} of {} sessions tried it", kept.len());
     // With nobody else to try, the attempts are paced.
+    drop(kept);
+    house.until("them to leave", |stats| stats.open == 0);
     publish(&mut writer, &[]);
     writer.publish(vec![destination(nowhere)]);
     let began = Instant::now();

@@ -186,6 +186,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             });
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.rare().turn = None;
+                // Who goes on elsewhere need not choose his moment: his client notices nothing.
+                if !draining && self.can_be_carried() {
+                    return Some(Reason::Dismissed);
+                }
                 self.begin_to_leave(waker);
             }
         }

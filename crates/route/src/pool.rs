@@ -5,7 +5,7 @@
 //! the target itself, by a guard that each session holds, so nothing has to be told when a session ends.
 //!
 //! Two ways out of the set. A target that has become *worse* than the others is dismissed: it gets nobody new, and those who
-//! are on it leave at a boundary of their own. One that has become *wrong*, because it is a master now or nobody can say what
+//! are on it leave, carried over to another one or at a boundary of their own. One that has become *wrong*, because it is a master now or nobody can say what
 //! it is, is barred: its fence falls like that of a superseded master. A target that comes back is the same one as before, for as
 //! long as somebody is on it, so its load is known and those who have not left yet may stay.
 //!

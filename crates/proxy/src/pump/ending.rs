@@ -108,7 +108,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             _ => None,
         };
-        let after = if (lost.is_some() || reason == Reason::Fenced) && self.can_be_carried() {
+        let goes_on = lost.is_some() || matches!(reason, Reason::Fenced | Reason::Dismissed);
+        let after = if goes_on && self.can_be_carried() {
             let ledger = std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
             Some(After::Carry(Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost }))
         } else if reason == Reason::HoldTimeout && self.can_be_refused() {
