@@ -1,18 +1,31 @@
-//! Any pieces of the same replies give the same ends. The first byte chooses the pieces.
+//! Any pieces of the same replies give the same ends, and many replies at once what one byte after the other gives. The first byte
+//! chooses the pieces.
 
 #![no_main]
 
+mod compare;
+
+use compare::{cut, feed_both, pair};
 use libfuzzer_sys::fuzz_target;
 use resp::{Direction, Hint, Ledger, Limits, Standing};
 
 type Seen = (Vec<(usize, u64)>, Vec<Hint>, bool);
 
+fn limits() -> Limits {
+    Limits { depth: 80, elements: 1000, memory: 200, names: 1024, ..Limits::default() }
+}
+
+/// Some of everything: what is owed decides how frames are read.
+const ASKED: &[u8] =
+    b"HELLO 3\r\nMULTI\r\nGET k\r\nEXEC\r\nSUBSCRIBE a b\r\nPING\r\nUNSUBSCRIBE\r\nHELLO 2\r\nPSUBSCRIBE p\r\nPING\r\n";
+/// Nothing that needs an eye on its reply.
+const ORDINARY: &[u8] = b"PING\r\n";
+
 fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> Seen {
-    let mut ledger = Ledger::new(&Limits { depth: 80, elements: 1000, ..Limits::default() });
-    // Some of everything: what is owed decides how frames are read.
-    ledger.request(b"HELLO 3\r\nMULTI\r\nGET k\r\nEXEC\r\nSUBSCRIBE a b\r\nPING\r\nUNSUBSCRIBE\r\nHELLO 2\r\nPSUBSCRIBE p\r\nPING\r\n");
+    let mut ledger = Ledger::new(&limits());
+    ledger.request(ASKED);
     // As many as a frame of a few bytes each can use up; each costs the fuzzer time, three times an input.
-    ledger.request(&b"PING\r\n".repeat(20));
+    ledger.request(&ORDINARY.repeat(20));
     let (mut found, mut hints, mut offset, mut rest) = (Vec::new(), Vec::new(), 0, bytes);
     for size in sizes {
         if rest.is_empty() {
@@ -43,4 +56,15 @@ fuzz_target!(|data: &[u8]| {
     let whole = ends(bytes, std::iter::repeat(usize::MAX));
     assert_eq!(whole, ends(bytes, std::iter::repeat(1)));
     assert_eq!(whole, ends(bytes, (0..).map(|i| 1 + (seed + i * 7) % 13)));
+    for asked in [ASKED, b""] {
+        let (mut at_once, mut in_pieces) = (pair(&limits()), pair(&limits()));
+        for pair in [&mut at_once, &mut in_pieces] {
+            feed_both(pair, Direction::Request, asked);
+            feed_both(pair, Direction::Request, &ORDINARY.repeat(20));
+        }
+        feed_both(&mut at_once, Direction::Reply, bytes);
+        for piece in cut(bytes, seed, 40) {
+            feed_both(&mut in_pieces, Direction::Reply, piece);
+        }
+    }
 });

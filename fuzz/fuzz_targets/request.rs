@@ -1,12 +1,20 @@
-//! Any pieces of the same requests give the same ends. The first byte chooses the pieces.
+//! Any pieces of the same requests give the same ends, and many requests at once what one byte after the other gives. The first
+//! byte chooses the pieces.
 
 #![no_main]
 
+mod compare;
+
+use compare::{cut, feed_both, pair};
 use libfuzzer_sys::fuzz_target;
 use resp::{Class, Direction, Ledger, Limits, Standing};
 
+fn limits() -> Limits {
+    Limits { inline_bytes: 64, elements: 1000, memory: 200, names: 1024, ..Limits::default() }
+}
+
 fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> (Vec<(usize, Option<Class>)>, bool) {
-    let mut ledger = Ledger::new(&Limits { inline_bytes: 64, elements: 1000, ..Limits::default() });
+    let mut ledger = Ledger::new(&limits());
     let (mut found, mut offset, mut rest) = (Vec::new(), 0, bytes);
     for size in sizes {
         if rest.is_empty() {
@@ -36,4 +44,9 @@ fuzz_target!(|data: &[u8]| {
     let whole = ends(bytes, std::iter::repeat(usize::MAX));
     assert_eq!(whole, ends(bytes, std::iter::repeat(1)));
     assert_eq!(whole, ends(bytes, (0..).map(|i| 1 + (seed + i * 7) % 13)));
+    let (mut at_once, mut in_pieces) = (pair(&limits()), pair(&limits()));
+    feed_both(&mut at_once, Direction::Request, bytes);
+    for piece in cut(bytes, seed, 40) {
+        feed_both(&mut in_pieces, Direction::Request, piece);
+    }
 });

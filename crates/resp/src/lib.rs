@@ -59,6 +59,8 @@ mod request_tests;
 #[cfg(test)]
 mod resubscription_tests;
 #[cfg(test)]
+mod run_tests;
+#[cfg(test)]
 mod subscription_tests;
 #[cfg(test)]
 mod talk;

@@ -5,7 +5,7 @@
 //! state is a few local variables; the scanners take over where it ends, at whatever is longer, rarer, or not all there.
 //!
 //! Deliberately absent: any opinion. What is taken here would be taken byte for byte alike by [`request`](crate::request) and
-//! [`reply`](crate::reply); the tests compare the two.
+//! [`reply`](crate::reply); `run_tests.rs` and the fuzz targets compare the two.
 
 use crate::bulk::{LONGEST_SHORT, short_array, short_string};
 use crate::class::Class;

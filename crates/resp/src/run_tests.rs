@@ -1,0 +1,118 @@
+//! Frames that are taken many at a time, beside the same bytes shown one by one, which never come to that loop: after every piece
+//! both ledgers must say the same of everything.
+
+use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
+
+use crate::{Counts, Direction, Hint, Ledger, Limits, Replay};
+
+/// Mostly what runs are made of, and what ends one.
+const REQUESTS: &[&[u8]] = &[
+    b"*1\r\n$4\r\nPING\r\n",
+    b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n",
+    b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$3\r\n\r\n*\r\n",
+    b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
+    b"*9\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\nd\r\n$1\r\ne\r\n$1\r\nf\r\n$1\r\ng\r\n$1\r\nh\r\n",
+    b"*10\r\n$4\r\nMGET\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\nd\r\n$1\r\ne\r\n$1\r\nf\r\n$1\r\ng\r\n$1\r\nh\r\n$1\r\ni\r\n",
+    b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n",
+    b"*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$2\r\nme\r\n",
+    b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n",
+    b"*1\r\n$5\r\nMULTI\r\n",
+    b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n",
+    b"get inline\r\n",
+    b"\r\n",
+    b"*0\r\n",
+];
+
+const REPLIES: &[&[u8]] = &[
+    b"+OK\r\n",
+    b"$-1\r\n",
+    b":0\r\n",
+    b":-9223372036854775808\r\n",
+    b"$3\r\nabc\r\n",
+    b"$16\r\n+OK\r\n$-1\r\n:1\r\nx\r\n",
+    b"$0\r\n\r\n",
+    b"+QUEUED\r\n",
+    b"-READONLY You can't write\r\n",
+    b"*2\r\n$1\r\na\r\n:1\r\n",
+    b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
+    b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n",
+    b"%1\r\n+a\r\n#t\r\n",
+    b">2\r\n$10\r\ninvalidate\r\n*0\r\n",
+];
+
+/// Whole frames of these, now and then a long string, and in one stream of four some damaged bytes.
+fn stream(frames: &'static [&'static [u8]], long: &'static str) -> impl Strategy<Value = Vec<u8>> {
+    let frame = (any::<prop::sample::Index>(), 0..30_usize, 50..150_usize).prop_map(move |(which, odd, length)| {
+        if odd > 0 {
+            // Half of them are of the kinds that stay in a run.
+            let most = if odd % 2 == 0 { 5 } else { frames.len() };
+            return frames[which.index(most)].to_vec();
+        }
+        format!("{long}${length}\r\n{}\r\n", "x".repeat(length)).into_bytes()
+    });
+    let spots =
+        prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&b"*$:+-0129\r\nx"[..])), 0..3);
+    (prop::collection::vec(frame, 1..40), prop::bool::weighted(0.25), spots).prop_map(|(frames, damaged, spots)| {
+        let mut bytes = frames.concat();
+        for (place, byte) in spots.into_iter().filter(|_| damaged) {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        bytes
+    })
+}
+
+fn feed(ledger: &mut Ledger, direction: Direction, bytes: &[u8]) {
+    match direction {
+        Direction::Request => ledger.request(bytes),
+        Direction::Reply => ledger.reply(bytes),
+    }
+}
+
+/// All that a ledger says, in words, so that a difference can be read.
+fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, Counts, Option<Vec<u8>>) {
+    let both = [Direction::Request, Direction::Reply];
+    let words = format!(
+        "{:?}, owes {}, between {:?}, unseen {:?}, last {:?} {:?}, forfeit {}",
+        ledger.standing(),
+        ledger.owed(),
+        both.map(|direction| ledger.at_boundary(direction)),
+        both.map(|direction| ledger.body_left(direction)),
+        ledger.last_request(),
+        ledger.last_answer(),
+        ledger.is_forfeit(),
+    );
+    // Nothing is counted of an opaque session.
+    let counts = if ledger.is_opaque() { Counts::default() } else { ledger.take_counts() };
+    let replay = Replay::of(ledger).map(|replay| replay.requests().to_vec());
+    (words, std::iter::from_fn(|| ledger.take_hint()).collect(), counts, replay)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn runs_come_to_what_single_bytes_come_to(
+        requests in stream(REQUESTS, "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n"),
+        replies in stream(REPLIES, ""),
+        pieces in prop::collection::vec((any::<bool>(), 1_usize..400), 1..30),
+    ) {
+        let limits = Limits { memory: 200, names: 1024, ..Limits::default() };
+        let (mut runs, mut bytes) = (Ledger::new(&limits), Ledger::new(&limits));
+        let (mut requests, mut replies) = (&requests[..], &replies[..]);
+        // In the end all of it, so that long runs come too.
+        for (request, size) in pieces.into_iter().chain([(true, usize::MAX), (false, usize::MAX)]) {
+            let (direction, left) =
+                if request { (Direction::Request, &mut requests) } else { (Direction::Reply, &mut replies) };
+            // More replies than requests would end it too soon.
+            if !request && runs.owed() == 0 {
+                continue;
+            }
+            let (piece, rest) = left.split_at(size.min(left.len()));
+            *left = rest;
+            feed(&mut runs, direction, piece);
+            piece.iter().for_each(|byte| feed(&mut bytes, direction, &[*byte]));
+            prop_assert_eq!(account(&mut runs), account(&mut bytes), "behind {:?}", String::from_utf8_lossy(piece));
+        }
+    }
+}
