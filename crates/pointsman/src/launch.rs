@@ -13,7 +13,7 @@ use sentinel::{Discovery, Handle};
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
-use crate::config::Config;
+use crate::config::{Config, Splice};
 use crate::control::Control;
 use crate::control_socket::ControlSocket;
 use crate::history::History;
@@ -168,6 +168,7 @@ impl Process {
         let in_force = InForce::new(Facts::of(config, given.connections, Vec::new()));
         let services = ground.watched(config, &in_force);
         let workers = ground.bound.serve(&drain)?;
+        tell_of_splicing(config, workers.splices());
         let memory = tokio::spawn(watch_memory(given.memory.clone(), workers.scarcity().clone()));
         let admin = remember(config, &ground.handles, workers.stats(), take_orders(config, &ground.handles, admin));
         let report = Arc::new(Report {
@@ -277,6 +278,17 @@ fn remember(config: &Config, handles: &[Handle], stats: &proxy::Stats, admin: pr
     // Without it the page has no plots; it ends with the runtime.
     tokio::spawn(Arc::clone(&history).keep());
     admin.route("/history", history)
+}
+
+/// Warns if large values will cost more than they are meant to.
+fn tell_of_splicing(config: &Config, splices: Result<(), &std::io::Error>) {
+    match splices {
+        Ok(()) => debug!("large values are moved inside the kernel"),
+        Err(error) if config.services.iter().any(|service| service.splice == Splice::On) => {
+            warn!(%error, "the system does not let bytes be moved inside the kernel (splice): large values are copied");
+        }
+        Err(_) => {}
+    }
 }
 
 /// Lets the admin server take orders, where that is on.

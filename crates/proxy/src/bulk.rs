@@ -14,8 +14,6 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use rustix::io::Errno;
-
 use crate::end::End;
 use crate::flow::{Flow, Leave, Step, Valve};
 use crate::pipe;
@@ -55,8 +53,8 @@ impl Flow {
                     self.moved += n as u64;
                 }
                 Poll::Pending => return Some(Step::Stuck),
-                Poll::Ready(Err(error)) if is_refusal(&error) => {
-                    pipe::refuse();
+                Poll::Ready(Err(error)) if pipe::is_refusal(&error) => {
+                    refused(&error);
                     self.take_over();
                 }
                 Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),
@@ -94,8 +92,8 @@ impl Flow {
             }
             Poll::Ready(Err(error)) => {
                 self.pipe = None;
-                if is_refusal(&error) {
-                    pipe::refuse();
+                if pipe::is_refusal(&error) {
+                    refused(&error);
                     return Bulk::Read;
                 }
                 return Bulk::Wait(Step::SourceFailed(error));
@@ -112,10 +110,10 @@ impl Flow {
     }
 }
 
-/// The system does not do this here: an old kernel, a sandbox, or a socket of an unusual kind.
-fn is_refusal(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOMEM)
-    ) || error.kind() == io::ErrorKind::Unsupported
+/// From now on this worker copies, and says so once.
+#[cold]
+fn refused(error: &io::Error) {
+    if pipe::refuse() {
+        tracing::warn!(%error, "the system does not move bytes from socket to socket (splice): this worker copies them");
+    }
 }

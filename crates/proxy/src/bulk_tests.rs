@@ -6,6 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::churn_tests::{Dice, echo};
+use rustix::io::Errno;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
 use crate::testing::{Backend, House, SOON, expect, session};
 use crate::{Options, Reason, Sessions, Splice};
 
@@ -87,7 +92,23 @@ fn slowly(mut client: TcpStream, dice: &mut Dice) -> Vec<u8> {
 fn where_it_is_not_wanted_nothing_is_spliced() {
     let backend = Backend::new();
     let house = house(Splice::Off, &backend);
-    let (mut client, upstream) = session(&house, &backend);
+    assert_eq!(there_and_back(&house, &backend), 0);
+}
+
+/// Has the system refuse to splice more than so many bytes at once, for this thread and those that it starts.
+fn forbid_more_than(bytes: u64, errno: i32) {
+    // The fifth argument of splice(2) is the length.
+    let condition = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Gt, bytes).unwrap();
+    let rules = [(libc::SYS_splice, vec![SeccompRule::new(vec![condition]).unwrap()])];
+    let errno = SeccompAction::Errno(errno.cast_unsigned());
+    let machine = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new(rules.into(), SeccompAction::Allow, errno, machine).unwrap();
+    seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+}
+
+/// A value goes to the backend and back, and how much of that was spliced.
+fn there_and_back(house: &House, backend: &Backend) -> u64 {
+    let (mut client, upstream) = session(house, backend);
     let echoing = thread::spawn(|| echo(upstream));
     let whole = request(&Dice(7).bytes(2 * MIB));
     let mut writer = client.try_clone().unwrap();
@@ -96,10 +117,38 @@ fn where_it_is_not_wanted_nothing_is_spliced() {
     let mut back = vec![0; whole.len()];
     client.read_exact(&mut back).unwrap();
     assert!(back == whole);
-    assert_eq!(house.stats().bytes_spliced, 0);
     writing.join().unwrap();
     drop(client);
     echoing.join().unwrap();
+    house.stats().bytes_spliced
+}
+
+#[test]
+fn where_a_sandbox_forbids_it_bytes_are_copied_and_that_is_known_from_the_start() {
+    for (errno, code) in [(Errno::PERM, libc::EPERM), (Errno::NOSYS, libc::ENOSYS)] {
+        let sandbox = thread::spawn(move || {
+            forbid_more_than(0, code);
+            let backend = Backend::new();
+            let house = house(Splice::On, &backend);
+            let known = house.running().splices().unwrap_err();
+            assert_eq!(Errno::from_io_error(known), Some(errno));
+            assert_eq!(there_and_back(&house, &backend), 0);
+        });
+        sandbox.join().unwrap();
+    }
+}
+
+#[test]
+fn a_refusal_that_comes_late_loses_nothing() {
+    let sandbox = thread::spawn(|| {
+        // What is tried at the start is a single byte.
+        forbid_more_than(1, libc::EPERM);
+        let backend = Backend::new();
+        let house = house(Splice::On, &backend);
+        assert!(house.running().splices().is_ok());
+        assert_eq!(there_and_back(&house, &backend), 0);
+    });
+    sandbox.join().unwrap();
 }
 
 #[test]

@@ -4,15 +4,18 @@
 //! lent again; one with something in it is closed, so what was meant for one session can never come out in another, nor in
 //! one that was forbidden to have it.
 //!
-//! Whether the system lets us (a sandbox may not) is found out by the first attempt of each worker, which has nothing to lose;
-//! after a refusal the worker copies.
+//! Whether the system lets us (a sandbox may not) is found out with a single byte before the workers start, so that the first
+//! large value is not what meets a refusal. What only real sockets show is met by a worker's first attempt, which has nothing to
+//! lose. After a refusal the worker copies.
 //!
 //! Deliberately absent: when it is worth while, which [`bulk`](crate::bulk) decides.
 
 use std::cell::RefCell;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 /// How much one holds: as much as is read at a time.
@@ -50,7 +53,7 @@ pub(crate) fn lend() -> Option<Box<Pipe>> {
             return None;
         }
         let ends = pool.idle.pop().or_else(|| {
-            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+            let (reader, writer) = open().ok()?;
             // A pipe of another size works too.
             let _size = fcntl_setpipe_size(&writer, ROOM);
             Some((reader, writer))
@@ -60,12 +63,41 @@ pub(crate) fn lend() -> Option<Box<Pipe>> {
     })
 }
 
-/// No pipes for this worker any more: the system does not move bytes this way.
-pub(crate) fn refuse() {
+fn open() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+}
+
+/// Moves a byte from one socket to another.
+fn move_a_byte() -> Result<(), Errno> {
+    let pair = || socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let ((speaker, source), (sink, _listener)) = (pair()?, pair()?);
+    rustix::io::write(&speaker, b"x")?;
+    let mut pipe = Pipe { ends: Some(open()?), holds: 0 };
+    let moved = pipe.fill(&source, 1).and_then(|_| pipe.drain(&sink));
+    // It is not a worker's, and must not be given back to a pool.
+    pipe.ends = None;
+    moved.map(drop)
+}
+
+/// What the system says to bytes that are moved this way, if that is a refusal. A lack of descriptors is none.
+pub(crate) fn refusal() -> Option<io::Error> {
+    move_a_byte().err().map(io::Error::from).filter(is_refusal)
+}
+
+/// Whether that is the answer of a system that does not do this: an old kernel, a sandbox, or a socket of an unusual kind.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOMEM)
+    ) || error.kind() == io::ErrorKind::Unsupported
+}
+
+/// No pipes for this worker any more: the system does not move bytes this way. Whether that is news.
+pub(crate) fn refuse() -> bool {
     POOL.with_borrow_mut(|pool| {
-        pool.refused = true;
         pool.idle.clear();
-    });
+        !std::mem::replace(&mut pool.refused, true)
+    })
 }
 
 impl Pipe {
@@ -175,8 +207,15 @@ mod tests {
         drop(lent);
         assert_eq!(idle(), IDLE);
         assert!(lend().is_some());
-        refuse();
+        assert!(refuse() && !refuse());
         assert!(lend().is_none());
         assert_eq!(idle(), 0);
+    }
+
+    #[test]
+    fn this_system_does_not_refuse_and_a_lack_of_descriptors_is_no_refusal() {
+        assert!(refusal().is_none(), "{:?}", refusal());
+        assert_eq!(idle(), 0, "what was tried leaves nothing behind");
+        assert!(!is_refusal(&Errno::MFILE.into()) && is_refusal(&Errno::PERM.into()));
     }
 }

@@ -26,6 +26,7 @@ use crate::limits::{Limits, Places, Scarcity};
 use crate::line::Queue;
 use crate::listener::{Bound, Entrance};
 use crate::options::Options;
+use crate::pipe;
 use crate::reactor::{self, Reactor};
 use crate::service::Service;
 use crate::stats::{Block, Stats};
@@ -109,6 +110,7 @@ pub struct Running {
     shared: Vec<Arc<Shared>>,
     total: Arc<Places>,
     scarcity: Scarcity,
+    splices: Result<(), io::Error>,
     heartbeats: Vec<Heartbeat>,
     threads: Vec<JoinHandle<()>>,
     ended: mpsc::Receiver<Result<(), WorkerError>>,
@@ -130,8 +132,11 @@ impl Running {
         let shared: Vec<Arc<Shared>> = services.into_iter().map(shared).collect();
         let (end, ended) = mpsc::channel(entrances.len().max(1));
         let (heartbeats, threads) = (Vec::new(), Vec::new());
+        let splices = pipe::refusal().map_or(Ok(()), Err);
+        let copies = splices.is_err();
+        let all = shared.clone();
         let mut running =
-            Self { stats, shared: shared.clone(), total: Arc::clone(&total), scarcity, heartbeats, threads, ended };
+            Self { stats, shared: all, total: Arc::clone(&total), scarcity, splices, heartbeats, threads, ended };
         let (clock, thread) = Clock::start().map_err(|source| StartError::Clock { source })?;
         running.threads.push(thread);
         // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
@@ -157,7 +162,7 @@ impl Running {
             let seats = seats.map(Arc::new).collect();
             let (drain, clock) = (drain.clone(), clock.clone());
             let rooms = rooms.of(number);
-            workers.push(Worker { number, entrances, seats, heartbeat, drain, clock, home, rooms, reactor });
+            workers.push(Worker { number, entrances, seats, heartbeat, drain, clock, home, rooms, reactor, copies });
         }
         for worker in workers {
             let (number, end) = (worker.number, end.clone());
@@ -189,6 +194,15 @@ impl Running {
     #[must_use]
     pub fn scarcity(&self) -> &Scarcity {
         &self.scarcity
+    }
+
+    /// Whether large values can be moved inside the kernel, as was tried at the start.
+    ///
+    /// # Errors
+    ///
+    /// Why not. They are copied then, whatever the [options](crate::Splice) say.
+    pub fn splices(&self) -> Result<(), &io::Error> {
+        self.splices.as_ref().copied()
     }
 
     /// Changes the settings of a service, by its number, while it runs: see [`Tuning`](crate::Tuning) for what that means to
@@ -303,14 +317,19 @@ struct Worker {
     home: Arc<Home>,
     rooms: Rooms,
     reactor: Reactor,
+    /// Whether it is known that the system moves nothing through pipes.
+    copies: bool,
 }
 
 impl Worker {
     fn run(self) -> Result<(), WorkerError> {
-        let Self { number: worker, entrances, seats, heartbeat, drain, clock, home, rooms, reactor } = self;
+        let Self { number: worker, entrances, seats, heartbeat, drain, clock, home, rooms, reactor, copies } = self;
         // In this order, so that the tasks go first and find what they need when they are dropped.
         let _clock = clock.enter();
         let _reactor = reactor::install(reactor);
+        if copies {
+            pipe::refuse();
+        }
         let mut tasks = Tasks::new(home);
         for seat in &seats {
             tasks::spawn_vital(Arc::clone(seat).tell_the_news());
