@@ -2,7 +2,8 @@
 //!
 //! What is read is written at once, out of the worker's buffer. Only what the sink does not take stays behind, in a buffer of
 //! its own, and while it is there nothing more is read: so the sender feels the receiver's pace (TCP's own window does the
-//! rest), and memory is bounded by one read. Who has been slow is read from in smaller pieces until it has caught up.
+//! rest), and memory is bounded by one read. Who has been slow is read from in smaller pieces until it has caught up, and so is
+//! everybody while many are slow ([`kept`](crate::kept)).
 //!
 //! Whether a byte may go at all is not decided here: the [`Valve`] is asked before every single write.
 //!
@@ -13,10 +14,8 @@ use std::task::{Context, Poll};
 
 use crate::bulk::Bulk;
 use crate::end::End;
+use crate::kept::{self, Kept, LEAST};
 use crate::pipe::Pipe;
-
-/// Smallest piece that a slow sink is served in.
-const LEAST: usize = 16 * 1024;
 
 /// Reads in a row before others get their turn; with full reads that is a megabyte.
 const ROUNDS: usize = 4;
@@ -70,13 +69,6 @@ pub(crate) enum Step {
     SinkFailed(io::Error),
 }
 
-/// Read and not yet written: `bytes[from..]`.
-#[derive(Debug)]
-struct Kept {
-    bytes: Vec<u8>,
-    from: usize,
-}
-
 /// One direction.
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -112,14 +104,14 @@ impl Flow {
     /// Keeps these bytes behind what is kept already.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         match &mut self.kept {
-            Some(kept) => kept.bytes.extend_from_slice(bytes),
+            Some(kept) => kept.add(bytes),
             None => self.keep_instead(bytes.to_vec()),
         }
     }
 
     /// Keeps these bytes in the place of what was kept.
     pub(crate) fn keep_instead(&mut self, bytes: Vec<u8>) {
-        self.kept = if bytes.is_empty() { None } else { Some(Box::new(Kept { bytes, from: 0 })) };
+        self.kept = if bytes.is_empty() { None } else { Some(Box::new(Kept::new(bytes))) };
     }
 
     /// Bytes written to the sink so far.
@@ -134,23 +126,20 @@ impl Flow {
 
     /// Whether everything that has come was written.
     pub(crate) fn is_clear(&self) -> bool {
-        self.kept.as_ref().is_none_or(|kept| kept.bytes.len() <= kept.from)
+        self.kept.as_ref().is_none_or(|kept| kept.rest().is_empty())
             && self.pipe.as_ref().is_none_or(|pipe| pipe.holds() == 0)
     }
 
     /// Takes what has come and could not be written.
     pub(crate) fn take_kept(&mut self) -> Vec<u8> {
         self.take_over();
-        let Some(kept) = self.kept.take() else { return Vec::new() };
-        let Kept { mut bytes, from } = *kept;
-        bytes.drain(..from.min(bytes.len()));
-        bytes
+        self.kept.take().map_or_else(Vec::new, |kept| kept.into_rest())
     }
 
     /// Bytes of memory it holds.
     #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        self.kept.as_ref().map_or(0, |kept| kept.bytes.capacity())
+        self.kept.as_ref().map_or(0, |kept| kept.memory())
     }
 
     /// Writes what has come and could not be written. `None` if nothing is left of it.
@@ -199,7 +188,7 @@ impl Flow {
                     Bulk::Wait(step) => return step,
                 }
             }
-            let piece = self.piece.min(scratch.len());
+            let piece = self.piece.min(kept::most()).min(scratch.len());
             let Some(room) = scratch.get_mut(..piece) else { return Step::Stuck };
             let read = match source.poll_read(cx, room) {
                 Poll::Pending => return Step::Idle,
@@ -264,7 +253,7 @@ impl Flow {
     /// Writes what was kept. `None` if nothing is left of it.
     fn flush(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
         let kept = self.kept.as_deref_mut()?;
-        while let Some(rest) = kept.bytes.get(kept.from..).filter(|rest| !rest.is_empty()) {
+        while let rest @ [_, ..] = kept.rest() {
             let (most, measured) = match valve.leave(rest) {
                 Leave::Free => (rest.len(), false),
                 Leave::Measured(most) if most > 0 => (most.min(rest.len()), true),
@@ -274,9 +263,10 @@ impl Flow {
             match sink.poll_write(cx, bytes) {
                 Poll::Ready(Ok(n)) => {
                     let gone = bytes.get(..n).unwrap_or_default();
+                    let n = gone.len();
                     valve.went(gone, measured);
-                    self.moved += gone.len() as u64;
-                    kept.from += gone.len();
+                    self.moved += n as u64;
+                    kept.took(n);
                 }
                 Poll::Pending => return Some(Step::Stuck),
                 Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),

@@ -84,6 +84,31 @@ fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
 }
 
 #[test]
+fn a_thousand_slow_sinks_get_little_each_and_a_quick_one_gets_all_again_when_they_are_gone() {
+    let word = vec![b'x'; scratch::SIZE];
+    let mut stuck = Vec::new();
+    for _ in 0..1_000 {
+        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::default());
+        let (mut flow, mut valve) = (flow(), Ticks::default());
+        assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
+        assert_eq!(flow.memory(), valve.came);
+        stuck.push(flow);
+    }
+    let all: usize = stuck.iter().map(Flow::memory).sum();
+    assert!(all <= (16 << 20) + scratch::SIZE + 1_000 * 16 * 1024, "{all} bytes");
+    let asked = || {
+        let (mut source, mut sink) = (Puppet::saying(&[&word]), Puppet::saying(&[]));
+        let (mut flow, mut valve) = (flow(), Ticks::default());
+        while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
+        assert_eq!(sink.heard, word);
+        source.asked
+    };
+    assert_eq!(asked(), 16 * 1024);
+    drop(stuck);
+    assert_eq!(asked(), scratch::SIZE);
+}
+
+#[test]
 fn a_shut_valve_stops_reading_and_what_was_read_before() {
     let (mut source, mut sink) = (Puppet::saying(&[b"one", b"two"]), Puppet::default());
     let (mut flow, mut valve) = (flow(), Ticks::default());

@@ -39,6 +39,7 @@ mod flow;
 mod handover;
 mod heartbeat;
 mod hold;
+mod kept;
 mod latency;
 mod leave;
 mod limits;

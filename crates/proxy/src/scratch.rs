@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-/// Its size in bytes, and so the most that is ever kept for one direction of one session.
+/// Its size in bytes, and so the most that is ever [kept](crate::kept) for one direction of one session.
 pub(crate) const SIZE: usize = 256 * 1024;
 
 thread_local! {
