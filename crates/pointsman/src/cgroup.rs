@@ -5,6 +5,7 @@
 //!
 //! Deliberately absent: memory, which has rules of its own ([`memory`](crate::memory)).
 
+use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -131,6 +132,31 @@ impl Cpu {
     }
 }
 
+/// CPUs that the cgroups of this process allow it, the smallest number on the way up; `None` for any number.
+#[must_use]
+pub fn cores(read: Read<'_>) -> Option<f64> {
+    let limits = of("cpu", read).into_iter().flat_map(|own| {
+        let limits: Vec<f64> = own.folders().filter_map(|folder| limit(folder, own.version, read)).collect();
+        limits
+    });
+    limits.min_by(f64::total_cmp)
+}
+
+/// How many workers suit a process that may run on so many CPUs and use `cores` of them: one a whole core, and at least one.
+///
+/// A part of a core gets no worker. When a budget is spent the kernel stops all threads until the next tenth of a second, discovery and
+/// the probes with them; so what workers leave over is what lets those run while all workers are busy.
+#[must_use]
+pub fn workers(cpus: NonZeroUsize, cores: Option<f64>) -> NonZeroUsize {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast cuts off the part, and saturates"
+    )]
+    let whole = cores.map_or(usize::MAX, |cores| cores as usize);
+    NonZeroUsize::new(whole).map_or(NonZeroUsize::MIN, |whole| whole.min(cpus))
+}
+
 /// CPUs that the cgroup in this folder allows; `None` for any number.
 fn limit(folder: &Path, version: Version, read: Read<'_>) -> Option<f64> {
     let one = |file: &str| Some(read(&folder.join(file))?.trim().to_owned());
@@ -178,6 +204,29 @@ mod tests {
         // Where the controller is not turned on, nothing is counted.
         let bare = [files[0], files[1], ("/sys/fs/cgroup/pod/c/cpu.stat", "usage_usec 9\n")];
         assert_eq!(cpu(&bare), None);
+    }
+
+    #[test]
+    fn the_smallest_limit_on_the_way_up_is_what_there_is_to_use() {
+        let files = [
+            ("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n"),
+            ("/proc/self/cgroup", "0::/pod/c\n"),
+            ("/sys/fs/cgroup/pod/c/cpu.max", "300000 100000\n"),
+            ("/sys/fs/cgroup/pod/cpu.max", "150000 100000\n"),
+        ];
+        let of = |known: &[(&str, &str)]| {
+            let files: BTreeMap<_, _> = known.iter().map(|(path, text)| (PathBuf::from(path), *text)).collect();
+            cores(&|path: &Path| files.get(path).map(|text| (*text).to_owned()))
+        };
+        assert_eq!((of(&files), of(&files[..3]), of(&files[..2]), of(&[])), (Some(1.5), Some(3.0), None, None));
+    }
+
+    #[test]
+    fn whole_cores_get_a_worker_and_parts_of_one_do_not() {
+        let on_eight = |cores| workers(NonZeroUsize::new(8).unwrap(), cores).get();
+        let quotas = [0.0, 0.2, 1.0, 1.5, 1.99, 2.0, 3.8, 8.0, 64.0, f64::MAX];
+        assert_eq!(quotas.map(|quota| on_eight(Some(quota))), [1, 1, 1, 1, 1, 2, 3, 8, 8, 8]);
+        assert_eq!(on_eight(None), 8);
     }
 
     #[test]

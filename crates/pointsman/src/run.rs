@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
 
+use crate::cgroup;
 use crate::config::{Config, Connections, Settings};
 use crate::control_socket::{ControlSocket, ControlSocketError};
 use crate::descriptors::{Files, TooFewFiles};
@@ -139,7 +140,8 @@ fn make_room(config: &Config, memory: Option<&Memory>) -> Result<Connections, To
 }
 
 pub(crate) fn workers(config: &Config) -> NonZeroUsize {
-    NonZeroUsize::new(config.process.workers).unwrap_or_else(proxy::worker_count)
+    let suitable = || cgroup::workers(proxy::worker_count(), cgroup::cores(&memory::read));
+    NonZeroUsize::new(config.process.workers).unwrap_or_else(suitable)
 }
 
 /// Keeps new clients out while memory is about to run out. Never returns.

@@ -33,7 +33,7 @@ use crate::stats::{Block, Stats};
 use crate::tasks::{self, Home, Panicked, Tasks};
 use crate::turns::Turns;
 
-/// How many workers suit this process: one for each core it may use, by its affinity and the quota of its cgroup.
+/// How many CPUs this process may use, by its affinity and its cgroup as the standard library sees them: no more workers than that.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)

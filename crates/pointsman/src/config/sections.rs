@@ -334,6 +334,8 @@ section! {
     /// The resources of the process.
     Process {
         /// Worker threads; 0 for one a core, by CPU affinity and the cgroup's quota.
+        ///
+        /// A part of a core gets none: with a quota of 1.5 there is one worker, and the half is for discovery and probes.
         workers: usize = Kind::Count(0, 256), Some("0"), Restart;
         /// The most client connections of all services together; 0 for what the memory carries.
         ///
