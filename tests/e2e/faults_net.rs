@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Client, Cluster, Filter, alone, encode, shape, wait_until};
+use harness::{Client, Cluster, Filter, alone, encode, overtaken, reorder, shape, wait_until};
 
 use crate::{builder, metric, pointsman, vitals};
 
@@ -167,6 +167,21 @@ fn over_a_network_that_loses_packets_every_byte_arrives() {
     assert!(grown < 8 * 1024 * 1024, "{grown} bytes");
     let digest = cluster.nodes()[0].ask(&["STRLEN", "large"]).expect("STRLEN").int();
     assert_eq!(digest, Some(3_000_000));
+}
+
+#[test]
+fn over_a_network_where_packets_overtake_each_other_every_byte_arrives() {
+    if !alone("faults_net::over_a_network_where_packets_overtake_each_other_every_byte_arrives") {
+        return;
+    }
+    let cluster = small();
+    let pointsman = pointsman(&cluster);
+    reorder(pointsman.addr().port(), "100mbit").expect("a queue that some packets take");
+    let before = overtaken();
+    let grown = there_and_back(&pointsman, 3_000_000);
+    assert!(grown < 8 * 1024 * 1024, "{grown} bytes");
+    let count = overtaken() - before;
+    assert!(count > 20, "only {count} segments were overtaken");
 }
 
 #[test]

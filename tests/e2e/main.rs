@@ -21,6 +21,7 @@
 //! | 32: ENFILE, ENOBUFS, ECONNABORTED | `entrance_tests.rs` of the crate `proxy` |
 //! | 33: no free local port | `faults_net.rs::without_free_ports_clients_are_closed_fast_and_nothing_spins` |
 //! | 34: loss | `faults_net.rs::over_a_network_that_loses_packets_every_byte_arrives` |
+//! | 34: packets out of order | `faults_net.rs::over_a_network_where_packets_overtake_each_other_every_byte_arrives` |
 //! | 34: one megabit a second | `faults_net.rs::over_a_line_of_one_megabit_every_byte_arrives_and_buffers_stay_small` |
 //! | 35: the limit on memory | `faults_limits.rs::a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process` |
 //! | 36: a fifth of a core | `faults_limits.rs::with_a_fifth_of_a_core_probes_are_answered_within_a_second` |

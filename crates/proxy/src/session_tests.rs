@@ -76,6 +76,31 @@ fn any_bytes_in_any_pieces_come_through_unchanged() {
 }
 
 #[test]
+fn every_single_byte_is_passed_on_before_the_next_one_comes() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    let words: [(&[u8], &[u8]); 3] = [
+        (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", b"$5\r\na\r\nbc\r\n"),
+        (b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", b"%2\r\n+proto\r\n:3\r\n+modules\r\n*0\r\n"),
+        (b"get k\r\n", b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n|1\r\n+ttl\r\n:1\r\n*?\r\n$?\r\n;1\r\nx\r\n;0\r\n.\r\n"),
+    ];
+    for (request, reply) in words {
+        for byte in request {
+            client.write_all(&[*byte]).unwrap();
+            expect(&mut upstream, &[*byte]);
+        }
+        for byte in reply {
+            upstream.write_all(&[*byte]).unwrap();
+            expect(&mut client, &[*byte]);
+        }
+    }
+    // Followed all the way, with the one of `session`.
+    let stats = house.until("the last reply to be counted", |stats| stats.replies == 4);
+    assert_eq!((stats.commands, stats.closed_in_all()), (4, 0));
+}
+
+#[test]
 fn pipelines_and_large_values_come_through_unchanged() {
     for seed in 10..13 {
         let mut dice = Dice(seed);

@@ -193,6 +193,33 @@ impl Drop for Counter {
 /// # Errors
 /// In words: no private namespace, no `tc`, or a kernel without these disciplines.
 pub fn shape(port: u16, rate: &str) -> Result<(), String> {
+    queue(port, "", rate)
+}
+
+/// Sends half of the packets to and from one port, at random, through a queue of this rate, so that the others overtake them; until
+/// the namespace ends.
+///
+/// # Errors
+/// As [`shape`].
+pub fn reorder(port: u16, rate: &str) -> Result<(), String> {
+    queue(port, "numgen random mod 2 0", rate)
+}
+
+/// How many segments came to this namespace's sockets before others that were sent earlier.
+///
+/// # Panics
+/// If the kernel does not count them.
+#[must_use]
+pub fn overtaken() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/net/netstat").expect("the kernel's counters");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:")).map(str::split_whitespace);
+    let (names, numbers) = (lines.next().expect("names"), lines.next().expect("numbers"));
+    let found = names.zip(numbers).find(|(name, _)| *name == "TCPOFOQueue");
+    found.and_then(|(_, number)| number.parse().ok()).expect("a count of segments out of order")
+}
+
+/// Puts what goes to and from one port, if a rule says so, through a queue of this rate.
+fn queue(port: u16, which: &str, rate: &str) -> Result<(), String> {
     if !in_private_namespace() {
         return Err("the network is slowed down only in a network namespace of one's own".to_owned());
     }
@@ -203,7 +230,8 @@ pub fn shape(port: u16, rate: &str) -> Result<(), String> {
         format!("tc class add dev lo parent 1: classid 1:3 htb rate {rate}"),
         "tc qdisc add dev lo parent 1:3 pfifo limit 50".to_owned(),
     ];
-    let rules = format!("tcp dport {port} meta priority set 1:3\ntcp sport {port} meta priority set 1:3\n");
+    let rules =
+        format!("tcp dport {port} {which} meta priority set 1:3\ntcp sport {port} {which} meta priority set 1:3\n");
     nft(&format!(
         "table inet harness_shape {{ chain c {{ type filter hook output priority 0; policy accept;\n{rules}}}\n}}\n"
     ))?;
