@@ -122,7 +122,7 @@ impl Passenger<'_> {
                 if is_overtaken(target) || target.is_shut() {
                     return Ok(None);
                 }
-                if self.client.has_gone() {
+                if self.client.is_gone() {
                     return Err(Reason::HoldAbandoned);
                 }
                 target.note_use();

@@ -10,8 +10,11 @@ use crate::pipe::Pipe;
 
 /// One end of a session. Whoever gets `Pending` is woken when it is worth another try.
 pub(crate) trait End {
-    /// Whether a read is worth an attempt. If not, whoever asks is woken when one is.
-    fn is_readable(&mut self, cx: &mut Context<'_>) -> bool;
+    /// Takes in what the event loop has noted. Whoever looks is woken when there is more to know.
+    fn look(&mut self, cx: &mut Context<'_>);
+
+    /// Whether a read is worth an attempt, as of the last look.
+    fn is_readable(&self) -> bool;
 
     /// Reads what is there into `buffer` and returns how much; 0 when the peer has ended its direction.
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>>;
@@ -22,7 +25,7 @@ pub(crate) trait End {
     /// Ends our direction: the peer reads an end behind the last byte written.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Whether the peer has ended its direction or broken off, as far as is known, even if unread bytes stand before it.
+    /// Whether the peer has ended its direction or broken off, as of the last look, even if unread bytes stand before it.
     fn has_gone(&self) -> bool;
 
     /// Whether bytes are waiting to be read at this very moment, whatever the event loop has noted. Asks the system.

@@ -152,7 +152,8 @@ impl Flow {
         self.empty_pipe(cx, sink, valve).or_else(|| self.flush(cx, sink, valve))
     }
 
-    /// Moves bytes until one of the ends makes it wait.
+    /// Moves bytes until one of the ends makes it wait. Who is told that it waits for its source must have looked at that before
+    /// the call.
     pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -173,7 +174,7 @@ impl Flow {
             }
             // Asked before all else: most rounds end here. Every event is about one direction, and a read that came out short is
             // the last one.
-            if !source.is_readable(cx) {
+            if !source.is_readable() {
                 return Step::Idle;
             }
             let measured = match valve.leave(&[]) {

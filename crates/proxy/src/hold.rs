@@ -61,7 +61,7 @@ pub(crate) async fn wait(
         () = gone(client, early) => Err(Reason::HoldAbandoned),
         target = route.wait_open() => match target {
             // Its end may stand behind bytes for which there was no room.
-            Some(_) if client.has_gone() => Err(Reason::HoldAbandoned),
+            Some(_) if client.is_gone() => Err(Reason::HoldAbandoned),
             target => target.ok_or(Reason::NoReplica),
         },
         () = tokio::time::sleep_until(deadline.into()) => Err(Reason::HoldTimeout),
@@ -109,7 +109,7 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) {
         }
     }
     // No room to read more, so its end stands behind its bytes, and is only known from what the event loop has noted.
-    while !client.has_gone() {
+    while !client.is_gone() {
         let broken = poll_fn(|cx| client.poll_broken(cx));
         // Either way it is looked again.
         drop(tokio::time::timeout(PATROL, broken).await);

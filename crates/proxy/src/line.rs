@@ -1,6 +1,6 @@
 //! A TCP connection of a session, as its worker's event loop knows it.
 //!
-//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::reactor), a flag. Receiving stops at the first read
+//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::reactor), what is known of it, a flag. Receiving stops at the first read
 //! that comes out short, because that one has told that there is nothing more for now: no second read a message only to be
 //! told to wait.
 
@@ -25,14 +25,13 @@ pub(crate) struct Line {
     // Before the socket, so that an event of it never finds a slot that is somebody else's.
     place: Place,
     socket: OwnedFd,
-    splices: bool,
 }
 
 impl Line {
     /// A connection that was just accepted; it must not block. It is taken to be readable, since most clients have said
     /// something by now.
     pub(crate) fn accepted(socket: OwnedFd, splices: bool) -> io::Result<Self> {
-        Ok(Self { place: Place::new(&socket, Ready::BOTH)?, socket, splices })
+        Ok(Self { place: Place::new(&socket, Ready::BOTH, splices)?, socket })
     }
 
     /// Begins to connect `socket`, which must not block, to `addr`. [`connected`](Self::connected) tells how that ends.
@@ -45,7 +44,7 @@ impl Line {
         // Within one host the handshake is over before connect(2) returns, although it says that it is not.
         let ready = if socket.peer_addr().is_ok() { Ready::WRITE } else { Ready::NONE };
         let socket = OwnedFd::from(socket);
-        Ok(Self { place: Place::new(&socket, ready)?, socket, splices })
+        Ok(Self { place: Place::new(&socket, ready, splices)?, socket })
     }
 
     /// Returns when the connection stands, or why it does not.
@@ -70,6 +69,11 @@ impl Line {
         if self.place.is_ready(cx, Ready::BROKEN) { Poll::Ready(()) } else { Poll::Pending }
     }
 
+    /// Whether the peer has ended its direction or broken off, as far as the event loop knows, even if unread bytes stand before it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.place.ready().has(Ready::ENDED)
+    }
+
     /// Makes the close throw away what the kernel still holds for this connection, by a reset instead of a FIN.
     pub(crate) fn forget_unsent(&self) {
         // Only a socket that is no more can refuse this, and that one sends nothing.
@@ -85,8 +89,13 @@ impl AsFd for Line {
 
 impl End for Line {
     #[inline]
-    fn is_readable(&mut self, cx: &mut Context<'_>) -> bool {
-        self.place.is_ready(cx, Ready::READ)
+    fn look(&mut self, cx: &mut Context<'_>) {
+        self.place.look(cx);
+    }
+
+    #[inline]
+    fn is_readable(&self) -> bool {
+        self.place.seen().has(Ready::READ)
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -108,8 +117,7 @@ impl End for Line {
     }
 
     fn has_gone(&self) -> bool {
-        // What the event loop has noted; the kernel is not asked.
-        self.place.ready().has(Ready::ENDED)
+        self.place.seen().has(Ready::ENDED)
     }
 
     fn has_unread(&self) -> bool {
@@ -118,7 +126,7 @@ impl End for Line {
     }
 
     fn splices(&self) -> bool {
-        self.splices
+        self.place.note()
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe, most: usize) -> Poll<io::Result<usize>> {
@@ -147,7 +155,7 @@ pub(crate) struct Queue {
 impl Queue {
     /// A listening socket, which must not block.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { place: Place::new(&socket, Ready::READ)?, socket })
+        Ok(Self { place: Place::new(&socket, Ready::READ, false)?, socket })
     }
 }
 

@@ -148,6 +148,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         Watch { bell, waker }: &Watch,
         mut news: Pin<&mut Notified<'a>>,
     ) -> Poll<Reason> {
+        // Once for all that follows: nothing can be noted while this runs.
+        self.client.look(cx);
+        self.upstream.look(cx);
         let rung = bell.was_rung();
         if rung {
             // A new future before the look at fence, gate and drain, so that no news between the two is lost.
@@ -331,6 +334,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     async fn deliver_last_words(&mut self) {
         tokio::task::yield_now().await;
         poll_fn(|cx| {
+            self.upstream.look(cx);
             // Whatever this leads to, it is the end.
             drop(scratch::with(|scratch| self.move_replies(cx, Tell::Needless, scratch)));
             Poll::Ready(())

@@ -4,11 +4,14 @@
 //! to take each one back. Here a socket belongs to one thread, so its slot is three plain fields. It is registered once, for both
 //! directions, edge-triggered, and never taken back: closing it does that.
 //!
-//! **No event is lost.** A bit of a slot says "an attempt is worth while". It is set when the socket is registered or an event
-//! says so, and cleared by its owner when an attempt came out short or with nothing. Both happen on one thread, so they have an
-//! order. Whatever comes after an attempt that emptied the socket is a new edge, and the kernel tells of it. So if a bit is
-//! clear, an event is still to come, and whoever finds it clear leaves his waker. An event that sets no new bit wakes nobody:
-//! nobody waits for a bit that is set.
+//! **No event is lost.** A bit of a slot says "an attempt is worth while". An event sets it; the owner takes it over into a field
+//! of his own ([`Place::look`]), leaving his waker on the way, and clears that one when an attempt came out short or with
+//! nothing. All of it happens on one thread, so it has an order. Whatever comes after an attempt that emptied the socket is
+//! a new edge, and the kernel tells of it. So if a bit is clear in both places, an event is still to come, and finds the
+//! waker. An event that sets no new bit of the slot wakes nobody: its owner has been woken and has not looked yet, or it is about
+//! room to write, of which the slot keeps the bit until a write found none, since every event tells of it.
+//!
+//! A session looks once when it is polled; between its attempts it asks its own field, and nothing that has to be borrowed.
 //!
 //! **No event reaches the wrong session.** What the kernel hands back with an event is the number of the slot and its generation,
 //! which grows each time the slot is given back. An event fetched before a socket was closed finds another generation.
@@ -18,7 +21,7 @@
 //!
 //! Deliberately absent: sockets that change their thread, and interest in one direction only.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
@@ -215,71 +218,92 @@ pub(crate) fn turn(events: &mut Vec<Event>, wait: Duration) -> io::Result<bool> 
 #[derive(Debug)]
 pub(crate) struct Place {
     index: u32,
+    /// What the owner has taken over and not used up.
+    ready: Cell<Ready>,
+    /// A note of the owner's: it fits in here where it would cost him four bytes.
+    note: bool,
     /// Useless on another thread.
     _here: PhantomData<*const ()>,
 }
 
 impl Place {
     /// Registers `socket`, which is taken to be `ready` for now.
-    pub(crate) fn new(socket: impl AsFd, ready: Ready) -> io::Result<Self> {
+    pub(crate) fn new(socket: impl AsFd, ready: Ready, note: bool) -> io::Result<Self> {
         let index = HERE.with_borrow_mut(|here| match here {
             Some(here) => here.add(socket, ready),
             None => Err(io::ErrorKind::NotConnected.into()),
         })?;
-        Ok(Self { index, _here: PhantomData })
+        Ok(Self { index, ready: Cell::new(ready), note, _here: PhantomData })
     }
 
-    /// What is known.
+    pub(crate) fn note(&self) -> bool {
+        self.note
+    }
+
+    /// What is known, whether it was taken over or not.
     pub(crate) fn ready(&self) -> Ready {
-        self.with(|slot| slot.ready).unwrap_or(Ready::NONE)
+        self.with(|slot| slot.ready).unwrap_or(Ready::NONE).and(self.ready.get())
+    }
+
+    /// What was known at the last look and has not been used up since.
+    #[inline]
+    pub(crate) fn seen(&self) -> Ready {
+        self.ready.get()
+    }
+
+    /// Takes over what has been noted. Who looks is woken at the next event.
+    #[inline]
+    pub(crate) fn look(&self, cx: &Context<'_>) {
+        let noted = self.with(|slot| {
+            slot.leave(cx.waker());
+            let noted = slot.ready;
+            slot.ready = noted.without(Ready::READ);
+            noted
+        });
+        self.ready.set(self.ready.get().and(noted.unwrap_or(Ready::NONE)));
     }
 
     /// Whether `wanted` is worth an attempt. If not, who asks is woken when something changes.
     #[inline]
     pub(crate) fn is_ready(&self, cx: &Context<'_>, wanted: Ready) -> bool {
-        let ready = self.with(|slot| {
-            if slot.ready.has(wanted) {
-                return true;
-            }
-            slot.leave(cx.waker());
-            false
-        });
-        ready.unwrap_or(false)
+        if !self.seen().has(wanted) {
+            self.look(cx);
+        }
+        self.seen().has(wanted)
     }
 
     /// Makes an attempt at `what` if it is worth one; otherwise, who asks is woken when it is. The attempt returns its result and
-    /// whether there may be more; it must not use this thread's sockets otherwise. An end that was announced stays worth one.
+    /// whether there may be more. An end that was announced stays worth one.
+    #[inline]
     pub(crate) fn attempt<R>(
         &self,
         cx: &Context<'_>,
         what: Ready,
         mut attempt: impl FnMut() -> Result<(R, bool), Errno>,
     ) -> Poll<Result<R, Errno>> {
-        let made = self.with(|slot| {
-            loop {
-                if !slot.ready.has(what) {
-                    slot.leave(cx.waker());
-                    return Poll::Pending;
-                }
-                match attempt() {
-                    Ok((result, more)) => {
-                        if !more && !slot.ready.has(Ready::ENDED) {
-                            slot.ready = slot.ready.without(what);
-                        }
-                        return Poll::Ready(Ok(result));
+        while self.is_ready(cx, what) {
+            match attempt() {
+                Ok((result, more)) => {
+                    if !more && !self.seen().has(Ready::ENDED) {
+                        self.would_block(what);
                     }
-                    Err(Errno::AGAIN) => slot.ready = slot.ready.without(what),
-                    Err(Errno::INTR) => {}
-                    Err(error) => return Poll::Ready(Err(error)),
+                    return Poll::Ready(Ok(result));
                 }
+                Err(Errno::AGAIN) => self.would_block(what),
+                Err(Errno::INTR) => {}
+                Err(error) => return Poll::Ready(Err(error)),
             }
-        });
-        made.unwrap_or(Poll::Pending)
+        }
+        Poll::Pending
     }
 
-    /// An attempt at `what` would have had to wait, whatever was announced.
+    /// An attempt at `what` had to wait or would have to, whatever was announced.
+    #[inline]
     pub(crate) fn would_block(&self, what: Ready) {
-        self.with(|slot| slot.ready = slot.ready.without(what));
+        self.ready.set(self.ready.get().without(what));
+        if what.has(Ready::WRITE) {
+            self.with(|slot| slot.ready = slot.ready.without(what));
+        }
     }
 
     /// Ends the registration of `socket`, for one that is not about to be closed.

@@ -94,7 +94,7 @@ fn an_end_behind_a_short_read_is_not_missed() {
     peer.write_all(b"bye").unwrap();
     drop(peer);
     turn();
-    assert!(woken.times() > 0 && line.has_gone());
+    assert!(woken.times() > 0 && line.is_gone());
     assert_eq!(read(&mut line, &waker), Poll::Ready(3));
     // No further event comes: what was noted must be enough.
     assert_eq!(read(&mut line, &waker), Poll::Ready(0));

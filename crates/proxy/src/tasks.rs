@@ -193,13 +193,15 @@ pub(crate) struct Tasks {
     home: Arc<Home>,
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Those that have their turn in this round; empty between rounds.
+    round: VecDeque<Key>,
 }
 
 impl Tasks {
     /// Makes this thread the one that `home` stands for.
     pub(crate) fn new(home: Arc<Home>) -> Self {
         HERE.with_borrow_mut(|here| here.home = Some(Arc::clone(&home)));
-        Self { home, slots: Vec::new(), free: Vec::new() }
+        Self { home, slots: Vec::new(), free: Vec::new(), round: VecDeque::new() }
     }
 
     /// Whether some task has something to do.
@@ -222,13 +224,9 @@ impl Tasks {
     ///
     /// A vital task has panicked.
     pub(crate) fn round(&mut self) -> Result<(), Panicked> {
-        let queued = HERE.with_borrow(|here| here.queue.len());
-        for _ in 0..queued {
-            // Nobody is born while requests go by.
-            if HERE.with_borrow(|here| !here.born.is_empty()) {
-                self.admit()?;
-            }
-            let Some(key) = HERE.with_borrow_mut(|here| here.queue.pop_front()) else { break };
+        // Taken as a whole, so that the queue need not be borrowed for each of them.
+        HERE.with_borrow_mut(|here| std::mem::swap(&mut here.queue, &mut self.round));
+        while let Some(key) = self.round.pop_front() {
             self.poll(key)?;
         }
         self.admit()

@@ -301,7 +301,9 @@ impl Puppet {
 }
 
 impl End for Puppet {
-    fn is_readable(&mut self, _cx: &mut Context<'_>) -> bool {
+    fn look(&mut self, _cx: &mut Context<'_>) {}
+
+    fn is_readable(&self) -> bool {
         !self.says.is_empty()
     }
 
