@@ -12,7 +12,7 @@ const { version } = JSON.parse(readFileSync(`${process.env.CLIENTS_HOME}/node_mo
 
 const [host, port, count, seconds] = process.argv.slice(2);
 const end = performance.now() + Number(seconds) * 1000;
-const seen = { answered: 0, errors: 0, wrong: 0, longest_ms: 0, errors_at: [], kinds: {} };
+const seen = { answered: 0, errors: 0, wrong: 0, longest_ms: 0, longest_at: 0, errors_at: [], kinds: {} };
 // `at`: when the request was begun, in milliseconds of Unix time; a loss on its own has only the moment at which it was noticed.
 const note = (kind, at = Date.now()) => {
   seen.errors += 1;
@@ -42,7 +42,8 @@ async function live(number) {
       note(error.name, at);
       expected = undefined;
     }
-    seen.longest_ms = Math.max(seen.longest_ms, Math.round(performance.now() - begin));
+    const pause = Math.round(performance.now() - begin);
+    if (pause > seen.longest_ms) [seen.longest_ms, seen.longest_at] = [pause, at];
     await sleep(100);
   }
   over = true;

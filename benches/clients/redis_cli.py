@@ -12,7 +12,7 @@ import time
 host, port, count, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 end = time.monotonic() + seconds
 lock = threading.Lock()
-seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "errors_at": []}
+seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "longest_at": 0, "errors_at": []}
 version = subprocess.run(["redis-cli", "--version"], capture_output=True, text=True).stdout.split()[1]
 
 
@@ -42,10 +42,12 @@ def live(number):
             it.kill()
             return
         got = say("CLIENT GETNAME")
+        pause = round((time.monotonic() - begin) * 1000)
         with lock:
             seen["answered"] += 2
             seen["wrong"] += int(expected not in (None, int(value))) + int(got != name)
-            seen["longest_ms"] = max(seen["longest_ms"], round((time.monotonic() - begin) * 1000))
+            if pause > seen["longest_ms"]:
+                seen["longest_ms"], seen["longest_at"] = pause, at
         expected = int(value) + 1
         time.sleep(0.1)
     it.stdin.close()

@@ -15,7 +15,7 @@ from redis.retry import Retry
 host, port, count, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 end = time.monotonic() + seconds
 lock = threading.Lock()
-seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "errors_at": [], "kinds": {}}
+seen = {"answered": 0, "errors": 0, "wrong": 0, "longest_ms": 0, "longest_at": 0, "errors_at": [], "kinds": {}}
 
 
 def connect(number):
@@ -48,9 +48,10 @@ def live(number):
                 seen["kinds"][kind] = seen["kinds"].get(kind, 0) + 1
             # Whether it ran is unknown, and what the new master knows too.
             client, expected = None, None
-        pause = (time.monotonic() - begin) * 1000
+        pause = round((time.monotonic() - begin) * 1000)
         with lock:
-            seen["longest_ms"] = max(seen["longest_ms"], round(pause))
+            if pause > seen["longest_ms"]:
+                seen["longest_ms"], seen["longest_at"] = pause, at
         time.sleep(0.1)
 
 

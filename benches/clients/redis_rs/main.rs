@@ -19,6 +19,21 @@ struct Seen {
     errors_at: Vec<u128>,
     wrong: u64,
     longest: Duration,
+    /// When that was begun.
+    longest_at: u128,
+}
+
+impl Seen {
+    /// Counts a wrong reply and shows the first few: a counter that fell back was not on the new master, one that is far off is
+    /// another client's, and so is another name.
+    fn check<T: PartialEq + std::fmt::Debug>(&mut self, name: &str, expected: T, came: T) {
+        if expected != came {
+            self.wrong += 1;
+            if self.wrong <= 20 {
+                eprintln!("{name}: {came:?} came and not {expected:?}");
+            }
+        }
+    }
 }
 
 async fn connect(url: &str, name: &str) -> RedisResult<MultiplexedConnection> {
@@ -48,14 +63,17 @@ async fn live(number: u32, (url, count, end): (String, u32, Instant), seen: Rc<R
         let mut seen = seen.borrow_mut();
         if let Some((value, got)) = answer {
             seen.answered += 2;
-            seen.wrong += u64::from(expected.is_some_and(|expected| expected != value)) + u64::from(got != name);
+            seen.check(&name, expected.unwrap_or(value), value);
+            seen.check(&name, &*name, &*got);
             expected = Some(value + 1);
         } else {
             seen.errors_at.push(at.as_millis());
             // Whether it ran is unknown, and what the new master knows too.
             (connection, expected) = (None, None);
         }
-        seen.longest = seen.longest.max(begin.elapsed());
+        if begin.elapsed() > seen.longest {
+            (seen.longest, seen.longest_at) = (begin.elapsed(), at.as_millis());
+        }
         drop(seen);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -77,12 +95,14 @@ async fn main() {
     everybody.await;
     let seen = seen.borrow();
     println!(
-        "{{\"library\": \"redis-rs {}\", \"answered\": {}, \"errors\": {}, \"wrong\": {}, \"longest_ms\": {}, \"errors_at\": {:?}}}",
+        "{{\"library\": \"redis-rs {}\", \"answered\": {}, \"errors\": {}, \"wrong\": {}, \"longest_ms\": {}, \
+         \"longest_at\": {}, \"errors_at\": {:?}}}",
         std::env::var("CLIENTS_VERSION").unwrap_or_default(),
         seen.answered,
         seen.errors_at.len(),
         seen.wrong,
         seen.longest.as_millis(),
+        seen.longest_at,
         seen.errors_at,
     );
 }

@@ -2,26 +2,31 @@
 //!
 //! Real libraries, installed for this from their registries into a folder that goes away: mostly idle clients that authenticate,
 //! choose a database and a name, and ask ten times a second. The program is built without optimisation: errors are counted here,
-//! and pauses of a second.
+//! and pauses of a second. redis-benchmark comes after them, in failovers of its own: its clients are never idle, would keep the
+//! others from their turn, and always have a request in flight, for which nothing is promised.
 //!
-//! Deliberately absent: throughput, which `cargo xtask bench` measures, and with it redis-benchmark, whose clients are never idle;
-//! go-redis, which Debian does not package and whose modules come from a proxy of their own that a build here may not reach.
+//! Deliberately absent: throughput, which `cargo xtask bench` measures.
+
+mod libraries;
 
 use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use harness::{Cluster, Haproxy, Pointsman, find_in_path, pause};
 use serde_json::Value;
 
+use self::libraries::Library;
 use crate::{build, install};
 
 /// How long the clients live. Half a hundred processes take seconds to start on a busy machine.
 const LIFE: Duration = Duration::from_secs(22);
+/// The most clients that redis_benchmark.py starts.
+const BUSY: u32 = 16;
 /// When the failover comes.
 const FAILOVER: Duration = Duration::from_secs(9);
 
@@ -31,25 +36,20 @@ pub(crate) struct Options {
     /// Clients of each library.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
+    /// The program of benches/clients/go_redis, built before. Without this it is built here, and left out if that cannot be done.
+    #[arg(long, value_name = "PATH")]
+    go_redis: Option<PathBuf>,
     /// Show the figures only; nothing is written to benches/.
     #[arg(long)]
     dry: bool,
-}
-
-/// A client library and the program that uses it.
-struct Library {
-    /// What to start, with what before the arguments that all of them have.
-    program: PathBuf,
-    script: Option<PathBuf>,
-    /// Where it was installed, and its version if it does not know that itself.
-    home: PathBuf,
-    version: String,
 }
 
 /// What a library's clients saw, and how many errors they saw without a request in flight at the kill.
 struct Seen {
     told: Value,
     unexplained: usize,
+    /// When the failover was ordered, in milliseconds of Unix time.
+    ordered: u128,
 }
 
 /// Measures.
@@ -58,57 +58,77 @@ struct Seen {
 /// In words, if something is missing or a run fails.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::for_failovers()?;
-    let program = build::pointsman()?;
-    let haproxy = find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
+    let stand = Stand {
+        pointsman: build::pointsman()?,
+        haproxy: find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy")),
+        clients: options.clients,
+    };
     let home = tempfile::tempdir().map_err(|error| format!("no folder for the libraries: {error}"))?;
-    let libraries = [python(home.path())?, node(home.path())?, rust()?, command_line()];
-    let mut table = String::from(
-        "| failover | through | library | answers | errors | of them not in flight | wrong replies | longest pause |\n\
-         |---|---|---|---|---|---|---|---|\n",
-    );
+    let mut idle = vec![libraries::python(home.path())?, libraries::node(home.path())?, libraries::rust()?];
+    idle.push(libraries::command_line());
+    let left_out = match libraries::go(options.go_redis.as_deref(), home.path()) {
+        Ok(library) => {
+            idle.push(library);
+            String::new()
+        }
+        Err(why) => format!("go-redis was left out. {why}\n"),
+    };
+    print!("{left_out}");
+    let mut table = String::from(HEAD);
     let mut clean = true;
     for kill in [false, true] {
         for ours in [false, true] {
-            let cluster = Cluster::builder().user("app on >pw ~* &* +@all").start();
-            let seen = if ours {
-                let pointsman = Pointsman::builder(&program, &cluster).start();
-                scene(&cluster, pointsman.addr(), &libraries, options.clients, kill)?
-            } else {
-                let haproxy = Haproxy::start(&haproxy, &cluster);
-                scene(&cluster, haproxy.addr(), &libraries, options.clients, kill)?
-            };
-            for seen in seen {
-                let row = row(kill, ours, &seen);
-                print!("{row}");
-                table += &row;
-                let number = |key: &str| seen.told.get(key).and_then(Value::as_u64).unwrap_or(u64::MAX);
-                // With a master killed, what was in flight is lost, and nothing else may be.
-                let lost = if kill { seen.unexplained as u64 } else { number("errors") };
-                clean &= !ours || (number("wrong") == 0 && lost == 0);
+            for seen in stand.scene(&idle, ours, kill)? {
+                table += &row(kill, ours, &seen);
+                clean &= !ours || seen.is_clean(kill);
             }
         }
     }
+    // Nothing is promised for a request in flight, and these always have one: they are shown, and not judged.
+    let busy = [libraries::benchmark()];
+    for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
+        for seen in stand.scene(&busy, ours, kill)? {
+            table += &row(kill, ours, &seen);
+        }
+    }
+    if !left_out.is_empty() {
+        table += &format!("\n{left_out}");
+    }
     if !options.dry {
-        let head = format!(
-            "# What clients notice of a failover\n\nWritten by `cargo xtask bench clients`: {} clients of each library, which authenticate, \
-             choose a database and a name, and ask twice every 100 ms.\nThe libraries retry nothing. An error is a command that failed, or a \
-             connection that was lost. A wrong reply is a counter that did not go on by one, or another client's name. An error is of a request in flight if that was begun within half \
-             a second of the kill.\nredis-rs is asynchronous and multiplexed with its response timeout raised from half a second to 30 s; redis-cli \
-             reads its commands from a pipe; every other client of redis-py and redis-rs speaks RESP3.\n\n",
-            options.clients
-        );
-        fs::write("benches/CLIENTS.md", head + &table).map_err(|error| format!("benches/CLIENTS.md: {error}"))?;
+        fs::write("benches/CLIENTS.md", preface(options.clients) + &table)
+            .map_err(|error| format!("benches/CLIENTS.md: {error}"))?;
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+const HEAD: &str = "| failover | through | library | answers | errors | of them not in flight | wrong replies | longest pause \
+                    | begun after |\n|---|---|---|---|---|---|---|---|---|\n";
+
+fn preface(clients: u32) -> String {
+    format!(
+        "# What clients notice of a failover\n\nWritten by `cargo xtask bench clients`: {clients} clients of each library, which \
+         authenticate, choose a database and a name, and ask twice every 100 ms.\nThe libraries retry nothing. An error is a command \
+         that failed, or a connection that was lost. A wrong reply is a counter that did not go on by one, or another client's name. \
+         An error is of a request in flight if that was begun within half a second of the kill. The last column is the time from \
+         the order or the kill to the beginning of the longest pause: one that was over before is no failover's.\nredis-rs is \
+         asynchronous and multiplexed with its response timeout raised from half a second to 30 s; redis-cli, which is hiredis, reads its commands \
+         from a pipe; every other client of redis-py, redis-rs and go-redis speaks RESP3, and go-redis then asks to be told of \
+         maintenance, as it does by default.\n\nredis-benchmark, which is hiredis too, has failovers to itself: {} clients that ask \
+         as fast as they are answered and never had a moment without a request in flight. Each ends at its first error, so there is \
+         at most one of each. It looks at no reply, its answers are estimated from the rates that it writes, and its pauses have a \
+         grain of 250 ms.\n\n",
+        clients.min(BUSY)
+    )
+}
+
+/// A row of the table, which is shown as well.
 fn row(kill: bool, ours: bool, seen: &Seen) -> String {
     let text = |key: &str| seen.told.get(key).map_or_else(|| "?".to_owned(), ToString::to_string).replace('"', "");
     let mut row = format!("| {} ", if kill { "SIGKILL" } else { "planned" });
     // A String takes whatever is written.
     let _infallible = writeln!(
         row,
-        "| {} | {} | {} | {} | {} | {} | {} ms |",
+        "| {} | {} | {} | {} | {} | {} | {} ms | {} |",
         if ours { "pointsman" } else { "haproxy" },
         text("library"),
         text("answered"),
@@ -116,35 +136,74 @@ fn row(kill: bool, ours: bool, seen: &Seen) -> String {
         if kill { seen.unexplained.to_string() } else { text("errors") },
         text("wrong"),
         text("longest_ms"),
+        seen.begun(),
     );
+    print!("{row}");
     row
 }
 
-/// One failover under all libraries at once, and what each of them saw.
-fn scene(
-    cluster: &Cluster,
-    addr: SocketAddr,
-    libraries: &[Library],
+/// What every failover is measured with.
+struct Stand {
+    pointsman: PathBuf,
+    haproxy: PathBuf,
     clients: u32,
-    kill: bool,
-) -> Result<Vec<Seen>, String> {
-    let children: Vec<Child> =
-        libraries.iter().map(|library| library.start(addr, clients)).collect::<Result<_, String>>()?;
-    pause(FAILOVER);
-    let begin = now();
-    if kill {
-        cluster.master().kill();
-    } else {
-        let _failover = cluster.failover();
+}
+
+impl Stand {
+    /// One failover of a cluster of its own under all these libraries at once, and what each of them saw.
+    fn scene(&self, libraries: &[Library], ours: bool, kill: bool) -> Result<Vec<Seen>, String> {
+        let cluster = Cluster::builder().user("app on >pw ~* &* +@all").start();
+        if ours {
+            let pointsman = Pointsman::builder(&self.pointsman, &cluster).start();
+            self.failover(&cluster, pointsman.addr(), libraries, kill)
+        } else {
+            let haproxy = Haproxy::start(&self.haproxy, &cluster);
+            self.failover(&cluster, haproxy.addr(), libraries, kill)
+        }
     }
-    let around = begin.saturating_sub(SLACK)..now() + SLACK;
-    let seen = children.into_iter().map(|child| {
-        let told = told(child)?;
-        let at = told.get("errors_at").and_then(Value::as_array).ok_or("a client does not say when its errors were")?;
-        let unexplained = at.iter().filter(|at| !at.as_u64().is_some_and(|at| around.contains(&at.into()))).count();
-        Ok(Seen { told, unexplained })
-    });
-    seen.collect()
+
+    fn failover(
+        &self,
+        cluster: &Cluster,
+        addr: SocketAddr,
+        libraries: &[Library],
+        kill: bool,
+    ) -> Result<Vec<Seen>, String> {
+        let children: Vec<Child> =
+            libraries.iter().map(|library| library.start(addr, self.clients)).collect::<Result<_, String>>()?;
+        pause(FAILOVER);
+        let begin = now();
+        if kill {
+            cluster.master().kill();
+        } else {
+            let _failover = cluster.failover();
+        }
+        let around = begin.saturating_sub(SLACK)..now() + SLACK;
+        let seen = children.into_iter().map(|child| {
+            let told = told(child)?;
+            let at =
+                told.get("errors_at").and_then(Value::as_array).ok_or("a client does not say when its errors were")?;
+            let unexplained = at.iter().filter(|at| !at.as_u64().is_some_and(|at| around.contains(&at.into()))).count();
+            Ok(Seen { told, unexplained, ordered: begin })
+        });
+        seen.collect()
+    }
+}
+
+impl Seen {
+    /// When the longest pause began, in seconds after the failover was ordered or the master killed.
+    fn begun(&self) -> String {
+        let at = self.told.get("longest_at").and_then(Value::as_u64).map(Duration::from_millis);
+        let ordered = Duration::from_millis(u64::try_from(self.ordered).unwrap_or(u64::MAX));
+        at.map_or_else(|| "?".to_owned(), |at| format!("{:.1} s", at.as_secs_f64() - ordered.as_secs_f64()))
+    }
+
+    fn is_clean(&self, kill: bool) -> bool {
+        let number = |key: &str| self.told.get(key).and_then(Value::as_u64).unwrap_or(u64::MAX);
+        // With a master killed, what was in flight is lost, and nothing else may be.
+        let lost = if kill { self.unexplained as u64 } else { number("errors") };
+        number("wrong") == 0 && lost == 0
+    }
 }
 
 /// How long before or after the kill a request may have been begun that was in flight: on its way to a server that is dying, or to a
@@ -162,68 +221,4 @@ fn told(child: Child) -> Result<Value, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
     serde_json::from_str(line).map_err(|error| format!("a client said nothing that is understood ({error}): {text}"))
-}
-
-impl Library {
-    fn start(&self, addr: SocketAddr, clients: u32) -> Result<Child, String> {
-        let mut command = Command::new(&self.program);
-        command.args(&self.script).env("CLIENTS_VERSION", &self.version).args([
-            addr.ip().to_string(),
-            addr.port().to_string(),
-            clients.to_string(),
-        ]);
-        command.arg(LIFE.as_secs().to_string()).env("CLIENTS_HOME", &self.home).stdout(Stdio::piped());
-        command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))
-    }
-}
-
-fn python(home: &Path) -> Result<Library, String> {
-    let home = home.join("python");
-    must(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
-    let runner = home.join("bin/python");
-    must(Command::new(&runner).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "redis"]))?;
-    Ok(Library { program: runner, script: Some("benches/clients/redis_py.py".into()), home, version: String::new() })
-}
-
-fn node(home: &Path) -> Result<Library, String> {
-    let home = home.join("node");
-    fs::create_dir(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    must(
-        Command::new("npm")
-            .args(["install", "--silent", "--no-fund", "--no-audit", "--prefix"])
-            .arg(&home)
-            .arg("ioredis"),
-    )?;
-    let script = Some("benches/clients/ioredis.mjs".into());
-    Ok(Library { program: "node".into(), script, home, version: String::new() })
-}
-
-/// redis-rs, built from the registry out of the workspace, and kept: that takes minutes.
-fn rust() -> Result<Library, String> {
-    let home = PathBuf::from("target/clients/redis_rs");
-    fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    for file in ["Cargo.toml", "main.rs"] {
-        fs::copy(Path::new("benches/clients/redis_rs").join(file), home.join(file))
-            .map_err(|error| format!("{file}: {error}"))?;
-    }
-    let cargo = || {
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(&home).env("CARGO_TARGET_DIR", "target");
-        cargo
-    };
-    must(cargo().args(["build", "--quiet"]))?;
-    let found = cargo().args(["pkgid", "redis"]).output().map_err(|error| format!("cargo pkgid: {error}"))?;
-    let version = String::from_utf8_lossy(&found.stdout).trim().rsplit('@').next().unwrap_or_default().to_owned();
-    Ok(Library { program: home.join("target/debug/clients-redis-rs"), script: None, home, version })
-}
-
-/// redis-cli, which is hiredis and comes with the servers.
-fn command_line() -> Library {
-    let script = Some("benches/clients/redis_cli.py".into());
-    Library { program: "python3".into(), script, home: PathBuf::new(), version: String::new() }
-}
-
-fn must(command: &mut Command) -> Result<(), String> {
-    let status = command.stdin(Stdio::null()).status().map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
