@@ -36,11 +36,12 @@ func (it *told) PostHook(
 	}
 }
 
-// maintained is what each goroutine does: all of them share one pool, without retries, and with a timeout of one second that only
-// the word of a failover makes longer.
+// maintained is what each goroutine does: all of them share one pool, without retries. Unlike redis-py, this library does not
+// outlast a pause by the word of it: it reads the word behind a request that it has sent, when the deadline of that read stands
+// already, and gives only the next one more time. So its timeout has to be longer than the pause.
 func maintained(address string, end time.Time, all *seen) func(number int) {
 	pool := redis.NewClient(&redis.Options{
-		Addr: address, Protocol: 3, MaxRetries: -1, DialerRetries: 1, ReadTimeout: time.Second,
+		Addr: address, Protocol: 3, MaxRetries: -1, DialerRetries: 1, ReadTimeout: 6 * time.Second,
 		// Four connections that take turns, so that each of them hears what it is told.
 		PoolSize: 4, MinIdleConns: 4, PoolFIFO: true,
 		MaintNotificationsConfig: &maintnotifications.Config{
