@@ -17,7 +17,8 @@ use crate::cgroup::{self, Own, Version, field};
 
 /// What a session is counted with, in bytes. Measured on Linux 6.18 with 3000 idle sessions: 2 KiB of our own, 5.5 KiB of the
 /// kernel's for its two sockets. The rest is an assumption on the average of all sessions: bytes on their way in four socket
-/// buffers, and in a buffer of ours where a client is slow. One very slow reader of large values can cost some MiB.
+/// buffers, and 16 KiB in a buffer of ours for each direction whose receiver is slow (the proxy sees to that; it allows itself 16 MiB a worker
+/// beyond it). The kernel's own buffers for one very slow reader of large values can cost some MiB.
 pub const A_SESSION: u64 = 32 * 1024;
 /// What the process is counted with before its first session: code, stacks, the workers' buffers, logs.
 const THE_PROCESS: u64 = 24 * 1024 * 1024;

@@ -19,12 +19,27 @@ const STEP: usize = 4 << 20;
 
 thread_local! {
     static ALL: Cell<usize> = const { Cell::new(0) };
+    /// What follows from that, ready for every read.
+    static MOST: Cell<usize> = const { Cell::new(scratch::SIZE) };
 }
 
 /// The most that should be read at a time now.
 #[inline]
 pub(crate) fn most() -> usize {
-    (scratch::SIZE >> (ALL.get() / STEP).min(usize::BITS as usize - 1)).max(LEAST)
+    MOST.get()
+}
+
+fn set(all: usize) {
+    ALL.set(all);
+    MOST.set((scratch::SIZE >> (all / STEP).min(usize::BITS as usize - 1)).max(LEAST));
+}
+
+fn more(n: usize) {
+    set(ALL.get().saturating_add(n));
+}
+
+fn less(n: usize) {
+    set(ALL.get().saturating_sub(n));
 }
 
 /// Bytes read and not yet written: those behind the first `from`.
@@ -36,13 +51,13 @@ pub(crate) struct Kept {
 
 impl Kept {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        ALL.set(ALL.get().saturating_add(bytes.len()));
+        more(bytes.len());
         Self { bytes, from: 0 }
     }
 
     /// Keeps these behind the others.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        ALL.set(ALL.get().saturating_add(bytes.len()));
+        more(bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -58,7 +73,7 @@ impl Kept {
 
     pub(crate) fn into_rest(mut self) -> Vec<u8> {
         let from = self.from.min(self.bytes.len());
-        ALL.set(ALL.get().saturating_sub(self.bytes.len()));
+        less(self.bytes.len());
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.drain(..from);
         bytes
@@ -74,7 +89,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         // A session ends on the worker that it began on.
-        ALL.set(ALL.get().saturating_sub(self.bytes.len()));
+        less(self.bytes.len());
     }
 }
 
