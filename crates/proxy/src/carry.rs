@@ -70,7 +70,7 @@ impl Passenger<'_> {
     /// # Errors
     ///
     /// Why its client's connection has to end.
-    pub(crate) async fn carry(mut self) -> Result<Connected, Reason> {
+    pub(crate) async fn carry(&mut self) -> Result<Connected, Reason> {
         let Seat { shared, block, .. } = self.seat;
         let _place = shared.held.take().ok_or(Reason::HoldFull)?;
         let _held = Held::new(block);

@@ -1,15 +1,27 @@
-//! Nobody notices: a client that does anything, with failovers and deaths at any point, never sees a reply that belongs to another
-//! command, a lost or doubled one, or a command that ran as somebody else or twice. And who had nothing in flight and nothing
-//! that pins it never loses its connection.
-
-use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+//! Nobody notices: a client that does anything, with failovers, deaths and kicks at any point, never sees a reply that belongs to
+//! another command, a lost or doubled one, a push inside a frame, a message of a channel that it is not subscribed to, or a command
+//! that ran as somebody else or twice. And who had nothing in flight and nothing that pins it never loses its connection, nor a
+//! subscription, unless its server ended it on purpose: then it does lose it.
+//!
+//! What it is worth, by what was broken in the program and put right again:
+//!
+//! | Broken | Seen as |
+//! |---|---|
+//! | pushes are written wherever the replies stand (`pump/notices.rs`, `words_due`) | a push in a frame |
+//! | what the client was told does not go along (`novel.rs`, `take_over`) | no `FAILED_OVER` |
+//! | no word before an end (`pump/ending.rs`, `last_word`) | the end, and no `FAILED_OVER` |
+//! | a kick while the gate is shut is taken for one (`carry.rs`) | a free session is ended |
+//! | messages behind the last confirmation are dropped (`replay.rs`, `follow`) | a session is ended |
+//! | no `SELECT` from database 8 on (`replay.rs`) | a session is ended |
+//! | requests that were read and not forwarded are dropped (`pump/ending.rs`) | a session is ended |
+//! | the server's own agreement does not pin (`novel.rs`) | a connection that is not what it was |
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use crate::carry_testing::{Connection, Log, Server, encode};
-use crate::testing::{House, destination, is_silent};
+use crate::carry_client::{Client, Rules};
+use crate::carry_model::Agreed;
+use crate::carry_testing::{Log, Server};
+use crate::testing::{House, destination};
 use crate::{Options, Reason, Subscriptions};
 
 #[derive(Debug, Clone)]
@@ -20,196 +32,241 @@ enum Step {
     Listen,
     /// A message is published, at the master on which the client has just been answered.
     Publish(String),
-    Hold,
+    /// A message is published, at the master or at the other server, whatever else goes on.
+    Shout(String, bool),
+    /// An answer stops half-way on its way to the client; the next step that needs it lets it go on.
+    Half,
+    /// The gate shuts; whether it is waited for what the client is to be told then.
+    Hold(bool),
+    /// It opens again, and nothing has moved.
+    Release,
     Commit,
+    /// The master ends every connection, and lives.
+    Kick,
     /// The master dies; the next commit is to the other one.
-    Die,
+    Die(bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let say = |words: &str| Just(Step::Say(words.split(' ').map(str::to_owned).collect()));
+    let channel = || (0..4).prop_map(|it| format!("c{it}"));
     let step = prop_oneof![
-        8 => Just(Step::Who),
-        8 => Just(Step::Listen),
-        3 => Just(Step::Commit),
-        2 => Just(Step::Hold),
-        1 => Just(Step::Die),
-        3 => any::<u8>().prop_map(|it| Step::Say(vec!["SELECT".into(), (it % 18).to_string()])),
-        2 => any::<bool>().prop_map(|it| Step::Say(vec!["AUTH".into(), if it { "ann" } else { "bob" }.into(), "pw".into()])),
-        1 => say("AUTH eve wrong"),
-        2 => any::<u8>().prop_map(|it| Step::Say(vec!["CLIENT".into(), "SETNAME".into(), format!("n{it}")])),
-        1 => say("HELLO 3"),
-        1 => say("HELLO 2"),
-        1 => say("RESET"),
-        2 => say("MULTI"),
-        2 => say("EXEC"),
-        1 => say("DISCARD"),
-        1 => say("WATCH k"),
-        1 => say("UNWATCH"),
-        3 => names(1..4).prop_map(|names| subscription("SUBSCRIBE", names)),
-        1 => names(1..4).prop_map(|names| subscription("PSUBSCRIBE", names)),
-        3 => names(1..3).prop_map(|names| subscription("UNSUBSCRIBE", names)),
-        1 => names(0..2).prop_map(|names| subscription("PUNSUBSCRIBE", names)),
-        1 => say("UNSUBSCRIBE"),
-        4 => (0..4).prop_map(|it| Step::Publish(format!("c{it}"))),
+        9 => Just(Step::Who),
+        9 => Just(Step::Listen),
+        4 => Just(Step::Commit),
+        4 => any::<bool>().prop_map(Step::Hold),
+        2 => Just(Step::Release),
+        2 => Just(Step::Kick),
+        1 => any::<bool>().prop_map(Step::Die),
+        3 => Just(Step::Half),
+        4 => channel().prop_map(Step::Publish),
+        3 => (channel(), any::<bool>()).prop_map(|(channel, here)| Step::Shout(channel, here)),
+        24 => command().prop_map(|words| Step::Say(words.split(' ').map(str::to_owned).collect())),
     ];
     prop::collection::vec(step, 1..60)
 }
 
-fn names(many: std::ops::Range<usize>) -> impl Strategy<Value = Vec<String>> {
-    prop::collection::vec((0..4).prop_map(|it| format!("c{it}")), many)
+fn command() -> impl Strategy<Value = String> {
+    let say = |words: &str| Just(words.to_owned());
+    let either = |one: &'static str, other: &'static str| {
+        any::<bool>().prop_map(move |it| if it { one } else { other }.to_owned())
+    };
+    let handshake = (0..4_usize).prop_map(|it| {
+        let agreed = ["OFF", "ON moving-endpoint-type none", "ON moving-endpoint-type internal-ip", "ON"][it];
+        format!("CLIENT MAINT_NOTIFICATIONS {agreed}")
+    });
+    let names = |command: &'static str, many: std::ops::Range<usize>| {
+        prop::collection::vec((0..4).prop_map(|it| format!(" c{it}")), many)
+            .prop_map(|it| command.to_owned() + &it.concat())
+    };
+    prop_oneof![
+        3 => (0..18_u8).prop_map(|it| format!("SELECT {it}")),
+        2 => either("AUTH ann pw", "AUTH bob pw"),
+        1 => say("AUTH eve wrong"),
+        2 => (0..99_u8).prop_map(|it| format!("CLIENT SETNAME n{it}")),
+        1 => (0..99_u8).prop_map(|it| format!("CLIENT SETINFO LIB-NAME l{it}")),
+        1 => either("CLIENT NO-TOUCH ON", "CLIENT NO-TOUCH OFF"),
+        1 => either("READONLY", "READWRITE"),
+        4 => say("HELLO 3"),
+        1 => say("HELLO 2"),
+        5 => handshake,
+        1 => say("RESET"),
+        3 => either("MULTI", "EXEC"),
+        1 => either("EXEC", "DISCARD"),
+        1 => either("WATCH k", "UNWATCH"),
+        3 => names("SUBSCRIBE", 1..4),
+        1 => names("PSUBSCRIBE", 1..4),
+        1 => names("SSUBSCRIBE", 1..4),
+        2 => names("UNSUBSCRIBE", 0..3),
+        1 => names("PUNSUBSCRIBE", 0..2),
+        1 => names("SUNSUBSCRIBE", 0..2),
+    ]
 }
 
-fn subscription(command: &str, mut names: Vec<String>) -> Step {
-    names.insert(0, command.to_owned());
-    Step::Say(names)
+/// The servers, and what they are up to.
+struct Game {
+    servers: [Server; 2],
+    points: route::Points,
+    master: usize,
+    number: u32,
+    held: bool,
+    dead: bool,
+    /// The master has ended connections while the gate was shut.
+    kicked: bool,
+    /// The answer under way may have stopped half-way.
+    halved: bool,
 }
 
-/// The client, and what it must see.
-struct Client<'a> {
-    house: &'a House,
-    subscriptions: Subscriptions,
-    stream: TcpStream,
-    expected: Connection,
-    /// Answers to come, each with the numbers that it says were executed.
-    owed: VecDeque<(String, Vec<u32>)>,
-    acknowledged: Vec<u32>,
-    /// Said, and lost with its connection.
-    unknown: Vec<u32>,
-    /// The connection may end.
-    may_end: bool,
-    /// Commands said and answered in all, and how many had been said when something last happened.
-    said: usize,
-    heard: usize,
-    happened_at: usize,
-}
-
-impl<'a> Client<'a> {
-    fn new(house: &'a House, subscriptions: Subscriptions) -> Self {
-        Self {
-            house,
-            subscriptions,
-            stream: house.client(),
-            expected: Connection::default(),
-            owed: VecDeque::new(),
-            acknowledged: Vec::new(),
-            unknown: Vec::new(),
-            may_end: false,
-            said: 0,
-            heard: 0,
-            happened_at: 0,
-        }
+impl Game {
+    fn number(&mut self) -> u32 {
+        self.number += 1;
+        self.number
     }
 
-    fn say(&mut self, command: &[String]) {
-        let mut numbers = Vec::new();
-        let answer = self.expected.answer(command, &mut numbers);
-        self.owed.push_back((answer, numbers));
-        self.said += 1;
-        // It may have ended; that is seen when the answer is read.
-        drop(self.stream.write_all(encode(command).as_bytes()));
+    fn who(&mut self, client: &mut Client<'_>) {
+        client.say(&["WHO".to_owned(), self.number().to_string()]);
     }
 
-    fn listen(&mut self) {
-        while let Some((answer, numbers)) = self.owed.pop_front() {
-            let mut came = vec![0; answer.len()];
-            if let Some(read) = read_or_end(&mut self.stream, &mut came) {
-                assert!(answer.as_bytes().starts_with(&came[..read]), "{:?}", String::from_utf8_lossy(&came));
-                assert!(self.may_end, "a session without anything in flight was ended; owed {answer:?}");
-                self.unknown.extend(numbers);
-                self.unknown.extend(self.owed.drain(..).flat_map(|(_, numbers)| numbers));
-                (self.stream, self.expected, self.may_end) = (self.house.client(), Connection::default(), false);
-                self.heard = self.said;
-                return;
-            }
-            assert_eq!(String::from_utf8_lossy(&came), answer);
-            self.acknowledged.extend(numbers);
-            self.heard += 1;
-        }
-        if self.heard > self.happened_at {
-            // What was said afterwards was answered: the connection has survived.
-            self.may_end = false;
-        }
+    fn master(&self) -> &Server {
+        &self.servers[self.master]
     }
 
-    /// The client has heard a message, if it is subscribed to that channel.
-    fn hear(&mut self, channel: &str, message: u32) {
-        let expected = self.expected.hears(channel, message);
-        let mut came = vec![0; expected.len()];
-        assert_eq!(read_or_end(&mut self.stream, &mut came), None, "ended before {expected:?}");
-        assert_eq!(String::from_utf8_lossy(&came), expected);
+    /// The answers to all that was said. Whether the connection still stands.
+    fn listen(&mut self, client: &mut Client<'_>) -> bool {
+        self.master().go_on();
+        self.halved = false;
+        client.listen()
     }
 
-    /// The points are about to move, or the master to die.
-    fn something_happens(&mut self) {
-        self.may_end |= !self.owed.is_empty() || !self.expected.is_free(self.subscriptions);
-        self.happened_at = self.said;
+    /// Whether the client is certainly at the master, and has heard all that it was told.
+    fn is_at_rest(&mut self, client: &mut Client<'_>) -> bool {
+        !self.held && !self.dead && client.is_settled() && self.listen(client) && client.is_settled()
     }
-}
 
-/// Fills `buffer`; or how much came before the end.
-fn read_or_end(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<usize> {
-    let mut at = 0;
-    while at < buffer.len() {
-        match stream.read(&mut buffer[at..]) {
-            Ok(0) => return Some(at),
-            Ok(read) => at += read,
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Some(at),
-            Err(error) => panic!("no answer and no end: {error}"),
-        }
-    }
-    None
-}
-
-fn play(steps: Vec<Step>, subscriptions: Subscriptions) {
-    let log = Log::default();
-    let servers = [Server::start(&log), Server::start(&log)];
-    let mut house = House::new(Options { subscriptions, ..Options::default() });
-    house.commit(servers[0].addr);
-    let (mut master, mut number) = (0, 0);
-    let (mut held, mut dead) = (false, false);
-    let mut points = std::mem::replace(&mut house.points, route::Points::new().0);
-    let mut client = Client::new(&house, subscriptions);
-    for step in steps.into_iter().chain([Step::Commit, Step::Listen, Step::Who, Step::Listen]) {
+    fn step(&mut self, step: Step, client: &mut Client<'_>) {
         match step {
             Step::Say(command) => client.say(&command),
-            Step::Who => {
-                number += 1;
-                client.say(&["WHO".to_owned(), number.to_string()]);
-            }
+            Step::Who => self.who(client),
             // While nobody may answer there is nothing to hear.
-            Step::Listen | Step::Publish(_) if held || dead => continue,
-            Step::Listen => client.listen(),
+            Step::Listen | Step::Publish(_) if self.held || self.dead => {}
+            Step::Listen => drop(self.listen(client)),
             Step::Publish(channel) => {
                 client.say(&["PING".to_owned()]);
-                client.listen();
-                number += 1;
-                servers[master].publish(&channel, number);
+                self.listen(client);
+                let number = self.number();
+                self.master().publish(&channel, number);
                 client.hear(&channel, number);
             }
-            Step::Hold => {
-                points.hold();
-                held = true;
+            Step::Shout(channel, here) => {
+                let number = self.number();
+                let at = if here { self.master } else { 1 - self.master };
+                if !here && client.is_settled() {
+                    client.elsewhere.insert(number);
+                }
+                self.servers[at].publish(&channel, number);
             }
-            Step::Die if dead => continue,
-            Step::Die => {
-                client.something_happens();
-                servers[master].kill();
-                dead = true;
+            Step::Half => self.half(client),
+            Step::Hold(wait) => self.hold(wait, client),
+            Step::Release => {
+                // Who hears of a kick only now cannot know that the gate was shut.
+                client.may_end |= self.kicked;
+                self.points.release();
+                client.moves();
+                (self.held, self.kicked) = (false, false);
             }
-            Step::Commit => {
-                client.something_happens();
-                let old = master;
-                master = 1 - master;
-                points.commit(destination(servers[master].addr));
-                servers[old].revive();
-                (held, dead) = (false, false);
-            }
+            Step::Kick if self.dead => {}
+            Step::Kick => self.kick(client),
+            Step::Die(_) if self.dead => {}
+            Step::Die(wait) => self.die(wait, client),
+            Step::Commit => self.commit(client),
         }
         // Said to a dying master, or behind something that was.
-        client.may_end |= dead && !client.owed.is_empty();
+        client.may_end |= self.dead && !client.is_idle();
     }
-    assert!(client.owed.is_empty() && is_silent(&mut client.stream), "more than was asked for");
+
+    fn half(&mut self, client: &mut Client<'_>) {
+        if !self.is_at_rest(client) {
+            return;
+        }
+        self.master().stop_half_way();
+        self.who(client);
+        self.master().wait_for_a_half();
+        client.wait_for_a_byte();
+        self.halved = true;
+    }
+
+    fn hold(&mut self, wait: bool, client: &mut Client<'_>) {
+        let told = wait && !self.halved && self.is_at_rest(client) && client.is_told() != Agreed::No;
+        client.alarmed = true;
+        self.points.hold();
+        self.held = true;
+        if told {
+            client.wait_to_be_told(true);
+        }
+    }
+
+    fn kick(&mut self, client: &mut Client<'_>) {
+        // With an answer half-way, or without anything under way.
+        let must_end = self.halved || self.is_at_rest(client);
+        if self.held {
+            self.kicked = true;
+            client.something_happens();
+        } else {
+            client.may_end = true;
+            client.moves();
+        }
+        self.master().kick();
+        if must_end && !self.held {
+            client.hear_the_end();
+        }
+        self.halved = false;
+    }
+
+    fn die(&mut self, wait: bool, client: &mut Client<'_>) {
+        let told = wait && self.is_at_rest(client) && client.is_told() != Agreed::No;
+        client.something_happens();
+        client.alarmed = true;
+        self.master().kill();
+        self.dead = true;
+        if told && !client.may_end {
+            client.wait_to_be_told(true);
+        }
+        self.halved = false;
+    }
+
+    fn commit(&mut self, client: &mut Client<'_>) {
+        client.something_happens();
+        let old = self.master;
+        self.master = 1 - old;
+        self.points.commit(destination(self.master().addr));
+        self.servers[old].revive();
+        (self.held, self.dead, self.kicked, self.halved) = (false, false, false, false);
+    }
+}
+
+fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
+    let log = Log::default();
+    let servers = [Server::start(&log, rules.known), Server::start(&log, rules.known)];
+    let mut house = House::new(Options {
+        subscriptions: rules.subscriptions,
+        maintenance_push: rules.told,
+        moving_to: to.map(Into::into),
+        ..Options::default()
+    });
+    house.commit(servers[0].addr);
+    let points = std::mem::replace(&mut house.points, route::Points::new().0);
+    let mut game =
+        Game { servers, points, master: 0, number: 0, held: false, dead: false, kicked: false, halved: false };
+    let mut client = Client::new(&house, rules);
+    for step in steps.into_iter().chain([Step::Commit, Step::Listen, Step::Who, Step::Listen]) {
+        game.step(step, &mut client);
+    }
+    if client.is_told() != Agreed::No {
+        client.wait_to_be_told(false);
+    }
+    assert!(client.is_idle() && client.is_silent(), "more than was asked for");
+    if drained {
+        leave(&house, &mut game, &mut client, to);
+    }
     let mut executed = log.lock().unwrap().clone();
     executed.sort_unstable();
     let count = executed.len();
@@ -223,11 +280,40 @@ fn play(steps: Vec<Step>, subscriptions: Subscriptions) {
     assert_eq!(house.stats().closed_for(Reason::Aborted), 0);
 }
 
+/// The end of the game: the house is drained. Who can be told to move is, and is served until it does.
+fn leave(house: &House, game: &mut Game, client: &mut Client<'_>, to: Option<&str>) {
+    let moves = match client.is_told() {
+        Agreed::No => false,
+        Agreed::There => to.is_some(),
+        Agreed::Here => true,
+    };
+    client.may_end = !moves;
+    let here = client.is_told() == Agreed::Here;
+    game.who(client);
+    house.drain.order(drain::Order::DrainAtOnce);
+    if moves {
+        let moved = client.wait_to_be_moved();
+        let address = to.filter(|_| !here).map_or("_ ".to_owned(), |to| format!("${} {to} ", to.len()));
+        assert!(moved.ends_with(&address), "{moved:?}");
+    }
+    game.who(client);
+    client.may_end |= !moves;
+    game.listen(client);
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 224, max_shrink_iters: 100, max_shrink_time: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_client_does_and_whenever_the_points_move_nobody_notices(steps in steps(), replay: bool) {
-        play(steps, if replay { Subscriptions::Replay } else { Subscriptions::Close });
+    fn whatever_a_client_does_and_whenever_the_points_move_nobody_notices(
+        steps in steps(),
+        replay: bool,
+        known in prop::bool::weighted(0.2),
+        told in prop::bool::weighted(0.9),
+        named: bool,
+        drained: bool,
+    ) {
+        let subscriptions = if replay { Subscriptions::Replay } else { Subscriptions::Close };
+        play(steps, Rules { subscriptions, known, told }, named.then_some("redis.example:6379"), drained);
     }
 }

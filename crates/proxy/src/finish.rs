@@ -19,10 +19,9 @@ const MOMENT: Duration = Duration::from_millis(200);
 /// How many bytes are thrown away at most: more is a client that does not mind the end.
 const MOST: usize = 4 * 1024 * 1024;
 
-/// Delivers `undelivered` and ends the client's connection, if there is a point in it after `reason`; otherwise at once.
-pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Reason) {
+/// Whether there is somebody left to listen after `reason`, and time to say something.
+pub(crate) const fn is_heard(reason: Reason) -> bool {
     match reason {
-        // There is nobody left to listen, or no time.
         Reason::ClientClosed
         | Reason::ClientReset
         | Reason::ClientLost
@@ -30,7 +29,7 @@ pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Re
         | Reason::HoldAbandoned
         | Reason::HalfCloseTimeout
         | Reason::Cut
-        | Reason::Aborted => {}
+        | Reason::Aborted => false,
         Reason::UpstreamClosed
         | Reason::UpstreamReset
         | Reason::UpstreamLost
@@ -45,10 +44,15 @@ pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Re
         | Reason::HoldTimeout
         | Reason::HoldFull
         | Reason::DialFailed
-        | Reason::Drained => {
-            // An error means that the client has gone, and running out of time that it does not mind us: both are the end.
-            drop(tokio::time::timeout(MOMENT, say_goodbye(client, undelivered)).await);
-        }
+        | Reason::Drained => true,
+    }
+}
+
+/// Delivers `undelivered` and ends the client's connection, if there is a point in it after `reason`; otherwise at once.
+pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Reason) {
+    if is_heard(reason) {
+        // An error means that the client has gone, and running out of time that it does not mind us: both are the end.
+        drop(tokio::time::timeout(MOMENT, say_goodbye(client, undelivered)).await);
     }
 }
 

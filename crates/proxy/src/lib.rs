@@ -72,6 +72,10 @@ mod worker;
 #[cfg(test)]
 mod bulk_tests;
 #[cfg(test)]
+mod carry_client;
+#[cfg(test)]
+mod carry_model;
+#[cfg(test)]
 mod carry_property_tests;
 #[cfg(test)]
 mod carry_testing;

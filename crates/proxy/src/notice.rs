@@ -12,6 +12,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use resp::{Direction, Ledger, Notices};
+
+use crate::close::Reason;
+use crate::finish::is_heard;
+use crate::worker::Seat;
+
 /// One push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
@@ -87,6 +93,19 @@ pub(crate) fn number() -> u64 {
 /// A time in whole seconds, at least one: half of it has to be something.
 pub(crate) fn seconds(span: Duration) -> u64 {
     span.as_secs().max(1)
+}
+
+/// What is to be said before a session ends for `reason`, if its client was told of a failover: to this client, that is over.
+/// node-redis counts what it was told of, beyond the end of the connection.
+pub(crate) fn last_word(ledger: &Ledger, seat: &Seat, reason: Reason) -> Vec<u8> {
+    let agreed = ledger.notices() != Notices::Off && seat.shared.service.options.now().maintenance_push;
+    let place = ledger.at_boundary(Direction::Reply) && is_heard(reason);
+    if !ledger.is_told_of_failover() || !agreed || !place {
+        return Vec::new();
+    }
+    let notice = Notice::FailedOver { number: number() };
+    seat.block.noticed(notice.kind());
+    notice.encode().into_bytes()
 }
 
 /// Whether this reply says that the server knows no such command. `redis:src/server.c` (`rejectCommandFormat` of an unknown

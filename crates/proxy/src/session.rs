@@ -24,7 +24,7 @@ use crate::resume::Followed;
 use crate::service::{DialFailure, Hint};
 use crate::turns::Turn;
 use crate::worker::Seat;
-use crate::{answers, dial, finish, hold, tell};
+use crate::{answers, dial, finish, hold, notice, tell};
 
 /// The first pause after a failed dial; each is twice the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -179,13 +179,19 @@ impl Session {
         waiting: &mut Vec<u8>,
         ticket: &Ticket,
     ) -> Result<(Connection, Box<Followed>), Reason> {
+        // Our last word, if requests are refused.
+        let mut word = std::mem::take(waiting);
         let (carried, transaction) = match after {
             After::Carry(Luggage { ledger, unsent, lost }) => {
                 *waiting = unsent;
                 let generation = self.target.as_ref().map(|target| target.generation());
                 let (unsent, lost) = (&mut *waiting, generation.zip(lost));
-                let passenger = Passenger { seat: &self.seat, ticket, client: &mut *client, unsent, ledger, lost };
-                (passenger.carry().await, false)
+                let mut passenger = Passenger { seat: &self.seat, ticket, client: &mut *client, unsent, ledger, lost };
+                let carried = passenger.carry().await;
+                if let Err(reason) = carried {
+                    word = notice::last_word(&passenger.ledger, &self.seat, reason);
+                }
+                (carried, false)
             }
             After::Refuse { unsent, transaction } => {
                 *waiting = unsent;
@@ -194,6 +200,7 @@ impl Session {
         };
         if let Err(reason) = carried {
             *waiting = answers::last_words(client, std::mem::take(waiting), reason, transaction).await;
+            waiting.append(&mut word);
         }
         carried.map(|it| ((it.target, it.upstream), it.followed))
     }

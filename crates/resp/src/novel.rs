@@ -96,7 +96,7 @@ impl Novel {
 
     /// `RESET` was answered with success.
     pub(crate) fn reset(&mut self) {
-        (self.agreed, self.prepared) = (Notices::Off, false);
+        (self.agreed, self.told, self.prepared) = (Notices::Off, false, false);
     }
 
     /// Whether the server keeps something of this for the connection.

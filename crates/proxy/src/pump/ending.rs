@@ -13,6 +13,7 @@ use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::Step;
 use crate::hold::PATROL;
+use crate::notice;
 use crate::service::Hint;
 
 /// What is left when a pump has stopped.
@@ -20,7 +21,7 @@ use crate::service::Hint;
 pub(crate) struct Stopped {
     /// Why it stopped.
     pub(crate) reason: Reason,
-    /// Replies that came from the target and that the client has not taken yet.
+    /// What the client has not taken yet of the target's replies, and our last word to it.
     pub(crate) undelivered: Vec<u8>,
     /// What is to be done then.
     pub(crate) after: Option<Box<After>>,
@@ -119,9 +120,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
             None
         };
         let mut undelivered = self.undelivered();
-        if reason == Reason::Fenced && after.is_none() {
-            undelivered.append(&mut self.last_word());
-        }
+        // Who goes on elsewhere has taken its ledger along, and hears there that it is over.
+        undelivered.append(&mut notice::last_word(&self.ledger, self.seat, reason));
         Stopped {
             reason,
             undelivered,

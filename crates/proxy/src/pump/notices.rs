@@ -22,7 +22,7 @@ use super::Pump;
 use crate::end::End;
 use crate::flow::Step;
 use crate::leave::{self, Leaving};
-use crate::notice::{self, Notice};
+use crate::notice::{self, Notice, NoticeKind};
 use crate::valve::Replies;
 
 /// Reads in a row before others get their turn.
@@ -71,31 +71,36 @@ impl<C: End, U: End> Pump<'_, C, U> {
         due.push(notice);
     }
 
-    /// Tells the client what became of the gate, once each time.
+    /// Takes back what was announced and not yet said. Whether there was such a thing.
+    fn take_back(&mut self, kind: NoticeKind) -> bool {
+        let Some(aside) = &mut self.aside else { return false };
+        let before = aside.due.len();
+        aside.due.retain(|it| it.kind() != kind);
+        aside.due.len() < before
+    }
+
+    /// Tells the client what became of the gate, once each time. What it was not told yet when the opposite is true, it need not be.
     pub(super) fn tell_of_the_gate(&mut self) {
         let shut = self.target.is_shut();
         // Who has to leave this target is told where it arrives.
-        if shut == self.ledger.is_told_of_failover()
-            || self.target.fence().has_fallen()
-            || self.notices() == Notices::Off
-        {
+        if self.target.fence().has_fallen() || self.notices() == Notices::Off {
             return;
         }
-        self.ledger.tell_of_failover(shut);
-        if shut {
+        let (due, opposite) = match shut {
+            true => (NoticeKind::FailingOver, NoticeKind::FailedOver),
+            false => (NoticeKind::FailedOver, NoticeKind::FailingOver),
+        };
+        let is_due = self.aside.as_ref().is_some_and(|aside| aside.due.iter().any(|it| it.kind() == due));
+        if self.take_back(opposite) || is_due || shut == self.ledger.is_told_of_failover() {
+            return;
+        }
+        let number = notice::number();
+        self.announce(if shut {
             let seconds = notice::seconds(self.seat.shared.service.options.now().hold_timeout);
-            self.announce(Notice::FailingOver { number: notice::number(), seconds });
-            return;
-        }
-        if let Some(aside) = &mut self.aside {
-            let before = aside.due.len();
-            aside.due.retain(|it| !matches!(it, Notice::FailingOver { .. }));
-            if aside.due.len() < before {
-                // It was not told yet, and need not be.
-                return;
-            }
-        }
-        self.announce(Notice::FailedOver { number: notice::number() });
+            Notice::FailingOver { number, seconds }
+        } else {
+            Notice::FailedOver { number }
+        });
     }
 
     /// It is this session's turn to leave. A client that can be told so leaves by itself; the others are left behind a reply.
@@ -229,6 +234,10 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
         let mut words = Vec::new();
         for notice in aside.due.drain(..) {
+            match notice.kind() {
+                NoticeKind::Moving => {}
+                kind => self.ledger.tell_of_failover(kind == NoticeKind::FailingOver),
+            }
             self.seat.block.noticed(notice.kind());
             words.extend_from_slice(notice.encode().as_bytes());
         }
@@ -240,17 +249,5 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let mut undelivered = self.replies.take_kept();
         undelivered.append(&mut self.aside.take().map_or_else(Vec::new, |aside| aside.held));
         undelivered
-    }
-
-    /// The session ends because of the failover that its client was told of: to the client, that is over. node-redis counts what it
-    /// was told of, beyond the end of the connection.
-    pub(super) fn last_word(&mut self) -> Vec<u8> {
-        let told = self.ledger.is_told_of_failover() && self.notices() != Notices::Off;
-        if !told || !self.ledger.at_boundary(Direction::Reply) {
-            return Vec::new();
-        }
-        let notice = Notice::FailedOver { number: notice::number() };
-        self.seat.block.noticed(notice.kind());
-        notice.encode().into_bytes()
     }
 }
