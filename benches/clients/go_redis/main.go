@@ -21,7 +21,9 @@ import (
 )
 
 type seen struct {
-	lock      sync.Mutex
+	lock sync.Mutex
+	// Until then the machine is busy with starting everybody, which is no pause.
+	settled   time.Time
 	Library   string         `json:"library"`
 	Answered  int            `json:"answered"`
 	Errors    int            `json:"errors"`
@@ -48,7 +50,7 @@ func (all *seen) wrong(format string, words ...any) {
 }
 
 func (all *seen) took(begin time.Time) {
-	if pause := time.Since(begin).Milliseconds(); pause > all.LongestMs {
+	if pause := time.Since(begin).Milliseconds(); begin.After(all.settled) && pause > all.LongestMs {
 		all.LongestMs, all.LongestAt = pause, begin.UnixMilli()
 	}
 }
@@ -132,6 +134,9 @@ func main() {
 	address, count := net.JoinHostPort(os.Args[1], os.Args[2]), number(os.Args[3])
 	end := time.Now().Add(time.Duration(number(os.Args[4])) * time.Second)
 	all := &seen{Library: "go-redis " + redis.Version(), ErrorsAt: []int64{}, Kinds: map[string]int{}}
+	if settle := os.Getenv("CLIENTS_SETTLE"); settle != "" {
+		all.settled = time.Now().Add(time.Duration(number(settle)) * time.Second)
+	}
 	var everybody sync.WaitGroup
 	live := func(number int) {
 		time.Sleep(100 * time.Millisecond * time.Duration(number) / time.Duration(count))

@@ -41,9 +41,10 @@ enum What {
     /// redis-ha chart configures it, in turns. Installs what is missing. Everything happens on loopback addresses, as root in
     /// a network namespace of its own. Takes about half a minute a failover; leaves nothing behind.
     Failover(failover::Options),
-    /// What redis-py and ioredis notice of a planned failover and of a master's death, beside haproxy.
+    /// What redis-py, ioredis, redis-rs, go-redis and hiredis notice of a planned failover and of a master's death, beside haproxy.
     ///
-    /// Needs python3 and npm, and installs the libraries into a folder that goes away.
+    /// Needs python3 and npm, and installs the libraries into a folder that goes away. go-redis needs Go 1.24 and its modules, or
+    /// the program built before, and is left out without. Takes about four minutes.
     Clients(clients::Options),
     /// `pointsman switchover` again and again under writers that count: what is lost, who sees an error, how long it takes.
     Switchover(switchover::Options),

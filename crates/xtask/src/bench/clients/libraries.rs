@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::LIFE;
+use super::{LIFE, SETTLE};
 
 /// A client library and the program that uses it.
 pub(super) struct Library {
@@ -30,7 +30,8 @@ impl Library {
             addr.port().to_string(),
             clients.to_string(),
         ]);
-        command.arg(LIFE.as_secs().to_string()).env("CLIENTS_HOME", &self.home).stdout(Stdio::piped());
+        command.arg(LIFE.as_secs().to_string()).env("CLIENTS_SETTLE", SETTLE.as_secs().to_string());
+        command.env("CLIENTS_HOME", &self.home).stdout(Stdio::piped());
         command.spawn().map_err(|error| format!("{}: {error}", self.program.display()))
     }
 }
