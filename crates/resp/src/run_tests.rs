@@ -1,6 +1,8 @@
 //! Frames that are taken many at a time, beside the same bytes shown one by one, which never come to that loop: after every piece
 //! both ledgers must say the same of everything.
 
+use std::path::Path;
+
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 
 use crate::{Counts, Direction, Hint, Ledger, Limits, Replay};
@@ -88,6 +90,44 @@ fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, Counts, Option<Vec<u8>>) 
     (words, std::iter::from_fn(|| ledger.take_hint()).collect(), counts, replay)
 }
 
+/// Shows a piece to one of them at once, and to the other byte by byte.
+fn feed_both(runs: &mut Ledger, bytes: &mut Ledger, direction: Direction, piece: &[u8]) {
+    feed(runs, direction, piece);
+    piece.iter().for_each(|byte| feed(bytes, direction, &[*byte]));
+}
+
+/// What a target of `fuzz/fuzz_targets` makes of an input.
+fn turns(target: &str, input: &[u8]) -> Vec<(Direction, Vec<u8>)> {
+    let bytes = input.get(1..).unwrap_or_default().to_vec();
+    match target {
+        "request" => vec![(Direction::Request, bytes)],
+        "reply" => vec![(Direction::Request, b"PING\r\n".repeat(20)), (Direction::Reply, bytes)],
+        _ => {
+            let directions = [Direction::Request, Direction::Reply].into_iter().cycle();
+            directions.zip(input.split(|byte| *byte == 0xff).map(<[u8]>::to_vec)).collect()
+        }
+    }
+}
+
+#[test]
+fn what_the_fuzzer_found_worth_keeping_comes_to_the_same() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let limits = Limits { memory: 200, names: 1024, ..Limits::default() };
+    for target in ["request", "reply", "conversation"] {
+        let files: Vec<_> = std::fs::read_dir(corpus.join(target)).unwrap().map(|file| file.unwrap().path()).collect();
+        assert!(files.len() > 50, "{target}: {}", files.len());
+        for file in files {
+            let (mut runs, mut bytes) = (Ledger::new(&limits), Ledger::new(&limits));
+            for (direction, turn) in turns(target, &std::fs::read(&file).unwrap()) {
+                for piece in turn.chunks(1 + turn.len() % 60) {
+                    feed_both(&mut runs, &mut bytes, direction, piece);
+                    assert_eq!(account(&mut runs), account(&mut bytes), "{}", file.display());
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
@@ -110,8 +150,7 @@ proptest! {
             }
             let (piece, rest) = left.split_at(size.min(left.len()));
             *left = rest;
-            feed(&mut runs, direction, piece);
-            piece.iter().for_each(|byte| feed(&mut bytes, direction, &[*byte]));
+            feed_both(&mut runs, &mut bytes, direction, piece);
             prop_assert_eq!(account(&mut runs), account(&mut bytes), "behind {:?}", String::from_utf8_lossy(piece));
         }
     }
