@@ -191,11 +191,11 @@ impl Stand {
 }
 
 impl Seen {
-    /// When the longest pause began, in seconds after the failover was ordered or the master killed.
+    /// When the longest pause began, in seconds after the failover was ordered or the master killed; a dash if there was none.
     fn begun(&self) -> String {
-        let at = self.told.get("longest_at").and_then(Value::as_u64).map(Duration::from_millis);
+        let at = self.told.get("longest_at").and_then(Value::as_u64).filter(|at| *at > 0).map(Duration::from_millis);
         let ordered = Duration::from_millis(u64::try_from(self.ordered).unwrap_or(u64::MAX));
-        at.map_or_else(|| "?".to_owned(), |at| format!("{:.1} s", at.as_secs_f64() - ordered.as_secs_f64()))
+        at.map_or_else(|| "-".to_owned(), |at| format!("{:.1} s", at.as_secs_f64() - ordered.as_secs_f64()))
     }
 
     fn is_clean(&self, kill: bool) -> bool {
@@ -221,4 +221,21 @@ fn told(child: Child) -> Result<Value, String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
     serde_json::from_str(line).map_err(|error| format!("a client said nothing that is understood ({error}): {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Seen, row};
+
+    #[test]
+    fn a_row_tells_a_pause_of_the_failover_from_one_before_it_and_from_none() {
+        let seen = |longest_at: u64| Seen {
+            told: serde_json::json!({"library": "it 1", "answered": 9, "errors": 2, "wrong": 0, "longest_ms": 7, "longest_at": longest_at}),
+            unexplained: 1,
+            ordered: 20_000,
+        };
+        assert_eq!(row(true, true, &seen(20_100)), "| SIGKILL | pointsman | it 1 | 9 | 2 | 1 | 0 | 7 ms | 0.1 s |\n");
+        assert_eq!(row(false, false, &seen(12_000)), "| planned | haproxy | it 1 | 9 | 2 | 2 | 0 | 7 ms | -8.0 s |\n");
+        assert!(row(false, true, &seen(0)).ends_with("| 7 ms | - |\n"));
+    }
 }
