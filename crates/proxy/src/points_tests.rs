@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::testing::{Backend, House, expect, is_silent, rest, session};
+use crate::testing::{Backend, House, SOON, expect, is_silent, rest, session};
 use crate::{DialFailure, Hint, Options, Reason, Sessions};
 
 fn hold(timeout: Duration) -> Options {
@@ -236,19 +236,68 @@ fn a_client_whose_target_refuses_follows_the_points() {
     expect(&mut backend.accept(), b"PING\r\n");
 }
 
+/// Makes it listen with a queue of one, full: what comes after gets no answer.
+fn fill(socket: &socket2::Socket, addr: SocketAddr) -> Vec<socket2::Socket> {
+    socket.listen(0).unwrap();
+    let filler = |_| {
+        let filler = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        filler.set_nonblocking(true).unwrap();
+        drop(filler.connect(&addr.into()));
+        filler
+    };
+    (0..4).map(filler).collect()
+}
+
+/// Attempts to connect to that port that have got no answer yet, of anybody.
+fn unanswered(addr: SocketAddr) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let port = format!(":{:04X}", addr.port());
+    // proc_net_tcp: number, local address, remote address, state; 02 is SYN_SENT.
+    let words = table.lines().map(|line| line.split_whitespace().skip(2).take(2).collect::<Vec<_>>());
+    words.filter(|words| matches!(words[..], [remote, "02"] if remote.ends_with(&port))).count()
+}
+
+#[test]
+fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
+    let (socket, addr) = closed_port();
+    let fillers = fill(&socket, addr);
+    let before = unanswered(addr);
+    let options = Options {
+        connect_timeout: Duration::from_secs(3600),
+        sessions: Sessions::Close,
+        ..hold(Duration::from_secs(3600))
+    };
+    let mut house = House::new(options);
+    house.commit(addr);
+    let mut client = house.client();
+    client.write_all(b"PING\r\n").unwrap();
+    house.until("the dial", |_| unanswered(addr) > before);
+    house.points.hold();
+    // With room in its queue the target answers when the system asks again.
+    socket.set_nonblocking(true).unwrap();
+    let (mut arrived, begin) = (Vec::new(), Instant::now());
+    while house.stats().dials == 0 {
+        assert!(begin.elapsed() < SOON, "the dial never arrived");
+        arrived.extend(socket.accept().ok().map(|(stream, _)| TcpStream::from(stream)));
+        thread::yield_now();
+    }
+    house.until("the wait at the gate", |stats| stats.held == 1);
+    let backend = Backend::new();
+    house.commit(backend.addr());
+    expect(&mut backend.accept(), b"PING\r\n");
+    drop(fillers);
+    arrived.extend(std::iter::from_fn(|| socket.accept().ok()).map(|(stream, _)| TcpStream::from(stream)));
+    for mut stream in arrived {
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        assert_eq!(rest(&mut stream), b"");
+    }
+}
+
 #[test]
 fn a_dial_that_a_dead_target_swallows_is_given_up_when_the_points_move() {
     let (socket, addr) = closed_port();
-    // A queue of one, full: what comes after gets no answer.
-    socket.listen(0).unwrap();
-    let fillers: Vec<socket2::Socket> = (0..4)
-        .map(|_| {
-            let filler = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-            filler.set_nonblocking(true).unwrap();
-            drop(filler.connect(&addr.into()));
-            filler
-        })
-        .collect();
+    let fillers = fill(&socket, addr);
     let backend = Backend::new();
     let mut house = House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
     house.commit(addr);
