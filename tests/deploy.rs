@@ -46,6 +46,77 @@ fn dashboard_alerts_and_runbook_name_metrics_that_exist() {
     }
 }
 
+/// What nobody has to look at every day: it is in another form on the dashboard, or asked for when something is looked into.
+const LOOKED_UP: &[&str] = &[
+    "pointsman_uptime_seconds",
+    "process_start_time_seconds",
+    "process_cpu_seconds_total",
+    "process_virtual_memory_bytes",
+    "process_threads",
+    "process_open_fds",
+    "process_max_fds",
+    "pointsman_cgroup_cpu_limit_cores",
+    "pointsman_cgroup_cpu_throttled_seconds_total",
+    "pointsman_worker_stalls_total",
+    "pointsman_worker_stalled_seconds_total",
+    "pointsman_worker_sessions",
+    "pointsman_config_reloads_total",
+    "pointsman_config_last_reload_age_seconds",
+    "pointsman_connections_limit",
+    "pointsman_admin_connections",
+    "pointsman_admin_requests_total",
+    "pointsman_target_generation",
+    "pointsman_target_epoch",
+    "pointsman_holds_total",
+    "pointsman_replica_lag_bytes",
+    "pointsman_sessions_passed_on_total",
+    "pointsman_spliced_bytes_total",
+    "pointsman_hints_total",
+];
+
+/// What dashboard and alerts ask.
+fn expressions() -> Vec<String> {
+    let dashboard: serde_json::Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
+    let panels = dashboard["panels"].as_array().into_iter().flatten();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let asked = targets.filter_map(|target| target["expr"].as_str().map(str::to_owned));
+    asked.chain([read(ALERTS)]).collect()
+}
+
+#[test]
+fn every_metric_is_asked_for_or_left_out_on_purpose() {
+    let all = expressions().join("\n");
+    let asked: BTreeSet<&str> = all
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .map(|word| word.strip_suffix("_bucket").unwrap_or(word))
+        .collect();
+    let ours = CATALOGUE.iter().map(|it| it.name).filter(|name| !name.starts_with("haproxy_"));
+    let forgotten: Vec<_> = ours.filter(|name| asked.contains(name) == LOOKED_UP.contains(name)).collect();
+    assert!(forgotten.is_empty(), "neither asked for nor left out, or both: {forgotten:?}");
+    assert!(LOOKED_UP.iter().all(|name| CATALOGUE.iter().any(|it| it.name == *name)), "left out and not there");
+}
+
+#[test]
+fn expressions_select_by_labels_that_the_metric_has() {
+    let mut selectors = 0;
+    for expression in expressions() {
+        for (at, _) in expression.match_indices('{') {
+            let (before, behind) = expression.split_at(at);
+            let name = before.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or_default();
+            let name = name.strip_suffix("_bucket").unwrap_or(name);
+            let Some(metric) = CATALOGUE.iter().find(|it| it.name == name) else { continue };
+            let inside = behind[1..].split('}').next().unwrap_or_default();
+            for matcher in inside.split(", ") {
+                let label = matcher.split(['=', '!']).next().unwrap_or_default();
+                let known = metric.labels.contains(&label) || ["namespace", "job", "instance"].contains(&label);
+                assert!(known, "{name} has no label {label}: {expression}");
+                selectors += 1;
+            }
+        }
+    }
+    assert!(selectors > 100, "only {selectors} were looked at");
+}
+
 #[test]
 fn the_reference_of_metrics_is_the_catalogue() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/metrics.md");
