@@ -1,7 +1,7 @@
 //! What is in deploy/, held against the program: metrics that the dashboard and the alerts name exist, every alert has its unit tests and
 //! its entry in the runbook, and numbers that stand in two places are the same. What needs other people's tools is in `cargo xtask
 //! deploy-check`.
-#![allow(clippy::expect_used, clippy::panic, reason = "tests report by a clear panic")]
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -154,6 +154,7 @@ fn run(command: &mut Command) {
 
 /// A client library without retries outlasts a pause of three seconds, and moves to the next process without an error. The programs
 /// in benches/clients say what they saw; four threads of each share a pool.
+#[allow(clippy::print_stdout, reason = "what a library saw is what the test is run by hand for")]
 fn outlasts_a_pause_and_moves_without_an_error(client: impl Fn(&str, &str) -> Command) {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let folder = cluster.folder().to_owned();
