@@ -162,6 +162,46 @@ fn a_session_that_the_master_ended_on_purpose_ends_for_its_client_too() {
 }
 
 #[test]
+fn when_the_master_ends_every_connection_every_client_hears_it_and_nothing_moves() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let commits = metric(&pointsman, "pointsman_commits_total{service=\"mymaster\"}");
+    let mut clients: Vec<Client> = (0..20).map(|_| pointsman.client()).collect();
+    for client in &mut clients {
+        client.set_timeout(PATIENCE).unwrap();
+        assert!(client.cmd(&["SELECT", "3"]).unwrap().is_ok());
+    }
+    // Pointsman's own questions to the master are among them.
+    assert!(cluster.master().ask(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().int() >= Some(20));
+    for client in &mut clients {
+        let (bytes, ending) = client.read_to_end().expect("the end of the connection");
+        assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
+    }
+    assert!(pointsman.client().cmd(&["PING"]).is_ok());
+    assert_eq!(metric(&pointsman, "pointsman_commits_total{service=\"mymaster\"}"), commits);
+    assert_eq!(carried(&pointsman), 0.0);
+}
+
+#[test]
+fn a_subscriber_that_does_not_read_is_ended_by_the_masters_limit_and_not_subscribed_again() {
+    let cluster = Cluster::builder().start();
+    let pointsman = builder(&cluster).service_line("subscriptions = \"replay\"").start();
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).unwrap();
+    assert!(client.cmd(&["SUBSCRIBE", "c"]).is_ok());
+    let limit = ["CONFIG", "SET", "client-output-buffer-limit", "pubsub 1mb 0 0"];
+    assert!(cluster.master().ask(&limit).unwrap().is_ok());
+    let text = "x".repeat(256 * 1024);
+    wait_until("the end by the limit", PATIENCE, || {
+        cluster.master().ask(&["PUBLISH", "c", &text]).unwrap().int() == Some(0)
+    });
+    let (bytes, _) = client.read_to_end().expect("the end of the connection");
+    assert!(bytes.len() > text.len(), "only {} bytes came first", bytes.len());
+    assert_eq!(cluster.master().ask(&["PUBLISH", "c", "again"]).unwrap().int(), Some(0));
+    assert_eq!(carried(&pointsman), 0.0);
+}
+
+#[test]
 fn pinned_sessions_end_at_the_switch_and_transactions_never_run_twice() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);

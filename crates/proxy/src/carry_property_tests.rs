@@ -11,6 +11,8 @@
 //! | what the client was told does not go along (`novel.rs`, `take_over`) | no `FAILED_OVER` |
 //! | no word before an end (`pump/ending.rs`, `last_word`) | the end, and no `FAILED_OVER` |
 //! | a kick while the gate is shut is taken for one (`carry.rs`) | a free session is ended |
+//! | a kick is taken for a crash (`carry.rs`, `attempt`) | a kicked client that is not ended |
+//! | the handshake is agreed to in RESP2 (`book/notices.rs`, `agree`) | `+OK` instead of a refusal |
 //! | messages behind the last confirmation are dropped (`replay.rs`, `follow`) | a session is ended |
 //! | no `SELECT` from database 8 on (`replay.rs`) | a session is ended |
 //! | requests that were read and not forwarded are dropped (`pump/ending.rs`) | a session is ended |
