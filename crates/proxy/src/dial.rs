@@ -22,6 +22,9 @@ use crate::tuning::Tuning;
 pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant) -> Result<Line, DialFailure> {
     let options = tuning.now();
     let mut line = begin(addr, &options).map_err(|error| sort(&error))?;
+    if line.stands() {
+        return Ok(line);
+    }
     let deadline = deadline.min(Instant::now() + options.connect_timeout);
     // Not kept while it waits: every session would carry it.
     drop(options);

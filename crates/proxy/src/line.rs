@@ -47,6 +47,11 @@ impl Line {
         Ok(Self { place: Place::new(&socket, ready, splices)?, socket })
     }
 
+    /// Whether the connection stood as soon as it was asked for, as it does within one host.
+    pub(crate) fn stands(&self) -> bool {
+        self.place.seen().has(Ready::WRITE)
+    }
+
     /// Returns when the connection stands, or why it does not.
     pub(crate) fn poll_connected(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         while self.place.is_ready(cx, Ready::WRITE) {
