@@ -255,13 +255,19 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
         // What is never sent to a target that has gone can still be sent to the next one.
         let stuck = self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
-        let requests = if stuck { Step::Stuck } else { self.move_requests(cx, scratch) };
+        let mut requests = if stuck { Step::Stuck } else { self.move_requests(cx, Tell::Needless, scratch) };
+        if matches!(requests, Step::Done) {
+            self.note_first_end();
+            if self.has_all() {
+                return Poll::Ready(Reason::ClientClosed);
+            }
+            requests = self.move_requests(cx, Tell::Yes, scratch);
+        }
         if self.ledger.is_forfeit() {
             return Poll::Ready(Reason::Forfeit);
         }
         let done = matches!(requests, Step::Done);
-        let tell = if done || self.carries { Tell::Needless } else { Tell::Yes };
-        let mut replies = self.move_replies(cx, tell, scratch);
+        let mut replies = self.move_replies(cx, Tell::Needless, scratch);
         if self.target.fence().has_fallen() {
             return Poll::Ready(Reason::Fenced);
         }
@@ -271,6 +277,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             if self.can_be_carried() {
                 return Poll::Ready(Reason::UpstreamClosed);
             }
+            self.have_the_last_word();
             replies = self.move_replies(cx, Tell::Yes, scratch);
         }
         let more = matches!(requests, Step::More) || matches!(replies, Step::More);
@@ -298,7 +305,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         Poll::Pending
     }
 
-    fn move_requests(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Step {
+    fn move_requests(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
         let mut valve = Requests {
             ledger: &mut self.ledger,
             target: self.target,
@@ -308,7 +315,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
         };
-        self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, Tell::Yes))
+        self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, tell))
     }
 
     fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {

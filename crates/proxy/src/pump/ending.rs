@@ -56,6 +56,17 @@ impl<C: End, U: End> Pump<'_, C, U> {
             && self.ledger.can_be_carried()
     }
 
+    /// Whether a client that has ended its direction has had all that it will ever get: then the target need not be told of an end
+    /// and waited for, since both connections may as well be closed. It would only close, too.
+    pub(super) fn has_all(&self) -> bool {
+        self.first == Some(Side::Client)
+            && self.measured == 0
+            && self.ledger.standing() == Standing::Quiet
+            && self.replies.is_clear()
+            && !self.has_words()
+            && !self.upstream.is_readable()
+    }
+
     /// Whether nothing of what waits has been forwarded, and nothing is owed that would have to be answered first.
     fn can_be_refused(&self) -> bool {
         let between = matches!(self.ledger.standing(), Standing::Quiet | Standing::Pinned | Standing::Transaction);
@@ -98,6 +109,16 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 Reason::from_error(side, error.kind())
             }
             _ => Reason::from_error(side, error.kind()),
+        }
+    }
+
+    /// Puts our last word, if there is one, behind what came from the target, which has ended: behind the end that the client is about
+    /// to be told nothing can be said.
+    pub(super) fn have_the_last_word(&mut self) {
+        let word = notice::last_word(&self.ledger, self.seat, Reason::UpstreamClosed);
+        if !word.is_empty() {
+            self.ledger.tell_of_failover(false);
+            self.replies.keep(&word);
         }
     }
 
