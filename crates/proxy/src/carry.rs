@@ -114,6 +114,8 @@ impl Passenger<'_> {
             }
         };
         match (result, lost) {
+            // The answer of one that is not the target any more, or may not be, says nothing about the time when it was.
+            (Ok(None), Some(_)) if is_overtaken(target) || target.is_shut() => Ok(None),
             (Ok(None), Some((_, reason))) => Err(reason),
             (Ok(None), None) => Ok(None),
             (Ok(Some((upstream, followed))), _) => {

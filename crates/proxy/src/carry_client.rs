@@ -54,9 +54,9 @@ pub(crate) struct Client<'a> {
     /// Messages that it must not hear, and the last that it heard, by its way.
     pub(crate) elsewhere: BTreeSet<u32>,
     heard_last: (u32, BTreeSet<String>),
-    /// It was told of a failover, and since it was last told there was another reason to.
+    /// It was told of a failover, and how often there was a reason to that it was not told of: it hears late, and may hear of each.
     pub(crate) warned: bool,
-    pub(crate) alarmed: bool,
+    pub(crate) alarms: u32,
     /// It was told to move, in these words.
     moved: Option<String>,
     /// The number of the last push.
@@ -85,7 +85,7 @@ impl<'a> Client<'a> {
             elsewhere: BTreeSet::new(),
             heard_last: (0, BTreeSet::new()),
             warned: false,
-            alarmed: false,
+            alarms: 0,
             moved: None,
             event: 0,
             said: 0,
@@ -228,7 +228,7 @@ impl<'a> Client<'a> {
         }
         self.expected = Connection::new(self.rules.known);
         self.now = self.expected.clone();
-        (self.warned, self.alarmed) = (false, false);
+        (self.warned, self.alarms) = (false, 0);
         (self.heard, self.happened_at) = (self.said, self.said);
         false
     }
@@ -282,8 +282,9 @@ impl<'a> Client<'a> {
         self.event = number;
         match kind {
             NoticeKind::FailingOver => {
-                assert!(self.alarmed && !self.warned, "told of the same failover twice, or of none");
-                (self.warned, self.alarmed) = (true, false);
+                assert!(self.alarms > 0 && !self.warned, "told of the same failover twice, or of none");
+                self.warned = true;
+                self.alarms -= 1;
                 assert_eq!(lines[4..], [":10", "$2", "[]", ""]);
             }
             NoticeKind::FailedOver => {

@@ -10,6 +10,7 @@
 //! | pushes are written wherever the replies stand (`pump/notices.rs`, `words_due`) | a push in a frame |
 //! | what the client was told does not go along (`novel.rs`, `take_over`) | no `FAILED_OVER` |
 //! | no word before an end (`pump/ending.rs`, `last_word`) | the end, and no `FAILED_OVER` |
+//! | that word comes behind the end that the master's brings (`pump.rs`, `have_the_last_word`) | the same, on a busy machine |
 //! | a kick while the gate is shut is taken for one (`carry.rs`) | a free session is ended |
 //! | a kick is taken for a crash (`carry.rs`, `attempt`) | a kicked client that is not ended |
 //! | the handshake is agreed to in RESP2 (`book/notices.rs`, `agree`) | `+OK` instead of a refusal |
@@ -198,7 +199,7 @@ impl Game {
 
     fn hold(&mut self, wait: bool, client: &mut Client<'_>) {
         let told = wait && !self.halved && self.is_at_rest(client) && client.is_told() != Agreed::No;
-        client.alarmed = true;
+        client.alarms += 1;
         self.points.hold();
         self.held = true;
         if told {
@@ -226,7 +227,7 @@ impl Game {
     fn die(&mut self, wait: bool, client: &mut Client<'_>) {
         let told = wait && self.is_at_rest(client) && client.is_told() != Agreed::No;
         client.something_happens();
-        client.alarmed = true;
+        client.alarms += 1;
         self.master().kill();
         self.dead = true;
         if told && !client.may_end {

@@ -172,12 +172,27 @@ fn who_never_ends_the_second_direction_is_closed() {
             House::new(Options { half_close_timeout: timeout, sessions: Sessions::Close, ..Options::default() });
         house.commit(backend.addr());
         let (mut client, mut upstream) = session(&house, &backend);
+        // Who is owed an answer ends, and never gets it.
+        client.write_all(b"GET k\r\n").unwrap();
+        expect(&mut upstream, b"GET k\r\n");
         let (ended, other) = if client_first { (&mut client, &mut upstream) } else { (&mut upstream, &mut client) };
         ended.shutdown(Shutdown::Write).unwrap();
         assert_eq!(rest(other), b"");
         assert_eq!(rest(ended), b"");
         house.ended(Reason::HalfCloseTimeout);
     }
+}
+
+#[test]
+fn a_client_that_ends_with_nothing_owed_is_not_waited_for() {
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    client.shutdown(Shutdown::Write).unwrap();
+    // The target has not ended its direction.
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::ClientClosed);
+    assert_eq!(rest(&mut upstream), b"");
 }
 
 #[test]
