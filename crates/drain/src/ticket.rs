@@ -171,6 +171,11 @@ impl Ticket {
 
     /// Ends the session and says how it ended.
     pub fn close(mut self, exit: Exit) {
+        self.ends_by(exit);
+    }
+
+    /// Says how the session ends, which it does when this is dropped.
+    pub fn ends_by(&mut self, exit: Exit) {
         self.exit = exit;
     }
 

@@ -14,8 +14,12 @@ use std::task::{Context, Poll};
 
 use crate::bulk::Bulk;
 use crate::end::End;
-use crate::kept::{self, Kept, LEAST};
+use crate::kept::{self, Kept};
 use crate::pipe::Pipe;
+use crate::scratch;
+
+/// After a write that its sink did not take, reads are halved so often: 16 KiB are left of them.
+const HALVED: u8 = 4;
 
 /// Reads in a row before others get their turn; with full reads that is a megabyte.
 const ROUNDS: usize = 4;
@@ -74,8 +78,8 @@ pub(crate) enum Step {
 pub(crate) struct Flow {
     /// Read and not yet written. In a box, because most sessions never have any.
     kept: Option<Box<Kept>>,
-    /// How much to read at most.
-    piece: usize,
+    /// How often the most that is read was halved because the sink was slow.
+    halved: u8,
     /// What goes unseen; nothing is in it while something is in `kept`.
     pub(crate) pipe: Option<Box<Pipe>>,
     /// Bytes written.
@@ -94,9 +98,9 @@ pub(crate) enum Tell {
 }
 
 impl Flow {
-    /// A direction in which `early` has been read already. `most` is the size of the buffer it will be lent.
-    pub(crate) fn new(early: Vec<u8>, most: usize) -> Self {
-        let mut flow = Self { kept: None, piece: most, pipe: None, moved: 0, ended: false, told: false };
+    /// A direction in which `early` has been read already.
+    pub(crate) fn new(early: Vec<u8>) -> Self {
+        let mut flow = Self { kept: None, halved: 0, pipe: None, moved: 0, ended: false, told: false };
         flow.keep_instead(early);
         flow
     }
@@ -189,7 +193,7 @@ impl Flow {
                     Bulk::Wait(step) => return step,
                 }
             }
-            let piece = self.piece.min(kept::most()).min(scratch.len());
+            let piece = (scratch::SIZE >> self.halved).min(kept::most()).min(scratch.len());
             let Some(room) = scratch.get_mut(..piece) else { return Step::Stuck };
             let read = match source.poll_read(cx, room) {
                 Poll::Pending => return Step::Idle,
@@ -235,7 +239,7 @@ impl Flow {
                 }
                 Poll::Pending => {
                     self.keep(rest);
-                    self.piece = LEAST;
+                    self.halved = HALVED;
                     return Err(Step::Stuck);
                 }
                 Poll::Ready(Err(error)) => {
@@ -245,9 +249,7 @@ impl Flow {
                 }
             }
         }
-        if self.piece < crate::scratch::SIZE {
-            self.piece = (self.piece * 2).min(crate::scratch::SIZE);
-        }
+        self.halved = self.halved.saturating_sub(1);
         Ok(())
     }
 

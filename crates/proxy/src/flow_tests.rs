@@ -48,7 +48,7 @@ fn step(flow: &mut Flow, source: &mut Puppet, sink: &mut Puppet, valve: &mut Tic
 }
 
 fn flow() -> Flow {
-    Flow::new(Vec::new(), scratch::SIZE)
+    Flow::new(Vec::new())
 }
 
 #[test]
@@ -161,7 +161,7 @@ proptest! {
         let slices: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         let whole: Vec<u8> = early.iter().copied().chain(words.concat()).collect();
         let (mut source, mut sink) = (Puppet::saying(&slices), Puppet::default());
-        let mut flow = Flow::new(early, scratch::SIZE);
+        let mut flow = Flow::new(early);
         let mut valve = Ticks { writes_left: shut_after, ..Ticks::default() };
         for pace in paces {
             sink.takes += pace;

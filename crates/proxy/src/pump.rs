@@ -59,7 +59,7 @@ pub(crate) struct Pump<'a, C, U> {
     first: Option<Side>,
     heard: bool,
     commands: u32,
-    measured: usize,
+    measured: u32,
     leaving: Leaving,
     /// The client was sent something since it was asked to leave.
     replied: bool,
@@ -107,8 +107,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             ledger,
             carries: options.sessions == Sessions::Carry,
             heard,
-            requests: Flow::new(early, scratch::SIZE),
-            replies: Flow::new(messages, scratch::SIZE),
+            requests: Flow::new(early),
+            replies: Flow::new(messages),
             first: None,
             commands: 0,
             measured: 0,
@@ -248,7 +248,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.target.is_shut() {
             self.silence.excuse();
         }
-        let facts = Facts { heard: self.heard, moved: self.requests.moved(), standing: self.ledger.standing() };
+        let facts = Facts { heard: self.heard, moved: self.requests.moved() as u32, standing: self.ledger.standing() };
         self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
     }
 

@@ -14,13 +14,12 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use route::{Generation, Ride, Target};
 
-use crate::carry::{Luggage, Passenger, is_overtaken, overtaken};
+use crate::carry::{Connected, Luggage, Passenger, is_overtaken, overtaken};
 use crate::close::Reason;
 use crate::hold::Held;
 use crate::limits::Admission;
 use crate::line::Line;
 use crate::pump::{After, Pump, Start, Stopped};
-use crate::resume::Followed;
 use crate::service::{DialFailure, Hint};
 use crate::turns::Turn;
 use crate::worker::Seat;
@@ -36,8 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) struct Session {
     peer: SocketAddr,
     seat: Arc<Seat>,
-    /// Gone when the session is.
-    ticket: Option<Ticket>,
+    ticket: Ticket,
     _admission: Admission,
     reason: Reason,
     target: Option<Ride>,
@@ -49,6 +47,12 @@ pub(crate) struct Session {
 
 /// A target, and the connection to it.
 type Connection = (Ride, Line);
+
+/// The same, and what is pumped to begin with.
+type Arrived = (Ride, Line, Start);
+
+/// Why a session ends, and what its client is still told.
+type Goodbye = (Reason, Vec<u8>);
 
 /// How far the attempts to reach one target have come.
 struct Attempts {
@@ -62,65 +66,66 @@ impl Session {
     /// Counts the client in.
     pub(crate) fn new(peer: SocketAddr, seat: Arc<Seat>, admission: Admission) -> Self {
         seat.block.accepted.one();
-        let (ticket, since) = (Some(seat.drain.ticket()), seat.block.measured.elapsed());
+        let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
         let (reason, target, bytes, commands) = (Reason::Aborted, None, (0, 0), 0);
         Self { peer, seat, ticket, _admission: admission, reason, target, bytes, commands, since }
     }
 
     /// Serves the client to its end.
+    ///
+    /// A session that flows is kept small: what comes before and behind the pump is in boxes of its own, and nothing that only those
+    /// need is borrowed by them, since whatever is borrowed here stays in the future to the end.
     // Not an async function, because the future of one holds what it is given twice.
     #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(mut self, mut client: Line) -> impl Future<Output = ()> {
         async move {
-            let Some(ticket) = self.ticket.take() else { return };
-            // First what the client said too early, in the end what it has not taken yet.
-            let mut waiting = Vec::new();
-            let mut followed = None;
-            // In a box: a session that flows does not carry the room for this.
-            let mut reached = Box::pin(self.reach(&mut client, &mut waiting, &ticket)).await;
-            self.reason = loop {
-                let (target, mut upstream) = match reached {
-                    Ok(reached) => reached,
-                    Err(reason) => {
-                        let unsent = std::mem::take(&mut waiting);
-                        waiting = Box::pin(answers::last_words(&mut client, unsent, reason, false)).await;
-                        if waiting.is_empty() {
-                            waiting = answers::greeting(reason);
-                        }
-                        break reason;
-                    }
+            let (reason, words) = 'served: {
+                let (mut target, mut upstream, mut start) = match Box::pin(self.arrive(&mut client)).await {
+                    Ok(arrived) => arrived,
+                    Err(goodbye) => break 'served goodbye,
                 };
-                let target = &*self.target.insert(target);
-                let early = std::mem::take(&mut waiting);
-                let start = Start { early, followed: followed.take() };
-                let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out), commands } =
-                    Pump::new((&mut client, &mut upstream), &self.seat, target, start).run(&ticket).await;
-                waiting = undelivered;
-                self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
-                self.commands = self.commands.saturating_add(commands);
-                if reason == Reason::Fenced {
-                    // What a cut-off master has not acknowledged would be sent again when it comes back.
-                    upstream.forget_unsent();
-                }
-                // The connection to the target ends here, before the goodbye to the client.
-                drop(upstream);
-                let Some(after) = after else { break reason };
-                // In a box: a session that flows does not carry the room for this.
-                match Box::pin(self.go_on(*after, &mut client, &mut waiting, &ticket)).await {
-                    Err(reason) => break reason,
-                    Ok((connection, it)) => {
-                        reached = Ok(connection);
-                        followed = Some(it);
+                loop {
+                    let target_now = &*self.target.insert(target);
+                    let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out), commands } =
+                        Pump::new((&mut client, &mut upstream), &self.seat, target_now, start).run(&self.ticket).await;
+                    self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
+                    self.commands = self.commands.saturating_add(commands);
+                    if reason == Reason::Fenced {
+                        // What a cut-off master has not acknowledged would be sent again when it comes back.
+                        upstream.forget_unsent();
+                    }
+                    // The connection to the target ends here, before the goodbye to the client.
+                    drop(upstream);
+                    let Some(after) = after else { break 'served (reason, undelivered) };
+                    match Box::pin(self.go_on(*after, &mut client, undelivered)).await {
+                        Ok(arrived) => (target, upstream, start) = arrived,
+                        Err(goodbye) => break 'served goodbye,
                     }
                 }
             };
-            self.ticket = Some(ticket);
-            finish::finish(&mut client, &waiting, self.reason).await;
+            self.reason = reason;
+            finish::finish(&mut client, &words, self.reason).await;
+        }
+    }
+
+    /// Gets to the first target, or has answers for the client.
+    async fn arrive(&self, client: &mut Line) -> Result<Arrived, Goodbye> {
+        let mut early = Vec::new();
+        match self.reach(client, &mut early).await {
+            Ok((target, upstream)) => Ok((target, upstream, Start::from(early))),
+            Err(reason) => {
+                let mut words = answers::last_words(client, early, reason, false).await;
+                if words.is_empty() {
+                    words = answers::greeting(reason);
+                }
+                Err((reason, words))
+            }
         }
     }
 
     /// Gets to a target that may be used at the moment this returns.
-    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>, ticket: &Ticket) -> Result<Connection, Reason> {
+    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>) -> Result<Connection, Reason> {
+        let ticket = &self.ticket;
         let Seat { shared, block, .. } = &*self.seat;
         let service = &shared.service;
         let options = &service.options;
@@ -171,38 +176,29 @@ impl Session {
         }
     }
 
-    /// Gets to another target, in the state that the session was in, or has answers for its client.
-    async fn go_on(
-        &self,
-        after: After,
-        client: &mut Line,
-        waiting: &mut Vec<u8>,
-        ticket: &Ticket,
-    ) -> Result<(Connection, Box<Followed>), Reason> {
-        // Our last word, if requests are refused.
-        let mut word = std::mem::take(waiting);
-        let (carried, transaction) = match after {
-            After::Carry(Luggage { ledger, unsent, lost }) => {
-                *waiting = unsent;
-                let generation = self.target.as_ref().map(|target| target.generation());
-                let (unsent, lost) = (&mut *waiting, generation.zip(lost));
-                let mut passenger = Passenger { seat: &self.seat, ticket, client: &mut *client, unsent, ledger, lost };
-                let carried = passenger.carry().await;
-                if let Err(reason) = carried {
-                    word = notice::last_word(&passenger.ledger, &self.seat, reason);
+    /// Gets to another target, in the state that the session was in, or has answers for its client behind what is `undelivered`.
+    async fn go_on(&self, after: After, client: &mut Line, undelivered: Vec<u8>) -> Result<Arrived, Goodbye> {
+        let (reason, unsent, transaction, mut word) = match after {
+            After::Carry(Luggage { ledger, mut unsent, lost }) => {
+                let lost = self.target.as_ref().map(|target| target.generation()).zip(lost);
+                let (seat, ticket, line) = (&*self.seat, &self.ticket, &mut *client);
+                let mut passenger = Passenger { seat, ticket, client: line, unsent: &mut unsent, ledger, lost };
+                match passenger.carry().await {
+                    Ok(Connected { target, upstream, followed }) => {
+                        return Ok((target, upstream, Start { early: unsent, followed: Some(followed) }));
+                    }
+                    Err(reason) => {
+                        let word = notice::last_word(&passenger.ledger, seat, reason);
+                        (reason, unsent, false, word)
+                    }
                 }
-                (carried, false)
             }
-            After::Refuse { unsent, transaction } => {
-                *waiting = unsent;
-                (Err(Reason::HoldTimeout), transaction)
-            }
+            // Our last word is behind what is undelivered.
+            After::Refuse { unsent, transaction } => (Reason::HoldTimeout, unsent, transaction, undelivered),
         };
-        if let Err(reason) = carried {
-            *waiting = answers::last_words(client, std::mem::take(waiting), reason, transaction).await;
-            waiting.append(&mut word);
-        }
-        carried.map(|it| ((it.target, it.upstream), it.followed))
+        let mut words = answers::last_words(client, unsent, reason, transaction).await;
+        words.append(&mut word);
+        Err((reason, words))
     }
 
     /// Waits until a target may be used, if there is a place to wait, and then for the turn to dial it.
@@ -280,8 +276,6 @@ impl Drop for Session {
             commands: self.commands,
         };
         ended.tell(shared.service.options.now().lines);
-        if let Some(ticket) = self.ticket.take() {
-            ticket.close(self.reason.exit());
-        }
+        self.ticket.ends_by(self.reason.exit());
     }
 }

@@ -27,8 +27,8 @@ const QUARTERS: u8 = 4;
 pub(crate) struct Facts {
     /// The client has sent something since it came.
     pub(crate) heard: bool,
-    /// Bytes forwarded from it.
-    pub(crate) moved: u64,
+    /// Bytes forwarded from it, of which only a change counts.
+    pub(crate) moved: u32,
     /// Where the session stands.
     pub(crate) standing: Standing,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Silence {
     excused: bool,
     /// Silent quarters so far.
     quarters: u8,
-    moved: u64,
+    moved: u32,
 }
 
 impl Silence {

@@ -23,14 +23,14 @@ pub(crate) struct Requests<'a> {
     pub(crate) stopping: bool,
     pub(crate) stopwatch: &'a mut Stopwatch,
     /// While stopping: bytes that the ledger has been told and that were not written yet.
-    pub(crate) measured: &'a mut usize,
+    pub(crate) measured: &'a mut u32,
 }
 
 impl Requests<'_> {
     /// The rule while stopping: one request at a time, and none behind a boundary at which the session may end.
     fn measure(&mut self, waiting: &[u8]) -> Leave {
         if *self.measured > 0 {
-            return Leave::Measured(*self.measured);
+            return Leave::Measured(*self.measured as usize);
         }
         let may_end = match self.ledger.standing() {
             Standing::Opaque => return Leave::Free,
@@ -42,8 +42,10 @@ impl Requests<'_> {
         if may_end {
             return Leave::Shut;
         }
-        *self.measured = self.ledger.request_one(waiting);
-        Leave::Measured(*self.measured)
+        // What waits was read at once, so it is far below 4 GiB; the rest of anything longer is measured when this has gone.
+        let waiting = waiting.get(..waiting.len().min(u32::MAX as usize)).unwrap_or_default();
+        *self.measured = u32::try_from(self.ledger.request_one(waiting)).unwrap_or(u32::MAX);
+        Leave::Measured(*self.measured as usize)
     }
 }
 
@@ -67,7 +69,7 @@ impl Valve for Requests<'_> {
 
     fn went(&mut self, bytes: &[u8], measured: bool) {
         if measured {
-            *self.measured = self.measured.saturating_sub(bytes.len());
+            *self.measured = self.measured.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         } else {
             let start = self.stopwatch.is_wanted(&self.seat.block.measured, self.ledger);
             self.ledger.request(bytes);
