@@ -153,7 +153,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     for verdict in &verdicts {
         println!("  {}", verdict.line());
     }
-    if let Some(raw) = raw.filter(|_| options.whole() && !stop.load(Ordering::Acquire)) {
+    let disturbed = played.iter().filter(|record| record.disturbed).count();
+    let usable = 2 * disturbed <= played.len();
+    if !usable {
+        println!("{disturbed} of {} measurements were disturbed: too many for a document.", played.len());
+    }
+    if let Some(raw) = raw.filter(|_| options.whole() && usable && !stop.load(Ordering::Acquire)) {
         let plots = plot::draw(&played, &benches())?;
         let about = report::About {
             machine: &sentence,
@@ -253,15 +258,16 @@ fn measure(
         let window = window.unwrap_or_default();
         let share = |used: f64| if window.seconds > 0.0 { (used / window.seconds).max(0.0) } else { 0.0 };
         let (foreign, stolen) = (share(window.foreign), share(window.stolen));
-        Ok::<_, String>(Record { row, peer, round, values, foreign, disturbed: foreign > FOREIGN || stolen > STOLEN })
+        let disturbed = foreign > FOREIGN || stolen > STOLEN;
+        Ok::<_, String>((Record { row, peer, round, values, foreign, disturbed }, foreign + stolen))
     };
-    let first = once()?;
+    let (first, noise) = once()?;
     if !first.disturbed || *in_vain >= IN_VAIN {
         return Ok(first);
     }
-    let second = once()?;
+    let (second, later) = once()?;
     *in_vain += u32::from(second.disturbed);
-    Ok(if second.foreign < first.foreign { second } else { first })
+    Ok(if later < noise { second } else { first })
 }
 
 fn progress(record: &Record) -> String {
