@@ -88,13 +88,13 @@ pub(crate) struct Flow {
     told: bool,
 }
 
-/// Whether a sink still has to be told that its source has ended.
+/// Whether a sink is told that its source has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tell {
-    /// It has.
+    /// As soon as it has.
     Yes,
-    /// It is about to be closed anyway, which tells it as well.
-    Needless,
+    /// Whoever asks decides when he knows: it may be about to be closed, which tells it as well, or the session goes on elsewhere.
+    NotYet,
 }
 
 impl Flow {
@@ -171,7 +171,7 @@ impl Flow {
                 return step;
             }
             if self.ended {
-                if tell == Tell::Needless {
+                if tell == Tell::NotYet {
                     return Step::Done;
                 }
                 return self.pass_on_the_end(cx, sink);

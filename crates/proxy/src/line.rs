@@ -131,7 +131,7 @@ impl End for Line {
     }
 
     fn splices(&self) -> bool {
-        self.place.note()
+        self.place.mark()
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe, most: usize) -> Poll<io::Result<usize>> {

@@ -6,8 +6,8 @@
 //! event loop in between, so a request that is already waiting goes out at once.
 //!
 //! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
-//! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain, or when
-//! its target is dismissed: see [`leave`]. What follows an end: see [`ending`].
+//! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain: see [`leave`]. From a
+//! target that is dismissed it goes on elsewhere if it can, and ends as in a drain if not. What follows an end: see [`ending`].
 //!
 //! Deliberately absent: moving a session to another target, which is [`carry`](crate::carry)'s.
 
@@ -255,7 +255,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
         // What is never sent to a target that has gone can still be sent to the next one.
         let stuck = self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
-        let mut requests = if stuck { Step::Stuck } else { self.move_requests(cx, Tell::Needless, scratch) };
+        let mut requests = if stuck { Step::Stuck } else { self.move_requests(cx, Tell::NotYet, scratch) };
         if matches!(requests, Step::Done) {
             self.note_first_end();
             if self.has_all() {
@@ -267,7 +267,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             return Poll::Ready(Reason::Forfeit);
         }
         let done = matches!(requests, Step::Done);
-        let mut replies = self.move_replies(cx, Tell::Needless, scratch);
+        let mut replies = self.move_replies(cx, Tell::NotYet, scratch);
         if self.target.fence().has_fallen() {
             return Poll::Ready(Reason::Fenced);
         }
@@ -343,7 +343,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         poll_fn(|cx| {
             self.upstream.look(cx);
             // Whatever this leads to, it is the end.
-            drop(scratch::with(|scratch| self.move_replies(cx, Tell::Needless, scratch)));
+            drop(scratch::with(|scratch| self.move_replies(cx, Tell::NotYet, scratch)));
             Poll::Ready(())
         })
         .await;

@@ -220,24 +220,24 @@ pub(crate) struct Place {
     index: u32,
     /// What the owner has taken over and not used up.
     ready: Cell<Ready>,
-    /// A note of the owner's: it fits in here where it would cost him four bytes.
-    note: bool,
+    /// A mark of the owner's: it fits in here where it would cost him four bytes.
+    mark: bool,
     /// Useless on another thread.
     _here: PhantomData<*const ()>,
 }
 
 impl Place {
     /// Registers `socket`, which is taken to be `ready` for now.
-    pub(crate) fn new(socket: impl AsFd, ready: Ready, note: bool) -> io::Result<Self> {
+    pub(crate) fn new(socket: impl AsFd, ready: Ready, mark: bool) -> io::Result<Self> {
         let index = HERE.with_borrow_mut(|here| match here {
             Some(here) => here.add(socket, ready),
             None => Err(io::ErrorKind::NotConnected.into()),
         })?;
-        Ok(Self { index, ready: Cell::new(ready), note, _here: PhantomData })
+        Ok(Self { index, ready: Cell::new(ready), mark, _here: PhantomData })
     }
 
-    pub(crate) fn note(&self) -> bool {
-        self.note
+    pub(crate) fn mark(&self) -> bool {
+        self.mark
     }
 
     /// What is known, whether it was taken over or not.
