@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::{Client, Cluster, Pointsman, find_in_path, wait_until};
@@ -62,7 +63,18 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
     for number in 0..100 {
         assert!(client.cmd(&["SET", "a", &number.to_string()]).expect("SET").is_ok());
     }
-    let failover = cluster.failover_of("mymaster");
+    let over = AtomicBool::new(false);
+    let (failover, gaps) = std::thread::scope(|threads| {
+        let gaps = threads.spawn(|| nodes_left_out(&pointsman, &cluster, &over));
+        let ends_the_scrapes = Over(&over);
+        let failover = cluster.failover_of("mymaster");
+        wait_until("all to be calm", PATIENCE, || {
+            pointsman.get("/status").is_ok_and(|(_, status)| status.contains("\"state\": \"stable\""))
+        });
+        drop(ends_the_scrapes);
+        (failover, gaps.join().expect("the scrapes"))
+    });
+    assert_eq!(gaps, BTreeSet::new(), "a node is there in every scrape, through the whole failover");
     assert_eq!(client.cmd(&["GET", "a"]).expect("GET").text(), Some("99"));
     let first = "pointsman_failover_first_session_seconds_count{service=\"mymaster\"}";
     wait_until("the first session to be told", PATIENCE, || metric(&pointsman, first) >= Some(1.0));
@@ -90,6 +102,29 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
     what_the_process_says(&pointsman, &cluster);
 }
 
+/// Says on its end, by whatever way, that it is over.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The nodes that some scrape did not have, until it is over.
+fn nodes_left_out(pointsman: &Pointsman, cluster: &Cluster, over: &AtomicBool) -> BTreeSet<std::net::SocketAddr> {
+    let mut missing = BTreeSet::new();
+    while !over.load(Ordering::Relaxed) {
+        let (_, text) = pointsman.get("/metrics").expect("metrics");
+        let left_out = |node: &std::net::SocketAddr| {
+            !text.contains(&format!("haproxy_server_status{{proxy=\"mymaster\",server=\"{node}\""))
+        };
+        missing.extend(cluster.nodes().iter().map(harness::Node::addr).filter(left_out));
+        harness::pause(Duration::from_millis(5));
+    }
+    missing
+}
+
 fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std::net::SocketAddr) {
     let of = |series: &str| metric(pointsman, &format!("haproxy_{series}"));
     let server = |name: &str, node: &dyn std::fmt::Display, more: &str| {
@@ -98,8 +133,11 @@ fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std
     let state = |node: &dyn std::fmt::Display, state: &str| server("status", node, &format!(",state=\"{state}\""));
     for node in cluster.nodes().iter().map(harness::Node::addr) {
         let is = f64::from(u8::from(node == master));
-        assert_eq!((state(&node, "UP"), state(&node, "DOWN")), (Some(is), Some(1.0 - is)), "{node}");
-        assert_eq!(server("current_sessions", &node, ""), Some(is), "{node}");
+        // Numbers of sessions are published at intervals.
+        wait_until("each node's state and sessions", PATIENCE, || {
+            (state(&node, "UP"), state(&node, "DOWN")) == (Some(is), Some(1.0 - is))
+                && server("current_sessions", &node, "") == Some(is)
+        });
     }
     wait_until("the check of the master", PATIENCE, || server("check_status", &master, ",state=\"L7OK\"") == Some(1.0));
     assert!(server("bytes_in_total", &master, "") > Some(0.0));

@@ -90,14 +90,14 @@ pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
     let flag = |name: &str| has_flag(master, name);
     let listed: Vec<(MyId, bool, Option<NodeAddr>)> = sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
     let view = View {
-        addr,
         epoch,
         run_id: master.field("runid").unwrap_or_default().into(),
         down: flag("s_down") || flag("o_down"),
         failing_over: flag("failover_in_progress"),
         tilt,
         peers: listed.iter().map(|(id, up, _)| (id.clone(), *up)).collect(),
-        replicas: replicas.iter().take(MAX_LISTED).filter_map(replica).collect(),
+        replicas: replicas_of(&addr, master, replicas),
+        addr,
     };
     let peers = listed.into_iter().filter_map(|(id, _, addr)| Some(Peer { id, addr: addr? })).collect();
     Round::View { view, peers }
@@ -142,8 +142,22 @@ fn peer(reply: &Reply) -> Option<(MyId, bool, Option<NodeAddr>)> {
 /// `role-reported` are from its last `INFO`, up to ten seconds old: of these the replica itself is asked.
 fn replica(reply: &Reply) -> Option<ReplicaView> {
     let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
-    let bad = ["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(reply, flag));
-    Some(ReplicaView { addr, healthy: !bad })
+    Some(ReplicaView { addr, healthy: is_healthy(reply) })
+}
+
+fn is_healthy(node: &Reply) -> bool {
+    !["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(node, flag))
+}
+
+/// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may be a second and more, the leader names
+/// the new master already, but holds what it lists by the old one: the new master among the replicas, and the old master, which
+/// is about to be one, only in its place. Read as it stands, nobody would list the old master then.
+fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<ReplicaView> {
+    let held_by = master.field("ip").zip(master.field("port")).and_then(|(ip, port)| NodeAddr::parse(ip, port));
+    let outgoing = held_by.filter(|held_by| held_by != addr && has_flag(master, "failover_in_progress"));
+    let outgoing = outgoing.map(|addr| ReplicaView { addr, healthy: is_healthy(master) });
+    let listed = listed.iter().take(MAX_LISTED).filter_map(replica).filter(|replica| replica.addr != *addr);
+    listed.chain(outgoing).collect()
 }
 
 /// What is wrong with a round about `master`, for people.
@@ -171,23 +185,14 @@ mod tests {
     }
 
     fn round(before: &[&str], after: &[&str]) -> [Reply; QUESTIONS] {
+        round_with("master,s_down", before, after)
+    }
+
+    fn round_with(flags: &str, before: &[&str], after: &[&str]) -> [Reply; QUESTIONS] {
         let id = "b".repeat(40);
         [
             list(before),
-            list(&[
-                "name",
-                "m",
-                "ip",
-                "10.9.9.9",
-                "port",
-                "1",
-                "config-epoch",
-                "7",
-                "flags",
-                "master,s_down",
-                "runid",
-                "r",
-            ]),
+            list(&["name", "m", "ip", "10.9.9.9", "port", "1", "config-epoch", "7", "flags", flags, "runid", "r"]),
             Reply::List(vec![list(&[
                 "ip",
                 "10.0.0.8",
@@ -223,8 +228,26 @@ mod tests {
         assert!(view.down && view.tilt && !view.failing_over);
         assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [false]);
         // Its link is down by an old INFO only.
-        assert!(view.replicas.iter().all(|replica| replica.healthy));
+        assert!(view.replicas.first().is_some_and(|replica| replica.healthy));
         assert_eq!(peers.len(), 1);
+    }
+
+    #[test]
+    fn before_the_switch_is_told_the_leader_lists_the_old_master_as_the_replica_it_will_be() {
+        let listed = |flags: &str, addr: &[&str]| {
+            let Round::View { view, .. } = read_round(&round_with(flags, addr, addr), false) else { panic!("a view") };
+            let names = view.replicas.iter().map(|it| (it.addr.to_string(), it.healthy));
+            names.collect::<Vec<_>>()
+        };
+        let (old, replica) = ("10.9.9.9:1".to_owned(), "10.0.0.2:6379".to_owned());
+        let (calm, switching) = ("master", "master,s_down,failover_in_progress");
+        assert_eq!(listed(switching, &["10.9.9.9", "1"]), [(replica, true)]);
+        assert_eq!(listed(switching, &["10.0.0.2", "6379"]), [(old, false)]);
+        assert_eq!(
+            listed(calm, &["10.0.0.2", "6379"]),
+            [],
+            "where no failover is under way the address of MASTER means nothing"
+        );
     }
 
     #[test]
