@@ -67,6 +67,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// Whether the last attempt failed for something that all the next ones fail for.
+    pub(crate) fn is_in_want(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// A connection was accepted: the trouble is over.
     pub(crate) fn succeeded(&mut self) {
         self.next = None;
@@ -112,7 +117,9 @@ mod tests {
         let now = Instant::now();
         let pauses: Vec<u128> = (0..9).map(|_| pace.failed(now, Errno::MFILE).pause.as_millis()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 500, 500]);
+        assert!(pace.is_in_want());
         pace.succeeded();
+        assert!(!pace.is_in_want());
         assert_eq!(pace.failed(now, Errno::NFILE).pause, SHORTEST);
     }
 
@@ -121,6 +128,7 @@ mod tests {
         let mut pace = Pace::default();
         for _ in 0..100 {
             assert_eq!(pace.failed(Instant::now(), Errno::CONNABORTED).pause, Duration::ZERO);
+            assert!(!pace.is_in_want());
         }
         assert_eq!(pace.failed(Instant::now(), Errno::MFILE).pause, SHORTEST);
     }

@@ -39,6 +39,9 @@ pub(crate) trait Accept {
     /// The same without waiting. Asks the socket itself and not the event loop, which may not have heard yet of whoever came
     /// last.
     fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno>;
+
+    /// Whether one more session could be served and a few descriptors were left; asked while there is a lack of them.
+    fn has_room(&self) -> Result<(), Errno>;
 }
 
 /// Clients taken in a row before those that are here get their turn.
@@ -54,7 +57,7 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, roo
         let accepted = tokio::select! {
             biased;
             () = &mut closing => break,
-            accepted = poll_fn(|cx| queue.poll_accept(cx)) => accepted,
+            accepted = next(&mut queue, pace.is_in_want()) => accepted,
         };
         let failure = match accepted {
             Ok(client) => match rooms.pass(service, client, || seat.drain.door()) {
@@ -91,6 +94,15 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, roo
     empty_the_queue(&queue, &seat);
     drop(queue);
     drop(door);
+}
+
+/// The next client. In want of descriptors one is not taken for as long as that alone is possible: it could not be served
+/// without a second one, and meanwhile would keep from probes and discovery what has just become free.
+async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, SocketAddr), Errno> {
+    if in_want {
+        queue.has_room()?;
+    }
+    poll_fn(|cx| queue.poll_accept(cx)).await
 }
 
 /// Lets in whom another worker has passed on.

@@ -22,6 +22,8 @@ use crate::testing::seat;
 /// Fails as told, then gives the clients of a real listener.
 struct Faulty {
     faults: VecDeque<Errno>,
+    /// So often there is no room, once there was a lack.
+    cramped: AtomicUsize,
     tried: Arc<AtomicUsize>,
     then: Queue,
 }
@@ -41,11 +43,16 @@ impl Accept for Faulty {
     fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno> {
         self.then.accept()
     }
+
+    fn has_room(&self) -> Result<(), Errno> {
+        let left = self.cramped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if left.is_ok() { Err(Errno::MFILE) } else { Ok(()) }
+    }
 }
 
 /// Lets a client in behind these faults, and returns how often was tried, how long it took by the test's clock, and the
 /// counted failures.
-async fn behind(faults: &[Errno]) -> (usize, Duration, u64) {
+async fn behind(faults: &[Errno], cramped: usize) -> (usize, Duration, u64) {
     let home = Home::new().unwrap();
     let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
     let (_points, seat) = seat();
@@ -55,7 +62,8 @@ async fn behind(faults: &[Errno]) -> (usize, Duration, u64) {
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let tried = Arc::new(AtomicUsize::new(0));
     let then = Queue::new(listener.into()).unwrap();
-    let faulty = Faulty { faults: faults.iter().copied().collect(), tried: Arc::clone(&tried), then };
+    let (faults, cramped) = (faults.iter().copied().collect(), AtomicUsize::new(cramped));
+    let faulty = Faulty { faults, cramped, tried: Arc::clone(&tried), then };
     let begin = Instant::now();
     let accepted = async {
         while seat.block.accepted() == 0 {
@@ -73,7 +81,7 @@ async fn behind(faults: &[Errno]) -> (usize, Duration, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_was_aborted_in_the_queue_holds_up_nobody() {
-    let (tried, took, errors) = behind(&[Errno::CONNABORTED; 50]).await;
+    let (tried, took, errors) = behind(&[Errno::CONNABORTED; 50], 0).await;
     assert!(tried >= 51 && errors == 50, "{tried} {errors}");
     assert!(took < Duration::from_millis(50), "{took:?}");
 }
@@ -81,9 +89,17 @@ async fn a_client_that_was_aborted_in_the_queue_holds_up_nobody() {
 #[tokio::test(start_paused = true)]
 async fn out_of_descriptors_or_memory_it_pauses_longer_and_longer_and_goes_on() {
     for errno in [Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::MFILE] {
-        let (tried, took, errors) = behind(&[errno; 8]).await;
+        let (tried, took, errors) = behind(&[errno; 8], 0).await;
         // 5 + 10 + 20 + 40 + 80 + 160 + 320 + 500 ms, and no more attempts than failures and one success or two.
         assert!((9..=10).contains(&tried) && errors == 8, "{errno:?}: {tried} {errors}");
         assert!(took >= Duration::from_millis(1135) && took < Duration::from_millis(1500), "{errno:?}: {took:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_want_of_descriptors_nobody_is_taken_who_could_not_be_served() {
+    let (tried, took, errors) = behind(&[Errno::MFILE], 5).await;
+    // Its one failure, and then nothing before there was room: 5 + 10 + 20 + 40 + 80 + 160 ms.
+    assert!((2..=3).contains(&tried) && errors == 6, "{tried} {errors}");
+    assert!(took >= Duration::from_millis(315) && took < Duration::from_millis(500), "{took:?}");
 }

@@ -19,6 +19,10 @@ use crate::entrance::Accept;
 use crate::pipe::Pipe;
 use crate::reactor::{Place, Ready};
 
+/// Descriptors that have to be free before a client is let in again after a lack of them: two for it, and as many as probes and
+/// discovery take at a time.
+const ROOM: usize = 8;
+
 /// One TCP connection. Belongs to the thread that made it.
 #[derive(Debug)]
 pub(crate) struct Line {
@@ -175,6 +179,14 @@ impl Accept for Queue {
         // A peer without an address is one that has gone already.
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).ok_or(Errno::CONNABORTED)?;
         Ok((stream, peer))
+    }
+
+    fn has_room(&self) -> Result<(), Errno> {
+        let mut room = Vec::with_capacity(ROOM);
+        for _ in 0..ROOM {
+            room.push(rustix::io::fcntl_dupfd_cloexec(&self.socket, 0)?);
+        }
+        Ok(())
     }
 }
 

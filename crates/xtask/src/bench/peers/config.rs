@@ -42,6 +42,10 @@ pub(in crate::bench) fn configuration(
     match peer {
         Peer::Direct => ("none", String::new(), Vec::new()),
         Peer::Pointsman => ("pointsman.toml", pointsman(routes, around), words("run --config FILE")),
+        Peer::Floor => {
+            let pairs = routes.iter().flat_map(|route| [route.listen.to_string(), route.target.to_string()]);
+            ("none", String::new(), pairs.collect())
+        }
         Peer::Haproxy2 | Peer::Haproxy3 => ("haproxy.cfg", haproxy(routes, "", ""), words("-db -f FILE")),
         Peer::Haproxy3Buffers => ("haproxy.cfg", haproxy(routes, "  tune.bufsize 65536\n", ""), words("-db -f FILE")),
         Peer::Haproxy3Splice => ("haproxy.cfg", haproxy(routes, "", "  option splice-auto\n"), words("-db -f FILE")),
@@ -151,6 +155,10 @@ mod tests {
         let around = Around { sentinel: addr(26379), admin: addr(8888), root: Path::new("/root"), folder };
         for peer in Peer::ALL.into_iter().filter(|peer| *peer != Peer::Direct) {
             let (file, text, args) = configuration(peer, &routes, &around);
+            if peer == Peer::Floor {
+                assert_eq!(args.join(" "), "127.1.2.3:1001 127.1.2.3:2001 127.1.2.3:1002 127.1.2.3:2002");
+                continue;
+            }
             assert!(!file.is_empty() && args.iter().any(|arg| arg == "FILE"), "{peer:?}");
             for port in ["1001", "1002"] {
                 assert_eq!(text.matches(port).count(), 1, "{peer:?}: {port} in\n{text}");

@@ -24,6 +24,8 @@ pub(super) enum Peer {
     Direct,
     /// Ours.
     Pointsman,
+    /// The least that any of them can do: an example of the crate `load`.
+    Floor,
     /// haproxy of Debian 12.
     #[value(name = "haproxy-2")]
     Haproxy2,
@@ -55,7 +57,7 @@ pub(super) enum Source {
 
 impl Peer {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::Direct,
         Self::Pointsman,
         Self::Haproxy3,
@@ -65,6 +67,7 @@ impl Peer {
         Self::Nginx,
         Self::Twemproxy,
         Self::Envoy,
+        Self::Floor,
     ];
 
     /// As in the raw data and on the command line.
@@ -72,6 +75,7 @@ impl Peer {
         match self {
             Self::Direct => "direct",
             Self::Pointsman => "pointsman",
+            Self::Floor => "floor",
             Self::Haproxy2 => "haproxy-2",
             Self::Haproxy3 => "haproxy-3",
             Self::Haproxy3Buffers => "haproxy-3-64k",
@@ -87,6 +91,7 @@ impl Peer {
         match self {
             Self::Direct => "no proxy",
             Self::Pointsman => "**pointsman**",
+            Self::Floor => "the floor",
             Self::Haproxy2 => "haproxy 2.6",
             Self::Haproxy3 => "haproxy 3",
             Self::Haproxy3Buffers => "haproxy 3, 64 KiB buffers",
@@ -101,7 +106,7 @@ impl Peer {
     pub(super) fn source(self) -> Option<Source> {
         let debian = |suite, packages, program| Some(Source::Debian { suite, packages, program });
         match self {
-            Self::Direct | Self::Pointsman => None,
+            Self::Direct | Self::Pointsman | Self::Floor => None,
             Self::Haproxy2 => debian("bookworm", &["haproxy"], "usr/sbin/haproxy"),
             Self::Haproxy3 | Self::Haproxy3Buffers | Self::Haproxy3Splice => {
                 debian("trixie", &["haproxy"], "usr/sbin/haproxy")

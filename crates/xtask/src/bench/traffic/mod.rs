@@ -30,7 +30,7 @@ use super::stats::figure;
 use super::{machine, space, stop_on_signals, words};
 use crate::{build, install};
 use record::{Record, Row};
-use scene::{Pace, Scene};
+use scene::{Built, Pace, Scene};
 
 /// No round begins that would end later than this after the first began.
 const LIMIT: Duration = Duration::from_secs(540);
@@ -124,6 +124,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         Some(program) => fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?,
         None => build::released_pointsman()?,
     };
+    // Whoever has it built already is told so in no time.
+    let floor = match options.peers().contains(&Peer::Floor) {
+        true => build::examples(&[("pointsman-load", "floor")]).map(|built| built.into_iter().collect()),
+        false => Err("not asked for".to_owned()),
+    };
     if !options.namespaced {
         let why = space::enter(&program);
         println!("No network namespace: {why}. Everything runs on the machine's own loopback.");
@@ -145,7 +150,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     if let Some(raw) = &mut raw {
         raw.line(&described.to_string())?;
     }
-    let mut scene = stage(|| Scene::start(&program, cores))?;
+    let mut scene = stage(|| Scene::start(Built { pointsman: program, floor }, cores))?;
     admitted = those_that(admitted, &mut missing, |peer| stage(|| scene.admit(peer)));
     let played = play(options, &mut scene, &admitted, &stop, raw.as_mut(), &mut missing)?;
     drop(scene);
@@ -340,9 +345,9 @@ mod tests {
             list.into_iter().filter(|(it, _)| *it == row).map(|(_, peer)| peer).collect()
         };
         assert_eq!(row(1, Row::Small)[..2], [Peer::Pointsman, Peer::Haproxy3]);
-        assert_eq!(row(2, Row::Small), [Peer::Haproxy3, Peer::Pointsman]);
-        assert_eq!(row(3, Row::Small).len(), 6);
-        assert_eq!(row(1, Row::Get1m).len(), 9);
+        assert_eq!(row(2, Row::Small), [Peer::Haproxy3, Peer::Floor, Peer::Pointsman]);
+        assert_eq!(row(3, Row::Small).len(), 7);
+        assert_eq!(row(1, Row::Get1m).len(), 10);
     }
 
     #[test]
@@ -350,6 +355,6 @@ mod tests {
         assert!(options(5).whole());
         assert!(!Options { only: vec![Row::Small], ..options(5) }.whole());
         assert!(!Options { quick: true, ..options(5) }.whole());
-        assert!(Options { only: vec![Row::Idle], ..options(1) }.playlist(1, &Peer::ALL).len() == 6);
+        assert!(Options { only: vec![Row::Idle], ..options(1) }.playlist(1, &Peer::ALL).len() == 7);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use harness::{Cluster, Launch, Process, find_in_path, pause};
@@ -35,6 +35,14 @@ pub(super) struct Pace {
     pub(super) time: Duration,
 }
 
+/// The programs that are built rather than got.
+#[derive(Debug, Clone)]
+pub(super) struct Built {
+    pub(super) pointsman: PathBuf,
+    /// Nothing, if it did not build.
+    pub(super) floor: Result<PathBuf, String>,
+}
+
 /// A proxy that runs.
 struct Running {
     process: Process,
@@ -48,7 +56,8 @@ pub(super) struct Scene {
     running: BTreeMap<Peer, Running>,
     loader: Loader,
     cluster: Cluster,
-    pointsman: PathBuf,
+    /// Those that are built here.
+    built: Built,
     core: usize,
     started: u32,
 }
@@ -58,7 +67,7 @@ impl Scene {
     ///
     /// # Errors
     /// If there is no load.
-    pub(super) fn start(pointsman: &Path, cores: (usize, usize)) -> Result<Self, String> {
+    pub(super) fn start(built: Built, cores: (usize, usize)) -> Result<Self, String> {
         let words = |error: std::io::Error| format!("no load: {error}");
         let loader = Loader::start(cores.0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
         let (ip, port) = (loader.sink().ip(), loader.sink().port());
@@ -74,8 +83,7 @@ impl Scene {
                 tell(target, &preparation, b"+OK\r\n").map_err(|error| format!("redis-server: {error}"))?;
             }
         }
-        let (pointsman, core) = (pointsman.to_owned(), cores.1);
-        Ok(Self { running: BTreeMap::new(), loader, cluster, pointsman, core, started: 0 })
+        Ok(Self { running: BTreeMap::new(), loader, cluster, built, core: cores.1, started: 0 })
     }
 
     /// Starts a proxy and waits until it answers on both routes; one that runs already is left as it is.
@@ -93,7 +101,10 @@ impl Scene {
     fn launch(&mut self, peer: Peer) -> Result<Running, String> {
         let program = match peers::find(peer)? {
             Some(program) => program,
-            None => Program { words: vec![self.pointsman.clone().into_os_string()], root: PathBuf::new() },
+            None => {
+                let own = if peer == Peer::Floor { self.built.floor.clone()? } else { self.built.pointsman.clone() };
+                Program { words: vec![own.into_os_string()], root: PathBuf::new() }
+            }
         };
         self.started += 1;
         let name = format!("{}-{}", peer.name(), self.started);
