@@ -1,7 +1,8 @@
 //! What pointsman is to reach, as ratios within one interleaved run; with one connection to the server for each client.
 //!
 //! A ratio is taken within each round and the median of these is judged, so that a machine that was slower in one round was
-//! so for both sides.
+//! so for both sides. Rounds in which one of the two was disturbed count only where too few others are left. Beside each stands
+//! what the floor, the least program there can be, reached in the same rounds: a target below it asks more than this machine has.
 
 use super::record::{Measure, Record, Row};
 use crate::bench::peers::Peer;
@@ -56,10 +57,15 @@ pub(super) struct Verdict {
     pub(super) against: &'static str,
     /// As in `≤ 0.86`.
     pub(super) bound: String,
-    /// Of the ratios of all rounds in which both were measured.
+    /// Of the ratios of the rounds that count.
     pub(super) ratio: Spread,
+    /// The same for the floor, where that was measured.
+    pub(super) floor: Option<Spread>,
     pub(super) met: bool,
 }
+
+/// So many undisturbed rounds make the disturbed ones needless.
+const ENOUGH: usize = 3;
 
 const fn target(title: &'static str, row: Row, measure: Measure, against: Against, bound: Bound) -> Target {
     Target { title, row, measure, against, bound }
@@ -99,41 +105,61 @@ pub(super) fn judge(records: &[Record]) -> Vec<Verdict> {
     TARGETS.iter().filter_map(|target| verdict(target, records)).collect()
 }
 
-fn verdict(target: &Target, records: &[Record]) -> Option<Verdict> {
+/// The ratios of one of ours to what the target names: of the rounds in which neither was disturbed, if there are enough.
+fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
     let of = |peer: Peer, round: u32| {
         let found = records.iter().find(|it| it.row == target.row && it.peer == peer && it.round == round);
-        found.and_then(|record| record.value(target.measure))
+        found.and_then(|record| Some((record.value(target.measure)?, record.disturbed)))
     };
-    let better = |one: f64, other: f64| match target.bound {
-        Bound::Most(_) => one.min(other),
-        Bound::Least(_) => one.max(other),
+    let better = |one: (f64, bool), other: (f64, bool)| match target.bound {
+        Bound::Most(_) if other.0 < one.0 => other,
+        Bound::Least(_) if other.0 > one.0 => other,
+        _ => one,
     };
     let rounds = 1..=records.iter().map(|record| record.round).max()?;
-    let ratios: Vec<f64> = rounds
+    let all: Vec<(f64, bool)> = rounds
         .filter_map(|round| {
             let theirs = target.against.peers().iter().filter_map(|peer| of(*peer, round)).reduce(better)?;
-            Some(of(Peer::Pointsman, round)? / theirs)
+            let own = of(ours, round)?;
+            Some((own.0 / theirs.0, own.1 || theirs.1))
         })
         .collect();
-    let ratio = spread(&ratios)?;
+    let quiet: Vec<f64> = all.iter().filter(|(_, disturbed)| !disturbed).map(|(ratio, _)| *ratio).collect();
+    let enough = quiet.len() >= ENOUGH;
+    spread(&if enough { quiet } else { all.into_iter().map(|(ratio, _)| ratio).collect() })
+}
+
+fn verdict(target: &Target, records: &[Record]) -> Option<Verdict> {
+    let ratio = ratios(target, Peer::Pointsman, records)?;
+    let floor = ratios(target, Peer::Floor, records);
     let (bound, met) = match target.bound {
         Bound::Most(most) => (format!("≤ {most:.2}"), ratio.median <= most),
         Bound::Least(least) => (format!("≥ {least:.2}"), ratio.median >= least),
     };
-    Some(Verdict { title: target.title, against: target.against.title(), bound, ratio, met })
+    Some(Verdict { title: target.title, against: target.against.title(), bound, ratio, floor, met })
 }
 
 impl Verdict {
     /// For a terminal.
     pub(super) fn line(&self) -> String {
         let verdict = if self.met { "met   " } else { "MISSED" };
-        format!("{verdict} {}, against {}: {} (target {})", self.title, self.against, self.measured(), self.bound)
+        let Self { title, against, bound, .. } = self;
+        format!(
+            "{verdict} {title}, against {against}: {} (target {bound}; the floor {})",
+            self.measured(),
+            self.floor()
+        )
     }
 
-    /// The median and the extremes.
+    /// The median, the extremes, and of how many rounds.
     pub(super) fn measured(&self) -> String {
-        let Spread { median, min, max, .. } = self.ratio;
-        format!("{} ({} to {})", figure(median), figure(min), figure(max))
+        let Spread { median, min, max, runs } = self.ratio;
+        format!("{} ({} to {} in {runs})", figure(median), figure(min), figure(max))
+    }
+
+    /// The floor's median.
+    pub(super) fn floor(&self) -> String {
+        self.floor.as_ref().map_or_else(|| "–".to_owned(), |floor| figure(floor.median))
     }
 }
 
@@ -164,6 +190,34 @@ mod tests {
         assert!(!judge(&records).iter().all(|verdict| verdict.met) || judge(&records)[0].ratio.median <= 0.86);
         records[0] = cpu(Peer::Pointsman, 1, 9.9);
         assert!(judge(&records)[0].line().starts_with("MISSED CPU a small request"));
+    }
+
+    #[test]
+    fn disturbed_rounds_count_only_where_too_few_others_are_left() {
+        let cpu = |peer, round, value, disturbed| Record {
+            disturbed,
+            ..record(Row::Small, peer, round, Measure::CpuRequest, value)
+        };
+        let round = |round, ours, disturbed| {
+            [
+                cpu(Peer::Pointsman, round, ours, disturbed),
+                cpu(Peer::Haproxy3, round, 10.0, false),
+                cpu(Peer::Floor, round, 7.0, false),
+            ]
+        };
+        let mut records =
+            [round(1, 8.0, false), round(2, 8.0, false), round(3, 30.0, true), round(4, 20.0, true)].concat();
+        let judged = |records: &[Record]| {
+            judge(records).into_iter().map(|it| (it.ratio.runs, it.ratio.median)).collect::<Vec<_>>()
+        };
+        assert_eq!(judged(&records), [(4, 1.4)]);
+        records.extend(round(5, 8.0, false));
+        assert_eq!(judged(&records), [(3, 0.8)]);
+        assert!(
+            judge(&records)[0].line().ends_with("(target ≤ 0.86; the floor 0.700)"),
+            "{}",
+            judge(&records)[0].line()
+        );
     }
 
     #[test]
