@@ -220,6 +220,9 @@ impl Tasks {
     /// Polls each task that has something to do once, and those that are born meanwhile. A task that wakes itself has its next
     /// turn in the next round, so the event loop comes in between.
     ///
+    /// Those who are born to a vital task, as clients are to an entrance, go before the others of this round: they are waiting to be
+    /// connected, and what stands behind may be ends, which have time, and closing a connection takes as long as opening one.
+    ///
     /// # Errors
     ///
     /// A vital task has panicked.
@@ -227,7 +230,9 @@ impl Tasks {
         // Taken as a whole, so that the queue need not be borrowed for each of them.
         HERE.with_borrow_mut(|here| std::mem::swap(&mut here.queue, &mut self.round));
         while let Some(key) = self.round.pop_front() {
-            self.poll(key)?;
+            if self.poll(key)? {
+                self.admit()?;
+            }
         }
         self.admit()
     }
@@ -253,14 +258,15 @@ impl Tasks {
         Ok(())
     }
 
-    fn poll(&mut self, key: Key) -> Result<(), Panicked> {
+    /// Whether the task is vital.
+    fn poll(&mut self, key: Key) -> Result<bool, Panicked> {
         let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
-        let Some(Slot { task: Some(task), generation }) = slot else { return Ok(()) };
+        let Some(Slot { task: Some(task), generation }) = slot else { return Ok(false) };
         task.call.queued.swap(false, Ordering::AcqRel);
         let polled = catch_unwind(AssertUnwindSafe(|| task.body.as_mut().poll(&mut Context::from_waker(&task.waker))));
         let vital = task.vital;
         match polled {
-            Ok(Poll::Pending) => return Ok(()),
+            Ok(Poll::Pending) => return Ok(vital),
             Ok(Poll::Ready(())) | Err(_) => {}
         }
         *generation = generation.wrapping_add(1);
@@ -268,7 +274,7 @@ impl Tasks {
         self.free.push(key.index);
         self.home.set_tasks(self.home.tasks().saturating_sub(1));
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
-        if vital && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(()) }
+        if vital && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(vital) }
     }
 }
 
