@@ -238,3 +238,29 @@ fn a_panic_costs_one_task_and_one_of_a_vital_task_the_worker() {
     tasks::spawn_vital(async { panic!("a test's panic") });
     assert_eq!(tasks.round(), Err(Panicked));
 }
+
+#[test]
+fn who_is_born_to_a_vital_task_goes_before_the_others_of_the_round() {
+    let (_reactor, home) = reactor();
+    let mut tasks = Tasks::new(home);
+    let said = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let say = |what: &'static str| {
+        let said = Arc::clone(&said);
+        move || said.lock().unwrap().push(what)
+    };
+    // Each says something in its second round; the entrance lets somebody in.
+    let (guest, other, child) = (say("guest"), say("other"), say("child of another"));
+    tasks::spawn_vital(async move {
+        tasks::yield_now().await;
+        tasks::spawn(async move { guest() });
+        std::future::pending::<()>().await;
+    });
+    tasks::spawn(async move {
+        tasks::yield_now().await;
+        tasks::spawn(async move { child() });
+        other();
+    });
+    tasks.round().unwrap();
+    tasks.round().unwrap();
+    assert_eq!(*said.lock().unwrap(), ["guest", "other", "child of another"]);
+}
