@@ -148,7 +148,7 @@ fn the_time_of_commands_and_dials_is_measured() {
     }
     // Slow enough to be told from the others: one of 32 in a row is measured.
     let slow = "local e = redis.call('TIME'); local t = e[1] * 1000000 + e[2]; repeat e = redis.call('TIME') until \
-                e[1] * 1000000 + e[2] > t + 70000; return 1";
+                e[1] * 1000000 + e[2] > t + 100000; return 1";
     for _ in 0..32 {
         assert_eq!(client.cmd(&["EVAL", slow, "0"]).expect("EVAL").int(), Some(1));
     }
@@ -157,7 +157,8 @@ fn the_time_of_commands_and_dials_is_measured() {
     assert!((20.0..=22.0).contains(&count), "{count}");
     let below = of("command_duration_seconds_bucket{service=\"mymaster\",le=\"0.065536\"}");
     assert!(count - below >= 1.0 && below >= 1.0, "{below} of {count}");
-    assert!(of("command_duration_seconds_sum{service=\"mymaster\"}") > 0.07);
+    // Less than it took, if the proxy got no CPU between its write and its look at the clock.
+    assert!(of("command_duration_seconds_sum{service=\"mymaster\"}") > 0.065);
     assert_eq!(of("dial_duration_seconds_count{service=\"mymaster\"}"), 1.0);
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(status.contains("command_p99_us") && status.contains("dial_p50_us"), "{status}");
