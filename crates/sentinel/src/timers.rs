@@ -46,7 +46,7 @@ pub struct Rules {
     pub probe_suspect: Duration,
     /// A view older than this does not vote.
     pub view_expiry: Duration,
-    /// How long one hold may last before it ends without a commit.
+    /// How long one hold may last before it ends without a commit: from the selection of a replica, and anew from its promotion.
     pub hold_max: Duration,
     /// How long a claim without a majority must stand uncontradicted.
     pub solo_grace: Duration,

@@ -222,6 +222,8 @@ section! {
         /// How long a sentinel's answer counts as its vote.
         view_expiry: Duration = Kind::Duration, Some("5s"), Restart;
         /// The longest hold of traffic on the sign of a promotion; without a commit by then, traffic goes on.
+        ///
+        /// Counted from the selection of a replica, and once anew from its promotion.
         hold_max: Duration = Kind::Duration, Some("3s"), Restart;
         /// How long a single sentinel's new view waits for contradiction before it is enough.
         solo_grace: Duration = Kind::Duration, Some("250ms"), Restart;

@@ -232,8 +232,14 @@ impl Machine {
         }
         let may_hold = self.may_hold(now);
         match &mut self.state {
-            State::Armed { candidate, .. } => {
+            State::Armed { candidate, cause: was, until, .. } => {
                 *candidate = Some(heir.clone());
+                // What is left then is for the others to hear of it, which has a time of its own. Once a hold, so none is longer
+                // than twice its most.
+                if (&*was, &cause) == (&Cause::Selected, &Cause::Promoted) {
+                    *was = cause;
+                    *until = now + self.rules.hold_max;
+                }
                 if by.is_some() {
                     self.armed_by = by;
                 }
