@@ -157,8 +157,8 @@ fn the_time_of_commands_and_dials_is_measured() {
     assert!((20.0..=22.0).contains(&count), "{count}");
     let below = of("command_duration_seconds_bucket{service=\"mymaster\",le=\"0.065536\"}");
     assert!(count - below >= 1.0 && below >= 1.0, "{below} of {count}");
-    // Less than it took, if the proxy got no CPU between its write and its look at the clock.
-    assert!(of("command_duration_seconds_sum{service=\"mymaster\"}") > 0.065);
+    // Less than the 100 ms that it took, if the proxy got no CPU between its write and its look at the clock.
+    assert!(of("command_duration_seconds_sum{service=\"mymaster\"}") > 0.07);
     assert_eq!(of("dial_duration_seconds_count{service=\"mymaster\"}"), 1.0);
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(status.contains("command_p99_us") && status.contains("dial_p50_us"), "{status}");

@@ -133,11 +133,8 @@ fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std
     let state = |node: &dyn std::fmt::Display, state: &str| server("status", node, &format!(",state=\"{state}\""));
     for node in cluster.nodes().iter().map(harness::Node::addr) {
         let is = f64::from(u8::from(node == master));
-        // Numbers of sessions are published at intervals.
-        wait_until("each node's state and sessions", PATIENCE, || {
-            (state(&node, "UP"), state(&node, "DOWN")) == (Some(is), Some(1.0 - is))
-                && server("current_sessions", &node, "") == Some(is)
-        });
+        assert_eq!((state(&node, "UP"), state(&node, "DOWN")), (Some(is), Some(1.0 - is)), "{node}");
+        assert_eq!(server("current_sessions", &node, ""), Some(is), "{node}");
     }
     wait_until("the check of the master", PATIENCE, || server("check_status", &master, ",state=\"L7OK\"") == Some(1.0));
     assert!(server("bytes_in_total", &master, "") > Some(0.0));

@@ -234,9 +234,9 @@ impl Machine {
         match &mut self.state {
             State::Armed { candidate, cause: was, until, .. } => {
                 *candidate = Some(heir.clone());
-                // What is left then is for the others to hear of it, which has a time of its own. Once a hold, so none is longer
-                // than twice its most.
-                if (&*was, &cause) == (&Cause::Selected, &Cause::Promoted) {
+                // What is left then is for the others to hear of it, which has a time of its own. Only for a promotion that was
+                // seen, since anybody can announce one; and once a hold, so none is longer than twice its most.
+                if by.is_none() && (&*was, &cause) == (&Cause::Selected, &Cause::Promoted) {
                     *was = cause;
                     *until = now + self.rules.hold_max;
                 }

@@ -52,6 +52,10 @@ fn the_time_of_a_hold_begins_anew_at_the_promotion_and_only_then() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').at(2500).selects(1, 'B').at(3500);
     assert_eq!(rig.told(), ["0 hold", "3000 release"]);
+    // Nor by the word of a sentinel that the replica itself does not bear out.
+    let mut rig = Rig::booted();
+    rig.selects(1, 'B').at(2500).says(1, Notice::Promoted { candidate: node('B') }).at(3500);
+    assert_eq!(rig.told(), ["0 hold", "3000 release"]);
 }
 
 #[test]
