@@ -1,10 +1,14 @@
 //! What processes used of the machine, read from `/proc` at both ends of a measurement.
 //!
-//! CPU is the sum of `/proc/PID/task/*/schedstat`, in nanoseconds; `/proc/PID/stat` counts whole ticks only. What the machine
-//! did besides (`/proc/stat` less what is ours) tells whether a measurement was disturbed.
+//! CPU is the process's own clock (`clock_getcpuclockid`), in nanoseconds: `/proc/PID/stat` counts whole ticks only, and in a sum over
+//! `/proc/PID/task` what a thread has used is gone with it, so that sum can fall. What the machine did besides (`/proc/stat` less
+//! what is ours) tells whether a measurement was disturbed.
 
 use std::fs;
 use std::time::{Duration, Instant};
+
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
 
 /// A tick of `/proc/stat`; the kernel shows hundredths of a second to everybody.
 const TICK: Duration = Duration::from_millis(10);
@@ -62,14 +66,10 @@ impl Sample {
     }
 }
 
-/// CPU of a process, all its threads together; nothing for one that is gone.
+/// CPU of a process, all its threads together, ended ones too; nothing for one that is gone.
 fn cpu(pid: u32) -> Duration {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
-    let of = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
-    };
-    tasks.filter_map(Result::ok).filter_map(of).sum()
+    let of = |pid: u32| clock_gettime(clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?).ok();
+    of(pid).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Busy and stolen time of all cores since the start: user, nice, system, irq, softirq; steal.
@@ -101,17 +101,36 @@ mod tests {
         assert_eq!(machine(stat), (Duration::from_millis(1600), Duration::from_millis(500)));
     }
 
+    fn burn(enough: impl Fn() -> bool) -> u64 {
+        let mut sum = 0_u64;
+        while !enough() {
+            sum = (0..10_000).fold(sum, |sum, number| sum.wrapping_mul(31).wrapping_add(number));
+        }
+        sum
+    }
+
     #[test]
     fn this_process_uses_cpu_and_memory() {
         let meter = Meter { proxy: vec![std::process::id()], others: Vec::new() };
         let before = meter.sample();
-        let mut sum = 0_u64;
-        while meter.sample().proxy == before.proxy {
-            sum = (0..10_000).fold(sum, |sum, number| sum.wrapping_mul(31).wrapping_add(number));
-        }
+        let sum = burn(|| meter.sample().proxy > before.proxy);
         let window = before.until(&meter.sample());
         assert!(window.proxy > 0.0 && window.seconds > 0.0, "{window:?} {sum}");
         assert!(private_memory(&[std::process::id()]) > 4096);
         assert_eq!(private_memory(&[u32::MAX]), 0);
+        assert_eq!(cpu(u32::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_a_thread_has_used_stays_when_it_ends() {
+        let of = || cpu(std::process::id());
+        let start = of();
+        let worked = Duration::from_millis(50);
+        let reached = std::thread::spawn(move || {
+            burn(|| of() > start + worked);
+            of()
+        });
+        let reached = reached.join().unwrap();
+        assert!(reached > start + worked && of() >= reached);
     }
 }

@@ -95,8 +95,8 @@ fn table(records: &[Record], row: Row) -> Option<String> {
 const READING: &str = "
 ## How to read it
 
-- **CPU** is the steadiest figure: nanoseconds of all threads of the proxy (`/proc/PID/task/*/schedstat`), pointsman's own
-  talk with sentinels and Redis included.
+- **CPU** is the steadiest figure: nanoseconds of all threads of the proxy (its process's CPU clock), pointsman's own talk with
+  sentinels and Redis included.
 - **The proxy being the limit**: the load is its own backend, in one loop on one core, and cheaper than the proxies. Where \"core used\"
   is below one the load was the limit after all, and that proxy could have done more.
 - **To a Redis** load, Redis and Sentinel share one core, so the throughput is theirs; the proxy is to cost little of it.
