@@ -18,7 +18,7 @@ pub(crate) type Redis = Fake<RedisMind>;
 pub(crate) const NAME: &str = "mymaster";
 
 /// Longer than anything here takes, so that only something that never happens runs into it.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn ms(number: u64) -> Duration {
     Duration::from_millis(number)

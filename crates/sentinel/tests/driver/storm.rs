@@ -1,27 +1,45 @@
 //! Ten failovers a second: row 18. The latest wins, and nothing is left over, neither a task nor a descriptor.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Instant;
 
 use crate::fake::Manner;
 use crate::refusals::Log;
-use crate::stage::{Driver, Move, NAME, Stage, ms, stays, until, watch};
+use crate::stage::{Driver, Move, NAME, PATIENCE, Stage, ms, stays, until, watch};
 
-/// Sockets of this process to or from one of these ports, as the kernel lists them. Other tests run at the same time: only what
-/// belongs to this stage is counted.
-fn sockets(ports: &BTreeSet<u16>) -> usize {
+/// Connections to one of these addresses, as the kernel lists them. Other tests and programs run at the same time, some with the same
+/// port on another address: only what belongs to this stage is counted.
+fn connections(to: &BTreeSet<String>) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("procfs");
-    let port = |field: &str| field.rsplit(':').next().and_then(|it| u16::from_str_radix(it, 16).ok());
-    let open = |line: &&str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        // 01: established. The side that dialled is ours.
-        fields.get(3) == Some(&"01") && fields.get(2).and_then(|it| port(it)).is_some_and(|it| ports.contains(&it))
+    // 01: established. The side that dialled is ours.
+    let ours = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next().is_some_and(|it| to.contains(it)) && fields.next() == Some("01")
     };
-    table.lines().skip(1).filter(open).count()
+    table.lines().skip(1).filter(ours).map(ToOwned::to_owned).collect()
 }
 
-fn ports(stage: &Stage) -> BTreeSet<u16> {
-    stage.nodes.iter().map(|it| it.addr.port()).chain(stage.sentinels.iter().map(|it| it.addr.port())).collect()
+async fn settles(to: &BTreeSet<String>, wanted: usize) {
+    let started = Instant::now();
+    loop {
+        let found = connections(to);
+        if found.len() == wanted {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{} connections, not {wanted}: {found:#?}", found.len());
+        tokio::time::sleep(ms(2)).await;
+    }
+}
+
+/// Everybody's address in the kernel's way of writing.
+fn addresses(stage: &Stage) -> BTreeSet<String> {
+    let all = stage.nodes.iter().map(|it| it.addr).chain(stage.sentinels.iter().map(|it| it.addr));
+    all.map(|it| match it.ip() {
+        IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), it.port()),
+        IpAddr::V6(_) => panic!("the table is of IPv4"),
+    })
+    .collect()
 }
 
 /// Master and replicas as they are after a failover.
@@ -42,8 +60,8 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
     driver.leads_to(stage.addr(0)).await;
     driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())).await;
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    let (ports, mut master) = (ports(&stage), 0);
-    until("six idle connections", || sockets(&ports) == 6).await;
+    let (addresses, mut master) = (addresses(&stage), 0);
+    settles(&addresses, 6).await;
     let (began, mut ticks) = (Instant::now(), tokio::time::interval(ms(100)));
     for epoch in 2..=41 {
         ticks.tick().await;
@@ -70,12 +88,12 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
     let (told, seconds) = (moves(&log), usize::try_from(began.elapsed().as_secs()).expect("small"));
     assert!(told <= 20 + seconds + 1, "{told} lines in {seconds} s");
     driver.sees("calm", |seen| seen.state == "stable").await;
-    until("six connections again", || sockets(&ports) == 6).await;
+    settles(&addresses, 6).await;
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     until(&format!("{tasks} tasks again, not {}", alive()), || alive() <= tasks).await;
     stays(ms(300), "no after-shock", || driver.target() == Some(stage.addr(master))).await;
     drop(driver);
-    until("no connection", || sockets(&ports) == 0).await;
+    settles(&addresses, 0).await;
 }
 
 #[tokio::test]
@@ -87,8 +105,7 @@ async fn dropping_the_driver_ends_everything_it_started() {
         driver.leads_to(stage.addr(0)).await;
         driver.sees("all", |seen| seen.sentinels.iter().filter(|it| it.up).count() == 3 && seen.nodes.len() == 3).await;
     }
-    let ports = ports(&stage);
-    until("no connection", || sockets(&ports) == 0).await;
+    settles(&addresses(&stage), 0).await;
     until("no task", || tokio::runtime::Handle::current().metrics().num_alive_tasks() <= tasks).await;
 }
 
