@@ -1,4 +1,7 @@
 //! Counts: a program under valgrind's callgrind, twice with different amounts of work.
+//!
+//! Of the data plane the busiest thread counts, the worker. Its clock ticks by the time that passes, some 5,000 instructions a tick: in a
+//! sum over all threads each second that a run takes longer on a slow machine would cost a percent.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -48,7 +51,7 @@ impl Case {
     /// In words: what ended otherwise than it should.
     pub(super) fn count(self, programs: &[PathBuf]) -> Result<f64, String> {
         let [scanner, proxy] = programs else { return Err("two programs are counted".to_owned()) };
-        let (few, many) = (500, 2500);
+        let (few, many) = (1000, 3000);
         let count = |times: u32| match self {
             Self::Scanner(case) => alone(scanner, case, times),
             Self::Pump(at_once) => between(proxy, at_once, times),
@@ -63,12 +66,18 @@ fn valgrind() -> Result<PathBuf, String> {
     find_in_path("valgrind").ok_or_else(|| "valgrind is missing".to_owned())
 }
 
-const FLAGS: [&str; 2] = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+/// Where callgrind is told to write; of several threads each gets a file with its number behind this.
+const OUT: &str = "callgrind.out";
 
 /// A program that ends by itself.
 fn alone(program: &Path, case: &str, times: u32) -> Result<u64, String> {
     let mut command = Command::new(valgrind()?);
-    command.args(FLAGS).arg(program).arg(case).arg(times.to_string()).stdin(Stdio::null());
+    command
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .arg(case)
+        .arg(times.to_string())
+        .stdin(Stdio::null());
     let output = command.output().map_err(|error| format!("valgrind: {error}"))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if !output.status.success() {
@@ -83,11 +92,13 @@ fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     let loader = Loader::start(0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
     let address = Address::claim(Family::Ipv4);
     let listen = address.port();
-    let folder = tempfile::tempdir().map_err(words)?;
+    let kept = tempfile::tempdir().map_err(words)?;
+    let out = format!("--callgrind-out-file={}", kept.path().join(OUT).display());
+    let flags = ["--tool=callgrind".to_owned(), "--separate-threads=yes".to_owned(), out];
     let plain = [program.display().to_string(), listen.to_string(), loader.sink().to_string(), "1".to_owned()];
-    let args = FLAGS.iter().map(|flag| (*flag).to_owned()).chain(plain).map(Into::into).collect();
+    let args = flags.into_iter().chain(plain).map(Into::into).collect();
     let name = "counted".to_owned();
-    let folder = folder.path().to_owned();
+    let folder = kept.path().to_owned();
     let process = Process::start(&Launch { name, program: valgrind()?, args, env: Vec::new(), folder });
     let mut client = connect(listen, &process)?;
     let (requests, reply) = (Workload::Small.request().repeat(at_once), Workload::Small.reply());
@@ -102,7 +113,7 @@ fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     drop(client);
     process.signal(Signal::TERM);
     process.wait_exit(PATIENCE);
-    collected(&process.log())
+    busiest(kept.path()).map_err(|error| format!("{error}:\n{}", process.log()))
 }
 
 fn connect(to: SocketAddr, process: &Process) -> Result<TcpStream, String> {
@@ -121,6 +132,24 @@ fn connect(to: SocketAddr, process: &Process) -> Result<TcpStream, String> {
             Err(_) => pause(Duration::from_millis(20)),
         }
     }
+}
+
+/// What the thread counted that did the most.
+fn busiest(folder: &Path) -> Result<u64, String> {
+    let words = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut most = 0;
+    for file in std::fs::read_dir(folder).map_err(words)? {
+        let file = file.map_err(words)?;
+        if file.file_name().to_string_lossy().starts_with(OUT) {
+            most = most.max(total(&std::fs::read_to_string(file.path()).map_err(words)?).unwrap_or(0));
+        }
+    }
+    if most == 0 { Err("valgrind counted nothing".to_owned()) } else { Ok(most) }
+}
+
+/// The last line of a file of callgrind's.
+fn total(profile: &str) -> Option<u64> {
+    profile.lines().rev().find_map(|line| line.strip_prefix("totals: ")).and_then(|number| number.trim().parse().ok())
 }
 
 /// The sum that callgrind tells at the end.
@@ -143,5 +172,20 @@ mod tests {
     fn the_count_is_the_last_that_valgrind_tells() {
         assert_eq!(collected("==1== Callgrind\n==1== Collected : 815087\n==1==\n"), Ok(815_087));
         assert!(collected("killed").is_err());
+    }
+
+    #[test]
+    fn of_several_threads_the_busiest_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(busiest(folder.path()).is_err());
+        for (name, text) in [
+            ("callgrind.out", ""),
+            ("callgrind.out-01", "thread: 1\nsummary: 7\n\ntotals: 8\n"),
+            ("callgrind.out-02", "thread: 2\n0 99\ntotals: 90\n"),
+            ("counted.log", "totals: 1000\n"),
+        ] {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        assert_eq!(busiest(folder.path()), Ok(90));
     }
 }
