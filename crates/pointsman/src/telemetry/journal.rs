@@ -155,6 +155,8 @@ impl Visit for Entry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tracing_appender::non_blocking::NonBlockingBuilder;
     use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -165,6 +167,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let journal = UnixDatagram::bind(&path).unwrap();
+        journal.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let lost = Arc::<AtomicU64>::default();
         let sender = Sender::to(path.clone(), Arc::clone(&lost)).unwrap();
         let (writer, guard) = NonBlockingBuilder::default().lossy(true).finish(sender);
@@ -189,7 +192,13 @@ mod tests {
             tracing::info!("nobody takes it");
         });
         drop(guard);
-        assert_eq!(lost.load(Ordering::Relaxed), 1);
+        // The guard waits for the writing thread no longer than a second.
+        harness::wait_until("the line that nobody took", Duration::from_secs(30), || {
+            match lost.load(Ordering::Relaxed) {
+                1 => Ok(()),
+                other => Err(format!("{other} lines lost")),
+            }
+        });
     }
 
     #[test]

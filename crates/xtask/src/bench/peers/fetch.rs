@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn what_was_not_fetched_says_why() {
-        let folder = std::env::temp_dir().join(format!("pointsman-xtask-{}", std::process::id()));
+        let kept = tempfile::tempdir().expect("a folder");
+        let folder = kept.path().to_owned();
         let source = Source::Wheel { package: "some-wheel", program: "bin/some" };
         assert!(find(&folder, source).expect_err("nothing is there").contains("not fetched"));
         make(&folder.join("some-wheel")).expect("a folder");
@@ -243,6 +244,5 @@ mod tests {
         assert_eq!(find(&folder, source).expect_err("still nothing"), "no network");
         write(&folder.join("some-wheel").join(DONE), "").expect("a file");
         assert!(find(&folder, source).expect("it is there").words[0].to_string_lossy().ends_with("root/bin/some"));
-        fs::remove_dir_all(&folder).expect("a folder that is removed");
     }
 }

@@ -126,12 +126,10 @@ mod tests {
             let values = BTreeMap::from([(Measure::Memory, value)]);
             Record { row: Row::Idle, peer, round: 1, values, foreign: 0.0, disturbed: false }
         };
-        let folder = std::env::temp_dir().join(format!("pointsman-plot-{}", std::process::id()));
-        std::fs::create_dir(&folder).expect("a folder");
-        let drawn = draw(&[record(Peer::Pointsman, 900.0), record(Peer::Haproxy3, 3800.0)], &folder);
+        let folder = tempfile::tempdir().expect("a folder");
+        let drawn = draw(&[record(Peer::Pointsman, 900.0), record(Peer::Haproxy3, 3800.0)], folder.path());
         assert_eq!(drawn, Ok(vec!["connections.svg"]));
-        let text = std::fs::read_to_string(folder.join("connections.svg")).expect("a plot");
-        std::fs::remove_dir_all(&folder).expect("a folder that is removed");
+        let text = std::fs::read_to_string(folder.path().join("connections.svg")).expect("a plot");
         assert!(text.contains("pointsman") && text.contains("haproxy 3") && text.contains("3,800"), "{text}");
         assert!(!text.contains("nginx"));
     }
