@@ -353,7 +353,7 @@ impl Machine {
 
     fn schedule(&mut self, now: Instant) {
         let (committed, named) = (self.committed.as_ref().map(|it| &it.addr), self.named());
-        let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter()).collect();
+        let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter().flatten()).collect();
         self.nodes.want(now, &first, &self.voters.listed_replicas());
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
         let (rules, master) = (&self.rules, committed.cloned());
@@ -365,12 +365,15 @@ impl Machine {
         }
     }
 
-    /// The node that is named or about to be named, besides the committed one.
-    fn named(&self) -> Option<NodeAddr> {
-        match &self.state {
+    /// Who is named besides the committed one: as the next master, and by the claim that gathers votes. As long as that one stands its
+    /// node is asked and its connection watched, whatever else is expected, or an answer could be taken for younger than the
+    /// connection's end.
+    fn named(&self) -> [Option<NodeAddr>; 2] {
+        let by_state = match &self.state {
             State::Armed { candidate, .. } => candidate.clone(),
             State::Committing { addr, .. } => Some(addr.clone()),
-            _ => self.pending.as_ref().map(|pending| pending.addr.clone()),
-        }
+            _ => None,
+        };
+        [by_state, self.pending.as_ref().map(|pending| pending.addr.clone())]
     }
 }

@@ -222,3 +222,23 @@ fn nothing_is_verified_ahead_while_the_gate_is_open() {
     rig.run(5);
     assert_eq!(rig.deeds(), ["hold", "commit D@6 Majority"]);
 }
+
+#[test]
+fn who_gathers_votes_is_asked_and_watched_whoever_else_was_selected() {
+    let voted = |ended: bool| {
+        let mut rig = Rig::booted();
+        // D is nobody's replica: only the claim itself makes it known.
+        rig.nodes.insert('D', master('D', "history-D", "history-1"));
+        rig.selects(1, 'B').loses(1).loses(2).loses(3).run(10);
+        rig.step(Event::View { from: id(1), view: view('D', 6, &[2, 3], &['A', 'C']) });
+        rig.run(20);
+        if ended {
+            rig.nodes.insert('D', Answer::Lost);
+            rig.step(Event::CanaryLost { node: node('D') });
+        }
+        rig.step(Event::View { from: id(2), view: view('D', 6, &[1, 3], &['A', 'C']) });
+        rig.told()
+    };
+    assert_eq!(voted(false), ["0 hold", "30 commit D@6 Majority"]);
+    assert_eq!(voted(true), ["0 hold"]);
+}
