@@ -10,10 +10,14 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::sockopt::set_socket_reuseaddr;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
 /// What kind of address a cluster lives on, and by which name its members announce themselves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,15 +90,25 @@ impl Address {
         // Those that came a second time are kept open until a new one comes, or the kernel might offer them for ever.
         let mut held = Vec::new();
         loop {
-            let listener = TcpListener::bind((self.ip, 0))
-                .unwrap_or_else(|error| panic!("no port can be bound on {}: {error}", self.ip));
-            let addr = listener.local_addr().expect("a bound socket has an address");
+            let (socket, addr) =
+                bound(self.ip).unwrap_or_else(|error| panic!("no port can be bound on {}: {error}", self.ip));
             if self.given.lock().expect("no panic under this lock").insert(addr.port()) {
                 return addr;
             }
-            held.push(listener);
+            held.push(socket);
         }
     }
+}
+
+/// A socket on a port that the kernel chose. It does not listen: a child of another test that has inherited it, and has not come to its
+/// exec yet, is then in nobody's way.
+fn bound(ip: IpAddr) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddr::new(ip, 0))?;
+    let addr = SocketAddr::try_from(getsockname(&socket)?)?;
+    Ok((socket, addr))
 }
 
 /// Spreads process ids over 127.1.0.1 to 127.254.255.254, so that neighbours seldom even try the same address.

@@ -12,7 +12,8 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::value::{Value, parse};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than Pointsman holds a client by default.
+const TIMEOUT: Duration = Duration::from_secs(30);
 const CHUNK: usize = 64 * 1024;
 
 /// Who one is to a server.
@@ -68,7 +69,13 @@ impl Client {
     /// # Errors
     /// Whatever the binding and connecting give.
     pub fn connect_from(source: Ipv4Addr, addr: SocketAddr) -> io::Result<Self> {
-        let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;
+        let socket = rustix::net::socket_with(
+            rustix::net::AddressFamily::INET,
+            rustix::net::SocketType::STREAM,
+            // A server that another test starts meanwhile would hold the connection open otherwise.
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )?;
         rustix::net::bind(&socket, &SocketAddr::from((source, 0)))?;
         rustix::net::connect(&socket, &addr)?;
         let stream = TcpStream::from(socket);

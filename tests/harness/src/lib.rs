@@ -18,6 +18,7 @@
     reason = "this is test code: a clear panic is how it reports, and the tail of a log on the way down is what one needs"
 )]
 
+mod absences;
 mod address;
 mod binary;
 mod cgroup;
@@ -36,6 +37,7 @@ mod value;
 mod wait;
 mod web;
 
+pub use absences::Absences;
 pub use address::{Address, Family};
 pub use binary::{Binary, find_in_path};
 pub use cgroup::{Cgroup, Quota};

@@ -21,7 +21,7 @@ use crate::process::{Launch, Process};
 use crate::wait::wait_until;
 
 /// How long it may take to become ready on a busy machine.
-const READY: Duration = Duration::from_secs(15);
+const READY: Duration = Duration::from_secs(60);
 
 /// Collects the options; [`start`](Self::start) starts it.
 #[derive(Debug, Clone)]

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use harness::{Builder, Client, Cluster, Events, Family, Load, wait_until};
 
-const SOON: Duration = Duration::from_secs(10);
+/// A lost election is held again after twelve seconds.
+const SOON: Duration = Duration::from_secs(40);
 
 /// Whether a process of this id exists; a zombie still does.
 fn exists(pid: u32) -> bool {

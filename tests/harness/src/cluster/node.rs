@@ -12,8 +12,10 @@ use crate::process::{Launch, Process};
 use crate::value::Value;
 use crate::wait::wait_until;
 
-/// How long a question of the harness's own may take; short, since a stopped server answers nothing.
-const ASK: Duration = Duration::from_millis(500);
+/// After this nobody answers any more: a busy server is waited for.
+const GIVE_UP: Duration = Duration::from_secs(30);
+/// How long a question may take that is asked again and again; short, since a stopped server answers nothing.
+const GLANCE: Duration = Duration::from_millis(500);
 
 /// A redis-server or redis-sentinel. Its methods take `&self`, so several threads may use one cluster.
 #[derive(Debug)]
@@ -112,16 +114,28 @@ impl Node {
     #[must_use]
     #[track_caller]
     pub fn client(&self) -> Client {
-        Client::connect_as(self.addr, self.login.as_ref(), Duration::from_secs(5))
+        Client::connect_as(self.addr, self.login.as_ref(), GIVE_UP)
             .unwrap_or_else(|error| panic!("cannot reach {} at {}: {error}", self.name(), self.addr))
     }
 
-    /// Asks it one thing over a connection of its own, with a short timeout.
+    /// Asks it one thing over a connection of its own, and waits as long for the answer as a busy server may need.
     ///
     /// # Errors
     /// Of the connection; an error reply is one too.
     pub fn ask(&self, args: &[&str]) -> io::Result<Value> {
-        let mut client = Client::connect_as(self.addr, self.login.as_ref(), ASK)?;
+        self.ask_within(GIVE_UP, args)
+    }
+
+    /// As [`ask`](Self::ask), but gives up soon: for looks that are repeated, at servers that may be stopped.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn ask_briefly(&self, args: &[&str]) -> io::Result<Value> {
+        self.ask_within(GLANCE, args)
+    }
+
+    fn ask_within(&self, timeout: Duration, args: &[&str]) -> io::Result<Value> {
+        let mut client = Client::connect_as(self.addr, self.login.as_ref(), timeout)?;
         let value = client.cmd(args)?;
         match value.error() {
             Some(message) => Err(io::Error::other(format!("{}: {message}", self.name()))),
@@ -155,12 +169,12 @@ impl Node {
     /// Waits until it answers PING with PONG.
     ///
     /// # Panics
-    /// If it ends instead, or does not answer within ten seconds.
+    /// If it ends instead, or does not answer within half a minute.
     #[track_caller]
     pub fn wait_answers(&self) {
-        wait_until(&format!("an answer of {}", self.name()), Duration::from_secs(10), || {
+        wait_until(&format!("an answer of {}", self.name()), GIVE_UP, || {
             assert!(self.is_running(), "{} ended:\n{}", self.name(), self.log());
-            self.ask(&["PING"]).map(|_| ())
+            self.ask_briefly(&["PING"]).map(|_| ())
         });
     }
 

@@ -30,7 +30,7 @@ pub(super) fn near(age: Duration, aim: Duration) -> bool {
 
 /// How long ago a sentinel got the master's last answer to a ping.
 pub(super) fn age(cluster: &Cluster, sentinel: &Node) -> Option<Duration> {
-    let master = sentinel.ask(&["SENTINEL", "MASTER", cluster.name()]).ok()?;
+    let master = sentinel.ask_briefly(&["SENTINEL", "MASTER", cluster.name()]).ok()?;
     let ms = master.field("last-ok-ping-reply")?.int()?;
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
