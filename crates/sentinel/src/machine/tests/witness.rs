@@ -42,8 +42,8 @@ pub(in crate::machine) struct Witness {
     asked: BTreeMap<NodeAddr, Vec<Instant>>,
     /// The answer of each node to the youngest question.
     answers: BTreeMap<NodeAddr, Probe>,
-    /// When each node's idle connection ended last.
-    ended: BTreeMap<NodeAddr, Instant>,
+    /// When each node's idle connection ended last, and whether it was asked again in that very instant.
+    ended: BTreeMap<NodeAddr, (Instant, bool)>,
     /// When this process was last stopped: answers to questions from before prove nothing.
     stalled_at: Option<Instant>,
     /// When anything but time was last heard.
@@ -118,6 +118,9 @@ impl Witness {
                 Action::Probe(node) => {
                     let asked = self.asked.entry(node.clone()).or_default();
                     asked.push(now);
+                    if let Some((at, again)) = self.ended.get_mut(node) {
+                        *again |= *at == now;
+                    }
                     if asked.len() > 256 {
                         asked.remove(0);
                     }
@@ -179,7 +182,7 @@ impl Witness {
                     self.answers.insert(node.clone(), probe.clone());
                 }
             }
-            Event::CanaryLost { node } => drop(self.ended.insert(node.clone(), now)),
+            Event::CanaryLost { node } => drop(self.ended.insert(node.clone(), (now, false))),
             Event::Notice { from: Some(from), notice: Notice::ConfigUpdateFrom { peer, leaving } } => {
                 if let Some((addr, was)) = self.last_word.get(from)
                     && addr == leaving
@@ -292,7 +295,8 @@ impl Witness {
 
     /// Asked after the first word, answered a moment ago, behind a shut gate, and not a word against it since.
     fn is_ahead(&self, now: Instant, commit: &Commit, probe: &Probe, voters: usize) -> bool {
-        let whole = self.ended.get(&commit.addr).is_none_or(|at| *at < probe.asked_at);
+        let after = |(at, again): &(Instant, bool)| *at < probe.asked_at || *at == probe.asked_at && *again;
+        let whole = self.ended.get(&commit.addr).is_none_or(after);
         voters >= 1 && whole && now - probe.asked_at <= AHEAD
     }
 
