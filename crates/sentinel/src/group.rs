@@ -322,8 +322,10 @@ impl Group {
         });
         let nodes = self.machine.nodes().map(|(addr, probe)| {
             let (answered_in, failures) = self.aviary.answers(addr);
+            let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
+            let held_up = self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
             let (addr, problem) = (addr.clone(), self.aviary.problem(addr));
-            SeenNode { addr, probe: probe.cloned(), answered_in, failures, problem }
+            SeenNode { addr, probe: probe.cloned(), answered_in, failures, problem, held_up }
         });
         self.seen.store(Arc::new(Seen {
             name: Arc::clone(&self.name),

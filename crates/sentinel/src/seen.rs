@@ -98,6 +98,8 @@ pub struct SeenNode {
     pub failures: u64,
     /// Why it refuses our questions, for people.
     pub problem: Option<String>,
+    /// How many members of the electorate list it as a replica and hold it to be up: each of them might promote it.
+    pub held_up: usize,
 }
 
 /// The readers' side.

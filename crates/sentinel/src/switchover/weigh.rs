@@ -2,12 +2,12 @@
 //!
 //! Why all replicas have to catch up and not just one: which of them is promoted is Sentinel's choice, made by priority and by
 //! offsets that it last looked at up to ten seconds ago (`redis:src/sentinel.c:sentinelSelectSlave`). So each one that could be
-//! chosen must have everything.
+//! chosen must have everything, and one that does not tell us where it stands can only be left out if no sentinel would choose it.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::{NodeAddr, Role, Seen};
+use crate::{NodeAddr, Role, Seen, SeenMaster, SeenNode};
 
 /// What a switchover works with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,21 +88,33 @@ pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
     if sentinels.len() < majority.max(1) {
         return Err(Reason::NoMajority { agree: sentinels.len(), members, majority });
     }
-    let replicas: Vec<(NodeAddr, SocketAddr)> = seen
-        .nodes
-        .iter()
-        .filter_map(|node| {
-            let report = node.probe.as_ref()?.outcome.as_ref().ok()?;
-            let follows = matches!(&report.role, Role::Replica { master: of, connected: true } if *of == master.addr
-            || of.to_string() == master.dialled.to_string());
-            follows.then(|| (node.addr.clone(), report.dialled))
-        })
-        .collect();
-    if replicas.is_empty() {
-        return Err(Reason::NoReplica);
-    }
+    let replicas = eligible(master, &seen.nodes)?;
     let (dialled, generation) = (master.dialled, master.generation);
     Ok(Cast { master: master.addr.clone(), dialled, generation, replicas, sentinels })
+}
+
+/// Who follows the master, with the link up or not: that is waited for. Of all others no sentinel may think that it could be promoted.
+fn eligible(master: &SeenMaster, nodes: &[SeenNode]) -> Result<Vec<(NodeAddr, SocketAddr)>, Reason> {
+    let ours = |of: &NodeAddr| *of == master.addr || of.to_string() == master.dialled.to_string();
+    let mut replicas = Vec::new();
+    for node in nodes.iter().filter(|node| node.addr != master.addr) {
+        let problem = match node.probe.as_ref().map(|probe| &probe.outcome) {
+            Some(Ok(report)) => match &report.role {
+                Role::Replica { master: of, .. } if ours(of) => {
+                    replicas.push((node.addr.clone(), report.dialled));
+                    continue;
+                }
+                Role::Replica { master: of, .. } => format!("it follows {of}"),
+                _ => "it does not say that it follows the master".to_owned(),
+            },
+            Some(Err(_)) | None => "it does not tell where it stands".to_owned(),
+        };
+        if node.held_up > 0 {
+            let problem = format!("{problem}, and a sentinel that holds it to be up might promote it");
+            return Err(Reason::Node { node: node.addr.clone(), problem });
+        }
+    }
+    if replicas.is_empty() { Err(Reason::NoReplica) } else { Ok(replicas) }
 }
 
 /// What one node says of its replication (`INFO replication`).
@@ -189,6 +201,7 @@ impl CatchUp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Probe, ProbeFailure, Report};
 
     fn node(port: u16) -> NodeAddr {
         NodeAddr { host: "10.0.0.1".into(), port }
@@ -200,6 +213,42 @@ mod tests {
 
     fn replica(offset: u64) -> Standing {
         Standing { is_master: false, ..master(offset) }
+    }
+
+    #[test]
+    fn whoever_might_be_promoted_is_waited_for_or_stands_in_the_way() {
+        let at = Instant::now();
+        let (addr, dialled) = (node(1), "10.0.0.1:1".parse().unwrap());
+        let master = SeenMaster { addr, dialled, generation: 1, epoch: 1, run_id: None, since: at };
+        let seen = |port: u16, outcome: Option<Result<Role, ProbeFailure>>, held_up: usize| {
+            let report = |role| Report {
+                role,
+                pong: true,
+                dialled: SocketAddr::from(([10, 0, 0, 1], port)),
+                lineage: None,
+                offset: None,
+            };
+            let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
+            SeenNode { addr: node(port), probe, answered_in: None, failures: 0, problem: None, held_up }
+        };
+        let follows = |of: u16, connected| Some(Ok(Role::Replica { master: node(of), connected }));
+        let own = seen(1, Some(Ok(Role::Master)), 0);
+        let found = |others: &[SeenNode]| {
+            let all: Vec<SeenNode> = std::iter::once(&own).chain(others).cloned().collect();
+            eligible(&master, &all).map(|them| them.into_iter().map(|(it, _)| it.port).collect::<Vec<_>>())
+        };
+        assert_eq!(found(&[seen(2, follows(1, true), 3), seen(3, follows(1, false), 3)]), Ok(vec![2, 3]), "both count");
+        assert_eq!(found(&[]), Err(Reason::NoReplica));
+        let silent = || Some(Err(ProbeFailure::Silent));
+        for other in [silent(), None, Some(Err(ProbeFailure::Unreachable)), follows(2, true), Some(Ok(Role::Master))] {
+            let refused = found(&[seen(2, follows(1, true), 3), seen(3, other.clone(), 1)]);
+            assert!(matches!(&refused, Err(Reason::Node { node, .. }) if node.port == 3), "{other:?}: {refused:?}");
+            assert_eq!(
+                found(&[seen(2, follows(1, true), 3), seen(3, other, 0)]),
+                Ok(vec![2]),
+                "nobody would choose it"
+            );
+        }
     }
 
     #[test]
