@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::fake::{Fake, Manner};
 use crate::players::SentinelMind;
-use crate::stage::{Driver, NAME, Stage, ms, rules, stays, until, watch};
+use crate::stage::{Driver, NAME, Stage, ms, quick, rules, stays, timeouts, until, watch};
 
 #[tokio::test]
 async fn at_one_epoch_the_majority_decides_and_the_points_do_not_flap() {
@@ -51,7 +51,7 @@ async fn a_missed_switch_is_found_by_polling() {
 #[tokio::test]
 async fn a_silent_subscription_is_found_out_and_dialled_again() {
     let stage = Stage::new(3, 3).await;
-    let driver = stage.drive();
+    let driver = Driver::timed(stage.watch(), quick());
     driver.leads_to(stage.addr(0)).await;
     driver.sees("all up", |seen| seen.sentinels.iter().filter(|it| it.up).count() == 3).await;
     let before = stage.sentinels[1].accepted();
@@ -135,7 +135,7 @@ async fn port_zero_and_our_own_address_are_rejected() {
     stage.sentinels.iter().for_each(|it| it.mind().word().port = 0);
     let own = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let ours = own.local_addr().expect("an address");
-    let driver = Driver::all(vec![stage.watch()], &[ours], None).remove(0);
+    let driver = Driver::all(vec![stage.watch()], &[ours], None, timeouts()).remove(0);
     driver.sees("bad rounds", |seen| seen.counts.bad_rounds > 2).await;
     assert!(driver.target().is_none());
     for it in &stage.sentinels {

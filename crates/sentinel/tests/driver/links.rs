@@ -7,7 +7,7 @@ use sentinel::{Credentials, NodeAddr};
 
 use crate::fake::{Fake, Manner};
 use crate::players::{SentinelMind, my_id};
-use crate::stage::{Driver, Move, NAME, Stage, ms, patient_rules, stays, until, watch};
+use crate::stage::{Driver, Move, NAME, Stage, ms, patient_rules, quick, stays, timeouts, until, watch};
 
 #[tokio::test]
 async fn resp2_takes_two_connections_and_pushes_events_all_the_same() {
@@ -32,7 +32,7 @@ async fn resp2_takes_two_connections_and_pushes_events_all_the_same() {
 async fn resp2s_second_connection_is_part_of_the_heartbeat() {
     let stage = Stage::new(1, 1).await;
     stage.sentinels[0].mind().gate.resp2_only = true;
-    let driver = stage.drive();
+    let driver = Driver::timed(stage.watch(), quick());
     driver.leads_to(stage.addr(0)).await;
     // The subscribed connection stops answering, the other one goes on: only that one asks for PING.
     let accepted = stage.sentinels[0].accepted();
@@ -67,7 +67,7 @@ async fn a_sentinel_of_two_services_is_connected_once_and_twice_with_other_crede
     stage.sentinels[0].mind().masters.insert("other".to_owned(), word);
     stage.nodes[1].mind().promote();
     let seeds = || vec![NodeAddr::from(stage.sentinels[0].addr)];
-    let drivers = Driver::all(vec![watch(NAME, seeds()), watch("other", seeds())], &[], None);
+    let drivers = Driver::all(vec![watch(NAME, seeds()), watch("other", seeds())], &[], None, timeouts());
     drivers[0].leads_to(stage.addr(0)).await;
     drivers[1].leads_to(stage.addr(1)).await;
     assert_eq!(stage.sentinels[0].accepted(), 1);
@@ -82,7 +82,7 @@ async fn a_sentinel_of_two_services_is_connected_once_and_twice_with_other_crede
     let mut one = watch(NAME, seeds());
     one.0.sentinel_auth = Some(Credentials::new(None, "anything"));
     let before = stage.sentinels[0].accepted();
-    let drivers = Driver::all(vec![one, watch("other", seeds())], &[], None);
+    let drivers = Driver::all(vec![one, watch("other", seeds())], &[], None, timeouts());
     drivers[0].leads_to(stage.addr(0)).await;
     drivers[1].leads_to(stage.addr(1)).await;
     assert_eq!(stage.sentinels[0].accepted() - before, 2);

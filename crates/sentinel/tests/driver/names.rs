@@ -10,7 +10,7 @@ use sentinel::{NodeAddr, Resolver};
 
 use crate::fake::{Fake, Manner};
 use crate::players::{RedisMind, SentinelMind};
-use crate::stage::{Driver, NAME, Redis, Stage, ms, stays, watch};
+use crate::stage::{Driver, NAME, Redis, Stage, ms, stays, timeouts, watch};
 
 /// What the fake name server says.
 #[derive(Clone, Default)]
@@ -59,7 +59,7 @@ async fn two_on_one_port() -> (Redis, Redis) {
 async fn a_seeds_name_that_does_not_resolve_yet_is_asked_again() {
     let (stage, names) = (Stage::new(1, 1).await, Names::default());
     let watched = watch(NAME, vec![name(stage.sentinels[0].addr.port())]);
-    let driver = Driver::all(vec![watched], &[], Some(names.resolver())).remove(0);
+    let driver = Driver::all(vec![watched], &[], Some(names.resolver()), timeouts()).remove(0);
     crate::stage::until("it was asked twice", || names.asked.load(Ordering::SeqCst) >= 2).await;
     assert!(driver.target().is_none());
     names.say(Some(vec![stage.sentinels[0].addr]));
@@ -73,7 +73,7 @@ async fn a_slow_resolver_blocks_nothing_and_its_late_answer_counts() {
     // Longer than anybody waits for it.
     *names.slow.lock().expect("no poison") = ms(700);
     let watched = watch(NAME, vec![name(stage.sentinels[0].addr.port())]);
-    let driver = Driver::all(vec![watched], &[], Some(names.resolver())).remove(0);
+    let driver = Driver::all(vec![watched], &[], Some(names.resolver()), timeouts()).remove(0);
     stays(ms(500), "the loop turns", || driver.heartbeat.age() < ms(450)).await;
     driver.leads_to(stage.addr(0)).await;
     assert!(names.asked.load(Ordering::SeqCst) <= 2, "one look-up at a time");
@@ -85,7 +85,7 @@ async fn an_address_that_vanishes_from_its_name_keeps_its_sentinel() {
     let elsewhere: SocketAddr = "127.0.0.9:1".parse().expect("an address");
     names.say(Some(vec![stage.sentinels[0].addr]));
     let watched = watch(NAME, vec![name(stage.sentinels[0].addr.port())]);
-    let driver = Driver::all(vec![watched], &[], Some(names.resolver())).remove(0);
+    let driver = Driver::all(vec![watched], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(stage.addr(0)).await;
     names.say(Some(vec![elsewhere]));
     driver.sees("the new address", |seen| seen.sentinels.iter().any(|it| &*it.addr.host == "127.0.0.9")).await;
@@ -105,7 +105,7 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
         mind.word().port = one.addr.port();
         mind.word().replicas.clear();
     }
-    let driver = Driver::all(vec![stage.watch()], &[], Some(names.resolver())).remove(0);
+    let driver = Driver::all(vec![stage.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(one.addr).await;
     let named = driver.route.current().expect("a target");
     assert_eq!(&*named.destination().name, format!("somewhere.example:{}", one.addr.port()));
@@ -140,7 +140,7 @@ async fn a_name_with_several_sentinels_gives_them_all() {
     names.say(Some(sentinels.iter().map(|it| it.addr).collect()));
     let (mut watched, route) = watch(NAME, vec![name(sentinels[0].addr.port())]);
     watched.learn = false;
-    let driver = Driver::all(vec![(watched, route)], &[], Some(names.resolver())).remove(0);
+    let driver = Driver::all(vec![(watched, route)], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(stage.addr(0)).await;
     driver.sees("three", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3).await;
 }

@@ -67,7 +67,9 @@ async fn the_old_master_is_never_gone_back_to_while_it_says_that_it_is_one() {
 #[tokio::test]
 async fn a_stopped_node_costs_one_connection_and_its_late_answer_counts() {
     let stage = Stage::new(3, 2).await;
-    let driver = stage.drive();
+    let (mut watched, route) = stage.watch();
+    watched.probe_timeout = ms(250);
+    let driver = Driver::one((watched, route));
     driver.leads_to(stage.addr(0)).await;
     let (accepted, asked) = (stage.nodes[0].accepted(), stage.nodes[0].commands());
     // Accepts, reads, and answers after far longer than a probe waits: every single command.

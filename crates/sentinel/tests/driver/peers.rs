@@ -1,15 +1,16 @@
 //! Peers that do not speak RESP as they should: rows 13 and 14. One of them costs its own connection and nothing else.
 
 use crate::fake::Manner;
-use crate::stage::{Driver, Stage, ms, stays, until};
+use crate::stage::{Driver, Stage, ms, quick, stays, timeouts, until};
 
+const SILENT: &str = "does not answer within";
 const NO_RESP: &str = "does not speak RESP within bounds";
 
 /// `problem`: what is said of the sentinel that behaves like that; `None` if it does well enough.
 async fn one_is_odd(manner: Manner, problem: Option<&str>) {
     let stage = Stage::new(3, 2).await;
     stage.sentinels[1].behave(manner.clone());
-    let driver = stage.drive();
+    let driver = Driver::timed(stage.watch(), if problem == Some(SILENT) { quick() } else { timeouts() });
     driver.leads_to(stage.addr(0)).await;
     if let Some(problem) = problem {
         let odd = stage.sentinels[1].addr.into();
@@ -73,7 +74,7 @@ async fn deep_nesting() {
 
 #[tokio::test]
 async fn nothing_but_nothing() {
-    one_is_odd(Manner::Raw(Vec::new()), Some("does not answer within")).await;
+    one_is_odd(Manner::Raw(Vec::new()), Some(SILENT)).await;
 }
 
 #[tokio::test]
@@ -95,7 +96,7 @@ async fn a_line_and_an_array_that_never_end() {
 #[tokio::test]
 async fn one_byte_at_a_time_is_understood_if_it_comes_in_time_and_given_up_if_not() {
     one_is_odd(Manner::Dribble(std::time::Duration::ZERO), None).await;
-    one_is_odd(Manner::Dribble(ms(5)), Some("does not answer within")).await;
+    one_is_odd(Manner::Dribble(ms(5)), Some(SILENT)).await;
 }
 
 #[tokio::test]
