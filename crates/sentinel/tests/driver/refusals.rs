@@ -1,7 +1,8 @@
 //! Credentials: missing, wrong, too narrow. Row 15: a clear error, a back-off, and no secret in any log.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
 
 use sentinel::Credentials;
 
@@ -18,6 +19,13 @@ impl Log {
     }
 
     pub(crate) fn listen(&self) -> tracing::subscriber::DefaultGuard {
+        // While there is one subscriber only, tracing remembers of a place in the code whether the thread that came by first wanted to hear of
+        // it: a test without a log would silence it for all. With a second one it asks everybody, so there is one for good.
+        static SECOND: OnceLock<tracing::Dispatch> = OnceLock::new();
+        SECOND.get_or_init(|| {
+            let deaf = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(std::io::sink);
+            tracing::Dispatch::new(deaf.finish())
+        });
         let log = self.clone();
         let layer = tracing_subscriber::fmt()
             .with_ansi(false)
@@ -147,7 +155,7 @@ async fn a_sentinel_that_flaps_does_not_flood_the_log() {
     let stage = Stage::new(2, 1).await;
     let driver = stage.drive();
     driver.leads_to(stage.addr(0)).await;
-    let before = log.text().lines().count();
+    let (before, began) = (log.text().lines().count(), Instant::now());
     for _ in 0..60 {
         let accepted = stage.sentinels[0].accepted();
         stage.sentinels[0].cut();
@@ -155,9 +163,12 @@ async fn a_sentinel_that_flaps_does_not_flood_the_log() {
         driver.sees("up", |seen| seen.sentinels.iter().all(|it| it.up)).await;
     }
     let lines = log.text().lines().count() - before;
-    assert!((1..15).contains(&lines), "{lines} lines for sixty times:\n{}", log.text());
-    // After silence it speaks again, with the number of lines that were not written.
+    // One more for each ten seconds that this takes.
+    let most = 14 + began.elapsed().as_secs() / 10;
+    assert!((1..=most).contains(&(lines as u64)), "{lines} lines for sixty times:\n{}", log.text());
+    // Nobody else is any quieter for it.
+    let (before, other) = (log.text().len(), stage.sentinels[1].addr.to_string());
     stage.sentinels[1].behave(Manner::Hangup);
     stage.sentinels[1].cut();
-    crate::stage::until("the other one is heard", || log.text().contains(&stage.sentinels[1].addr.to_string())).await;
+    crate::stage::until("the other one is heard", || log.text()[before..].contains(&other)).await;
 }
