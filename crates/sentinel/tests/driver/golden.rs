@@ -3,14 +3,13 @@
 
 use std::time::Instant;
 
-use crate::stage::{Driver, Move, NAME, Stage, ms, patient_rules, stays};
+use crate::stage::{Driver, Move, NAME, NEVER, Stage, ms, patient_rules, stays};
 
 async fn ready() -> (Stage, Driver) {
     let stage = Stage::new(3, 3).await;
     let (mut watch, route) = stage.watch();
-    // Not even while something is suspected: whatever waited for the clock would be seconds late, and a busy machine is not.
-    let slow = ms(4000);
-    watch.rules = sentinel::Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() };
+    // Not even while something is suspected, and no hold ends by itself: whatever waited for the clock would never be seen.
+    watch.rules = sentinel::Rules { poll_suspect: NEVER, probe_suspect: NEVER, hold_max: NEVER, ..patient_rules() };
     let driver = Driver::one((watch, route));
     driver.leads_to(stage.addr(0)).await;
     driver.sees("three members", |seen| seen.quorum == (3, 2) && seen.sentinels.iter().all(|it| it.member)).await;
@@ -41,8 +40,8 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
     stage.announce(0, "+selected-slave", 1, 0);
     stage.announce(0, "+failover-state-send-slaveof-noone", 1, 0);
     let shut = driver.moved(Move::Shut, began).await;
+    // That it shuts at all shows that it waits for nothing; and so it is with the commit.
     assert!(shut >= selected, "nothing is held before the selection");
-    assert!(shut - selected < ms(1000), "the gate shuts at the selection and waits for nothing: {:?}", shut - selected);
     at(175).await;
     stage.promote(1);
     stage.announce(0, "+failover-state-wait-promotion", 1, 0);
@@ -61,10 +60,6 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
         "planned: held after {:?}, committed {:?} after the first switch",
         shut - selected,
         committed.saturating_duration_since(switched)
-    );
-    assert!(
-        committed.saturating_duration_since(switched) < ms(1000),
-        "a few milliseconds; with room for a busy machine, and for none of the timers"
     );
     assert!(fence.fence().has_fallen());
     assert_eq!((&lead.to, lead.epoch, lead.basis), (&stage.addr(1).into(), 2, sentinel::Basis::Majority));
@@ -111,7 +106,6 @@ async fn a_killed_master_is_followed_at_the_first_switch_that_makes_a_majority()
     observer_switches(&stage, 1, 0, 2);
     let committed = driver.moved(Move::To(stage.addr(1)), began).await;
     eprintln!("killed: committed {:?} after the first switch", committed.saturating_duration_since(switched));
-    assert!(committed.saturating_duration_since(switched) < ms(1000));
     observer_switches(&stage, 2, 0, 2);
     stage.switch(0, 0, 1, 2);
     stays(ms(200), "one commit", || driver.generation() == 2 && !driver.route.is_shut()).await;

@@ -3,21 +3,23 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Instant;
 
 use sentinel::{NodeAddr, Resolver};
 
 use crate::fake::{Fake, Manner};
 use crate::players::{RedisMind, SentinelMind};
-use crate::stage::{Driver, NAME, Redis, Stage, ms, stays, timeouts, watch};
+use crate::stage::{Driver, NAME, PATIENCE, Redis, Stage, ms, quick, stays, timeouts, until, watch};
 
 /// What the fake name server says.
 #[derive(Clone, Default)]
 struct Names {
     found: Arc<Mutex<Option<Vec<IpAddr>>>>,
-    slow: Arc<Mutex<Duration>>,
+    /// As long as the other end is held, nobody gets an answer.
+    hold: Arc<Mutex<Option<mpsc::Receiver<()>>>>,
     asked: Arc<AtomicUsize>,
+    answered: Arc<AtomicUsize>,
 }
 
 impl Names {
@@ -25,13 +27,22 @@ impl Names {
         *self.found.lock().expect("no poison") = found.map(|it| it.iter().map(SocketAddr::ip).collect());
     }
 
+    /// Answers nobody any more, until what this gives is dropped.
+    fn hang(&self) -> mpsc::Sender<()> {
+        let (release, held) = mpsc::channel();
+        *self.hold.lock().expect("no poison") = Some(held);
+        release
+    }
+
     fn resolver(&self) -> Resolver {
         let names = self.clone();
         Resolver::new(move |_, port| {
             names.asked.fetch_add(1, Ordering::SeqCst);
-            // Blocks a thread, as the system's resolver would.
-            let slow = *names.slow.lock().expect("no poison");
-            std::thread::park_timeout(slow);
+            // Blocks a thread, as the system's resolver would. Not for ever: it might be the test's own.
+            if let Some(held) = &*names.hold.lock().expect("no poison") {
+                let _ = held.recv_timeout(PATIENCE);
+            }
+            names.answered.fetch_add(1, Ordering::SeqCst);
             let found = names.found.lock().expect("no poison").clone();
             let found = found.ok_or_else(|| io::Error::other("NXDOMAIN"))?;
             Ok(found.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
@@ -60,7 +71,7 @@ async fn a_seeds_name_that_does_not_resolve_yet_is_asked_again() {
     let (stage, names) = (Stage::new(1, 1).await, Names::default());
     let watched = watch(NAME, vec![name(stage.sentinels[0].addr.port())]);
     let driver = Driver::all(vec![watched], &[], Some(names.resolver()), timeouts()).remove(0);
-    crate::stage::until("it was asked twice", || names.asked.load(Ordering::SeqCst) >= 2).await;
+    until("it was asked twice", || names.asked.load(Ordering::SeqCst) >= 2).await;
     assert!(driver.target().is_none());
     names.say(Some(vec![stage.sentinels[0].addr]));
     driver.leads_to(stage.addr(0)).await;
@@ -70,13 +81,19 @@ async fn a_seeds_name_that_does_not_resolve_yet_is_asked_again() {
 async fn a_slow_resolver_blocks_nothing_and_its_late_answer_counts() {
     let (stage, names) = (Stage::new(1, 1).await, Names::default());
     names.say(Some(vec![stage.sentinels[0].addr]));
-    // Longer than anybody waits for it.
-    *names.slow.lock().expect("no poison") = ms(700);
+    let release = names.hang();
     let watched = watch(NAME, vec![name(stage.sentinels[0].addr.port())]);
-    let driver = Driver::all(vec![watched], &[], Some(names.resolver()), timeouts()).remove(0);
-    stays(ms(500), "the loop turns", || driver.heartbeat.age() < ms(450)).await;
+    let driver = Driver::all(vec![watched], &[], Some(names.resolver()), quick()).remove(0);
+    let count = |it: &AtomicUsize| it.load(Ordering::SeqCst);
+    until("it is asked", || count(&names.asked) > 0).await;
+    let asked_at = Instant::now();
+    until("the loop turns", || driver.heartbeat.age() < asked_at.elapsed()).await;
+    // Longer than anybody waits for it, and than the pause until it is asked again.
+    tokio::time::sleep(ms(1000)).await;
+    assert_eq!(count(&names.answered), 0, "nobody waited for it");
+    assert_eq!(count(&names.asked), 1, "one look-up at a time");
+    drop(release);
     driver.leads_to(stage.addr(0)).await;
-    assert!(names.asked.load(Ordering::SeqCst) <= 2, "one look-up at a time");
 }
 
 #[tokio::test]

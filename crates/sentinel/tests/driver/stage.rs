@@ -158,9 +158,13 @@ pub(crate) fn rules() -> Rules {
     }
 }
 
+/// Longer than any wait of a test: what would only come about after this, is seen never to come.
+pub(crate) const NEVER: Duration = Duration::from_secs(60);
+const _: () = assert!(PATIENCE.as_secs() * 2 < NEVER.as_secs());
+
 /// Rules by which nothing is found out by asking again: what happens, happens because somebody said so.
 pub(crate) fn patient_rules() -> Rules {
-    let long = Duration::from_secs(60);
+    let long = NEVER;
     Rules { poll: long, probe_master: long, probe_replica: long, view_expiry: long * 2, ..rules() }
 }
 

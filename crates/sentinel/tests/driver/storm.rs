@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::fake::Manner;
 use crate::refusals::Log;
-use crate::stage::{Driver, Move, NAME, PATIENCE, Stage, ms, stays, until, watch};
+use crate::stage::{Driver, Move, NAME, NEVER, PATIENCE, Stage, ms, stays, until, watch};
 
 /// Connections to one of these addresses, as the kernel lists them. Other tests and programs run at the same time, some with the same
 /// port on another address: only what belongs to this stage is counted.
@@ -58,10 +58,17 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
     let stage = Stage::new(3, 3).await;
     let driver = stage.drive();
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())).await;
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (addresses, mut master) = (addresses(&stage), 0);
+    driver
+        .sees("all known", |seen| {
+            seen.nodes.len() == 3
+                && seen.nodes.iter().all(|it| it.probe.is_some())
+                && seen.sentinels.iter().filter(|it| it.up && it.events).count() == 3
+        })
+        .await;
     settles(&addresses, 6).await;
+    // Not before everybody is there: who came later would be counted as left behind.
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (began, mut ticks) = (Instant::now(), tokio::time::interval(ms(100)));
     for epoch in 2..=41 {
         ticks.tick().await;
@@ -112,15 +119,17 @@ async fn dropping_the_driver_ends_everything_it_started() {
 #[tokio::test]
 async fn a_failed_failover_opens_the_gate_to_the_same_master() {
     let stage = Stage::new(3, 3).await;
-    let driver = stage.drive();
+    let (mut watched, route) = stage.watch();
+    // The hold itself ends after everybody's patience has: only the abort can open the gate.
+    watched.rules.hold_max = NEVER;
+    let driver = Driver::one((watched, route));
     driver.leads_to(stage.addr(0)).await;
     driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.quorum.0 == 3).await;
     let began = Instant::now();
     stage.announce(0, "+selected-slave", 1, 0);
     driver.moved(Move::Shut, began).await;
     stage.about_master(0, "-failover-abort-slave-timeout", 0);
-    let open = driver.moved(Move::Open, began).await;
-    assert!(open - began < ms(1500), "well before the hold would have expired: {:?}", open - began);
+    driver.moved(Move::Open, began).await;
     assert_eq!(driver.generation(), 1);
     // An event about another master of these sentinels is none of ours.
     let moves = driver.moves().len();
@@ -164,10 +173,11 @@ async fn a_member_that_lists_other_replicas_each_time_makes_few_dials_and_stops_
         stage.announce(2, "+slave", 1, 0);
         tokio::time::sleep(ms(10)).await;
     }
-    let dials = dials.load(std::sync::atomic::Ordering::SeqCst);
+    let (dials, took) = (dials.load(std::sync::atomic::Ordering::SeqCst), began.elapsed());
     assert!(dials > 0, "the lie was not heard");
     // Sixteen at once, then eight a second; without a bound it was thousands.
-    assert!(dials <= 16 + 8 * 3 + 10, "{dials} dials to wherever it liked in three seconds, {lie} lists");
+    let most = 16 + 8 * took.as_millis() / 1000 + 10;
+    assert!(dials as u128 <= most, "{dials} dials to wherever it liked in {took:?}, {lie} lists");
     assert!(driver.route.open_target().is_some() && driver.generation() == 1);
     // It goes on lying, and the others fail over.
     stage.promote(1);
@@ -187,11 +197,11 @@ async fn a_replica_that_cannot_be_reached_is_dialled_ever_more_seldom_and_the_ma
     }
     driver.sees("no master", |seen| seen.state == "no_master").await;
     let before = [0, 2].map(|node| stage.nodes[node].accepted());
-    tokio::time::sleep(ms(2000)).await;
-    let [master, replica] =
-        [(0, before[0]), (2, before[1])].map(|(node, before)| stage.nodes[node].accepted() - before);
-    assert!(replica <= 25, "a replica was dialled {replica} times in two seconds");
-    assert!(master > 40, "the master was dialled only {master} times: its return would be seen late");
+    let dials = || [(0, before[0]), (2, before[1])].map(|(node, before)| stage.nodes[node].accepted() - before);
+    // How fast depends on the machine, by how much faster than the replica does not.
+    until("the master's return would be seen soon", || dials()[0] > 100).await;
+    let [master, replica] = dials();
+    assert!(replica * 2 < master, "a replica was dialled {replica} times, the master {master} times");
     stage.nodes[0].behave(Manner::Proper);
     driver.leads_to(stage.addr(0)).await;
     stage.nodes[2].behave(Manner::Proper);
