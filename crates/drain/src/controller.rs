@@ -4,6 +4,10 @@
 //! demands, which is never more than to store a word and to ring a bell. Arrivals do not wake it: a deadline that
 //! they have moved is noticed when it is due.
 //!
+//! Sessions are asked when every listener is closed: who is told to move comes back at once, and where a later process listens on the
+//! same sockets, a listener of this one that is still open would let him in again. A listener whose worker hangs is not waited
+//! for longer than a moment.
+//!
 //! Deliberately absent: signals (whoever receives them calls [`Drain::order`]), and any decision.
 
 use std::sync::Arc;
@@ -13,13 +17,16 @@ use crate::plan::{Action, Event, Phase, Plan, Settings};
 use crate::shared::{Shared, Tally, now};
 use crate::ticket::Drain;
 
+/// How long open listeners may put off that sessions are asked.
+const DOORS: Duration = Duration::from_millis(250);
+
 /// A handle for everybody and the controller that is to be run once. Nothing happens until it is.
 #[must_use]
 pub fn new(settings: Settings) -> (Drain, Controller) {
     let now = now();
     let plan = Plan::new(settings, now);
     let shared = Arc::new(Shared::new(now, plan.settings().drain_spread));
-    (Drain::new(Arc::clone(&shared)), Controller { shared, plan })
+    (Drain::new(Arc::clone(&shared)), Controller { shared, plan, unasked: None })
 }
 
 /// Carries out one shutdown. Made by [`new`].
@@ -27,6 +34,8 @@ pub fn new(settings: Settings) -> (Drain, Controller) {
 pub struct Controller {
     shared: Arc<Shared>,
     plan: Plan,
+    /// Since when sessions are to be asked and are not, for the sake of the listeners.
+    unasked: Option<Instant>,
 }
 
 /// How a shutdown went, from its first order to its end.
@@ -78,7 +87,9 @@ impl Controller {
                 // Who closed between the count and the new phase did not know that it is awaited: count again.
                 continue;
             }
-            match self.plan.deadline() {
+            self.ask();
+            let doors = self.unasked.map(|since| since + DOORS);
+            match self.plan.deadline().into_iter().chain(doors).min() {
                 None => self.shared.news.notified().await,
                 Some(deadline) => {
                     let due = tokio::time::sleep_until(deadline.into());
@@ -88,6 +99,15 @@ impl Controller {
                     }
                 }
             }
+        }
+    }
+
+    /// Asks the sessions, if they are to be asked and nobody is let in any more.
+    fn ask(&mut self) {
+        let Some(since) = self.unasked else { return };
+        if self.shared.doors() == 0 || now() >= since + DOORS {
+            self.unasked = None;
+            self.shared.ask(since);
         }
     }
 
@@ -124,8 +144,9 @@ impl Controller {
             match action {
                 Action::BecomeUnready => self.shared.publish(Phase::Leaving),
                 Action::CloseListeners => self.shared.publish(Phase::Draining),
-                Action::AskSessions => self.shared.ask(self.plan.entered()),
+                Action::AskSessions => self.unasked = Some(self.plan.entered()),
                 Action::CutSessions => {
+                    self.unasked = None;
                     self.shared.publish(Phase::Cutting);
                     self.shared.cut();
                 }

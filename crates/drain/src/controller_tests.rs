@@ -112,6 +112,33 @@ async fn an_open_door_keeps_the_drain_from_ending_but_not_beyond_its_bound() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nobody_is_asked_before_the_doors_are_closed_or_their_time_is_up() {
+    for (closes_after, asked_after) in [(0, 0), (100, 100), (1000, 250)] {
+        let settings = Settings { drain_spread: Duration::ZERO, ..Settings::default() };
+        let (drain, controller) = new(settings);
+        let ticket = drain.ticket();
+        let (one, other) = (drain.door(), drain.door());
+        let begin = tokio::time::Instant::now();
+        drain.order(Order::DrainAtOnce);
+        let running = tokio::spawn(controller.run());
+        drain.reached(Phase::Draining).await;
+        drop(one);
+        let closing = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(closes_after)).await;
+            drop(other);
+        });
+        ticket.asked().await;
+        let waited = begin.elapsed();
+        // A timer of tokio's is late by a millisecond at most.
+        let due = Duration::from_millis(asked_after);
+        assert!(waited >= due && waited <= due + Duration::from_millis(1), "{closes_after}: {waited:?}");
+        ticket.close(Exit::Asked);
+        closing.await.unwrap();
+        running.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn closing_the_last_door_ends_the_drain() {
     let (drain, controller) = new(Settings::default());
     let door = drain.door();

@@ -260,8 +260,13 @@ impl Shared {
     /// Sessions and listeners that are open now. A listener lets a session in before it goes itself, so the listeners are
     /// counted first: a session can then be counted beside its listener but not be missed with it.
     pub(crate) fn open(&self) -> u64 {
-        let doors = self.counts.0.doors.load(Ordering::SeqCst);
+        let doors = self.doors();
         doors + self.tally().open
+    }
+
+    /// Listeners that are open now.
+    pub(crate) fn doors(&self) -> u64 {
+        self.counts.0.doors.load(Ordering::SeqCst)
     }
 
     /// When a real client last came during Leaving.

@@ -95,11 +95,23 @@ const HURRY: i32 = -10;
 
 /// Asks the system to let this thread go first. It does little, but in a planned failover Sentinel leaves 50 to 90 ms between
 /// naming a candidate and promoting it, and traffic has to be held by then. On a machine with a load of five on two cores it was
-/// seen to wait for 70 ms. All other threads are there by now, and stay as nice as they are.
+/// seen to wait for 70 ms. All other threads are there by now, and stay as nice as they are; for those that come later see
+/// [`at_ease`].
 fn hurry() {
     if let Err(error) = rustix::process::setpriority_process(None, HURRY) {
         // In most containers. It works as well, if there is CPU.
         debug!(%error, "discovery gets no priority");
+    }
+}
+
+/// What a thread does first that the runtime makes when it needs one, for files and names: it inherits the hurry, and gives it up.
+pub(crate) fn at_ease() -> impl Fn() + Send + Sync + 'static {
+    let usual = rustix::process::getpriority_process(None).unwrap_or(0);
+    move || {
+        // Everybody may be nicer than he is.
+        if let Err(error) = rustix::process::setpriority_process(None, usual) {
+            debug!(%error, "a thread keeps discovery's priority");
+        }
     }
 }
 
@@ -187,17 +199,19 @@ impl Process {
         });
         info!(admin = ?admin.addresses(), version = env!("CARGO_PKG_VERSION"), config = %config.hash, "started");
         let probe = admin.serve(report.clone())?;
-        hurry();
         let changed = Arc::new(Notify::new());
         let watch = tokio::spawn(reload::watch(given.source.clone(), Arc::clone(&changed)));
+        // Before the old process hears that it may leave, and takes its own away.
+        control.as_ref().map(ControlSocket::publish).transpose()?;
         if let Some(taken) = taken {
             relieve(taken).await?;
         }
-        control.as_ref().map(ControlSocket::publish).transpose()?;
         let log = given.telemetry.switch();
         let (source, running, memory_bound) = (given.source.clone(), given.settings.clone(), given.memory);
         let reloader = Reloader { source, running, in_force, sockets, memory: memory_bound, log };
         let meeting = meeting.map(|path| doors.meet(config, &path)).transpose()?;
+        // Behind the last thread that is made here.
+        hurry();
         let supervisor = Supervisor::find();
         supervisor.ready();
         Ok(Some(Self {

@@ -22,7 +22,7 @@ use crate::config::{Config, Connections, Settings};
 use crate::control_socket::{ControlSocket, ControlSocketError};
 use crate::descriptors::{Files, TooFewFiles};
 use crate::inherit::InheritError;
-use crate::launch::{Doors, HandedOver};
+use crate::launch::{Doors, HandedOver, at_ease};
 use crate::memory::{self, Memory};
 use crate::reload::{Reloader, Source};
 use crate::report::Report;
@@ -103,8 +103,11 @@ pub fn run(config: &Config, settings: &Settings, source: &Source, takeover: bool
     }
     let memory = Memory::find(&memory::read);
     let connections = make_room(config, memory.as_ref())?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOKUP_THREADS).build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(LOOKUP_THREADS)
+        .on_thread_start(at_ease())
+        .build()?;
     let given = Given { config, settings, source, connections: &connections, memory, telemetry: &telemetry, takeover };
     let outcome = runtime.block_on(async {
         match Process::start(given).await? {
