@@ -177,7 +177,7 @@ fn who_lost_its_master_while_the_gate_is_shut_is_told_so_while_it_waits() {
     let (backend, other) = (Backend::new(), Backend::new());
     let mut house = House::towards(&backend);
     let (mut client, upstream) = agreed(&house, &backend, HERE);
-    drop(backend);
+    let _closed = backend.close();
     drop(upstream);
     push(&mut client, 4, "FAILING_OVER");
     client.write_all(b"GET k\r\n").unwrap();

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use drain::{Drain, Order, Settings};
 use route::{Destination, Empty, Points, PoolWriter, Target, Way};
+use socket2::{Domain, Socket, Type};
 
 use crate::end::End;
 use crate::limits::{Limits, Places, Scarcity};
@@ -50,32 +51,55 @@ impl House {
         Self::with(1, 1000, options)
     }
 
-    /// One worker, default options, and the backend as its target.
+    /// One worker, default options, and the backend as its target; but however long the test takes to play an answer, it is not
+    /// taken for a server that gives none.
     pub(crate) fn towards(backend: &Backend) -> Self {
-        let mut house = Self::new(Options::default());
+        let mut house = Self::new(Options { connect_timeout: SOON, ..Options::default() });
         house.commit(backend.addr());
         house
     }
 
     pub(crate) fn with(workers: usize, max_connections: usize, options: Options) -> Self {
         let (points, route) = Points::new();
-        Self::on(points, &route.into(), (workers, max_connections), options)
+        Self::on(points, &route.into(), (workers, max_connections), options, drop).0
+    }
+
+    /// One worker, perhaps a target, and a client that had said this in the kernel's queue before anybody was served: its session
+    /// finds its words at the first look.
+    pub(crate) fn awaited(options: Options, backend: Option<&Backend>, words: &[u8]) -> (Self, TcpStream) {
+        let (mut points, route) = Points::new();
+        if let Some(backend) = backend {
+            points.commit(destination(backend.addr()));
+        }
+        Self::on(points, &route.into(), (1, 1000), options, |addr| {
+            let mut client = connect(addr);
+            client.write_all(words).unwrap();
+            client
+        })
     }
 
     /// One worker and the way to a pool, of which nothing is known yet.
     pub(crate) fn reading(empty: Empty, options: Options) -> (Self, PoolWriter) {
         let (points, route) = Points::new();
         let (writer, pool) = PoolWriter::new(&route, empty);
-        (Self::on(points, &pool.into(), (1, 1000), options), writer)
+        (Self::on(points, &pool.into(), (1, 1000), options, drop).0, writer)
     }
 
-    fn on(points: Points, route: &Way, (workers, max_connections): (usize, usize), options: Options) -> Self {
+    /// `greet` is called when the address is listened on, and nobody is served yet.
+    fn on<T>(
+        points: Points,
+        route: &Way,
+        (workers, max_connections): (usize, usize),
+        options: Options,
+        greet: impl FnOnce(SocketAddr) -> T,
+    ) -> (Self, T) {
         let heard = Arc::<Heard>::default();
         let hints = Arc::clone(&heard) as Arc<dyn Hints>;
         let service = Service { name: "s".into(), route: route.clone(), options: options.into(), hints };
         let workers = NonZeroUsize::new(workers).unwrap();
         let bound = Bound::bind(workers, max_connections, [(service, vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
         let addr = bound.local_addrs()[0][0];
+        let greeted = greet(addr);
         let settings = Settings {
             accept_min: Duration::ZERO,
             accept_quiet: Duration::ZERO,
@@ -89,7 +113,7 @@ impl House {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             runtime.block_on(controller.run())
         });
-        Self { points, drain, addr, heard, running: Some(running), controller: Some(controller) }
+        (Self { points, drain, addr, heard, running: Some(running), controller: Some(controller) }, greeted)
     }
 
     pub(crate) fn commit(&mut self, addr: SocketAddr) -> Arc<Target> {
@@ -102,11 +126,7 @@ impl House {
 
     /// A new client.
     pub(crate) fn client(&self) -> TcpStream {
-        let client = TcpStream::connect(self.addr).unwrap();
-        client.set_read_timeout(Some(SOON)).unwrap();
-        client.set_write_timeout(Some(SOON)).unwrap();
-        client.set_nodelay(true).unwrap();
-        client
+        connect(self.addr)
     }
 
     pub(crate) fn running(&self) -> &Running {
@@ -167,21 +187,49 @@ impl Drop for House {
     }
 }
 
+fn connect(addr: SocketAddr) -> TcpStream {
+    let client = TcpStream::connect(addr).unwrap();
+    client.set_read_timeout(Some(SOON)).unwrap();
+    client.set_write_timeout(Some(SOON)).unwrap();
+    client.set_nodelay(true).unwrap();
+    client
+}
+
 /// What is published of an address.
 pub(crate) fn destination(addr: SocketAddr) -> Destination {
     Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None }
 }
 
+/// A port that refuses until the socket is told to listen, and that nobody else gets as long as it is kept.
+pub(crate) fn closed_port() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    // So that a listener can be bound beside it; a port that the kernel chooses for somebody else is still another one.
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let addr = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, addr)
+}
+
 /// A server played by the test.
-pub(crate) struct Backend(TcpListener);
+pub(crate) struct Backend {
+    listener: TcpListener,
+    /// Of the same port, which stays its own when the listener is closed.
+    closed: Socket,
+}
 
 impl Backend {
     pub(crate) fn new() -> Self {
-        Self(TcpListener::bind("127.0.0.1:0").unwrap())
+        let (closed, addr) = closed_port();
+        Self { listener: TcpListener::bind(addr).unwrap(), closed }
+    }
+
+    /// Listens no more: its port refuses, and is nobody else's as long as the socket is kept.
+    pub(crate) fn close(self) -> Socket {
+        self.closed
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {
-        self.0.local_addr().unwrap()
+        self.listener.local_addr().unwrap()
     }
 
     /// The next connection of the proxy.
@@ -198,8 +246,8 @@ impl Backend {
 
     /// The next connection of the proxy, if one is there.
     pub(crate) fn next(&self) -> Option<TcpStream> {
-        self.0.set_nonblocking(true).unwrap();
-        match self.0.accept() {
+        self.listener.set_nonblocking(true).unwrap();
+        match self.listener.accept() {
             Ok((stream, _)) => {
                 stream.set_nonblocking(false).unwrap();
                 stream.set_read_timeout(Some(SOON)).unwrap();
@@ -214,8 +262,8 @@ impl Backend {
 
     /// Whether somebody has connected and was not accepted yet.
     pub(crate) fn is_called(&self) -> bool {
-        self.0.set_nonblocking(true).unwrap();
-        self.0.accept().is_ok()
+        self.listener.set_nonblocking(true).unwrap();
+        self.listener.accept().is_ok()
     }
 }
 
@@ -274,7 +322,7 @@ pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
 
 /// Closes a socket so that its peer gets a reset.
 pub(crate) fn reset(stream: TcpStream) {
-    let socket = socket2::Socket::from(stream);
+    let socket = Socket::from(stream);
     socket.set_linger(Some(Duration::ZERO)).unwrap();
 }
 
