@@ -3,7 +3,8 @@
 //! A held client costs a place in a bounded number, a timer, and at most a few kilobytes of what it has already sent: reading
 //! a little is the only way to notice that it went away. Its bytes go to the next target as the first ones, or nowhere. A client
 //! that ends its direction while it is held has given up as far as anybody can tell, and its request must not be executed
-//! after it stopped waiting for it; so it is forgotten.
+//! after it stopped waiting for it; so it is forgotten. An end that stands behind more bytes than the kernel keeps for us has not
+//! arrived, and is noticed no sooner than at `hold_timeout`.
 //!
 //! Deliberately absent: the answer at the end of a hold ([`answers`](crate::answers)).
 
