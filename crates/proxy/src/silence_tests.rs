@@ -11,10 +11,15 @@ const SHORT: Duration = Duration::from_millis(100);
 /// Several times as long, so that whatever should not happen after the short one would have.
 const LONG: Duration = Duration::from_millis(400);
 
-fn house(backend: &Backend, options: Options) -> House {
-    let mut house = House::new(options);
-    house.commit(backend.addr());
-    house
+/// From now on a client has only so long to say its first byte. Wanted when everybody is where he belongs, and not before: however
+/// long that takes, nobody is silent meanwhile.
+fn want_a_first_byte(house: &House) {
+    house.running().tune(0, Options { first_byte_timeout: SHORT, ..Options::default() });
+}
+
+/// From now on a client is idle after so long.
+fn want_no_idlers(house: &House) {
+    house.running().tune(0, Options { client_idle_timeout: SHORT, ..Options::default() });
 }
 
 /// Nothing comes from this stream for a long while, not even an end.
@@ -30,9 +35,8 @@ fn stays(stream: &mut TcpStream) {
 #[test]
 fn who_comes_and_says_nothing_is_closed_and_who_said_a_byte_is_not() {
     let backend = Backend::new();
-    let house = house(&backend, Options { first_byte_timeout: SHORT, ..Options::default() });
-    let mut spoke = house.client();
-    spoke.write_all(b"P").unwrap();
+    let options = Options { first_byte_timeout: SHORT, ..Options::default() };
+    let (house, mut spoke) = House::awaited(options, Some(&backend), b"P");
     let mut spoken_to = backend.accept();
     expect(&mut spoken_to, b"P");
     let mut silent = house.client();
@@ -46,9 +50,7 @@ fn who_comes_and_says_nothing_is_closed_and_who_said_a_byte_is_not() {
 #[test]
 fn a_held_client_is_never_taken_for_a_silent_one() {
     let backend = Backend::new();
-    // Long enough for the first client to speak in time on a busy machine; three looks together outlast it.
-    let timeout = LONG * 2;
-    let mut house = house(&backend, Options { first_byte_timeout: timeout, ..Options::default() });
+    let mut house = House::towards(&backend);
     // One that came while the gate was open, and spoke when nobody listened.
     let mut early = house.client();
     let mut early_upstream = backend.accept();
@@ -56,13 +58,12 @@ fn a_held_client_is_never_taken_for_a_silent_one() {
     let target = house.points.route().current().unwrap();
     house.until("the first session to be let in", |_| target.first_use().is_some());
     house.points.hold();
+    want_a_first_byte(&house);
     early.write_all(b"GET a\r\n").unwrap();
     // And one that came while it was shut.
     let mut late = house.client();
     late.write_all(b"GET b\r\n").unwrap();
     house.until("the hold", |stats| stats.held == 1);
-    stays(&mut early);
-    stays(&mut late);
     stays(&mut early);
     house.points.release();
     expect(&mut early_upstream, b"GET a\r\n");
@@ -75,8 +76,9 @@ fn a_held_client_is_never_taken_for_a_silent_one() {
 #[test]
 fn a_held_client_that_says_nothing_has_its_whole_time_after_the_hold() {
     let backend = Backend::new();
-    let mut house = house(&backend, Options { first_byte_timeout: SHORT, ..Options::default() });
+    let mut house = House::towards(&backend);
     house.points.hold();
+    want_a_first_byte(&house);
     let mut client = house.client();
     house.until("the hold", |stats| stats.held == 1);
     stays(&mut client);
@@ -88,10 +90,11 @@ fn a_held_client_that_says_nothing_has_its_whole_time_after_the_hold() {
 #[test]
 fn time_at_a_shut_gate_makes_nobody_idle() {
     let backend = Backend::new();
-    let mut house = house(&backend, Options { client_idle_timeout: SHORT, ..Options::default() });
+    let mut house = House::towards(&backend);
     let (mut client, mut upstream) = session(&house, &backend);
     house.points.hold();
     client.write_all(b"GET a\r\n").unwrap();
+    want_no_idlers(&house);
     stays(&mut client);
     house.points.release();
     expect(&mut upstream, b"GET a\r\n");
@@ -105,7 +108,7 @@ fn time_at_a_shut_gate_makes_nobody_idle() {
 #[test]
 fn subscribers_and_transactions_are_not_idle() {
     let backend = Backend::new();
-    let house = house(&backend, Options { client_idle_timeout: SHORT, ..Options::default() });
+    let house = House::towards(&backend);
     let (mut subscriber, mut messages) = session(&house, &backend);
     subscriber.write_all(b"SUBSCRIBE c\r\n").unwrap();
     expect(&mut messages, b"SUBSCRIBE c\r\n");
@@ -117,7 +120,12 @@ fn subscribers_and_transactions_are_not_idle() {
     expect(&mut queue, b"MULTI\r\n");
     queue.write_all(b"+OK\r\n").unwrap();
     expect(&mut multi, b"+OK\r\n");
+    let (mut idle, _upstream) = session(&house, &backend);
+    want_no_idlers(&house);
+    // The time runs for everybody.
+    assert_eq!(rest(&mut idle), b"");
+    house.ended(Reason::IdleTimeout);
     stays(&mut subscriber);
     stays(&mut multi);
-    assert_eq!(house.stats().closed_in_all(), 0);
+    assert_eq!(house.stats().closed_in_all(), 1);
 }
