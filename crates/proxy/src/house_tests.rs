@@ -180,8 +180,11 @@ fn a_subscriber_stays_until_the_cut() {
 fn a_cut_ends_held_and_half_closed_sessions_too() {
     let backend = Backend::new();
     let mut house = House::towards(&backend);
-    let (half, _upstream) = session(&house, &backend);
+    let (mut half, mut upstream) = session(&house, &backend);
+    // It is owed an answer, or it would end with its direction.
+    half.write_all(b"GET k\r\n").unwrap();
     half.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(rest(&mut upstream), b"GET k\r\n");
     house.points.hold();
     let held = house.client();
     house.until("the hold", |stats| stats.held == 1);
@@ -189,7 +192,7 @@ fn a_cut_ends_held_and_half_closed_sessions_too() {
     let (summary, stats) = house.end(Order::Cut);
     assert!(begin.elapsed() < SOON);
     assert_eq!((summary.tally.cut, stats.closed_for(Reason::Cut), stats.held), (2, 2, 0));
-    drop(held);
+    drop((held, half, upstream));
 }
 
 #[test]
