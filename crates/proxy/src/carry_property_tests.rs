@@ -24,7 +24,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, p
 use crate::carry_client::{Client, Rules};
 use crate::carry_model::Agreed;
 use crate::carry_testing::{Log, Server};
-use crate::testing::{House, destination};
+use crate::testing::{House, SOON, destination};
 use crate::{Options, Reason, Subscriptions};
 
 #[derive(Debug, Clone)]
@@ -253,6 +253,8 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         subscriptions: rules.subscriptions,
         maintenance_push: rules.told,
         moving_to: to.map(Into::into),
+        // A server that does not answer here is one that has died, and never one that waits for the processor.
+        connect_timeout: SOON,
         ..Options::default()
     });
     house.commit(servers[0].addr);
