@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
@@ -17,7 +18,7 @@ use crate::handover::Rooms;
 use crate::line::Queue;
 use crate::reactor::{self, Reactor};
 use crate::tasks::Home;
-use crate::testing::seat;
+use crate::testing::{SOON, seat};
 
 /// Fails as told, then gives the clients of a real listener.
 struct Faulty {
@@ -60,6 +61,10 @@ async fn behind(faults: &[Errno], cramped: usize) -> (usize, Duration, u64) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    // A queue is taken to have somebody in it: an attempt that finds nobody would be one too many.
+    let mut queue = [PollFd::new(&listener, PollFlags::IN)];
+    let soon = Timespec::try_from(SOON).unwrap();
+    assert_eq!(poll(&mut queue, Some(&soon)), Ok(1), "the client never came");
     let tried = Arc::new(AtomicUsize::new(0));
     let then = Queue::new(listener.into()).unwrap();
     let (faults, cramped) = (faults.iter().copied().collect(), AtomicUsize::new(cramped));
