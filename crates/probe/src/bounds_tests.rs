@@ -50,6 +50,7 @@ fn garbage_is_refused_and_harms_nobody_else() {
 fn a_header_in_drops_is_given_up_in_time() {
     let settings = Settings { header_timeout: Duration::from_millis(300), ..Settings::default() };
     let handle = serve(settings, fake());
+    let begin = Instant::now();
     let mut stream = connect(&handle);
     let mut drops = stream.try_clone().unwrap();
     let dripping = std::thread::spawn(move || {
@@ -62,10 +63,9 @@ fn a_header_in_drops_is_given_up_in_time() {
         }
     });
     let mut silent = connect(&handle);
-    let begin = Instant::now();
     until_closed(&mut stream);
     until_closed(&mut silent);
-    assert!((Duration::from_millis(250)..Duration::from_secs(10)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert!((Duration::from_millis(300)..Duration::from_secs(10)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     assert_eq!(handle.stats().counted().timed_out, 2);
     dripping.join().unwrap();
 }
@@ -75,8 +75,10 @@ fn an_idle_connection_is_closed_after_its_time() {
     let settings = Settings { idle_timeout: Duration::from_millis(200), ..Settings::default() };
     let handle = serve(settings, fake());
     let mut stream = connect(&handle);
+    let begin = Instant::now();
     assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
-    assert!(until_closed(&mut stream) >= Duration::from_millis(150));
+    until_closed(&mut stream);
+    assert!(begin.elapsed() >= Duration::from_millis(200), "{:?}", begin.elapsed());
     assert_eq!(handle.stats().counted().timed_out, 1);
 }
 
@@ -218,15 +220,20 @@ fn a_stop_is_prompt_with_idle_and_live_connections() {
 
 #[test]
 fn a_stop_is_bounded_with_a_client_that_does_not_read() {
-    let settings = Settings { stop_grace: Duration::from_millis(200), ..Settings::default() };
+    // No other time than that of the stop ends it while it is waited for.
+    let settings =
+        Settings { stop_grace: Duration::from_millis(200), request_timeout: PATIENCE * 2, ..Settings::default() };
     let reporter = Arc::new(Fake { verdict: Verdict::yes(), metrics: 64 << 20 });
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     wait_for("the request", || handle.stats().counted().requests == 1);
+    let stats = handle.stats();
     let begin = Instant::now();
-    assert!(stop(handle));
-    assert!((Duration::from_millis(150)..Duration::from_secs(5)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    // Whether the thread needs another second for its end is the machine's affair.
+    stop(handle);
+    assert!((Duration::from_millis(200)..PATIENCE / 2).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    wait_for("its connection to be given up", || stats.counted().open == 0);
 }
 
 #[test]
