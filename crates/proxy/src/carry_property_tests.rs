@@ -215,6 +215,8 @@ impl Game {
             client.something_happens();
         } else {
             client.may_end = true;
+            // It may be on its way to this master, where an end in the middle of its arrival is that of one that does not answer.
+            client.alarms += u32::from(!client.is_settled());
             client.moves();
         }
         self.master().kick();
