@@ -70,6 +70,8 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
     // Not before everybody is there: who came later would be counted as left behind.
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (began, mut ticks) = (Instant::now(), tokio::time::interval(ms(100)));
+    // Never more than ten a second, whatever was missed.
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for epoch in 2..=41 {
         ticks.tick().await;
         let next = (master + 1) % 3;
@@ -78,12 +80,13 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
         stage.announce(0, "+promoted-slave", next, master);
         (0..3).for_each(|it| stage.switch(it, master, next, epoch));
         master = next;
+        // How many can be followed depends on the machine. In the middle of it every eighth has to be, however long that takes.
+        if epoch % 8 == 0 {
+            driver.leads_to(stage.addr(master)).await;
+        }
     }
     driver.leads_to(stage.addr(master)).await;
     driver.sees("the last epoch", |seen| seen.master.as_ref().is_some_and(|it| it.epoch == 41)).await;
-    let fences: Vec<Move> =
-        driver.moves().into_iter().map(|(_, it)| it).filter(|it| matches!(it, Move::To(_))).collect();
-    assert!(fences.len() > 5, "most of them were followed: {}", fences.len());
     assert!(driver.seen().failovers.len() <= 16, "what is remembered is bounded");
     // The log is bounded too, and tells the end of it all the same.
     let moves = |log: &Log| log.text().lines().filter(|line| line.contains("the points lead to")).count();
