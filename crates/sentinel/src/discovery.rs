@@ -2,6 +2,8 @@
 //!
 //! Links and canaries tell what they hear through one bounded channel; the loop hands it to the machine of the service it is
 //! about and carries out what the machine wants. It wakes for events and for the machines' own deadlines, and for nothing else.
+//!
+//! The sentinels of the configuration are dialled as soon as their addresses are known; those that others tell of a few times a second.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +37,8 @@ const SLACK: Duration = Duration::from_millis(250);
 /// What is seen is published at least this often.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
-/// Connections are brought in line with what is known this often at most: a peer that tells something else each time must not
-/// make this process dial without end.
+/// Connections are brought in line with what peers tell this often at most: one that tells something else each time must not make
+/// this process dial without end.
 const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
 /// Configuration of one service's discovery.
@@ -250,7 +252,8 @@ impl Discovery {
                 if let Some(seed) = self.seeds.get_mut(number) {
                     seed.has(found, Instant::now());
                 }
-                self.reconcile_soon();
+                // No hearsay, and told when it has changed only: a majority is not kept waiting until the first of them had its time.
+                self.reconcile_at = Some(Instant::now());
             }
         }
     }
@@ -338,7 +341,7 @@ impl Discovery {
         }
     }
 
-    /// Something changed: brings the connections in line now, or as soon as it may be done again.
+    /// Somebody told something new: brings the connections in line now, or as soon as it may be done again.
     fn reconcile_soon(&mut self) {
         let now = Instant::now();
         let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_EVERY).max(now));
@@ -378,3 +381,6 @@ impl Discovery {
         self.links.reconcile(&wishes);
     }
 }
+
+#[cfg(test)]
+mod tests;
