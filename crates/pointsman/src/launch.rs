@@ -60,8 +60,11 @@ fn bind_admin(config: &Config, given: Vec<std::net::TcpListener>) -> Result<prob
     }
 }
 
-/// Tells the process that the sockets came from that we serve by now, and waits until it leaves.
-async fn relieve(taken: Taken) -> Result<(), RunError> {
+/// Takes orders from now on, then tells the process that the sockets came from that we serve by now, and waits until it leaves and takes
+/// its own socket for orders away.
+async fn relieve(taken: Option<Taken>, control: Option<&ControlSocket>) -> Result<(), RunError> {
+    control.map(ControlSocket::publish).transpose()?;
+    let Some(taken) = taken else { return Ok(()) };
     // On a thread that may block.
     match tokio::task::spawn_blocking(|| taken.serving()).await {
         Ok(Ok(())) => info!("taken over: the old process leaves"),
@@ -201,11 +204,7 @@ impl Process {
         let probe = admin.serve(report.clone())?;
         let changed = Arc::new(Notify::new());
         let watch = tokio::spawn(reload::watch(given.source.clone(), Arc::clone(&changed)));
-        // Before the old process hears that it may leave, and takes its own away.
-        control.as_ref().map(ControlSocket::publish).transpose()?;
-        if let Some(taken) = taken {
-            relieve(taken).await?;
-        }
+        relieve(taken, control.as_ref()).await?;
         let log = given.telemetry.switch();
         let (source, running, memory_bound) = (given.source.clone(), given.settings.clone(), given.memory);
         let reloader = Reloader { source, running, in_force, sockets, memory: memory_bound, log };
