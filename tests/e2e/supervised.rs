@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use harness::{Cluster, Signal, wait_until};
 
-use crate::builder;
+use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -63,4 +63,39 @@ fn a_service_manager_is_told_how_things_stand() {
     ear.forget();
     ear.expect("EXTEND_TIMEOUT_USEC=");
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let path = cluster.folder().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_nonblocking(true).expect("a mode");
+    // As many messages as the kernel keeps for it, so that each of ours is one too many.
+    let stuffing = UnixDatagram::unbound().expect("a socket");
+    stuffing.set_nonblocking(true).expect("a mode");
+    wait_until("the manager's queue to be full", PATIENCE, || stuffing.send_to(b"X=1\n", &path).is_err());
+    let start = || {
+        builder(&cluster)
+            .env("NOTIFY_SOCKET", path.to_str().expect("a path"))
+            .env("WATCHDOG_USEC", "20000")
+            .lines("[shutdown]\naccept_min = \"1s\"\naccept_quiet = \"0s\"")
+            .start()
+    };
+    // Started, reloaded, drained and ended, with a message every ten milliseconds that finds no room.
+    let first = start();
+    first.process().signal(Signal::HUP);
+    wait_until("the reload", PATIENCE, || {
+        metric(&first, "pointsman_config_reloads_total{result=\"unchanged\"}") >= Some(1.0)
+    });
+    first.sigterm();
+    assert_eq!(first.wait_exit(PATIENCE).code(), Some(0));
+    // The next one is heard once the manager reads again: a start that is not heard of would count as failed.
+    let next = start();
+    assert_eq!(next.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+    let mut ear = Ear { socket, heard: String::new() };
+    ear.expect("X=1");
+    assert!(!ear.heard.contains("STOPPING=1"), "the queue was not full: {}", ear.heard);
+    ear.expect("READY=1");
+    ear.expect("WATCHDOG=1");
 }

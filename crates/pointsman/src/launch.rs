@@ -211,7 +211,7 @@ impl Process {
         let meeting = meeting.map(|path| doors.meet(config, &path)).transpose()?;
         // Behind the last thread that is made here.
         hurry();
-        let supervisor = Supervisor::find();
+        let mut supervisor = Supervisor::find();
         supervisor.ready();
         Ok(Some(Self {
             signals,
