@@ -3,6 +3,10 @@
 //! Bytes are a subtraction. Time is read from the master's own past: what the master had written by a certain moment, and the
 //! replica has not, is as old as that moment. `master_last_io_seconds_ago` would not do: it is young on a link over which an
 //! idle master is merely pinged, and says nothing of how much waits.
+//!
+//! Between a question and its answer an offset grows, by megabytes where a busy master answers late, and nobody knows at which moment
+//! of these it was read. So each is stamped where it is true in any case, in favour of the replica: what the master names, it had
+//! written by the time of its answer; what a replica names, it had applied at its answer, and is held against its question.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,11 +30,16 @@ pub struct Lag {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Past {
     samples: VecDeque<(Instant, u64)>,
+    /// When the question went out whose answer was noted last.
+    asked_at: Option<Instant>,
 }
 
 impl Past {
-    /// The master was at `offset` when it was asked at `at`.
-    pub(super) fn note(&mut self, at: Instant, offset: u64) {
+    /// The master, asked at `asked_at`, has answered that it is at `offset`; heard at `at`. May be told as often as anybody likes.
+    pub(super) fn note(&mut self, asked_at: Instant, at: Instant, offset: u64) {
+        if self.asked_at.replace(asked_at) == Some(asked_at) {
+            return;
+        }
         match self.samples.back() {
             // Another stream than before, or an answer that was overtaken.
             Some((_, last)) if offset < *last => self.samples.clear(),
@@ -45,7 +54,7 @@ impl Past {
 
     /// Nothing of this is about the present master.
     pub(super) fn forget(&mut self) {
-        self.samples.clear();
+        *self = Self::default();
     }
 
     /// How far a replica is behind that was at `offset` when it was asked at `at`. What the master wrote after that counts
@@ -70,7 +79,8 @@ mod tests {
     fn what_is_missing_is_as_old_as_its_first_byte() {
         let (mut past, start) = (Past::default(), Instant::now());
         for second in 0..10_u64 {
-            past.note(start + ms(second * 1000), 100 * second);
+            let at = start + ms(second * 1000);
+            past.note(at, at, 100 * second);
         }
         let at = start + ms(9500);
         assert_eq!(past.lag(at, 900), Lag::default());
@@ -81,15 +91,33 @@ mod tests {
     }
 
     #[test]
+    fn what_a_busy_master_wrote_before_its_late_answer_counts_against_nobody_who_was_asked_meanwhile() {
+        let (mut past, start) = (Past::default(), Instant::now());
+        past.note(start, start, 0);
+        // Asked at one second, it answers 400 ms later with all that it had written until then.
+        past.note(start + ms(1000), start + ms(1400), 1400);
+        assert_eq!(
+            past.lag(start + ms(1200), 1200),
+            Lag::default(),
+            "as far as the master was when the replica was asked"
+        );
+        assert_eq!(past.lag(start + ms(1500), 1300), Lag { bytes: 100, time: ms(100) });
+        // The same answer, told again, is no younger.
+        past.note(start + ms(1000), start + ms(2000), 1400);
+        assert_eq!(past.lag(start + ms(2100), 1300), Lag { bytes: 100, time: ms(700) });
+    }
+
+    #[test]
     fn an_idle_master_leaves_nobody_behind_and_the_past_is_bounded() {
         let (mut past, start) = (Past::default(), Instant::now());
         for sample in 0..10_000_u64 {
-            past.note(start + ms(sample * 20), 7);
+            let at = start + ms(sample * 20);
+            past.note(at, at, 7);
         }
         assert!(past.samples.len() <= MOST);
         assert_eq!(past.lag(start + ms(200_000), 7), Lag::default());
         assert!(past.lag(start + ms(200_000), 6).time >= ms(60_000), "as old as is remembered");
-        past.note(start + ms(300_000), 3);
+        past.note(start + ms(300_000), start + ms(300_000), 3);
         assert_eq!(past.lag(start + ms(300_000), 3), Lag::default(), "another stream");
     }
 }

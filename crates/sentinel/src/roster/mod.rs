@@ -172,11 +172,11 @@ impl Roster {
     }
 
     /// The last answer of a node, whichever it is, as often as anybody likes.
-    fn hear(&mut self, node: &NodeAddr, probe: &Probe) {
+    fn hear(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
         if let (Ok(Report { role: Role::Master, offset: Some(offset), .. }), true) =
             (&probe.outcome, self.leader.as_ref() == Some(node))
         {
-            self.past.note(probe.asked_at, *offset);
+            self.past.note(probe.asked_at, now, *offset);
         }
         let past = &self.past;
         let Some(entry) = self.entries.get_mut(node) else { return };
@@ -209,7 +209,7 @@ impl Roster {
         let Some(leader) = facts.leader else { return ruling };
         self.follow(now, &leader, facts.calm);
         self.list(now, &leader, facts.listed.as_ref(), &mut ruling.barred);
-        answers.for_each(|(node, probe)| self.hear(node, probe));
+        answers.for_each(|(node, probe)| self.hear(now, node, probe));
         self.open_eyes(now);
         ruling.barred.insert(leader.dialled);
         let shaken = self.shaken_until.is_some_and(|until| now < until);
