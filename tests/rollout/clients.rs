@@ -52,6 +52,8 @@ pub(crate) struct Tally {
     pub(crate) unreachable: u64,
     /// Requests that got no reply, because the connection ended.
     pub(crate) unanswered: u64,
+    /// Connections that ended under such requests.
+    pub(crate) cut: u64,
     /// Connections that were reset, and other failures, wrong replies included.
     pub(crate) failed: u64,
     /// The longest time for one call, in milliseconds.
@@ -71,6 +73,7 @@ impl Tally {
         self.refused += other.refused;
         self.unreachable += other.unreachable;
         self.unanswered += other.unanswered;
+        self.cut += other.cut;
         self.failed += other.failed;
         self.slowest_ms = self.slowest_ms.max(other.slowest_ms);
     }
@@ -113,7 +116,10 @@ impl Tally {
         match outcome.map_err(|error| error.kind()) {
             Ok(()) => return true,
             Err(ErrorKind::InvalidData | ErrorKind::TimedOut) => self.failed += 1,
-            Err(_) => self.unanswered += missing,
+            Err(_) => {
+                self.unanswered += missing;
+                self.cut += 1;
+            }
         }
         false
     }

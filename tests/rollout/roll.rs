@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Family, pause, wait_until};
+use harness::{Absences, Cluster, Family, pause, wait_until};
 
 use crate::clients::{Clients, Crowd, Tally};
 use crate::network::{self, NODE};
@@ -19,6 +19,8 @@ const REPLICAS: usize = 3;
 const SYNC: Duration = Duration::from_millis(20);
 /// Load before the first and after the last pod has gone.
 const MARGIN: Duration = Duration::from_secs(1);
+/// What of a client's pause may have gone by when its proxy decides to leave it, and what a watcher of the machine may oversee.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// One replacement.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +42,8 @@ pub(crate) struct Record {
     pub(crate) stops: Vec<Stop>,
     /// The whole replacement.
     pub(crate) took: Duration,
+    /// How often this machine had no time for as long as a client thinks, more or less.
+    pub(crate) absences: usize,
 }
 
 /// The pods, and the thread that keeps the node's rules in step with them.
@@ -94,6 +98,7 @@ pub(crate) fn roll(plan: Plan<'_>, first: u8) -> Record {
     };
     let old: Vec<_> = (0..REPLICAS).map(|_| start()).collect();
     pause(SYNC * 4);
+    let machine = Absences::watch();
     let clients = Clients::start(plan.crowd);
     pause(MARGIN);
     let begin = Instant::now();
@@ -107,7 +112,8 @@ pub(crate) fn roll(plan: Plan<'_>, first: u8) -> Record {
     let took = begin.elapsed();
     pause(MARGIN);
     let tallies = clients.stop();
+    let absences = machine.longer_than(plan.crowd.think - LOOK, begin, Instant::now());
     endpoints.end();
     new.iter().for_each(|pod| pod.end_probing());
-    Record { kind: plan.kind, lag: plan.lag, tallies, stops, took }
+    Record { kind: plan.kind, lag: plan.lag, tallies, stops, took, absences }
 }
