@@ -17,6 +17,7 @@ mod axe;
 mod browser;
 mod tab;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,6 +68,17 @@ fn the_page_tells_a_failover_on_every_screen_without_being_loaded_again() {
     assert!(requests.len() > 10 && requests.iter().all(|it| it.starts_with(&origin)), "{requests:?}");
     assert_eq!(scene.tab.eval("window.loadedOnce"), true, "the page was loaded again");
     eprintln!("the page, as it was: {}", scene.pictures.display());
+}
+
+/// The names in each section, in the order of the page. Outside of the sections the order is left out: the services there stand by how
+/// they are, and on a busy machine one of them is in doubt for a second now and then.
+fn by_section(places: &[Value]) -> BTreeMap<&str, Vec<&str>> {
+    let mut sections = BTreeMap::<_, Vec<_>>::new();
+    for place in places {
+        sections.entry(place[0].as_str().expect("a section")).or_default().push(place[1].as_str().expect("a name"));
+    }
+    sections.entry("").or_default().sort_unstable();
+    sections
 }
 
 impl Scene<'_> {
@@ -125,7 +137,7 @@ impl Scene<'_> {
         for sentinel in self.cluster.sentinel_addrs() {
             tab.wait_text("section", &sentinel.to_string());
         }
-        assert_eq!(tab.text("#age"), "live");
+        tab.wait_text("#age", "live");
         self.look("calm", &SCREENS);
     }
 
@@ -133,13 +145,15 @@ impl Scene<'_> {
     fn keyboard(&self) {
         let tab = &self.tab;
         tab.show_on(SCREENS[0]);
+        tab.wait_text("#verdict", "All 2 services lead to their masters");
         tab.eval("document.activeElement.blur(); window.getSelection().removeAllRanges(); true");
-        let name = "(e => e.getAttribute('aria-label') || e.textContent)";
+        // Each with the section that it is in.
+        let name = "(e => [e.closest('section')?.querySelector('h2').id ?? '', e.getAttribute('aria-label') || e.textContent])";
         let all = tab.eval(&format!("[...document.querySelectorAll('a[href], button, summary, .scroll')].map({name})"));
-        let all: Vec<&str> = all.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+        let all = all.as_array().expect("a list");
         assert!(all.len() > 10, "{all:?}");
         let mut seen = Vec::new();
-        for _ in &all {
+        for _ in all {
             tab.press("Tab", 9);
             let at = tab.eval(&format!(
                 "(e => {{ const s = getComputedStyle(e), r = e.getBoundingClientRect();
@@ -147,9 +161,9 @@ impl Scene<'_> {
                  (document.activeElement)"
             ));
             assert!(at[1] == true && at[2] == true, "no frame is seen around {at}");
-            seen.push(at[0].as_str().expect("a name").to_owned());
+            seen.push(at[0].clone());
         }
-        assert_eq!(seen, all);
+        assert_eq!(by_section(&seen), by_section(all));
         tab.eval("document.getElementById('freeze').focus()");
         tab.press(" ", 32);
         self.wait_frozen("Space to freeze the page");
@@ -166,7 +180,9 @@ impl Scene<'_> {
         old.kill();
         self.wait_frozen("the page to show that the master is gone");
         let told = self.tab.text("#verdict");
-        assert!(told.contains(LONG) && told.starts_with('!'), "{told}");
+        // Seen a second later than usual, nobody answers as the master any more.
+        let sign = if told.contains("no node can be verified as the master") { '✕' } else { '!' };
+        assert!(told.contains(LONG) && told.starts_with(sign), "{told}");
         self.look("during", &SCREENS);
         let to = wait_until("the points to move", PATIENCE, || {
             let target = &self.status()["services"][0]["target"]["name"];
