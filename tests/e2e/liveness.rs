@@ -23,8 +23,8 @@ fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
         .lines("[process]\nworkers = 2")
         .start();
     assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
-    std::fs::write(&switch, "1").expect("a file");
     let begin = Instant::now();
+    std::fs::write(&switch, "1").expect("a file");
     let body = wait_until("liveness to be red", PATIENCE, || match pointsman.get("/alive") {
         Ok((503, body)) => Ok(body),
         other => Err(format!("{other:?}")),
@@ -42,8 +42,8 @@ fn nothing_behind_it(time: Duration) {
     let cluster = Cluster::builder().replicas(1).sentinels(3).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"2s\"").start();
     let servers = || cluster.nodes().iter().chain(cluster.sentinels());
-    servers().for_each(harness::Node::kill);
     let begin = Instant::now();
+    servers().for_each(harness::Node::kill);
     let mut unready = None;
     while begin.elapsed() < time {
         let (status, body) = pointsman.get("/alive").expect("an answer");

@@ -88,9 +88,12 @@ fn a_faulty_configuration_is_refused_with_file_line_and_key_and_changes_nothing(
     wait_until("the refusal", PATIENCE, || reloads(&pointsman, "refused") >= 1.0);
     let line = text.lines().count() + 2;
     let place = format!("{}:{line}:", path.display());
-    let log = pointsman.process().log();
-    let told = log.lines().any(|it| it.contains(&place) && it.contains("shutdown.drain_timeout"));
-    assert!(told, "{place} is not in\n{log}");
+    // It is counted by the thread that reads the file, and the log is written by another.
+    wait_until(&format!("a line of the log with {place} and the key"), PATIENCE, || {
+        let log = pointsman.process().log();
+        let told = log.lines().any(|it| it.contains(&place) && it.contains("shutdown.drain_timeout"));
+        if told { Ok(()) } else { Err(log) }
+    });
     assert_eq!((hash(&pointsman), metric(&pointsman, "pointsman_config_last_reload_successful")), (before, Some(0.0)));
     assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     replace(&path, &text);

@@ -108,6 +108,18 @@ fn restarts_through_activation(count: usize) {
     assert!(process.log().contains("sockets of the service manager are used"), "{}", process.log());
 }
 
+/// Waits until a process can be taken over from at this path: it answers probes a little earlier, and who finds nobody there binds
+/// the addresses anew.
+fn wait_for_place(path: &Path) {
+    let ending = format!(" {}", path.display());
+    wait_until("a process that lets another one take over", PATIENCE, || {
+        let table = std::fs::read_to_string("/proc/net/unix").expect("the sockets of this machine");
+        // Number, references, protocol, flags, type, state, inode, path. The flag is that of a socket that is listened on; one that
+        // is only bound has its file, too.
+        table.lines().any(|line| line.ends_with(&ending) && line.split_whitespace().nth(3) == Some("00010000"))
+    });
+}
+
 fn restarts_through_takeover(count: usize) {
     let cluster = small();
     let folder = cluster.folder().to_owned();
@@ -115,10 +127,12 @@ fn restarts_through_takeover(count: usize) {
     let first = builder(&cluster).lines(&lines).start();
     let config = first.process().log_path().with_file_name("pointsman.toml");
     let (addr, admin) = (first.addr(), first.admin());
+    let place = folder.join("takeover.sock");
     let callers = Callers::start(addr);
     let mut running: Option<Process> = None;
     for number in 1..=count {
         callers.wait_for(20);
+        wait_for_place(&place);
         let args = ["run".into(), "--takeover".into(), "--config".into(), config.clone().into_os_string()];
         let name = format!("takeover-{number}");
         let launch = Launch {
@@ -144,7 +158,7 @@ fn restarts_through_takeover(count: usize) {
     assert!(last.log().contains("taken over"), "{}", last.log());
     last.signal(Signal::TERM);
     assert_eq!(last.wait_exit(PATIENCE).code(), Some(0));
-    assert!(!folder.join("takeover.sock").exists());
+    assert!(!place.exists());
 }
 
 #[test]
@@ -180,6 +194,7 @@ fn a_takeover_that_fails_leaves_the_old_process_as_it_was() {
     let text = std::fs::read_to_string(&file).expect("the file").replace("mymaster", "nobody");
     let wrong = folder.join("wrong.toml");
     std::fs::write(&wrong, text).expect("a file");
+    wait_for_place(&folder.join("takeover.sock"));
     let args = ["run".into(), "--takeover".into(), "--config".into(), wrong.into_os_string()];
     let name = "takeover-wrong".to_owned();
     let program = PathBuf::from(crate::PROGRAM);

@@ -6,7 +6,8 @@ use harness::{Client, Cluster, Ending, Pointsman, encode, wait_until};
 
 use crate::builder;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// After this nobody waits any more; longer than every bound that a test holds the shutdown to.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn started(cluster: &Cluster, shutdown: &str) -> Pointsman {
     builder(cluster).lines(&format!("[shutdown]\n{shutdown}")).start()
@@ -19,21 +20,22 @@ fn small() -> Cluster {
 #[test]
 fn with_nobody_there_it_ends_when_it_is_quiet() {
     let cluster = small();
-    let pointsman = started(&cluster, "accept_min = \"0s\"\naccept_quiet = \"100ms\"\naccept_max = \"10s\"");
+    let pointsman = started(&cluster, "accept_min = \"0s\"\naccept_quiet = \"100ms\"\naccept_max = \"60s\"");
     let told = Instant::now();
     pointsman.sigterm();
     let exit = pointsman.wait_exit(PATIENCE);
     assert_eq!(exit.code(), Some(0));
-    assert!(told.elapsed() < Duration::from_secs(3), "it took {:?}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(30), "it took {:?}: not the quiet ended it", told.elapsed());
 }
 
 #[test]
 fn it_is_unready_at_once_and_accepts_until_it_is_quiet() {
     let cluster = small();
-    let pointsman = started(&cluster, "accept_min = \"2s\"\naccept_quiet = \"1s\"\naccept_max = \"10s\"");
+    let pointsman = started(&cluster, "accept_min = \"6s\"\naccept_quiet = \"1s\"\naccept_max = \"10s\"");
     pointsman.sigterm();
     wait_until("it to be unready", PATIENCE, || pointsman.get("/ready").is_ok_and(|(status, _)| status == 503));
     let mut late = pointsman.client();
+    late.set_timeout(PATIENCE).expect("a timeout");
     assert_eq!(late.cmd(&["PING"]).expect("a late client is served").text(), Some("PONG"));
     assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
     let (bytes, ending) = late.read_to_end().expect("its end");
@@ -77,7 +79,8 @@ fn who_does_not_leave_is_cut_at_the_bound_and_the_exit_is_still_clean() {
     pointsman.sigterm();
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     let took = told.elapsed();
-    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(4), "it took {took:?}");
+    // By default it is twenty seconds.
+    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(15), "it took {took:?}");
     assert!(stuck.read_to_end().is_ok());
     assert!(pointsman.process().log().contains("\"cut\":1"), "{}", pointsman.process().log());
 }
@@ -95,7 +98,7 @@ fn a_second_signal_is_immediate() {
     let told = Instant::now();
     pointsman.sigterm();
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
-    assert!(told.elapsed() < Duration::from_secs(3), "it took {:?}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(20), "it took {:?}, of the thirty seconds to go", told.elapsed());
 }
 
 #[test]

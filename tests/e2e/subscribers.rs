@@ -7,7 +7,7 @@ use harness::{Client, Cluster, Pointsman, wait_until};
 use crate::{builder, metric};
 
 const USER: &str = "app on >pw ~* &* +@all";
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Frames as a subscriber reads them: the words, without what tells RESP2 from RESP3.
 fn words(client: &mut Client, resp3: bool, count: usize) -> Vec<String> {
@@ -71,7 +71,9 @@ fn everybody_hears(cluster: &Cluster, clients: &mut [(Client, bool)], text: &str
 /// Subscribers of both versions hear what is published after `what`, and only that, and stay who they were.
 fn subscribers_go_on_after(what: impl FnOnce(&Cluster)) {
     let cluster = Cluster::builder().user(USER).start();
-    let pointsman = builder(&cluster).service_line("subscriptions = \"replay\"").start();
+    // A lost election is held again after twelve seconds; so long they have to be held after a death.
+    let pointsman =
+        builder(&cluster).service_line("subscriptions = \"replay\"").service_line("hold_timeout = \"30s\"").start();
     let mut clients: Vec<(Client, bool)> =
         (0..20).map(|number| number % 2 == 1).map(|resp3| (subscriber(&pointsman, resp3), resp3)).collect();
     everybody_hears(&cluster, &mut clients, "before");

@@ -109,7 +109,11 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
         wait_until("the gate to open", PATIENCE, || shut() == Some(0.0));
         over.store(true, Ordering::Relaxed);
     });
-    assert!(pointsman.process().log().contains("went away"), "{}", pointsman.process().log());
+    // The log is written by a thread of its own.
+    wait_until("the log to tell of it", PATIENCE, || {
+        let log = pointsman.process().log();
+        if log.contains("went away") { Ok(()) } else { Err(log) }
+    });
     assert!((generation(&pointsman) - 1.0).abs() < 0.1);
     let mut client = pointsman.client();
     assert!(client.cmd(&["SET", "after", "1"]).expect("traffic goes on").is_ok());

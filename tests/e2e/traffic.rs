@@ -8,6 +8,9 @@ use harness::{Client, Cluster, Ending, Value, encode, wait_until};
 
 use crate::{metric, pointsman};
 
+/// After this nobody waits any more.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A cluster without replicas and with one sentinel is enough where nothing fails over.
 fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
@@ -37,7 +40,7 @@ fn commands_pipelines_and_transactions_answer_as_they_do_directly() {
     let answer = client.cmd(&["EXEC"]).expect("EXEC");
     assert_eq!(answer.items().len(), 2);
     assert_eq!(text(&answer.items()[1]), "in a transaction");
-    wait_until("the commands to be counted", Duration::from_secs(5), || {
+    wait_until("the commands to be counted", PATIENCE, || {
         metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}") >= Some(1007.0)
     });
 }
@@ -93,7 +96,7 @@ fn published_messages_and_blocked_pops_come_through() {
     assert_eq!(message.items().iter().map(text).collect::<Vec<_>>(), ["message", "news", "hello"]);
 
     popper.send(&encode(&["BLPOP", "queue", "0"])).expect("send");
-    wait_until("the pop to block on the server", Duration::from_secs(5), || {
+    wait_until("the pop to block on the server", PATIENCE, || {
         cluster.nodes()[0].info("clients", "blocked_clients").map(|it| it == "1").unwrap_or(false)
     });
     assert_eq!(other.cmd(&["LPUSH", "queue", "item"]).expect("LPUSH").int(), Some(1));
@@ -133,8 +136,7 @@ fn a_client_that_resets_leaves_nothing_behind() {
         let found = cluster.nodes()[0].info("clients", "connected_clients").ok()?;
         found.parse::<u32>().ok()
     };
-    wait_until("the server to answer", Duration::from_secs(5), || connected().is_some());
-    let before = connected().expect("a number");
+    let before = wait_until("the server to answer", PATIENCE, connected);
     let mut clients: Vec<Client> = (0..20).map(|_| pointsman.client()).collect();
     for client in &mut clients {
         assert_eq!(text(&client.cmd(&["PING"]).expect("PING")), "PONG");
@@ -142,10 +144,8 @@ fn a_client_that_resets_leaves_nothing_behind() {
     for client in clients {
         client.reset().expect("RST");
     }
-    wait_until("the server's connections to be gone too", Duration::from_secs(10), || {
-        connected().is_some_and(|now| now <= before)
-    });
-    wait_until("the sessions to be counted as closed", Duration::from_secs(5), || {
+    wait_until("the server's connections to be gone too", PATIENCE, || connected().is_some_and(|now| now <= before));
+    wait_until("the sessions to be counted as closed", PATIENCE, || {
         metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}") == Some(0.0)
     });
 }
@@ -163,7 +163,7 @@ fn one_client_too_many_is_told_what_redis_would_tell_it() {
     assert_eq!(String::from_utf8_lossy(&bytes), "-ERR max number of clients reached\r\n");
     assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
     drop(first);
-    wait_until("the place to be free again", Duration::from_secs(5), || {
+    wait_until("the place to be free again", PATIENCE, || {
         let mut next = pointsman.client();
         next.cmd(&["PING"]).is_ok_and(|answer| answer.text() == Some("PONG"))
     });
