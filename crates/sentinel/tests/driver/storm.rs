@@ -1,45 +1,25 @@
 //! Ten failovers a second: row 18. The latest wins, and nothing is left over, neither a task nor a descriptor.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::time::Instant;
 
-use crate::fake::Manner;
+use crate::fake::{Fake, Manner};
 use crate::refusals::Log;
 use crate::stage::{Driver, Move, NAME, NEVER, PATIENCE, Stage, ms, stays, until, watch};
 
-/// Connections to one of these addresses, as the kernel lists them. Other tests and programs run at the same time, some with the same
-/// port on another address: only what belongs to this stage is counted.
-fn connections(to: &BTreeSet<String>) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("procfs");
-    // 01: established. The side that dialled is ours.
-    let ours = |line: &&str| {
-        let mut fields = line.split_whitespace().skip(2);
-        fields.next().is_some_and(|it| to.contains(it)) && fields.next() == Some("01")
+/// Waits until so many connections to this stage are open.
+async fn settles(stage: &Stage, wanted: usize) {
+    let open = || -> (Vec<usize>, Vec<usize>) {
+        (stage.sentinels.iter().map(Fake::open).collect(), stage.nodes.iter().map(Fake::open).collect())
     };
-    table.lines().skip(1).filter(ours).map(ToOwned::to_owned).collect()
-}
-
-async fn settles(to: &BTreeSet<String>, wanted: usize) {
     let started = Instant::now();
     loop {
-        let found = connections(to);
-        if found.len() == wanted {
+        let (sentinels, nodes) = open();
+        if sentinels.iter().chain(&nodes).sum::<usize>() == wanted {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "{} connections, not {wanted}: {found:#?}", found.len());
+        assert!(started.elapsed() < PATIENCE, "of sentinels {sentinels:?}, of nodes {nodes:?}, not {wanted}");
         tokio::time::sleep(ms(2)).await;
     }
-}
-
-/// Everybody's address in the kernel's way of writing.
-fn addresses(stage: &Stage) -> BTreeSet<String> {
-    let all = stage.nodes.iter().map(|it| it.addr).chain(stage.sentinels.iter().map(|it| it.addr));
-    all.map(|it| match it.ip() {
-        IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), it.port()),
-        IpAddr::V6(_) => panic!("the table is of IPv4"),
-    })
-    .collect()
 }
 
 /// Master and replicas as they are after a failover.
@@ -58,7 +38,7 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
     let stage = Stage::new(3, 3).await;
     let driver = stage.drive();
     driver.leads_to(stage.addr(0)).await;
-    let (addresses, mut master) = (addresses(&stage), 0);
+    let mut master = 0;
     driver
         .sees("all known", |seen| {
             seen.nodes.len() == 3
@@ -66,7 +46,7 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
                 && seen.sentinels.iter().filter(|it| it.up && it.events).count() == 3
         })
         .await;
-    settles(&addresses, 6).await;
+    settles(&stage, 6).await;
     // Not before everybody is there: who came later would be counted as left behind.
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (began, mut ticks) = (Instant::now(), tokio::time::interval(ms(100)));
@@ -98,12 +78,12 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
     let (told, seconds) = (moves(&log), usize::try_from(began.elapsed().as_secs()).expect("small"));
     assert!(told <= 20 + seconds + 1, "{told} lines in {seconds} s");
     driver.sees("calm", |seen| seen.state == "stable").await;
-    settles(&addresses, 6).await;
+    settles(&stage, 6).await;
     let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     until(&format!("{tasks} tasks again, not {}", alive()), || alive() <= tasks).await;
     stays(ms(300), "no after-shock", || driver.target() == Some(stage.addr(master))).await;
     drop(driver);
-    settles(&addresses, 0).await;
+    settles(&stage, 0).await;
 }
 
 #[tokio::test]
@@ -115,7 +95,7 @@ async fn dropping_the_driver_ends_everything_it_started() {
         driver.leads_to(stage.addr(0)).await;
         driver.sees("all", |seen| seen.sentinels.iter().filter(|it| it.up).count() == 3 && seen.nodes.len() == 3).await;
     }
-    settles(&addresses(&stage), 0).await;
+    settles(&stage, 0).await;
     until("no task", || tokio::runtime::Handle::current().metrics().num_alive_tasks() <= tasks).await;
 }
 
