@@ -3,13 +3,23 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Events, Load, Signal, wait_until};
+use harness::{Absences, Cluster, Events, Gap, Load, Pointsman, Signal, Verdict, wait_until};
 
+use crate::isolation::sets;
+use crate::warning::Warning;
 use crate::{builder, metric, pointsman};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than anybody is held here.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// An election that was lost is held again after twelve seconds.
+const LONG_HOLD: &str = "hold_timeout = \"30s\"";
+/// From the first `+switch-master` to the last client's answer: until a majority has heard of it, every sentinel every two seconds.
+const AFTER_THE_SWITCH: Duration = Duration::from_secs(3);
+const WRITERS: usize = 16;
+/// Writes a second.
+const RATE: u32 = 2000;
 
-fn generation(pointsman: &harness::Pointsman) -> f64 {
+fn generation(pointsman: &Pointsman) -> f64 {
     metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}").unwrap_or(0.0)
 }
 
@@ -18,42 +28,69 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let old = cluster.master();
-    let mut load = Load::to(pointsman.addr()).writers(16).rate(2000).start();
+    let (events, absences) = (Events::of_all(cluster.sentinels()), Absences::watch());
+    let mut load = Load::to(pointsman.addr()).writers(WRITERS).rate(RATE).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 500);
 
     let failover = cluster.failover();
     assert_ne!(failover.from, failover.to);
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
     // From the commit on, the old master must not see another write of ours. It stays `role:master` for seconds.
-    let calls = |node: &harness::Node| {
-        let stats = node.info("commandstats", "cmdstat_set").unwrap_or_default();
-        stats.split(',').find_map(|it| it.strip_prefix("calls=")).and_then(|it| it.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let at_commit = calls(old);
+    let at_commit = sets(old);
     let seen = load.counts().acknowledged;
     wait_until("writes to go on", PATIENCE, || load.counts().acknowledged > seen + 1000);
-    if old.role().is_ok_and(|role| role == "master") {
-        assert_eq!(calls(old), at_commit, "the superseded master was written to");
+    // As a replica it is given every write of the new master; who is a master now has not been one yet.
+    let now = sets(old);
+    if old.role().expect("ROLE") == "master" {
+        assert_eq!(now, at_commit, "the superseded master was written to");
     }
-    // The phases, the same in the metrics, the status and the log: from the deciding notice to the first session over there.
-    for histogram in ["switch", "verification", "hold", "first_session"] {
-        let count = format!("pointsman_failover_{histogram}_seconds_count{{service=\"mymaster\"}}");
-        wait_until(&count, PATIENCE, || metric(&pointsman, &count) >= Some(1.0));
-    }
-    let (_, status) = pointsman.get("/status").expect("status");
-    let last = &status[status.rfind("\"switched_ms\"").expect("a failover")..];
-    let number = |key: &str| {
-        let text = last.split_once(&format!("\"{key}\": ")).and_then(|(_, rest)| rest.split([',', '\n']).next());
-        text.and_then(|text| text.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {key} in {last}"))
-    };
-    let (switched, verified, reached) = (number("switched_ms"), number("verified_ms"), number("first_session_ms"));
-    assert!(verified <= switched && reached < 1000.0, "{last}");
-    let log = pointsman.process().log();
-    assert!(log.contains("the first session has reached the new master") && log.contains("switched_us"), "{log}");
+    the_phases_are_told(&pointsman);
     load.stop();
     let verdict = load.verify(failover.to).expect("a look at the new master");
     assert!(verdict.acknowledged > 1500, "{verdict:?}");
-    assert_eq!(verdict.missing, 0, "acknowledged writes were lost: {verdict:?}; {:?}", load.counts());
+    let warning = Warning::of(&events, &absences);
+    if warning.was_enough("that no acknowledged write is lost") {
+        assert_eq!(verdict.missing, 0, "acknowledged writes were lost: {verdict:?}; {:?}; {warning:?}", load.counts());
+    } else {
+        only_the_last_writes_are_missing(&load, &verdict, &warning);
+    }
+}
+
+/// The gate was shut at once when the machine was back, and not more is missing than was acknowledged until then.
+fn only_the_last_writes_are_missing(load: &Load, verdict: &Verdict, warning: &Warning) {
+    let pause = load.gaps().into_iter().filter(|gap| gap.to > warning.from).max_by_key(Gap::length).expect("a pause");
+    assert!(pause.from <= warning.until, "writes went on for {:?}", pause.from - warning.until);
+    let time = pause.from.saturating_duration_since(warning.from);
+    let most = u128::from(RATE) * time.as_millis() / 1000 + WRITERS as u128;
+    assert!(u128::from(verdict.missing) <= most, "more than {most} in {time:?}: {verdict:?}; {warning:?}");
+}
+
+/// The phases, the same in the metrics, the status and the log: from the deciding notice to the first session over there.
+#[allow(clippy::print_stderr, reason = "what could not be tested is told")]
+fn the_phases_are_told(pointsman: &Pointsman) {
+    let count = |phase: &str| {
+        metric(pointsman, &format!("pointsman_failover_{phase}_seconds_count{{service=\"mymaster\"}}")).unwrap_or(0.0)
+    };
+    // That of the master at the start is among them.
+    wait_until("the first session to be counted", PATIENCE, || count("first_session") >= 2.0);
+    let (_, status) = pointsman.get("/status").expect("status");
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let last = status["services"][0]["failovers"].as_array().and_then(|all| all.last()).expect("a failover");
+    let number = |key: &str| last[key].as_f64().unwrap_or_else(|| panic!("no {key} in {last}"));
+    assert!(count("verification") >= 1.0 && count("hold") >= 1.0 && number("held_ms") > 0.0, "{last}");
+    assert!(number("first_session_ms") < 1000.0, "{last}");
+    // Where only one sentinel was heard in time there was no notice that made a majority, from which a switch is counted.
+    let by_majority = last["basis"] == "Majority";
+    if by_majority {
+        assert!(count("switch") >= 1.0 && number("verified_ms") <= number("switched_ms"), "{last}");
+    } else {
+        eprintln!("NOT TESTED: the time of the switch; the commit rests on {}", last["basis"]);
+    }
+    wait_until("the log to tell the same", PATIENCE, || {
+        let log = pointsman.process().log();
+        let told = log.matches("the first session has reached the new master").count() >= 2;
+        if told && (log.contains("switched_us") || !by_majority) { Ok(()) } else { Err(log) }
+    });
 }
 
 #[test]
@@ -93,25 +130,30 @@ fn discovery_goes_first_and_nothing_else_does() {
 #[test]
 fn after_a_masters_death_writes_go_on_within_50_ms_of_the_first_switch() {
     let cluster = Cluster::builder().start();
-    let pointsman = pointsman(&cluster);
-    let events = Events::of_all(cluster.sentinels());
-    let mut load = Load::to(pointsman.addr()).writers(8).rate(1000).start();
+    let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
+    let (events, absences) = (Events::of_all(cluster.sentinels()), Absences::watch());
+    let mut load = Load::to(pointsman.addr()).writers(8).rate(1000).timeout(PATIENCE).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 200);
     cluster.master().kill();
     let switch = events.wait_for("+switch-master", PATIENCE);
     wait_until("writes to go on", PATIENCE, || load.since_last() < Duration::from_millis(200));
     load.stop();
-    let gap = load.gaps().into_iter().max_by_key(harness::Gap::length).expect("a gap, for the master died");
-    let late = gap.to.saturating_duration_since(switch.at);
+    let gap = load.gaps().into_iter().max_by_key(Gap::length).expect("a gap, for the master died");
+    let away = absences.between(switch.at, gap.to);
+    let late = gap.to.saturating_duration_since(switch.at).saturating_sub(away);
     assert!(gap.from < switch.at, "the gap is not the failover's");
-    assert!(late <= Duration::from_millis(50), "the first write came {late:?} after the first +switch-master");
+    assert!(
+        late <= Duration::from_millis(50),
+        "the first write came {late:?} after the first +switch-master, the {away:?} not counted in which the machine was away"
+    );
     assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
 }
 
 #[test]
 fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
     let cluster = Cluster::builder().start();
-    let pointsman = pointsman(&cluster);
+    let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
+    let events = Events::of_all(cluster.sentinels());
     cluster.master().kill();
     wait_until("traffic to be stopped", PATIENCE, || {
         metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
@@ -121,7 +163,10 @@ fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).expect("a patient client");
     assert!(client.cmd(&["SET", "held", "yes"]).expect("the write that waited").is_ok());
-    assert!(asked.elapsed() < Duration::from_secs(10));
+    let took = asked.elapsed();
+    // It waits for Sentinel and not much longer.
+    let switch = events.wait_for("+switch-master", PATIENCE);
+    assert!(took < switch.at.saturating_duration_since(asked) + AFTER_THE_SWITCH, "{took:?}");
     assert_eq!(pointsman.get("/ready").expect("ready").0, 200);
     assert_ne!(cluster.master().addr(), cluster.nodes()[0].addr());
 }
@@ -149,8 +194,7 @@ fn where_they_are_to_be_closed_sessions_of_the_old_generation_end_at_the_switch(
 
 #[test]
 fn back_and_forth_every_failover_is_followed() {
-    // Sentinel waits twice this long between two failovers of one master.
-    let cluster = Cluster::builder().failover_timeout(Duration::from_secs(2)).start();
+    let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     for round in 1..=3 {
         let failover = cluster.failover();

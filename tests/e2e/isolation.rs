@@ -1,6 +1,7 @@
 //! A master that hangs, that is cut off, or that only the sentinels cannot see: rows 2, 3 and 4 of the fault table. The partitions are
 //! made in a network namespace of their own, for which each of these tests starts itself again.
 
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Counter, Load, Node, Partition, Pointsman, Value, alone, own_source, wait_until};
@@ -22,8 +23,13 @@ fn exists(node: &Node, key: &str) -> Result<bool, String> {
 }
 
 /// How often a server was given SET by a client, whether it took it or not.
-fn sets(node: &Node) -> u64 {
-    let stats = node.info("commandstats", "cmdstat_set").unwrap_or_default();
+#[track_caller]
+pub(crate) fn sets(node: &Node) -> u64 {
+    let stats = match node.info("commandstats", "cmdstat_set") {
+        // There was no such command yet.
+        Err(error) if error.kind() == ErrorKind::NotFound => return 0,
+        stats => stats.expect("its statistics"),
+    };
     let number = |key: &str| stats.split(',').find_map(|it| it.strip_prefix(key)?.parse::<u64>().ok()).unwrap_or(0);
     number("calls=") + number("rejected_calls=")
 }
@@ -87,7 +93,9 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
         metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}") == Some(1.0) || generation(&pointsman) >= 2.0
     });
     let shut = counter.packets().expect("a count");
-    assert!((9..=10).contains(&shut), "{shut}: nine before, and the one that was under way");
+    // Nine before, and the one that was under way if it came in time, each perhaps sent again by a kernel that had to wait.
+    let ages = counter.ages().expect("the connections");
+    assert!(shut >= 9 && ages.len() == 9, "{shut} packets of {} connections", ages.len());
     // Some ask while they are held, some when the points have moved, and newcomers come as well.
     let (held, later) = sticky.split_at_mut(4);
     for client in held.iter_mut() {
@@ -116,7 +124,7 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     let beside = &cluster.sentinels()[0];
     let source = own_source(&cluster, beside);
     let pointsman =
-        builder(&cluster).service_line("connect_timeout = \"300ms\"").service_line("hold_timeout = \"25s\"").start();
+        builder(&cluster).service_line("connect_timeout = \"300ms\"").service_line("hold_timeout = \"60s\"").start();
     let old = cluster.master();
     let counter = Counter::of(old.addr().port(), SET).expect("a counter");
     let (mut busy, mut idle) = (pointsman.client(), pointsman.client());
@@ -136,6 +144,7 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     });
     assert!(asked.elapsed() < Duration::from_secs(5), "a dial of 300 ms took {:?}", asked.elapsed());
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    let moved = Instant::now();
     // Two before, and what was under way, as often as the kernel has sent it again.
     let at_commit = counter.packets().expect("a count");
     assert!(at_commit > 3, "{at_commit}");
@@ -145,7 +154,7 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     let (bytes, _) = busy.read_to_end().expect("the end of the connection");
     assert!(bytes.is_empty(), "{bytes:?}");
     assert!(idle.cmd(&["SET", "carried", "1"]).expect("an answer of the new master").is_ok());
-    assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+    assert!(moved.elapsed() < Duration::from_secs(10), "{:?} after the switch", moved.elapsed());
     let to = cluster.node_at(cluster.master().addr()).expect("the new master");
     assert_eq!((exists(to, "held"), exists(to, "carried")), (Ok(true), Ok(true)));
     drop(partition);

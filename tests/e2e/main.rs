@@ -61,6 +61,7 @@ mod supervised;
 mod switchover;
 mod traffic;
 mod vitals;
+mod warning;
 
 use harness::{Cluster, Pointsman, PointsmanBuilder};
 
