@@ -191,10 +191,11 @@ impl Accounts {
     }
 }
 
-/// Waits until a move was made, its first session was there, and nothing changes any more; then everything is compared.
+/// Waits until a move was made, its first session was there, and nothing changes any more; then everything is read anew and compared:
+/// of what was read on the way, the first part may be from before the first session and the last from after it.
 #[track_caller]
 fn settled(pointsman: &Pointsman, generation: u64, carried: u64) -> Accounts {
-    let accounts = wait_until("the same numbers everywhere", PATIENCE, || {
+    wait_until("the same numbers everywhere", PATIENCE, || {
         let accounts = Accounts::of(pointsman);
         let last = accounts.moves().last().cloned().unwrap_or_default();
         let sampled = &accounts.history["services"][0]["generation"];
@@ -210,8 +211,10 @@ fn settled(pointsman: &Pointsman, generation: u64, carried: u64) -> Accounts {
         if !said {
             return Err("the log does not tell of the first session yet".to_owned());
         }
-        accounts.sessions_agree().map(|()| accounts)
+        accounts.sessions_agree()
     });
+    let accounts = Accounts::of(pointsman);
+    assert_eq!(accounts.sessions_agree(), Ok(()));
     accounts.check();
     Accounts::check_lines(pointsman);
     accounts
@@ -236,9 +239,12 @@ fn pinned(pointsman: &Pointsman) -> Client {
 
 #[test]
 fn metrics_status_history_and_log_tell_the_same_of_a_planned_failover_and_of_a_death() {
-    // Sentinel fails over again only after twice this.
-    let cluster = Cluster::builder().failover_timeout(Duration::from_secs(3)).start();
-    let pointsman = builder(&cluster).lines("[log]\nlevel = \"debug\"\nformat = \"json\"").start();
+    let cluster = Cluster::builder().start();
+    // An election that was lost is held again after twelve seconds.
+    let pointsman = builder(&cluster)
+        .service_line("hold_timeout = \"30s\"")
+        .lines("[log]\nlevel = \"debug\"\nformat = \"json\"")
+        .start();
     let crowd = quiet(&pointsman);
     drop(pointsman.client());
 
