@@ -2,10 +2,14 @@
 //! say, in both its versions, and however the bytes are cut into pieces.
 
 use std::io::{Read, Write};
+use std::time::Duration;
 
 use harness::{Client, Cluster, Pointsman, Value, encode};
 
 use crate::{metric, pointsman};
+
+/// After this nobody answers any more.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that can be asked for every type of the protocol.
 fn cluster() -> Cluster {
@@ -74,6 +78,7 @@ const END: &[u8] = b"$7\r\nthe end\r\n";
 /// All that a client gets for these bytes, sent in pieces of this size while what comes is read. The client does not end its
 /// direction: Redis drops what it still owes to one that does.
 fn answers(client: &Client, bytes: &[u8], piece: usize) -> Vec<u8> {
+    client.set_timeout(PATIENCE).expect("a patient client");
     let (mut writer, mut reader) = (client.stream(), client.stream());
     std::thread::scope(|scope| {
         scope.spawn(move || {

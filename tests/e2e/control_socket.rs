@@ -68,9 +68,11 @@ fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
     let missing = order(&["resume", "nobody"], &["--socket", socket.to_str().unwrap()]).output().unwrap();
     assert!(!missing.status.success() && text(&missing).contains("no such service"), "{}", text(&missing));
     if rustix::process::geteuid().is_root() {
-        // Even if the file lets him: the kernel says who he is. From a copy, since the program's folder may be closed to him.
+        // Even if the file lets him: the kernel says who he is. From a copy, since the program's folder may be closed to him. Another
+        // process makes it: what this one has open for writing a child of a neighbouring test may hold for a moment, and such a
+        // file cannot be run.
         let copy = cluster.folder().join("program");
-        std::fs::copy(PROGRAM, &copy).unwrap();
+        assert!(Command::new("cp").args([Path::new(PROGRAM), &copy]).status().unwrap().success());
         for (path, mode) in [(cluster.folder(), 0o755), (socket.as_path(), 0o666), (copy.as_path(), 0o755)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         }

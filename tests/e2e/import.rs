@@ -79,8 +79,14 @@ fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
     assert_eq!(client.cmd(&["ROLE"]).expect("ROLE").items().first().and_then(|role| role.text()), Some("master"));
 }
 
-/// A client of the port for readers, which ends at a replica.
-fn reads(addr: std::net::SocketAddr, password: &str) {
+/// A client of the port for readers, which ends at a replica; the proxy is ready as soon as it knows the master, and finds them after.
+fn reads(addr: std::net::SocketAddr, password: &str, admin: std::net::SocketAddr, service: &str) {
+    wait_until("a replica for readers", PATIENCE, || {
+        let (_, text) = http_get(admin, "/metrics").map_err(|error| error.to_string())?;
+        let series = format!("pointsman_replicas_eligible{{service=\"{service}\"}} ");
+        let count: Option<f64> = text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok());
+        if count >= Some(1.0) { Ok(()) } else { Err(format!("{series}{count:?}")) }
+    });
     let mut client = Client::connect(addr).expect("a connection");
     assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
     let role = client.cmd(&["ROLE"]).expect("ROLE");
@@ -152,7 +158,7 @@ fn configurations_that_ask_for_the_role_with_a_password() {
     for addr in [sessions, cache] {
         serves(addr, Some(PASSWORD));
     }
-    reads(readers, PASSWORD);
+    reads(readers, PASSWORD, admin, "sessions");
     assert!(
         said.contains("not Redis: leave it in haproxy") && !said.contains(PASSWORD) && !said.contains("hunter2"),
         "{said}"
@@ -176,7 +182,7 @@ fn the_redis_ha_chart_with_both_passwords() {
     let (process, said) = started(&cluster, "redis-ha", &exchanged("redis-ha", &addresses), &[]);
     wait_ready(&process, admin);
     serves(listen, Some(PASSWORD));
-    reads(replicas, PASSWORD);
+    reads(replicas, PASSWORD, admin, "mymaster");
     let (status, text) = http_get(metrics, "/metrics").expect("the old port of the metrics");
     assert!(status == 200 && text.contains("pointsman_commits_total{service=\"mymaster\"} 1"), "{text}");
     assert!(said.contains("service.sentinel_auth.password_env = \"SENTINELAUTH\""), "{said}");

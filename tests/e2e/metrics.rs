@@ -77,7 +77,7 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
     assert_eq!(gaps, BTreeSet::new(), "a node is there in every scrape, through the whole failover");
     assert_eq!(client.cmd(&["GET", "a"]).expect("GET").text(), Some("99"));
     let first = "pointsman_failover_first_session_seconds_count{service=\"mymaster\"}";
-    wait_until("the first session to be told", PATIENCE, || metric(&pointsman, first) >= Some(1.0));
+    wait_until("the first session to be told", PATIENCE, || metric(&pointsman, first) >= Some(2.0));
     assert_eq!(client.cmd(&["GET", "a"]).expect("GET").text(), Some("99"));
 
     let (_, text) = pointsman.get("/metrics").expect("metrics");
