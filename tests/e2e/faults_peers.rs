@@ -24,7 +24,7 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
     let pointsman = builder(&cluster).service_line("hold_timeout = \"1500ms\"").start();
     cluster.nodes()[0].kill();
     let begin = Instant::now();
-    let (bytes, _) = pointsman.client().read_to_end().expect("an end, within the client's five seconds");
+    let (bytes, _) = pointsman.client().read_to_end().expect("an end, within the client's patience");
     assert!(bytes.is_empty() && begin.elapsed() >= Duration::from_millis(1400), "{:?}", begin.elapsed());
     wait_until("the end to be counted", PATIENCE, || {
         closed(&pointsman, "hold_timeout") + closed(&pointsman, "dial_failed") == 1.0

@@ -6,7 +6,8 @@
 //! The address is claimed for as long as the [`Address`] lives, by a listener with the address in its abstract name: it
 //! goes away with the process, however that ends, and lives in the same network namespace as the address.
 //!
-//! IPv6 has only the one loopback address, and `localhost` means one; there the hole stays, so few tests should use them.
+//! IPv6 has only the one loopback address, and `localhost` means one: many share it. There each port is claimed by its own name, and
+//! lies below those that the kernel gives to outgoing connections.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -39,8 +40,14 @@ pub struct Address {
     ip: IpAddr,
     family: Family,
     given: Mutex<BTreeSet<u16>>,
-    _claim: Option<UnixListener>,
+    /// For the address, where it is nobody else's.
+    claim: Option<UnixListener>,
+    /// For the ports of a shared address.
+    claims: Mutex<Vec<UnixListener>>,
 }
+
+/// Numbers candidates, of addresses and of ports.
+static COUNTER: AtomicU32 = AtomicU32::new(0);
 
 impl Address {
     /// Claims an address; two clusters on [`Family::Ipv4`] never have the same.
@@ -49,17 +56,16 @@ impl Address {
     /// If a thousand addresses in a row are taken, or if loopback addresses cannot be bound.
     #[must_use]
     pub fn claim(family: Family) -> Self {
-        static COUNTER: AtomicU32 = AtomicU32::new(0);
         let (ip, claim) = match family {
             Family::Ipv6 => (IpAddr::V6(Ipv6Addr::LOCALHOST), None),
             Family::Localhost => (IpAddr::V4(Ipv4Addr::LOCALHOST), None),
             Family::On(ip) => (IpAddr::V4(ip), None),
             Family::Ipv4 => (0..1000)
                 .map(|_| candidate(std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)))
-                .find_map(|ip| claim(ip).map(|listener| (IpAddr::V4(ip), Some(listener))))
+                .find_map(|ip| claim_address(ip).map(|listener| (IpAddr::V4(ip), Some(listener))))
                 .expect("a loopback address that nobody uses"),
         };
-        Self { ip, family, given: Mutex::default(), _claim: claim }
+        Self { ip, family, given: Mutex::default(), claim, claims: Mutex::default() }
     }
 
     /// The address itself.
@@ -80,33 +86,46 @@ impl Address {
         if self.family == Family::Localhost { "localhost".to_owned() } else { self.ip.to_string() }
     }
 
-    /// A port that the kernel chose, never one that this address gave out before, so that a server that was killed finds its
-    /// port again.
+    /// A free port, never one that this address gave out before, so that a server that was killed finds its port again.
     ///
     /// # Panics
-    /// If the kernel has no port left.
+    /// If there is none.
     #[must_use]
     pub fn port(&self) -> SocketAddr {
+        if self.claim.is_none() {
+            return self.shared_port();
+        }
         // Those that came a second time are kept open until a new one comes, or the kernel might offer them for ever.
         let mut held = Vec::new();
         loop {
             let (socket, addr) =
-                bound(self.ip).unwrap_or_else(|error| panic!("no port can be bound on {}: {error}", self.ip));
+                bound(self.ip, 0).unwrap_or_else(|error| panic!("no port can be bound on {}: {error}", self.ip));
             if self.given.lock().expect("no panic under this lock").insert(addr.port()) {
                 return addr;
             }
             held.push(socket);
         }
     }
+
+    fn shared_port(&self) -> SocketAddr {
+        let candidates = (0..10_000).map(|_| shared(std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)));
+        let mut claimed = candidates.filter_map(|port| {
+            let claim = claim(&format!("{}:{port}", self.ip))?;
+            let (_, addr) = bound(self.ip, port).ok()?;
+            self.claims.lock().expect("no panic under this lock").push(claim);
+            Some(addr)
+        });
+        claimed.next().unwrap_or_else(|| panic!("no port is free on {}", self.ip))
+    }
 }
 
-/// A socket on a port that the kernel chose. It does not listen: a child of another test that has inherited it, and has not come to its
+/// A socket on a port, one that the kernel chooses for 0. It does not listen: a child of another test that has inherited it, and has not come to its
 /// exec yet, is then in nobody's way.
-fn bound(ip: IpAddr) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
+fn bound(ip: IpAddr, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_reuseaddr(&socket, true)?;
-    bind(&socket, &SocketAddr::new(ip, 0))?;
+    bind(&socket, &SocketAddr::new(ip, port))?;
     let addr = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok((socket, addr))
 }
@@ -118,9 +137,20 @@ fn candidate(process: u32, counter: u32) -> Ipv4Addr {
     Ipv4Addr::new(127, 1 + (a ^ d) % 254, b, 1 + c % 254)
 }
 
-fn claim(ip: Ipv4Addr) -> Option<UnixListener> {
-    let name = UnixAddr::from_abstract_name(format!("pointsman-harness-{ip}")).ok()?;
-    let listener = UnixListener::bind_addr(&name).ok()?;
+/// A port for an address that others share: below the ephemeral ones, which usually begin at 32768.
+fn shared(process: u32, counter: u32) -> u16 {
+    let mixed = process.wrapping_mul(0x9E37_79B1).wrapping_add(counter.wrapping_mul(0x85EB_CA6B));
+    10_240 + (mixed >> 16) as u16 % 22_000
+}
+
+/// What is claimed is ours until the listener is dropped.
+fn claim(what: &str) -> Option<UnixListener> {
+    let name = UnixAddr::from_abstract_name(format!("pointsman-harness-{what}")).ok()?;
+    UnixListener::bind_addr(&name).ok()
+}
+
+fn claim_address(ip: Ipv4Addr) -> Option<UnixListener> {
+    let listener = claim(&ip.to_string())?;
     TcpListener::bind((ip, 0)).ok()?;
     Some(listener)
 }
@@ -139,12 +169,22 @@ mod tests {
     }
 
     #[test]
+    fn ports_of_a_shared_address_are_never_given_out_twice() {
+        let (one, other) = (Address::claim(Family::Localhost), Address::claim(Family::Localhost));
+        let ports: Vec<u16> = (0..100).flat_map(|_| [one.port().port(), other.port().port()]).collect();
+        assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 200);
+        let taken = TcpListener::bind(("127.0.0.1", ports[0])).expect("a port of ours");
+        assert!(bound(one.ip(), ports[0]).is_err());
+        drop(taken);
+    }
+
+    #[test]
     fn a_claimed_address_is_refused_to_others_until_it_is_dropped() {
         let address = Address::claim(Family::Ipv4);
         let IpAddr::V4(ip) = address.ip() else { panic!("an IPv4 address") };
-        assert!(claim(ip).is_none());
+        assert!(claim_address(ip).is_none());
         drop(address);
-        assert!(claim(ip).is_some());
+        assert!(claim_address(ip).is_some());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A small blocking Redis client, close to the wire.
 //!
-//! It does what a test asks and nothing by itself: no reconnecting, no redirection, no retry. Everything has a timeout, five
+//! It does what a test asks and nothing by itself: no reconnecting, no redirection, no retry. Everything has a timeout, thirty
 //! seconds unless told otherwise, so a hung server is a failed test and not a hung one. What was read beyond one reply stays
 //! for the next, so a timeout in the middle of a reply loses nothing.
 

@@ -261,6 +261,7 @@ impl Cluster {
         }
         for node in self.groups.iter().flat_map(|group| group.nodes.iter().skip(1)) {
             wait_until(&format!("{} in sync", node.name()), WHOLE, || {
+                assert!(node.is_running(), "{} ended:\n{}", node.name(), node.log());
                 let status = node.info("replication", "master_link_status");
                 status
                     .map_err(|error| error.to_string())
