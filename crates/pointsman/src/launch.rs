@@ -229,6 +229,7 @@ impl Process {
             supervisor,
             doors,
             meeting,
+            parting: None,
         }))
     }
 }

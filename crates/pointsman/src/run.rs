@@ -8,6 +8,7 @@
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use drain::{Drain, Order, Phase, Summary};
@@ -29,7 +30,7 @@ use crate::report::Report;
 use crate::room;
 use crate::signals::{Asked, Signals};
 use crate::supervisor::Supervisor;
-use crate::takeover::{Closer, TakeoverError};
+use crate::takeover::{self, Closer, TakeoverError};
 use crate::telemetry::Telemetry;
 
 /// Threads that may wait for name servers at a time.
@@ -205,6 +206,8 @@ pub(crate) struct Process {
     pub(crate) doors: Doors,
     /// The socket by which another process may take over, and word of one that has.
     pub(crate) meeting: Option<(Closer, HandedOver)>,
+    /// The conversation with the one that has taken over. Without sessions we would be gone before its last word.
+    pub(crate) parting: Option<JoinHandle<()>>,
 }
 
 impl Process {
@@ -249,6 +252,10 @@ impl Process {
         if let Some(probe) = self.probe {
             probe.stop().await;
         }
+        if let Some(parting) = self.parting {
+            let told = tokio::task::spawn_blocking(|| parting.join());
+            let _in_time = tokio::time::timeout(takeover::STEP, told).await;
+        }
         Ok(summary)
     }
 
@@ -278,7 +285,7 @@ impl Process {
 
     /// Another process accepts from our sockets. Its probes are to be asked from now on, and its metrics scraped.
     async fn leave_to_another(&mut self) {
-        self.meeting = None;
+        self.parting = self.meeting.take().map(|(closer, _)| closer.thread());
         // The other one is about to put its own in that place.
         self.control = None;
         if let Some(probe) = self.probe.take() {

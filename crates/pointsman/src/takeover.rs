@@ -16,6 +16,7 @@ use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::fs::{Mode, fchmod};
@@ -187,8 +188,8 @@ impl Place {
     ///
     /// If the system gives no thread.
     pub fn attend(self, offer: Offer, agreed: impl FnOnce() + Send + 'static) -> io::Result<Closer> {
-        let closer = Closer { path: self.path.clone(), socket: self.socket.try_clone()? };
-        std::thread::Builder::new().name("takeover".to_owned()).spawn(move || {
+        let (path, socket) = (self.path.clone(), self.socket.try_clone()?);
+        let thread = std::thread::Builder::new().name("takeover".to_owned()).spawn(move || {
             loop {
                 let peer = match accept_with(&self.socket, SocketFlags::CLOEXEC) {
                     Ok(peer) => peer,
@@ -216,7 +217,7 @@ impl Place {
                 }
             }
         })?;
-        Ok(closer)
+        Ok(Closer { path, socket, thread })
     }
 }
 
@@ -225,9 +226,15 @@ impl Place {
 pub struct Closer {
     path: PathBuf,
     socket: OwnedFd,
+    thread: JoinHandle<()>,
 }
 
 impl Closer {
+    /// The thread of the conversation. Once the other one has agreed, it ends when he was told that we leave, or did not listen.
+    pub fn thread(self) -> JoinHandle<()> {
+        self.thread
+    }
+
     /// Nobody can ask any more, and a process that is started now finds nobody. A conversation that has begun goes on.
     pub fn close(&self) {
         // First the file, while it is certainly ours.
@@ -329,7 +336,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(Place::open(&path), Err(TakeoverError::Occupied(_))));
         let (agreed, hears) = channel();
-        let _closer = place.attend(offer(&listener), move || agreed.send(()).unwrap()).unwrap();
+        let closer = place.attend(offer(&listener), move || agreed.send(()).unwrap()).unwrap();
         // One that goes away half-way changes nothing. The look of `open` was such a one already.
         drop(take(&path).unwrap().unwrap());
         let waiting = TcpStream::connect(addr).unwrap();
@@ -340,6 +347,7 @@ mod tests {
         drop(listener);
         taken.serving().unwrap();
         hears.recv_timeout(STEP).unwrap();
+        closer.thread().join().unwrap();
         let (_, peer) = socket.listener.accept().unwrap();
         assert_eq!(peer, waiting.local_addr().unwrap());
         assert!(!path.exists());
