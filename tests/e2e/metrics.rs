@@ -103,7 +103,7 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
 }
 
 /// Says on its end, by whatever way, that it is over.
-struct Over<'a>(&'a AtomicBool);
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {

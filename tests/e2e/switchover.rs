@@ -6,17 +6,27 @@ use std::time::{Duration, Instant};
 
 use harness::{Cluster, Load, Pointsman, wait_until};
 
+use crate::metrics::Over;
 use crate::{PROGRAM, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const TOKEN: &str = "a-token-of-more-than-16";
 
+/// One that takes orders, and knows where every node stands: a switchover before that is refused.
 fn controlled(cluster: &Cluster) -> Pointsman {
-    Pointsman::builder(PROGRAM, cluster)
+    let pointsman = Pointsman::builder(PROGRAM, cluster)
         .arg("--set=admin.control=true")
         .arg("--set=admin.control_token_env=E2E_TOKEN")
         .env("E2E_TOKEN", TOKEN)
-        .start()
+        .start();
+    wait_until("every node to tell where it stands", PATIENCE, || {
+        let (_, status) = pointsman.get("/status").expect("status");
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let nodes = status["services"][0]["nodes"].as_array().expect("nodes");
+        let all = nodes.len() == cluster.nodes().len() && nodes.iter().all(|node| node["offset"].is_u64());
+        if all { Ok(()) } else { Err(status.to_string()) }
+    });
+    pointsman
 }
 
 /// Runs an order as an operator types it.
@@ -92,6 +102,8 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
     master.ask(&["ACL", "SETUSER", "default", "-client|pause"]).expect("a rule");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // A wait in vain has to end the writer as well, or the scope would wait for it without end.
+        let ends_the_writer = Over(&over);
         scope.spawn(|| {
             let mut writer = master.client();
             while !over.load(Ordering::Relaxed) {
@@ -107,7 +119,7 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
         order.kill().expect("the one who ordered it goes");
         order.wait().expect("he is gone");
         wait_until("the gate to open", PATIENCE, || shut() == Some(0.0));
-        over.store(true, Ordering::Relaxed);
+        drop(ends_the_writer);
     });
     // The log is written by a thread of its own.
     wait_until("the log to tell of it", PATIENCE, || {
