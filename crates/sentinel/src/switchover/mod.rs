@@ -142,7 +142,7 @@ impl Run<'_> {
     }
 
     async fn all(&mut self) -> Result<Outcome, Reason> {
-        let cast = cast(&self.handle.seen())?;
+        let cast = self.cast().await?;
         let mut master = self.redis(&cast.master, cast.dialled).await?;
         let mut replicas = Vec::new();
         for (node, dialled) in &cast.replicas {
@@ -188,6 +188,18 @@ impl Run<'_> {
         }
         let (to, generation) = done?;
         Ok(Outcome { from: cast.master, to, generation, held, sentinel })
+    }
+
+    /// Who takes part. A node that has not answered yet, or not this time, has a moment for it.
+    async fn cast(&self) -> Result<Cast, Reason> {
+        loop {
+            match cast(&self.handle.seen()) {
+                Err(Reason::Node { .. }) if self.start.elapsed() < self.limits.patience => {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                decided => return decided,
+            }
+        }
     }
 
     async fn redis(&self, node: &NodeAddr, dialled: std::net::SocketAddr) -> Result<Talk, Reason> {
