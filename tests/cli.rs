@@ -283,8 +283,13 @@ fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
         }
     });
     let watch = |more: &[&str]| {
-        let args = [&["status", "--watch", "--admin", &addr], more].concat();
-        let mut child = command(&args, &[]).stdout(Stdio::piped()).spawn().unwrap();
+        // Whoever runs the tests in the background of a script ignores Ctrl-C, and so do his children if nobody says otherwise.
+        let program = ["--default-signal=INT", env!("CARGO_BIN_EXE_pointsman")];
+        let args = [&program, &["status", "--watch", "--admin", &addr][..], more].concat();
+        let mut watching = Command::new("env");
+        watching.args(args).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        watching.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = watching.spawn().unwrap();
         let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         (child, lines)
     };
