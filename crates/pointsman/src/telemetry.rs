@@ -1,7 +1,7 @@
 //! Logging: lines for people on a terminal, for the journal where it listens, JSON for machines, and never a wait on any of them.
 //!
 //! A worker that writes a line hands it to a thread of its own through a bounded queue. If the reader stops reading, lines are
-//! dropped and counted; data is never held up by a log. Before that, a [`throttle`] bounds how many lines come from one place.
+//! dropped and counted; data is never held up by a log. Before that, a throttle bounds how many lines come from one place.
 
 mod journal;
 mod throttle;
