@@ -1,6 +1,7 @@
 //! Under a service manager that listens, as systemd does: READY, RELOADING, STOPPING, more time, and the watchdog.
 
 use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use harness::{Cluster, Signal, wait_until};
@@ -34,12 +35,18 @@ impl Ear {
     }
 }
 
-#[test]
-fn a_service_manager_is_told_how_things_stand() {
-    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+/// The service manager's socket.
+fn listen(cluster: &Cluster) -> (PathBuf, UnixDatagram) {
     let path = cluster.folder().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");
     socket.set_nonblocking(true).expect("a mode");
+    (path, socket)
+}
+
+#[test]
+fn a_service_manager_is_told_how_things_stand() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).start();
+    let (path, socket) = listen(&cluster);
     let mut ear = Ear { socket, heard: String::new() };
     let pointsman = builder(&cluster)
         .env("NOTIFY_SOCKET", path.to_str().expect("a path"))
@@ -68,9 +75,7 @@ fn a_service_manager_is_told_how_things_stand() {
 #[test]
 fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
-    let path = cluster.folder().join("notify");
-    let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_nonblocking(true).expect("a mode");
+    let (path, socket) = listen(&cluster);
     // As many messages as the kernel keeps for it, so that each of ours is one too many.
     let stuffing = UnixDatagram::unbound().expect("a socket");
     stuffing.set_nonblocking(true).expect("a mode");

@@ -286,7 +286,7 @@ impl Process {
     /// Another process accepts from our sockets. Its probes are to be asked from now on, and its metrics scraped.
     async fn leave_to_another(&mut self) {
         self.parting = self.meeting.take().map(|(closer, _)| closer.thread());
-        // The other one is about to put its own in that place.
+        // The other one has put its own in that place already.
         self.control = None;
         if let Some(probe) = self.probe.take() {
             probe.stop().await;
