@@ -3,6 +3,7 @@
 //! A pure swap of a pointer would be enough to send new connections elsewhere. The rest of this file is about the
 //! connections that exist: the gate that stops them before the swap, the fence that ends them after it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +105,14 @@ impl Points {
         target
     }
 
+    /// The process that was committed is reached at `addr` from now on: new connections are dialled there. The generation and its
+    /// fence stay, so no session notices.
+    pub fn redirect(&mut self, addr: SocketAddr) {
+        if let Some(target) = self.route.current() {
+            self.route.current.store(Some(Arc::new(target.at(addr))));
+        }
+    }
+
     /// Shuts the gate: from here on no byte goes to the present target, although it stays the target.
     pub fn hold(&mut self) {
         self.route.gate.set(true);
@@ -136,7 +145,7 @@ mod tests {
     use super::*;
 
     fn to(port: u16) -> Destination {
-        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        let addr = SocketAddr::from(([127, 0, 0, 1], port));
         Destination { addr, name: addr.to_string().into(), epoch: u64::from(port), run_id: None }
     }
 
@@ -183,6 +192,21 @@ mod tests {
         assert!(!waiter.is_finished());
         points.commit(to(2));
         assert_eq!(waiter.await.expect("waiter"), 2);
+    }
+
+    #[tokio::test]
+    async fn redirect_keeps_generation_fence_and_gate() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        points.hold();
+        points.redirect(to(2).addr);
+        assert!(route.open_target().is_none(), "the gate stays shut");
+        points.release();
+        let second = route.open_target().expect("open");
+        assert_eq!((second.addr().port(), second.generation()), (2, first.generation()));
+        assert!(!first.fence().has_fallen());
+        points.commit(to(3));
+        assert!(first.fence().has_fallen() && second.fence().has_fallen(), "one fence for both");
     }
 
     #[tokio::test]

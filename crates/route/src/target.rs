@@ -83,6 +83,14 @@ impl Target {
         target
     }
 
+    /// The same generation behind the same fence and gate, dialled at another address.
+    pub(crate) fn at(&self, addr: SocketAddr) -> Self {
+        let mut target = self.beside(self.generation);
+        target.destination.addr = addr;
+        target.first_use = self.first_use.clone();
+        target
+    }
+
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }

@@ -24,7 +24,7 @@ use crate::link::{LinkId, What};
 use crate::links::{Key, Links, Wish, describe};
 use crate::questions::{Round, trouble_of};
 use crate::resolve::Resolver;
-use crate::seeds::Seed;
+use crate::seeds::{self, Seed};
 use crate::yard::Replicas;
 use crate::{Event, MyId, NodeAddr, Rules};
 
@@ -298,12 +298,17 @@ impl Discovery {
                 }
             }
             What::Round { master, asked_at, .. } if asked_at.elapsed() > self.stale_after => link.ask(&master),
-            What::Round { master, heard_at, round, .. } => {
+            What::Round { master, asked_at, heard_at, round } => {
                 let (up, groups) = (link.up.clone(), link.groups.clone());
                 let Some((from, addr)) = up else { return };
                 for number in groups {
                     if self.groups.get(number).is_some_and(|group| group.name == master) {
-                        self.take_round(number, id, (from.clone(), addr), (heard_at, round.clone()));
+                        self.take_round(
+                            number,
+                            id,
+                            (from.clone(), addr),
+                            (asked_at.into_std(), heard_at, round.clone()),
+                        );
                     }
                 }
             }
@@ -315,21 +320,24 @@ impl Discovery {
         number: usize,
         link: LinkId,
         (from, addr): (MyId, SocketAddr),
-        (heard_at, round): (Instant, Round),
+        (asked_at, heard_at, round): (Instant, Instant, Round),
     ) {
         let Some(group) = self.groups.get_mut(number) else { return };
         let round = usable(round, addr.ip(), group.address_map());
         let speaks = self.links.speaks(number, link, &from);
         let trouble = if speaks { trouble_of(&round, &group.name) } else { Some(TWIN.to_owned()) };
+        let mut configured = false;
         if let Some(link) = self.links.get_mut(link) {
             link.is_troubled(number, trouble);
+            configured = !link.is_learnt();
         }
         if !speaks {
             return;
         }
         match round {
             Round::View { view, peers } => {
-                group.heard(Event::View { from: from.clone(), view }, heard_at, &self.links);
+                let event = Event::View { from: from.clone(), view, asked_at, configured };
+                group.heard(event, heard_at, &self.links);
                 let learns = self.learn.get(number).is_some_and(|(learn, _)| *learn);
                 if learns && group.learn(from, peers, &self.links) {
                     self.reconcile_soon();
@@ -379,6 +387,15 @@ impl Discovery {
             }
         }
         self.links.reconcile(&wishes);
+        for group in &mut self.groups {
+            let seeds = || self.seeds.iter().filter(|seed| seed.group == group.number);
+            let found = seeds().map(Seed::found);
+            let expected = seeds::expected(found, |addr| {
+                let auth = seeds().find(|seed| seed.found().contains(&addr))?.auth;
+                self.links.answers_at(&(NodeAddr::from(addr), auth)).cloned()
+            });
+            group.expect(expected, &self.links);
+        }
     }
 }
 

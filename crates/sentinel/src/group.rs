@@ -24,6 +24,10 @@ use crate::seen::{Counts, Seen, SeenMaster, SeenNode, SeenSentinel};
 use crate::yard::{Replicas, Yard};
 use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
 
+/// What is wrong with a configured sentinel that has no vote.
+const STRANGER: &str =
+    "no sentinel with a vote knows it, and it knows none of them: it has no vote. Does it watch the same master?";
+
 pub(crate) struct Group {
     pub(crate) number: usize,
     pub(crate) name: Arc<str>,
@@ -35,6 +39,8 @@ pub(crate) struct Group {
     trust: Duration,
     aviary: Aviary,
     learnt: Learnt,
+    /// How many sentinels the configuration leads to.
+    expected: usize,
     master: Option<SeenMaster>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
@@ -83,6 +89,7 @@ impl Group {
             trust,
             aviary: Aviary::new(number, keeper, out),
             learnt: Learnt::default(),
+            expected: seeds,
             master: None,
             stopped_since: Some(now),
             held_since: None,
@@ -99,6 +106,14 @@ impl Group {
 
     pub(crate) fn next_deadline(&self) -> Instant {
         self.machine.next_deadline()
+    }
+
+    /// The configuration leads to this many sentinels now.
+    pub(crate) fn expect(&mut self, sentinels: usize, links: &Links) {
+        if self.expected != sentinels {
+            self.expected = sentinels;
+            self.step(Event::Expected(sentinels), links);
+        }
     }
 
     /// One event in, everything that follows from it done.
@@ -207,6 +222,16 @@ impl Group {
                 });
             }
             Action::Commit(commit) => self.commit(commit, links),
+            Action::Redirect(dialled) => {
+                self.points.redirect(dialled);
+                if let Some(master) = &mut self.master {
+                    master.dialled = dialled;
+                }
+                let service = Arc::clone(&self.name);
+                self.voice.say(Instant::now(), move |unsaid| {
+                    info!(%service, unsaid, %dialled, "master reached at another address, same process");
+                });
+            }
             Action::Clear(lack) => {
                 self.points.clear();
                 self.stopped_since.get_or_insert_with(Instant::now);
@@ -279,7 +304,8 @@ impl Group {
                     yard.wake(Instant::now());
                 }
             }
-            Note::HoldsExhausted | Note::Minority | Note::Rebooted => {}
+            Note::RegressUnverified => counts.regress_unverified += 1,
+            Note::HoldsExhausted | Note::Minority | Note::Rebooted | Note::Stranger => {}
         }
         // A stale view comes with every poll of a stale sentinel; all others come once for what they tell of.
         if note == Note::StaleView {
@@ -301,14 +327,14 @@ impl Group {
     /// Puts together what is seen now.
     pub(crate) fn publish(&self, links: &Links) {
         let reference = self.reference();
-        let names = |view: &View| (view.addr.clone(), view.epoch);
-        let voiced: BTreeSet<(NodeAddr, u64)> =
-            self.machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| names(view)).collect();
         let sentinels = links.of(self.number).map(|link| {
             let id = link.id().cloned();
             let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
+            let unknown = view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
+            let stranger = unknown && !link.is_learnt();
             SeenSentinel {
                 addr: link.addr.clone(),
+                stranger,
                 up: link.up.is_some(),
                 events: link.events,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
@@ -316,7 +342,7 @@ impl Group {
                     reference.as_ref().is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
                 }),
                 view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
-                problem: link.problem_for(self.number),
+                problem: link.problem_for(self.number).or_else(|| stranger.then(|| STRANGER.to_owned())),
                 id,
             }
         });
@@ -339,7 +365,7 @@ impl Group {
             }),
             stopped_since: self.stopped_since,
             held_since: self.held_since,
-            disagreement: voiced.len() > 1,
+            disagreement: self.machine.named_masters().len() > 1,
             minority: self.machine.is_minority(),
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),

@@ -127,7 +127,9 @@ mod tests {
             run_id: "".into(),
             down: false,
             failing_over: false,
+            rebooted: false,
             tilt: false,
+            quorum: 2,
             peers: Vec::new(),
             replicas: Vec::new(),
         };

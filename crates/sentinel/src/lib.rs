@@ -41,7 +41,7 @@ pub use auth::{Credentials, Denied};
 pub use discovery::{Discovery, Timeouts, Watch};
 pub use handle::{Handle, Heartbeat};
 pub use machine::{
-    Action, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, Pause, State, Story,
+    Action, Admission, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, Pause, State, Story,
 };
 pub use notice::Notice;
 pub use resolve::Resolver;

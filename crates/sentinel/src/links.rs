@@ -73,7 +73,7 @@ impl Link {
     }
 
     /// Whether whoever answers counts for this service only under its announced identity.
-    fn is_learnt(&self) -> bool {
+    pub(crate) fn is_learnt(&self) -> bool {
         self.expect.borrow().is_some()
     }
 
@@ -248,6 +248,11 @@ impl Links {
     /// Whether this link is the one that speaks for `id`.
     pub(crate) fn speaks(&self, group: usize, link: LinkId, id: &MyId) -> bool {
         self.speaker(group, id).is_some_and(|speaker| speaker.id == link)
+    }
+
+    /// The sentinel that answers at this address.
+    pub(crate) fn answers_at(&self, key: &Key) -> Option<&MyId> {
+        self.by_key.get(key).and_then(Link::id)
     }
 
     /// Whether a sentinel answers at this address.

@@ -33,7 +33,7 @@ pub enum Notice {
         /// The promoted node.
         candidate: NodeAddr,
     },
-    /// `-failover-abort-*`, `+failover-end-for-timeout`: nothing will come of it.
+    /// `-failover-abort-*`: nothing will come of it.
     Aborted,
     /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and the like, on the master.
     Trouble,
@@ -119,7 +119,6 @@ fn about(channel: &str, kind: &str, words: &[&str]) -> Option<Notice> {
             Notice::CandidateSelected { candidate: node()? }
         }
         "+promoted-slave" => Notice::Promoted { candidate: node()? },
-        "+failover-end-for-timeout" => Notice::Aborted,
         _ if channel.starts_with("-failover-abort") => Notice::Aborted,
         "+sdown" | "+odown" | "+try-failover" | "+elected-leader" | "+reboot" if on_master => Notice::Trouble,
         _ => Notice::Changed,
@@ -160,6 +159,15 @@ mod tests {
         assert_eq!(
             parse("-failover-abort-no-good-slave", "master mymaster 10.0.0.1 6379"),
             Some((Some("mymaster"), Notice::Aborted))
+        );
+    }
+
+    #[test]
+    fn failover_end_for_timeout_is_a_completion() {
+        // The replicas were not all re-pointed in time; the promotion stands, and `+switch-master` follows.
+        assert_eq!(
+            parse("+failover-end-for-timeout", "master mymaster 10.0.0.1 6379"),
+            Some((Some("mymaster"), Notice::Changed))
         );
     }
 

@@ -94,7 +94,9 @@ pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
         run_id: master.field("runid").unwrap_or_default().into(),
         down: flag("s_down") || flag("o_down"),
         failing_over: flag("failover_in_progress"),
+        rebooted: flag("master_reboot"),
         tilt,
+        quorum: master.field("quorum").and_then(|text| text.parse().ok()).unwrap_or(0),
         peers: listed.iter().map(|(id, up, _)| (id.clone(), *up)).collect(),
         replicas: replicas_of(&addr, master, replicas),
         addr,
@@ -192,7 +194,22 @@ mod tests {
         let id = "b".repeat(40);
         [
             list(before),
-            list(&["name", "m", "ip", "10.9.9.9", "port", "1", "config-epoch", "7", "flags", flags, "runid", "r"]),
+            list(&[
+                "name",
+                "m",
+                "ip",
+                "10.9.9.9",
+                "port",
+                "1",
+                "config-epoch",
+                "7",
+                "quorum",
+                "2",
+                "flags",
+                flags,
+                "runid",
+                "r",
+            ]),
             Reply::List(vec![list(&[
                 "ip",
                 "10.0.0.8",
@@ -225,7 +242,7 @@ mod tests {
             panic!("a view")
         };
         assert_eq!((view.addr.to_string().as_str(), view.epoch), ("10.0.0.1:6379", 7));
-        assert!(view.down && view.tilt && !view.failing_over);
+        assert!(view.down && view.tilt && !view.failing_over && !view.rebooted && view.quorum == 2);
         assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [false]);
         // Its link is down by an old INFO only.
         assert!(view.replicas.first().is_some_and(|replica| replica.healthy));

@@ -4,7 +4,7 @@
 //! vanishes from its service while its sentinel runs. So an address that is no longer given is used for as long as its sentinel
 //! is connected, and for a while longer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::NodeAddr;
 use crate::discovery::Incoming;
 use crate::resolve::{Lookup, Resolver};
+use crate::{MyId, NodeAddr};
 
 /// Names are looked up again this often.
 const LOOKUP_EVERY: Duration = Duration::from_secs(5);
@@ -71,6 +71,11 @@ impl Seed {
         }
     }
 
+    /// The addresses that its name has now, or had last.
+    pub(crate) fn found(&self) -> &[SocketAddr] {
+        &self.found
+    }
+
     /// The addresses to be connected to; `up` tells those that are.
     pub(crate) fn wanted(&mut self, now: Instant, up: impl Fn(SocketAddr) -> bool) -> Vec<SocketAddr> {
         self.past.retain(|addr, at| {
@@ -81,6 +86,29 @@ impl Seed {
         });
         self.found.iter().chain(self.past.keys()).copied().collect()
     }
+}
+
+/// How many sentinels names with these addresses lead to, as far as is known. An address under two names counts once, and so does a
+/// sentinel that `answers` at two addresses of one family. A name with addresses of both families has as many sentinels as the
+/// larger of the two, since each of a pod's two addresses is the same sentinel, and one family may be out of reach. A name
+/// without an address counts as one.
+pub(crate) fn expected<'a>(
+    names: impl Iterator<Item = &'a [SocketAddr]>,
+    answers: impl Fn(SocketAddr) -> Option<MyId>,
+) -> usize {
+    let (mut known, mut reached): (BTreeSet<SocketAddr>, BTreeSet<(MyId, bool)>) = Default::default();
+    let mut sentinels = 0;
+    for found in names {
+        let mut by_family = [0_usize, 0];
+        for addr in found.iter().filter(|addr| known.insert(**addr)) {
+            let twin = answers(*addr).is_some_and(|id| !reached.insert((id, addr.is_ipv6())));
+            if let Some(family) = by_family.get_mut(usize::from(addr.is_ipv6())).filter(|_| !twin) {
+                *family += 1;
+            }
+        }
+        sentinels += if found.is_empty() { 1 } else { by_family.into_iter().max().unwrap_or(0) };
+    }
+    sentinels
 }
 
 async fn look_up_forever(
@@ -114,6 +142,24 @@ async fn look_up_forever(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn expects_one_sentinel_for_each_resolved_address() {
+        let four = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
+        let six = |number: u16| SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, number], 26379));
+        let id = |number: u8| MyId::parse(&format!("{number:040x}"));
+        let count = |names: &[&[SocketAddr]]| expected(names.iter().copied(), |_| None);
+        assert_eq!(count(&[&[four(1), four(2), four(3)]]), 3, "one name for all");
+        assert_eq!(count(&[&[four(1)], &[], &[four(3)]]), 3, "a name without an address yet");
+        assert_eq!(count(&[&[four(1), four(2)], &[four(2), four(3)]]), 3, "an address under two names");
+        let both = [four(1), four(2), four(3), six(1), six(2), six(3)];
+        assert_eq!(count(&[&both]), 3, "one sentinel has an address of each family");
+        assert_eq!(count(&[&[four(1)], &[six(2)]]), 2, "two names with an address each are two sentinels");
+        let twins = [four(1), four(2), four(3)];
+        let answers = |addr: SocketAddr| if addr == four(3) { None } else { id(7) };
+        assert_eq!(expected([&twins[..]].into_iter(), answers), 2, "a sentinel at two addresses");
+        assert_eq!(count(&[]), 0);
+    }
 
     #[test]
     fn an_address_outlives_its_name_while_connected_and_a_while_longer() {

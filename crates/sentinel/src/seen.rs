@@ -76,6 +76,8 @@ pub struct SeenSentinel {
     pub events: bool,
     /// It belongs to the electorate.
     pub member: bool,
+    /// The configuration leads to it, it knows a master, and yet it has no vote: it may watch another cluster.
+    pub stranger: bool,
     /// It names another address or epoch than what is published or, where nothing is, than the leading claim. May be a sentinel
     /// without a vote.
     pub disagrees: bool,
@@ -209,6 +211,8 @@ pub struct Counts {
     pub unknown_names: u64,
     /// Sentinels at odds at one epoch.
     pub splits: u64,
+    /// Times a majority insisted on an older epoch and on a node that is no master.
+    pub regress_unverified: u64,
     /// Commits whose new master does not continue the old one's history.
     pub lineage_broken: u64,
     /// Times the process found that it had been stopped.

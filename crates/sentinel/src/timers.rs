@@ -15,7 +15,7 @@ pub enum Verify {
     Tcp,
 }
 
-/// What to do when the sentinels that can be heard are provably cut off from the majority of their peers.
+/// What to do when the sentinels that can be heard are cut off from the majority of their peers, or too few are heard at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Minority {
     /// Keep the current master, and say so in metrics and status.
@@ -46,6 +46,9 @@ pub struct Rules {
     pub probe_suspect: Duration,
     /// A view older than this does not vote.
     pub view_expiry: Duration,
+    /// Where the policy is to hold or to cut in a minority: hearing no majority of the sentinels for this long is one, too.
+    /// Never less than three polls.
+    pub minority_after: Duration,
     /// How long one hold may last before it ends without a commit: from the selection of a replica, and anew from its promotion.
     pub hold_max: Duration,
     /// How long a claim without a majority must stand uncontradicted.
@@ -76,6 +79,7 @@ impl Default for Rules {
             probe_replica: ms(1000),
             probe_suspect: ms(20),
             view_expiry: ms(5000),
+            minority_after: ms(3000),
             hold_max: ms(3000),
             solo_grace: ms(250),
             regress_grace: ms(10_000),

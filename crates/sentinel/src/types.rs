@@ -113,8 +113,12 @@ pub struct View {
     pub down: bool,
     /// `failover_in_progress` stands on the master.
     pub failing_over: bool,
+    /// `master_reboot` stands on the master: its `run_id` changed, and the sentinel waits before it trusts it again.
+    pub rebooted: bool,
     /// The sentinel is in TILT mode: its clock or its scheduling jumped, and its opinion on who is down is void.
     pub tilt: bool,
+    /// How many sentinels have to agree that the master is down, by this one's configuration; 0 if it does not say.
+    pub quorum: usize,
     /// Every other sentinel it knows, with whether it holds that one to be up.
     pub peers: Vec<(MyId, bool)>,
     /// The replicas it knows.

@@ -121,7 +121,8 @@ section! {
         /// What to do while the reachable sentinels are a minority: keep, hold or cut.
         ///
         /// "keep" goes on with the verified master, "hold" lets requests wait at the gate, "cut" closes the sessions too: safest
-        /// against writes to a master that is being replaced elsewhere, at the price of an outage.
+        /// against writes to a master that is being replaced elsewhere, at the price of an outage. With "hold" and "cut" it is a
+        /// minority, too, if no majority of the sentinels was heard for three seconds, and only a majority ends it.
         minority: Minority = Kind::Choice(Minority::NAMES), Some("keep"), Restart;
         /// Announced addresses and what to dial instead, for NAT and port mapping.
         ///

@@ -170,12 +170,18 @@ pub const CATALOGUE: &[Metric] = &[
     gauge(
         "pointsman_sentinel_disagreement",
         SERVICE,
-        "1 while sentinels with a vote name different masters or epochs.",
+        "1 while sentinels that vote, or that the configuration leads to, name different masters or epochs.",
     ),
     gauge(
         "pointsman_sentinel_minority",
         SERVICE,
-        "1 while the sentinels that can be heard are provably a minority of theirs.",
+        "1 while the sentinels that can be heard are a minority: by what they say of their peers, or, unless \
+         minority = \"keep\", because too few are heard.",
+    ),
+    gauge(
+        "pointsman_sentinel_strangers",
+        SERVICE,
+        "Configured sentinels without a vote: no member of the electorate knows them, and they know none.",
     ),
     counter("pointsman_commits_total", SERVICE, "Times the points moved."),
     counter("pointsman_holds_total", SERVICE, "Times traffic was held."),
@@ -197,6 +203,11 @@ pub const CATALOGUE: &[Metric] = &[
         "Answers of sentinels that do not watch the master's name.",
     ),
     counter("pointsman_sentinel_splits_total", SERVICE, "Times sentinels named different masters at one epoch."),
+    counter(
+        "pointsman_sentinel_unverified_regressions_total",
+        SERVICE,
+        "Times a majority of sentinels insisted on an older epoch and on a node that is no master.",
+    ),
     counter(
         "pointsman_lineage_broken_total",
         SERVICE,

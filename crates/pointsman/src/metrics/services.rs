@@ -30,6 +30,7 @@ pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
     page.gauge("pointsman_sentinel_voters", service, seen.quorum.0);
     page.flag("pointsman_sentinel_disagreement", service, seen.disagreement);
     page.flag("pointsman_sentinel_minority", service, seen.minority);
+    page.gauge("pointsman_sentinel_strangers", service, seen.sentinels.iter().filter(|it| it.stranger).count());
     let counts = &seen.counts;
     for (name, value) in [
         ("pointsman_commits_total", counts.commits),
@@ -40,6 +41,7 @@ pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
         ("pointsman_sentinel_bad_rounds_total", counts.bad_rounds),
         ("pointsman_sentinel_unknown_name_total", counts.unknown_names),
         ("pointsman_sentinel_splits_total", counts.splits),
+        ("pointsman_sentinel_unverified_regressions_total", counts.regress_unverified),
         ("pointsman_lineage_broken_total", counts.lineage_broken),
         ("pointsman_stalls_total", counts.stalls),
     ] {

@@ -1,8 +1,10 @@
 //! From what is known to what is wanted: the count of votes weighed, holds armed and ended, and time run out.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::agree::{self, Claim, Finding};
+use super::doubt::Doubt;
 use super::learn::{HINT_PAUSE_MAX, HINT_PAUSE_MIN};
 use super::nodes::{Node, verifies};
 use super::state::{Basis, Cause, Lack, State};
@@ -16,11 +18,13 @@ const HOLD_WINDOW: Duration = Duration::from_secs(60);
 impl Machine {
     /// Brings the states up to date with all that is known.
     pub(super) fn decide(&mut self, now: Instant) {
-        self.voters.refresh(now, self.rules.view_expiry);
+        self.electorate.refresh(now, self.rules.view_expiry);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
-        let finding = agree::count(&self.voters.votes(), self.voters.majority(), committed);
+        let is_majority = |voters: &BTreeSet<&MyId>| self.electorate.is_majority(voters);
+        let finding = agree::count(&self.electorate.votes(), &is_majority, committed);
         let was_split = matches!(self.finding, Finding::Confirmed { split: true, .. });
         self.finding = finding.clone();
+        self.weigh_electorate(now);
         self.weigh_minority(now);
         self.weigh_denials(now);
         match finding {
@@ -36,12 +40,12 @@ impl Machine {
                     *heard_at = None;
                 }
             }
-            Finding::Confirmed { votes, majority, split } => {
+            Finding::Confirmed { majority, split, .. } => {
                 if split && !was_split {
                     self.actions.push(Action::Note(Note::Split));
                 }
                 self.pending = None;
-                self.confirmed(now, majority, votes > 0 && !split);
+                self.confirmed(now, majority);
             }
             Finding::Claimed(claim) if self.committed.is_none() => self.found(now, &claim),
             Finding::Claimed(claim) if self.is_zombie_claim(&claim) => self.regressed(now, &claim),
@@ -49,15 +53,59 @@ impl Machine {
             Finding::Regressed(claim) => self.regressed(now, &claim),
         }
         self.run_out(now);
+        self.weigh_doubt(now);
     }
 
-    /// Silence proves nothing either way: whoever was a provable minority stays one until somebody says otherwise.
-    fn weigh_minority(&mut self, now: Instant) {
-        let Some(minority) = self.voters.provable_minority() else { return };
-        if minority && !self.minority {
-            self.actions.push(Action::Note(Note::Minority));
+    /// Ends the founding when a majority stands behind the master, and tells of sentinels that nobody knows.
+    fn weigh_electorate(&mut self, now: Instant) {
+        if let Some(at) = self.electorate.majority_clock() {
+            self.majority_at = self.majority_at.max(at.min(now));
         }
-        self.minority = minority;
+        let confirmed = matches!(self.finding, Finding::Confirmed { majority: true, .. });
+        if let Some(committed) = self.committed.as_ref().filter(|_| confirmed)
+            && self.has_founders(&committed.addr, committed.epoch)
+        {
+            self.electorate.close_founding();
+        }
+        let strangers = self.electorate.has_configured_strangers();
+        if strangers && !self.strangers {
+            self.actions.push(Action::Note(Note::Stranger));
+        }
+        self.strangers = strangers;
+    }
+
+    /// Whether enough sentinels name this to begin with it.
+    fn has_founders(&self, addr: &NodeAddr, epoch: Epoch) -> bool {
+        let votes = self.electorate.votes();
+        let ours = votes.iter().filter(|vote| vote.addr == *addr && vote.epoch == epoch);
+        self.electorate.may_found(&ours.map(|vote| &vote.voter).collect())
+    }
+
+    /// Whether the sentinels that can be heard are a minority. Where nothing depends on it, what they say of their peers
+    /// decides both ways. Where traffic stops for it, silence is one too, and one sentinel's word does not end it: the first
+    /// that is heard when a partition heals may be the last to learn of a failover.
+    fn weigh_minority(&mut self, now: Instant) {
+        let provable = self.electorate.provable_minority();
+        let strict = self.rules.minority != Minority::Keep;
+        let silent = self.silence_ends_at().is_some_and(|at| now > at);
+        match self.minority {
+            None if provable == Some(true) || silent => {
+                self.minority = Some(now);
+                self.actions.push(Action::Note(Note::Minority));
+            }
+            Some(_) if !strict && provable == Some(false) => self.minority = None,
+            Some(since) if strict && provable != Some(true) && !silent => {
+                let majority = match &self.finding {
+                    Finding::Confirmed { majority, .. } => *majority,
+                    Finding::Claimed(claim) | Finding::Regressed(claim) => claim.majority,
+                    Finding::Silence => false,
+                };
+                if majority && self.majority_at >= since {
+                    self.minority = None;
+                }
+            }
+            _ => {}
+        }
         if self.is_cut_off()
             && self.committed.is_some()
             && !matches!(self.state, State::NoMaster { lack: Lack::Minority, .. })
@@ -66,20 +114,31 @@ impl Machine {
         }
     }
 
+    /// When it is a minority that no majority is heard, if nothing changes; `None` where the policy is to keep the master then.
+    pub(super) fn silence_ends_at(&self) -> Option<Instant> {
+        let long = self.rules.minority_after.max(self.rules.poll * 3);
+        (self.rules.minority != Minority::Keep).then(|| self.majority_at + long)
+    }
+
     /// Evidence that a majority has taken back by naming something else since is none any more.
     fn weigh_denials(&mut self, now: Instant) {
         let floor = self.committed.as_ref().map_or(0, |committed| committed.epoch);
         if let State::Committing { addr, epoch, evidence_at, .. } = &self.state
             && self.committed.as_ref().is_some_and(|committed| committed.addr != *addr || committed.epoch != *epoch)
-            && self.voters.denials(*evidence_at, addr, *epoch, floor) >= self.voters.majority()
+            && self.electorate.is_denied(*evidence_at, addr, *epoch, floor)
         {
             self.disarm(now);
         }
     }
 
-    /// Nothing may be published: the sentinels are a provable minority, and that is what the operator wants done then.
-    fn is_cut_off(&self) -> bool {
-        self.minority && self.rules.minority == Minority::Cut
+    /// Nothing may be published: the sentinels are a minority, and that is what the operator wants done then.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.minority.is_some() && self.rules.minority == Minority::Cut
+    }
+
+    /// The gate is shut: the sentinels are a minority, and that is what the operator wants done then.
+    pub(super) fn is_held_by_policy(&self) -> bool {
+        self.minority.is_some() && self.rules.minority == Minority::Hold
     }
 
     /// The old address at the epoch that superseded it, or below: as hard to believe as an older epoch.
@@ -87,29 +146,16 @@ impl Machine {
         self.superseded.get(&claim.addr).is_some_and(|epoch| *epoch >= claim.epoch)
     }
 
-    /// The present master is named. `unopposed`: by somebody, and nobody names another at this epoch.
-    fn confirmed(&mut self, now: Instant, majority: bool, unopposed: bool) {
+    /// The present master is named.
+    fn confirmed(&mut self, now: Instant, majority: bool) {
         let Some(committed) = &self.committed else { return };
         let (addr, epoch) = (&committed.addr, committed.epoch);
-        let good = self.nodes.get(addr).filter(|node| node.report().is_some_and(|it| verifies(it, self.rules.verify)));
-        let good_at = good.and_then(|node| node.last.as_ref()).map(|probe| probe.asked_at);
-        match &self.state {
-            State::Committing { addr: other, epoch: as_of, basis, .. }
-                if other != addr && (majority || *as_of <= epoch || *basis == Basis::Solo) =>
-            {
-                // A majority's word for a newer master would stand although its voters fell silent; this is less than that.
-                self.disarm(now);
-            }
-            State::NoMaster { .. } if !committed.published && good_at.is_some() && (majority || unopposed) => {
-                self.pursue(now, addr.clone(), epoch, Basis::Again);
-            }
-            State::Armed { cause: Cause::Stalled, since, .. } => {
-                let patient = now.saturating_duration_since(*since) >= self.rules.solo_grace;
-                if good_at.is_some_and(|at| at >= *since) && (majority || (unopposed && patient)) {
-                    self.state = State::Suspect { since: now, fed_at: now };
-                }
-            }
-            _ => {}
+        if let State::Committing { addr: other, epoch: as_of, basis, .. } = &self.state
+            && other != addr
+            && (majority || *as_of <= epoch || *basis == Basis::Solo)
+        {
+            // A majority's word for a newer master would stand although its voters fell silent; this is less than that.
+            self.disarm(now);
         }
     }
 
@@ -120,10 +166,11 @@ impl Machine {
             // A verification is under way, or came to nothing: only a majority, or another grace, brings up something else.
             _ => self.pend(now, &claim.addr, claim.epoch),
         };
-        let needed = self.voters.majority().max(self.expected_voters / 2 + 1);
-        if claim.votes >= needed {
+        if self.has_founders(&claim.addr, claim.epoch) {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
-        } else if now.saturating_duration_since(since) >= self.rules.bootstrap_grace {
+        } else if self.rules.minority != Minority::Cut
+            && now.saturating_duration_since(since) >= self.rules.bootstrap_grace
+        {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::BootstrapMinority);
         }
     }
@@ -132,7 +179,9 @@ impl Machine {
         self.suspect(now);
         let since = self.pend(now, &claim.addr, claim.epoch);
         let contradicted = claim.contradicted_at.is_some_and(|at| at >= since);
-        if claim.majority {
+        if claim.majority && self.is_target(&claim.addr) {
+            self.adopt_epoch(now, claim.epoch, since);
+        } else if claim.majority {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
         } else if let State::Committing { addr, epoch, basis: Basis::Solo, .. } = &self.state {
             if contradicted || *addr != claim.addr || *epoch != claim.epoch {
@@ -148,6 +197,22 @@ impl Machine {
         }
     }
 
+    /// A majority names the present master at another epoch, since `since`: nothing moves, only the clock is theirs. If it was away
+    /// from there in between, the server itself has ended its sessions, and if another process is there now, its next answer
+    /// shows that. A failover that was announced before is over.
+    fn adopt_epoch(&mut self, now: Instant, epoch: Epoch, since: Instant) {
+        let Some(committed) = self.committed.as_mut() else { return };
+        committed.epoch = epoch;
+        self.pending = None;
+        match &self.state {
+            State::Committing { addr, .. } if *addr != committed.addr => self.disarm(now),
+            State::Armed { since: armed, .. } if *armed <= since => {
+                self.state = State::Suspect { since: now, fed_at: now };
+            }
+            _ => {}
+        }
+    }
+
     /// One sentinel's word shuts the gate only for a node that has already answered as it must: otherwise a single liar
     /// with a high epoch and a dead address could stop traffic.
     fn would_succeed_alone(&self, addr: &NodeAddr) -> bool {
@@ -155,9 +220,12 @@ impl Machine {
         report.is_some_and(|it| verifies(it, self.rules.verify) && self.may_succeed(addr, Basis::Solo, it))
     }
 
+    /// Every vote that counts is older than what is committed, or for a master that was left. Sentinels that lost their files
+    /// and were given a replica's address by a script look just like this, while the present master is healthy. So the node
+    /// that they name is verified first, without a hold; as long as it does not verify, there is only an alarm.
     fn regressed(&mut self, now: Instant, claim: &Claim) {
         let since = self.pend(now, &claim.addr, claim.epoch);
-        let Some(committed) = self.committed.as_mut() else { return };
+        let Some(committed) = self.committed.as_ref() else { return };
         if !claim.majority {
             return;
         }
@@ -167,16 +235,17 @@ impl Machine {
         if !patient && !bad {
             return;
         }
+        let asked_since = |node: &&Node| node.last.as_ref().is_some_and(|probe| probe.asked_at >= since);
+        let named = self.nodes.get(&claim.addr).filter(asked_since);
+        let verified = named.and_then(Node::report).is_some_and(|report| verifies(report, self.rules.verify));
         if committed.addr == claim.addr && committed.published {
-            // Configured anew, to the same master: nothing moves, only the clock is theirs again.
-            committed.epoch = claim.epoch;
             self.superseded.clear();
-            self.pending = None;
-            if matches!(&self.state, State::Committing { addr, .. } if *addr != claim.addr) {
-                self.disarm(now);
-            }
-        } else {
+            self.adopt_epoch(now, claim.epoch, since);
+        } else if verified {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Regress);
+        } else if named.is_some() && !self.unverified_regress {
+            self.unverified_regress = true;
+            self.actions.push(Action::Note(Note::RegressUnverified));
         }
     }
 
@@ -186,6 +255,7 @@ impl Machine {
             return pending.since;
         }
         self.nodes.ask_at(now, addr);
+        self.unverified_regress = false;
         self.pending.insert(Pending { addr: addr.clone(), epoch, since: now }).since
     }
 
@@ -244,7 +314,7 @@ impl Machine {
                     self.armed_by = by;
                 }
             }
-            State::Suspect { .. } if may_hold => {
+            State::Suspect { .. } | State::Unconfirmed { .. } | State::NoMaster { .. } if may_hold => {
                 let until = now + self.rules.hold_max;
                 self.state = State::Armed { cause, candidate: Some(heir.clone()), since: now, until };
                 self.armed_by = by;
@@ -269,10 +339,13 @@ impl Machine {
             self.state = State::NoMaster { lack: Lack::Unverified, since: now };
             return;
         }
-        if self.failed_holds.len() >= FAILED_HOLDS {
-            self.failed_holds.pop_front();
+        // A hold that shut nothing which was not shut for a doubt already has cost no traffic.
+        if !self.doubt.as_ref().is_some_and(Doubt::is_grave) {
+            if self.failed_holds.len() >= FAILED_HOLDS {
+                self.failed_holds.pop_front();
+            }
+            self.failed_holds.push_back(now);
         }
-        self.failed_holds.push_back(now);
         self.state = State::Suspect { since: now, fed_at: now };
     }
 
@@ -301,7 +374,10 @@ impl Machine {
         let target = self.committed.as_ref().filter(|it| it.published).and_then(|it| self.nodes.get(&it.addr));
         let gone = target.is_some_and(|node| node.is_gone(self.rules.unreachable));
         match &self.state {
-            State::Suspect { .. } if gone => self.state = State::NoMaster { lack: Lack::Unreachable, since: now },
+            State::Suspect { .. } | State::Unconfirmed { .. } if gone => {
+                self.state = State::NoMaster { lack: Lack::Unreachable, since: now };
+                self.doubt(now, now, true);
+            }
             State::Suspect { fed_at, .. } if now.saturating_duration_since(*fed_at) >= self.rules.calm => {
                 self.state = State::Stable;
                 self.story.dismissed();

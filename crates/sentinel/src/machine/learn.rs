@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use super::electorate::{Heard, MAX_VOTERS};
 use super::nodes::{MAX_NODES, verifies};
-use super::state::{Basis, Cause, Lack, State};
-use super::voters::MAX_VOTERS;
+use super::state::{Cause, State};
+
 use super::{Action, Announced, Event, Machine, Note};
 use crate::{MyId, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Verify, View};
 
@@ -17,7 +18,10 @@ pub(super) const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
 impl Machine {
     pub(super) fn apply(&mut self, now: Instant, event: Event) {
         match event {
-            Event::View { from, view } => self.view(now, &from, view),
+            Event::View { from, view, asked_at, configured } => {
+                self.view(now, &from, Heard { view, asked_at: asked_at.min(now), at: now, configured });
+            }
+            Event::Expected(sentinels) => self.electorate.expect(sentinels),
             Event::Notice { from, notice } => self.notice(now, from.as_ref(), notice),
             Event::Probed { node, probe } => self.probed(now, &node, &probe),
             Event::CanaryLost { node } => {
@@ -37,9 +41,9 @@ impl Machine {
         }
     }
 
-    fn view(&mut self, now: Instant, from: &MyId, view: View) {
+    fn view(&mut self, now: Instant, from: &MyId, heard: Heard) {
+        let view = &heard.view;
         let committed = self.committed.as_ref().map(|it| (it.addr.clone(), it.epoch));
-        let founding = committed.is_none();
         let newer = committed.as_ref().is_some_and(|(_, epoch)| view.epoch > *epoch);
         if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
             self.actions.push(Action::Note(Note::StaleView));
@@ -51,12 +55,12 @@ impl Machine {
             if troubled || newer {
                 self.suspect(now);
             }
-            if view.addr == *addr && self.voters.is_member(from) {
-                self.extend_family(&view);
+            if view.addr == *addr && self.electorate.is_member(from) {
+                self.extend_family(&heard.view);
             }
         }
-        self.follow_announcement(now, from, &view, newer);
-        self.voters.hear(now, from, view, founding);
+        self.follow_announcement(now, from, &heard.view, newer);
+        self.electorate.hear(from, heard);
         let followers = self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
         followers.collect::<Vec<_>>().iter().for_each(|follower| self.believe_switch(now, follower));
     }
@@ -71,7 +75,7 @@ impl Machine {
             let peer = announced.peer.clone();
             self.updating_from.remove(from);
             if rose && fresh && newer {
-                self.voters.endorse(now, &peer, view.addr.clone(), view.epoch);
+                self.electorate.endorse(now, &peer, view.addr.clone(), view.epoch);
             }
         }
     }
@@ -82,12 +86,12 @@ impl Machine {
     fn believe_switch(&mut self, now: Instant, follower: &MyId) {
         let Some(announced) = self.updating_from.get_mut(follower) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
-        let Some((addr, epoch)) = self.voters.word_of(&announced.peer).filter(|_| fresh) else { return };
+        let Some((addr, epoch)) = self.electorate.word_of(&announced.peer).filter(|_| fresh) else { return };
         let newer = self.committed.as_ref().is_some_and(|committed| epoch > committed.epoch);
         let same = announced.to.as_ref() == Some(&addr) && epoch > announced.was;
-        if newer && same && self.voters.is_member(&announced.peer) {
+        if newer && same && self.electorate.is_member(&announced.peer) {
             announced.to = None;
-            self.voters.endorse(now, follower, addr, epoch);
+            self.electorate.endorse(now, follower, addr, epoch);
         }
     }
 
@@ -95,7 +99,7 @@ impl Machine {
     fn extend_family(&mut self, view: &View) {
         let new = || view.replicas.iter().map(|replica| &replica.addr);
         if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES {
-            let listed = self.voters.listed_replicas();
+            let listed = self.electorate.listed_replicas();
             self.family.retain(|addr| listed.contains(addr));
         }
         let room = MAX_NODES.saturating_sub(self.family.len());
@@ -105,7 +109,7 @@ impl Machine {
 
     fn notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
         self.next_ask = self.next_ask.min(now);
-        let member = from.filter(|id| self.voters.is_member(id)).cloned();
+        let member = from.filter(|id| self.electorate.is_member(id)).cloned();
         match (notice, member) {
             (Notice::Switched { to }, member) => {
                 if self.committed.as_ref().is_some_and(|it| it.addr != to) {
@@ -122,7 +126,7 @@ impl Machine {
             (Notice::ConfigUpdateFrom { peer, leaving }, Some(from)) => {
                 // It must leave what it named last: then the next view in which its epoch has risen is the one that
                 // follows the hello. An announcement that comes late, from before that view, is of an earlier switch.
-                if let Some((addr, was)) = self.voters.word_of(&from)
+                if let Some((addr, was)) = self.electorate.word_of(&from)
                     && addr == leaving
                     && self.updating_from.len() < MAX_VOTERS
                 {
@@ -160,7 +164,7 @@ impl Machine {
         }
         if matches!(&self.state, State::Committing { addr, .. } if addr == node) {
             self.verify(now, node, probe);
-        } else if self.is_target(node) {
+        } else if self.committed.as_ref().is_some_and(|committed| committed.addr == *node) {
             self.probed_target(now, node, probe);
         } else if let Ok(report) = &probe.outcome
             && since_commit
@@ -172,42 +176,24 @@ impl Machine {
     }
 
     fn probed_target(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
-        let Some(committed) = self.committed.as_mut() else { return };
+        let Some(committed) = self.committed.as_ref().filter(|it| it.addr == *node) else { return };
         if probe.asked_at < committed.since {
             return;
         }
+        let published = committed.published;
         match &probe.outcome {
-            Ok(Report { role: Role::Replica { .. }, .. }) => self.demoted(now),
+            Ok(Report { role: Role::Replica { .. }, .. }) if published => self.demoted(now),
             Ok(report) if verifies(report, self.rules.verify) => {
-                let restarted = match (&committed.lineage, &report.lineage) {
-                    (Some(old), Some(new)) => old.run_id != new.run_id,
-                    _ => false,
-                };
-                if restarted || committed.dialled != report.dialled {
-                    let epoch = committed.epoch;
-                    // In the middle of a failover the gate must not open to a master that is about to be replaced. When
-                    // the hold ends without a commit, the next answer brings us here again.
-                    let held = matches!(self.state, State::Armed { cause: Cause::Selected | Cause::Promoted, .. });
-                    if !held && !matches!(self.state, State::Committing { .. }) {
-                        self.actions.push(Action::Note(Note::Rebooted));
-                        self.pursue(now, node.clone(), epoch, Basis::Again);
-                    }
-                    return;
+                if published {
+                    self.target_answered(now, probe.asked_at, report);
                 }
-                if report.lineage.is_some() {
-                    committed.lineage.clone_from(&report.lineage);
-                }
-                self.back_in_reach(now);
             }
-            // Whoever may not ask learns nothing, neither good nor bad; but somebody is there.
-            Err(ProbeFailure::Denied) => self.back_in_reach(now),
-            Ok(_) | Err(_) => self.suspect(now),
-        }
-    }
-
-    fn back_in_reach(&mut self, now: Instant) {
-        if matches!(self.state, State::NoMaster { lack: Lack::Unreachable, .. }) {
-            self.state = State::Suspect { since: now, fed_at: now };
+            // It must not be asked, so it says neither good nor bad; but something is there.
+            Err(ProbeFailure::Denied) => {}
+            Ok(_) | Err(_) => {
+                self.doubt(now, probe.asked_at, !published);
+                self.suspect(now);
+            }
         }
     }
 

@@ -25,6 +25,8 @@
 
 mod agree;
 mod decide;
+mod doubt;
+mod electorate;
 mod learn;
 mod nodes;
 mod pause;
@@ -32,7 +34,6 @@ mod pursue;
 mod shown;
 mod state;
 mod story;
-mod voters;
 
 #[cfg(test)]
 mod property_tests;
@@ -44,11 +45,13 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 pub use agree::{Claim, Finding};
+use doubt::Doubt;
+pub use electorate::Admission;
+use electorate::Electorate;
 use nodes::Nodes;
 pub use pause::Pause;
 pub use state::{Basis, Cause, Lack, State};
 pub use story::Story;
-use voters::Voters;
 
 use crate::{Epoch, Lineage, MyId, NodeAddr, Notice, Probe, Rules, View};
 
@@ -61,7 +64,14 @@ pub enum Event {
         from: MyId,
         /// What it holds to be true.
         view: View,
+        /// When the question was sent: the view says nothing about a time before.
+        asked_at: Instant,
+        /// It was asked at an address of the configuration, not at one that another sentinel told of.
+        configured: bool,
     },
+    /// The configuration leads to this many sentinels now. Until a majority has decided once, a majority means a majority of at
+    /// least these.
+    Expected(usize),
     /// A sentinel published something about this master, or about itself.
     Notice {
         /// Who published it; `None` while its identity is not known yet.
@@ -104,6 +114,8 @@ pub enum Action {
     Release,
     /// Move the points.
     Commit(Commit),
+    /// The same process is reached at this address from now on: dial it there. Nothing else changes.
+    Redirect(SocketAddr),
     /// Take the target away and cut its sessions.
     Clear(Lack),
     /// Worth telling: an alarm, not a decision.
@@ -150,6 +162,10 @@ pub enum Note {
     Stalled,
     /// The master runs as another process on the same address.
     Rebooted,
+    /// A configured address leads to a sentinel that no member knows and that knows no member: it has no vote.
+    Stranger,
+    /// A majority insists on an older epoch and on a node that is no master, while the present one may be healthy: nothing moves.
+    RegressUnverified,
 }
 
 /// What was last published.
@@ -193,7 +209,7 @@ struct Pending {
 pub struct Machine {
     rules: Rules,
     state: State,
-    voters: Voters,
+    electorate: Electorate,
     nodes: Nodes,
     committed: Option<Committed>,
     /// Addresses that were masters and are no longer, with the epoch that superseded them: the zombie guard.
@@ -208,8 +224,15 @@ pub struct Machine {
     /// Whose announcement armed the hold; `None` where a probe did.
     armed_by: Option<MyId>,
     pending: Option<Pending>,
-    expected_voters: usize,
-    minority: bool,
+    /// Why the published master must not be used, or may have to be asked twice.
+    doubt: Option<Doubt>,
+    minority: Option<Instant>,
+    /// When the youngest questions were sent that a majority answered; at first, and after a stall, the time since which one
+    /// could have been heard.
+    majority_at: Instant,
+    /// An alarm stands; it is told once.
+    strangers: bool,
+    unverified_regress: bool,
     held: bool,
     /// What an operator wants of the gate.
     pause: Option<Pause>,
@@ -226,14 +249,14 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that knows nothing yet. `expected_voters` is how many sentinels the configuration names: until the first
-    /// commit, a majority means a majority of at least these.
+    /// A machine that knows nothing yet. `expected` is how many sentinels the configuration leads to, as far as is known; see
+    /// [`Event::Expected`].
     #[must_use]
-    pub fn new(now: Instant, rules: Rules, expected_voters: usize) -> Self {
+    pub fn new(now: Instant, rules: Rules, expected: usize) -> Self {
         Self {
             rules,
             state: State::Bootstrap { heard_at: None },
-            voters: Voters::default(),
+            electorate: Electorate::new(expected),
             nodes: Nodes::default(),
             committed: None,
             superseded: BTreeMap::new(),
@@ -242,8 +265,11 @@ impl Machine {
             updating_from: BTreeMap::new(),
             armed_by: None,
             pending: None,
-            expected_voters,
-            minority: false,
+            doubt: None,
+            minority: None,
+            majority_at: now,
+            strangers: false,
+            unverified_regress: false,
             held: false,
             pause: None,
             failed_holds: VecDeque::new(),
@@ -281,13 +307,15 @@ impl Machine {
             State::Armed { until, .. } | State::Committing { until, .. } => Some(*until),
             State::Suspect { fed_at, .. } => Some(*fed_at + self.rules.calm),
             State::Bootstrap { heard_at } => heard_at.map(|at| at + self.rules.bootstrap_grace),
-            State::Stable | State::NoMaster { .. } => None,
+            State::Stable | State::Unconfirmed { .. } | State::NoMaster { .. } => None,
         };
         let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending));
         // A deadline that has passed already was acted upon as far as it could be; what it waits for is an event.
         let later = |at: &Instant| *at > self.last_step;
         let pause = self.pause.as_ref().map(|pause| pause.until);
-        [state.filter(later), graces.filter(later), pause, self.nodes.next_due(), Some(self.next_ask)]
+        let silence = self.silence_ends_at().filter(later);
+        let doubt = self.doubt.iter().flat_map(|doubt| doubt.deadlines(&self.rules)).filter(later).min();
+        [state.filter(later), graces.filter(later), pause, silence, doubt, self.nodes.next_due(), Some(self.next_ask)]
             .into_iter()
             .flatten()
             .min()
@@ -312,10 +340,11 @@ impl Machine {
         self.held
     }
 
-    /// Whether the sentinels that can be heard are provably cut off from the majority of their peers.
+    /// Whether the sentinels that can be heard are cut off from the majority of their peers: provably, by what they say; where
+    /// the policy is not to keep the master then, also if too few of them are heard at all.
     #[must_use]
     pub fn is_minority(&self) -> bool {
-        self.minority
+        self.minority.is_some()
     }
 
     /// The last count of votes.
@@ -333,12 +362,12 @@ impl Machine {
     /// Electorate and majority, for people.
     #[must_use]
     pub fn quorum(&self) -> (usize, usize) {
-        (self.voters.electorate(), self.voters.majority())
+        (self.electorate.size(), self.electorate.majority())
     }
 
     fn set_gate(&mut self, now: Instant) {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
-        let by_policy = self.minority && self.rules.minority == crate::Minority::Hold;
+        let by_policy = self.is_held_by_policy();
         let by_order = self.pause.is_some();
         let want = published && (self.state.holds() || by_policy || by_order);
         if want != self.held {
@@ -354,7 +383,7 @@ impl Machine {
     fn schedule(&mut self, now: Instant) {
         let (committed, named) = (self.committed.as_ref().map(|it| &it.addr), self.named());
         let first: Vec<&NodeAddr> = committed.into_iter().chain(named.iter().flatten()).collect();
-        self.nodes.want(now, &first, &self.voters.listed_replicas());
+        self.nodes.want(now, &first, &self.electorate.listed_replicas());
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
         let (rules, master) = (&self.rules, committed.cloned());
         let due = self.nodes.take_due(now, |addr| nodes::pace(rules, master.as_ref() == Some(addr), alert_for));

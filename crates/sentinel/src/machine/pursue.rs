@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use super::learn::HINT_PAUSE_MIN;
 use super::nodes::{self, MAX_NODES};
-use super::state::{Basis, Cause, Lack, State};
+use super::state::{Basis, Lack, State};
 use super::{Action, Commit, Committed, Machine, Note};
 use crate::timers::verify_pause;
-use crate::{Epoch, NodeAddr, Probe, Report, Role};
+use crate::{Epoch, Minority, NodeAddr, Probe, Report, Role};
 
 impl Machine {
     /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the next answer of that node to a
@@ -44,6 +44,10 @@ impl Machine {
 
     /// An answer of the node that is about to be committed.
     pub(super) fn verify(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        let again = matches!(self.state, State::Committing { basis: Basis::Again, .. });
+        if again && self.doubts_again(now, probe) {
+            return;
+        }
         let State::Committing { epoch, basis, evidence_at, attempts, .. } = &mut self.state else { return };
         if probe.asked_at < *evidence_at {
             // The answer is older than the evidence and proves nothing about it.
@@ -93,16 +97,31 @@ impl Machine {
             published: true,
         });
         self.state = State::Stable;
-        self.pending = None;
+        (self.pending, self.doubt) = (None, None);
+        self.weigh_minority_after(now, basis);
         self.failed_holds.clear();
         self.exhausted = false;
         self.hint_pause = HINT_PAUSE_MIN;
-        // A commit opens the gate by itself, unless an operator wants it shut.
-        self.held = self.pause_outlives_commit();
+        // A commit opens the gate by itself, unless an operator or the policy for a minority wants it shut.
+        self.held = self.pause_outlives_commit() || self.is_held_by_policy();
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
         let held = self.held;
         let commit = Commit { addr: addr.clone(), dialled: report.dialled, epoch, run_id, basis, lost_bytes, held };
         self.actions.push(Action::Commit(commit));
+    }
+
+    /// Fewer than a majority do not end a minority by what they bring about, and where one is heeded at all they are one.
+    fn weigh_minority_after(&mut self, now: Instant, basis: Basis) {
+        match basis {
+            Basis::BootstrapMinority if self.rules.minority == Minority::Hold && self.minority.is_none() => {
+                self.minority = Some(now);
+                self.actions.push(Action::Note(Note::Minority));
+            }
+            Basis::Majority | Basis::Regress if self.electorate.provable_minority() != Some(true) => {
+                self.minority = None;
+            }
+            _ => {}
+        }
     }
 
     /// Brings the books on who was master, and who may be next, up to date with a new master.
@@ -126,7 +145,7 @@ impl Machine {
         self.superseded.remove(addr);
         self.zombies.remove(addr);
         // The next failover may come before the next view.
-        let listed = self.voters.member_views().filter(|(_, view)| view.addr == *addr);
+        let listed = self.electorate.member_views().filter(|(_, view)| view.addr == *addr);
         self.family =
             listed.flat_map(|(_, view)| view.replicas.iter().map(|it| it.addr.clone())).take(MAX_NODES).collect();
     }
@@ -164,6 +183,7 @@ impl Machine {
         self.state = State::NoMaster { lack, since: now };
         self.next_ask = self.next_ask.min(now);
         self.nodes.hurry(now);
+        self.doubt(now, now, true);
         self.unpublish(now, lack);
     }
 
@@ -188,7 +208,8 @@ impl Machine {
     /// This process was stopped: the points may have moved meanwhile, and every answer in hand is from before, as is the
     /// evidence for whatever was being pursued.
     pub(super) fn wake_from_stall(&mut self, now: Instant) {
-        self.voters.silence();
+        self.electorate.silence();
+        self.majority_at = now;
         self.nodes.forget(now);
         self.pending = None;
         self.updating_from.clear();
@@ -197,13 +218,13 @@ impl Machine {
         self.actions.push(Action::Note(Note::Stalled));
         self.state = match (&self.committed, &self.state) {
             (None, _) => State::Bootstrap { heard_at: None },
-            (Some(committed), _) if committed.published => {
-                let until = now + self.rules.hold_max;
-                State::Armed { cause: Cause::Stalled, candidate: None, since: now, until }
-            }
+            (Some(committed), _) if committed.published => State::Unconfirmed { since: now },
             (Some(_), State::NoMaster { lack, .. }) => State::NoMaster { lack: *lack, since: now },
             (Some(_), _) => State::NoMaster { lack: Lack::Unverified, since: now },
         };
+        if self.committed.is_some() {
+            self.doubt(now, now, true);
+        }
     }
 
     pub(super) fn is_target(&self, node: &NodeAddr) -> bool {
@@ -213,8 +234,11 @@ impl Machine {
     /// Since when everything is looked at more often; `None` while all is well.
     pub(super) fn alert_since(&self) -> Option<Instant> {
         match &self.state {
-            State::Stable => None,
-            State::Suspect { since, .. } | State::Armed { since, .. } | State::NoMaster { since, .. } => Some(*since),
+            State::Stable => self.minority.filter(|_| self.rules.minority != Minority::Keep),
+            State::Suspect { since, .. }
+            | State::Unconfirmed { since }
+            | State::Armed { since, .. }
+            | State::NoMaster { since, .. } => Some(*since),
             State::Committing { evidence_at, .. } => Some(*evidence_at),
             State::Bootstrap { heard_at } => Some(heard_at.unwrap_or(self.last_step)),
         }

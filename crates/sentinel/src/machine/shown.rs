@@ -3,14 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Machine, State};
-use crate::{MyId, NodeAddr, Probe, View};
+use super::{Admission, Machine, State};
+use crate::{Epoch, MyId, NodeAddr, Probe, View};
 
 impl Machine {
     /// Whether this sentinel belongs to the electorate.
     #[must_use]
     pub fn is_member(&self, id: &MyId) -> bool {
-        self.voters.is_member(id)
+        self.electorate.is_member(id)
+    }
+
+    /// How and since when each member of the electorate votes.
+    pub fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
+        self.electorate.members()
     }
 
     /// Whether more than a single sentinel's list stands behind this node: it is the master in force or was so last, or the
@@ -23,7 +28,14 @@ impl Machine {
 
     /// Every fresh view: whose, whether it votes, what it says, when it was heard.
     pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
-        self.voters.all_views()
+        self.electorate.all_views().map(|(id, member, heard)| (id, member, &heard.view, heard.at))
+    }
+
+    /// What the sentinels name that vote or that the configuration leads to: where these differ, an operator has to know.
+    pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
+        let known = self.electorate.all_views().filter(|(_, member, heard)| *member || heard.configured);
+        let voiced = known.filter(|(_, member, heard)| *member || !heard.view.is_empty_state());
+        voiced.map(|(_, _, heard)| (&heard.view.addr, heard.view.epoch)).collect()
     }
 
     /// Every node under observation with its last answer.
@@ -34,7 +46,7 @@ impl Machine {
     /// The first broken safety rule, if any: for tests, and for a debug build's assertion in the driver.
     #[must_use]
     pub fn broken_invariant(&self) -> Option<&'static str> {
-        let votes = self.voters.votes();
+        let votes = self.electorate.votes();
         let distinct: BTreeSet<&MyId> = votes.iter().map(|vote| &vote.voter).collect();
         if distinct.len() != votes.len() {
             return Some("S6: a sentinel votes twice");

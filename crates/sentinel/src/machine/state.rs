@@ -11,8 +11,6 @@ pub enum Cause {
     Selected,
     /// A replica of ours was seen promoted.
     Promoted,
-    /// This process itself was stopped for a while, so anything may have happened.
-    Stalled,
 }
 
 /// Why a commit is pursued.
@@ -60,6 +58,11 @@ pub enum State {
         /// When it was last fed.
         fed_at: Instant,
     },
+    /// The published master may have been superseded unnoticed: hold until it answers and sentinels confirm it.
+    Unconfirmed {
+        /// When the gate was shut for this.
+        since: Instant,
+    },
     /// A switch is about to happen: hold.
     Armed {
         /// Why.
@@ -103,6 +106,7 @@ impl State {
             Self::Bootstrap { .. } => "bootstrap",
             Self::Stable => "stable",
             Self::Suspect { .. } => "suspect",
+            Self::Unconfirmed { .. } => "unconfirmed",
             Self::Armed { .. } => "armed",
             Self::Committing { .. } => "committing",
             Self::NoMaster { .. } => "no_master",
@@ -111,6 +115,7 @@ impl State {
 
     /// Whether this state by itself keeps the gate shut.
     pub(super) fn holds(&self) -> bool {
-        matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
+        let unconfirmed = matches!(self, Self::Unconfirmed { .. });
+        unconfirmed || matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
     }
 }

@@ -46,6 +46,8 @@ mod tests {
             run_id: "x".into(),
             down: false,
             failing_over: false,
+            rebooted: false,
+            quorum: 2,
             tilt: false,
             peers: Vec::new(),
             replicas,

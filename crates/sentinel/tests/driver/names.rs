@@ -130,13 +130,25 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     names.say(None);
     one.cut();
     stays(ms(400), "the master stays", || driver.target() == Some(one.addr)).await;
-    // It moved: the old address answers no more, the name has another one.
+    // It moved: the old address answers no more, the name has another one, with another process and the same history.
+    two.mind().run_id = "2".repeat(40);
     names.say(Some(vec![two.addr]));
     one.behave(Manner::Hangup);
     one.cut();
     driver.leads_to(two.addr).await;
     assert!(named.fence().has_fallen(), "sessions to the old address are cut");
     assert_eq!(driver.seen().failovers.last().map(|it| it.basis), Some(sentinel::Basis::Again));
+    // The same process at the first address again, as with a name of two families: dialled there, and no session is cut.
+    one.mind().run_id = "2".repeat(40);
+    let named = driver.route.current().expect("a target");
+    names.say(Some(vec![one.addr]));
+    one.behave(Manner::Proper);
+    two.behave(Manner::Hangup);
+    two.cut();
+    driver.leads_to(one.addr).await;
+    assert!(!named.fence().has_fallen());
+    assert_eq!(driver.route.current().map(|it| it.generation()), Some(named.generation()));
+    assert_eq!(driver.seen().master.map(|it| it.dialled), Some(one.addr));
 }
 
 #[tokio::test]

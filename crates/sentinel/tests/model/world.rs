@@ -151,7 +151,7 @@ impl World {
                     let node = NODES.into_iter().find(|node| addr(*node) == asked);
                     self.open.extend(node.map(|node| (node, self.now, self.masters[usize::from(node)])));
                 }
-                Action::Ask | Action::Note(_) => {}
+                Action::Ask | Action::Note(_) | Action::Redirect(_) => {}
             }
         }
         let shown = self.machine.committed().filter(|it| it.published).map(|it| it.addr.clone());
@@ -227,7 +227,9 @@ impl World {
             run_id: "known".into(),
             down: false,
             failing_over,
+            rebooted: false,
             tilt: false,
+            quorum: 2,
             peers: SENTINELS.into_iter().filter(|peer| *peer != who).map(|peer| (id(peer), true)).collect(),
             replicas: NODES
                 .into_iter()
@@ -235,7 +237,7 @@ impl World {
                 .map(|replica| ReplicaView { addr: addr(replica), healthy: true })
                 .collect(),
         };
-        self.step(Event::View { from: id(who), view });
+        self.step(Event::View { from: id(who), view, asked_at: self.now, configured: true });
     }
 
     /// Books: `who` was heard to switch to `node`, which it did with everything it named there.

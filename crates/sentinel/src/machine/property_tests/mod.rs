@@ -53,9 +53,10 @@ impl World {
 
     fn happens(&mut self, happening: &Happening) {
         match happening.clone() {
-            Happening::View { from, addr, epoch, flags, peers } => {
+            Happening::View { from, addr, epoch, flags, peers, age } => {
                 let view = a_view_of(from, addr, epoch, flags, peers);
-                self.step(Event::View { from: id(from), view });
+                let (asked_at, configured) = (self.now.checked_sub(ms(age)).unwrap_or(self.now), from != 5);
+                self.step(Event::View { from: id(from), view, asked_at, configured });
             }
             Happening::Notice { from, notice } => self.step(Event::Notice { from: from.map(id), notice }),
             Happening::Answer { which, answer, keep } if !self.open.is_empty() => {
@@ -104,7 +105,8 @@ impl World {
                 for sentinel in 1..=3 {
                     let others: Vec<Letter> = LETTERS.into_iter().filter(|letter| *letter != addr).collect();
                     let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
-                    self.step(Event::View { from: id(sentinel), view: view(addr, epoch, &peers, &others) });
+                    let (view, asked_at) = (view(addr, epoch, &peers, &others), self.now);
+                    self.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
                 }
             }
             for (asked, asked_at) in std::mem::take(&mut self.open) {
@@ -136,6 +138,7 @@ fn a_view_of(from: u8, addr: Letter, epoch: Epoch, flags: u8, peers: Option<Vec<
     let others: Vec<Letter> = LETTERS.into_iter().filter(|letter| *letter != addr).collect();
     let mut it = view(addr, epoch, &peers, &others);
     (it.down, it.failing_over, it.tilt) = (flags & 7 == 1, flags & 7 == 2, flags & 0x38 == 0x38);
+    it.rebooted = flags & 7 == 3;
     if flags >= 0xe0 {
         it.peers.iter_mut().for_each(|(_, up)| *up = false);
     }
@@ -325,7 +328,8 @@ proptest! {
 fn rest_confirms(world: &mut World) {
     for sentinel in [2, 3] {
         let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
-        world.step(Event::View { from: id(sentinel), view: view('A', 5, &peers, &['B', 'C', 'D']) });
+        let (view, asked_at) = (view('A', 5, &peers, &['B', 'C', 'D']), world.now);
+        world.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
     }
     let (ours, rest): (Vec<_>, Vec<_>) =
         std::mem::take(&mut world.open).into_iter().partition(|(it, _)| *it == node('A'));

@@ -16,6 +16,8 @@ pub(super) enum Happening {
         epoch: Epoch,
         flags: u8,
         peers: Option<Vec<u8>>,
+        /// How many milliseconds ago its question was sent.
+        age: u64,
     },
     Notice {
         from: Option<u8>,
@@ -88,8 +90,9 @@ pub(super) fn a_view(any_peers: bool) -> BoxedStrategy<Happening> {
     let peers =
         if any_peers { prop::option::of(prop::collection::vec(1_u8..=9, 0..4)).boxed() } else { Just(None).boxed() };
     let from = prop_oneof![8 => 1_u8..=3, 1 => 4_u8..=5];
-    (from, letter(), 4_u64..=8, any::<u8>(), peers)
-        .prop_map(|(from, addr, epoch, flags, peers)| Happening::View { from, addr, epoch, flags, peers })
+    let age = prop_oneof![3 => Just(0_u64), 1 => 1_u64..1250];
+    (from, letter(), 4_u64..=8, any::<u8>(), peers, age)
+        .prop_map(|(from, addr, epoch, flags, peers, age)| Happening::View { from, addr, epoch, flags, peers, age })
         .boxed()
 }
 

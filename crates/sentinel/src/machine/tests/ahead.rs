@@ -47,7 +47,7 @@ fn the_leaders_word_may_come_last() {
     switched(&mut rig, 2, 'B');
     rig.run(5);
     assert_eq!(rig.told(), ["0 hold"]);
-    rig.step(Event::View { from: id(1), view: view('B', 6, &[2, 3], &['A', 'C']) });
+    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.run(1);
     // All that was asked before the first word verifies nothing: one question more.
     assert_eq!(rig.told(), ["0 hold", "1006 commit B@6 Majority"]);
@@ -68,7 +68,7 @@ fn a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_anno
         switched(rig, 2, 'B');
     };
     let of_a_stranger = |rig: &mut Rig| {
-        rig.step(Event::View { from: id(9), view: view('B', 6, &[2, 3], &['A', 'C']) });
+        rig.hears(9, view('B', 6, &[2, 3], &['A', 'C']));
         announces(rig, 2, 9, 'A');
         switched(rig, 2, 'B');
     };
@@ -77,7 +77,7 @@ fn a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_anno
         switched(rig, 2, 'B');
     };
     let by_a_stranger = |rig: &mut Rig| {
-        rig.step(Event::View { from: id(9), view: view('A', 5, &[1, 2, 3], &['B', 'C']) });
+        rig.hears(9, view('A', 5, &[1, 2, 3], &['B', 'C']));
         announces(rig, 9, 1, 'A');
         switched(rig, 9, 'B');
     };
@@ -111,11 +111,11 @@ fn an_announced_switch_is_a_vote_for_one_move_and_its_own_next_view_replaces_it(
     announces(&mut rig, 2, 1, 'A');
     switched(&mut rig, 2, 'B');
     assert!(matches!(rig.machine.state(), State::Committing { .. }));
-    rig.step(Event::View { from: id(2), view: view('A', 5, &[1, 3], &['B', 'C']) });
-    rig.step(Event::View { from: id(3), view: view('A', 5, &[1, 2], &['B', 'C']) });
+    rig.hears(2, view('A', 5, &[1, 3], &['B', 'C']));
+    rig.hears(3, view('A', 5, &[1, 2], &['B', 'C']));
     assert!(!matches!(rig.machine.state(), State::Committing { .. }), "its own word is newer than what was inferred");
     // What the leader says again does not revive the vote.
-    rig.step(Event::View { from: id(1), view: view('B', 6, &[2, 3], &['A', 'C']) });
+    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.promotes('B').run(300);
     assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
 }
@@ -135,12 +135,12 @@ fn an_old_announcement_is_no_vote() {
 #[test]
 fn nobody_switches_to_a_lower_epoch() {
     let mut rig = led();
-    rig.finds(3).names(3, 'A', 5).step(Event::View { from: id(2), view: view('C', 7, &[1, 3], &['A', 'B']) });
+    rig.finds(3).names(3, 'A', 5).hears(2, view('C', 7, &[1, 3], &['A', 'B']));
     rig.run(4_900);
     announces(&mut rig, 2, 1, 'C');
     // What S2 named last is forgotten by now, but not that it was newer.
     rig.run(200);
-    rig.step(Event::View { from: id(1), view: view('B', 6, &[2, 3], &['A', 'C']) });
+    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     switched(&mut rig, 2, 'B');
     rig.run(100);
     assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
@@ -192,8 +192,8 @@ fn an_answer_from_before_the_first_word_verifies_nothing_ahead() {
     rig.selects(1, 'B').at(90).promotes('B').at(1000);
     // The last answer of B is a few milliseconds old when S1 and S2 speak in one breath.
     rig.nodes.insert('B', Answer::Lost);
-    rig.step(Event::View { from: id(1), view: view('B', 6, &[2, 3], &['A', 'C']) });
-    rig.step(Event::View { from: id(2), view: view('B', 6, &[1, 3], &['A', 'C']) });
+    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
+    rig.hears(2, view('B', 6, &[1, 3], &['A', 'C']));
     assert!(matches!(rig.machine.state(), State::Committing { .. }));
     assert_eq!(rig.told(), ["0 hold"]);
 }
@@ -202,10 +202,10 @@ fn an_answer_from_before_the_first_word_verifies_nothing_ahead() {
 fn a_claim_that_was_given_up_in_between_begins_anew() {
     let mut rig = led();
     // The leader falls back to what is committed, and comes again.
-    rig.step(Event::View { from: id(1), view: view('A', 5, &[2, 3], &['B', 'C']) });
+    rig.hears(1, view('A', 5, &[2, 3], &['B', 'C']));
     rig.nodes.insert('B', Answer::Lost);
-    rig.step(Event::View { from: id(1), view: view('B', 6, &[2, 3], &['A', 'C']) });
-    rig.step(Event::View { from: id(3), view: view('B', 6, &[1, 2], &['A', 'C']) });
+    rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
+    rig.hears(3, view('B', 6, &[1, 2], &['A', 'C']));
     assert!(matches!(rig.machine.state(), State::Committing { .. }), "{:?}", rig.told());
 }
 
@@ -215,9 +215,9 @@ fn nothing_is_verified_ahead_while_the_gate_is_open() {
     // D is nobody's replica, so nothing holds for it; a majority's word is followed all the same.
     rig.nodes.insert('D', master('D', "history-D", "history-1"));
     rig.loses(1).loses(2).loses(3).run(10);
-    rig.step(Event::View { from: id(1), view: view('D', 6, &[2, 3], &['A', 'C']) });
+    rig.hears(1, view('D', 6, &[2, 3], &['A', 'C']));
     rig.run(20);
-    rig.step(Event::View { from: id(2), view: view('D', 6, &[1, 3], &['A', 'C']) });
+    rig.hears(2, view('D', 6, &[1, 3], &['A', 'C']));
     assert_eq!(rig.deeds(), ["hold"], "the gate shuts, then the node is asked");
     rig.run(5);
     assert_eq!(rig.deeds(), ["hold", "commit D@6 Majority"]);
@@ -230,13 +230,13 @@ fn who_gathers_votes_is_asked_and_watched_whoever_else_was_selected() {
         // D is nobody's replica: only the claim itself makes it known.
         rig.nodes.insert('D', master('D', "history-D", "history-1"));
         rig.selects(1, 'B').loses(1).loses(2).loses(3).run(10);
-        rig.step(Event::View { from: id(1), view: view('D', 6, &[2, 3], &['A', 'C']) });
+        rig.hears(1, view('D', 6, &[2, 3], &['A', 'C']));
         rig.run(20);
         if ended {
             rig.nodes.insert('D', Answer::Lost);
             rig.step(Event::CanaryLost { node: node('D') });
         }
-        rig.step(Event::View { from: id(2), view: view('D', 6, &[1, 3], &['A', 'C']) });
+        rig.hears(2, view('D', 6, &[1, 3], &['A', 'C']));
         rig.told()
     };
     assert_eq!(voted(false), ["0 hold", "30 commit D@6 Majority"]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rig::{Answer, Rig, id, master, ms, node, replica, view};
+use super::rig::{Answer, Rig, master, ms, node, replica, view};
 use crate::machine::{Event, Finding, State};
 use crate::{Minority, ProbeFailure, Report, Role, Rules, View};
 
@@ -85,7 +85,7 @@ fn a_stray_sentinel_that_answers_first_is_no_majority_of_one() {
     let mut rig = Rig::new();
     rig.loses(1).loses(2).loses(3);
     rig.nodes.insert('D', master('D', "other", ""));
-    rig.step(Event::View { from: id(9), view: stray('D', 2) });
+    rig.hears(9, stray('D', 2));
     rig.run(600);
     assert!(rig.told().is_empty());
     rig.finds(1).finds(2).finds(3);
@@ -213,4 +213,66 @@ fn evidence_from_before_a_stall_is_not_verified_after_it() {
     rig.step(Event::Probed { node: node('A'), probe: crate::Probe { asked_at, outcome: Ok(report) } });
     rig.now += ms(1);
     assert!(rig.told().is_empty());
+}
+
+/// The first sentinel was replaced by one without a file at a new address, beside an empty redis. The two others keep the entry of
+/// the one that was there before.
+fn lost_its_file(rig: &mut Rig) {
+    rig.sentinels.remove(&1);
+    rig.sentinels.insert(4, stray('D', 0));
+    rig.nodes.insert('D', master('D', "empty", ""));
+    for sentinel in [2, 3] {
+        rig.change(sentinel, |it| it.peers[0].1 = false);
+    }
+}
+
+#[test]
+fn one_that_lost_its_file_is_no_majority_of_one() {
+    // One name for all: it counts for the addresses that it leads to, and until they are known for one.
+    for late in [1, 700, 1400] {
+        let mut rig = Rig::with(rules(), 1);
+        lost_its_file(&mut rig);
+        rig.step(Event::Expected(3));
+        rig.loses(2).loses(3).run(late);
+        rig.finds(2).finds(3).run(5000);
+        assert_eq!(rig.deeds(), ["commit A@5 Majority"], "{late} ms late");
+    }
+    // Where only its own address is known yet, its own quorum says that it is not alone.
+    let mut rig = Rig::with(rules(), 1);
+    lost_its_file(&mut rig);
+    rig.loses(2).loses(3).run(700);
+    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    rig.step(Event::Expected(3));
+    rig.finds(2).finds(3).run(3000);
+    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
+}
+
+#[test]
+fn a_late_majority_is_followed_after_a_minority_began() {
+    let mut rig = Rig::with(rules(), 1);
+    lost_its_file(&mut rig);
+    rig.step(Event::Expected(3));
+    rig.loses(2).loses(3).run(10_000);
+    assert_eq!(rig.deeds(), ["commit D@0 BootstrapMinority"]);
+    rig.mark();
+    rig.finds(2).finds(3).run(2000);
+    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit A@5 Majority"), "{:?}", rig.told());
+    assert!(rig.machine.named_masters().len() > 1, "the disagreement is shown");
+    rig.run(60_000);
+    assert!(rig.machine.committed().is_some_and(|it| it.published && it.addr == node('A')), "for good");
+}
+
+#[test]
+fn a_configured_stranger_is_told_and_has_no_vote() {
+    let mut rig = Rig::booted();
+    rig.sentinels.insert(9, stray('D', 99));
+    rig.nodes.insert('D', master('D', "other", ""));
+    rig.run(60_000);
+    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert_eq!((rig.machine.quorum(), rig.notes(crate::Note::Stranger)), ((3, 2), 1));
+    assert_eq!(rig.machine.named_masters().len(), 2);
+    // A new sentinel that knows the others is none, although nobody lists it yet.
+    rig.sentinels.insert(8, view('A', 5, &[1, 2, 3], &['B', 'C']));
+    rig.run(1500);
+    assert_eq!(rig.machine.quorum(), (4, 3));
 }

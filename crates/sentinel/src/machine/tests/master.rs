@@ -123,24 +123,35 @@ fn a_restart_in_the_middle_of_a_failover_does_not_open_the_gate() {
     rig.at(1000);
     assert_eq!(rig.told(), ["0 hold"]);
     rig.says(1, Notice::Aborted).run(300);
-    assert_eq!(rig.deeds(), ["hold", "release", "hold", "commit A@5 Again"]);
+    assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"]);
+}
+
+fn answers_at(rig: &mut Rig, letter: char) {
+    let Some(Answer::Report(report)) = rig.nodes.get_mut(&'A') else { panic!("a report") };
+    report.dialled = dialled(letter);
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_dialled_there() {
-    for lineage in [true, false] {
-        let mut rig = Rig::booted();
-        if !lineage {
-            rig.without_lineage();
-        }
-        rig.run(1000);
-        let Some(Answer::Report(report)) = rig.nodes.get_mut(&'A') else { panic!("a report") };
-        report.dialled = dialled('Z');
-        rig.run(3000);
-        let moved = rig.log.iter().any(|(_, it)| matches!(it, Action::Commit(it) if it.dialled == dialled('Z')));
-        assert!(moved, "INFO allowed: {lineage}: {:?}", rig.told());
-        assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"], "and once is enough");
-    }
+fn redirects_to_other_address_of_same_process() {
+    let mut rig = Rig::booted();
+    answers_at(&mut rig, 'Z');
+    rig.run(3000);
+    assert_eq!(rig.deeds(), ["redirect 10.0.0.90:6379"], "once, and no session is cut");
+    answers_at(&mut rig, 'A');
+    rig.run(3000);
+    assert_eq!(rig.deeds(), ["redirect 10.0.0.90:6379", "redirect 10.0.0.65:6379"]);
+}
+
+#[test]
+fn commits_anew_at_other_address_of_unknown_process() {
+    let mut rig = Rig::booted();
+    rig.without_lineage();
+    rig.run(1000);
+    answers_at(&mut rig, 'Z');
+    rig.run(3000);
+    let moved = rig.log.iter().any(|(_, it)| matches!(it, Action::Commit(it) if it.dialled == dialled('Z')));
+    assert!(moved, "{:?}", rig.told());
+    assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"], "and once is enough");
 }
 
 #[test]

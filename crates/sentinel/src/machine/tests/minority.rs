@@ -1,6 +1,6 @@
 //! Sentinels that are cut off from their peers, and know it.
 
-use super::rig::Rig;
+use super::rig::{Rig, id};
 use crate::machine::{Note, State};
 use crate::{Minority, Rules, View};
 
@@ -22,6 +22,10 @@ fn isolate(rig: &mut Rig) {
     rig.run(8000);
 }
 
+fn heal(rig: &mut Rig) {
+    rig.finds(1).finds(2).change(3, together);
+}
+
 #[test]
 fn keep() {
     let mut rig = with(Minority::Keep);
@@ -40,7 +44,10 @@ fn hold_until_a_majority_is_heard_again() {
     assert_eq!(rig.deeds(), ["hold"]);
     rig.finds(3).change(3, |it| it.tilt = true).run(60_000);
     assert_eq!(rig.deeds(), ["hold"], "in TILT it does not know");
-    rig.change(3, |it| it.tilt = false).change(3, together).run(2000);
+    rig.change(3, |it| it.tilt = false).change(3, together).run(60_000);
+    assert_eq!(rig.deeds(), ["hold"], "its word alone is no majority, whatever it says of its peers");
+    heal(&mut rig);
+    rig.run(2000);
     assert_eq!(rig.deeds(), ["hold", "release"]);
 }
 
@@ -78,28 +85,112 @@ fn cut_does_not_flap_when_a_majority_is_heard_but_nobody_hears_anybody() {
 }
 
 #[test]
-fn cut_ends_where_the_one_that_can_be_heard_belongs_to_the_majority() {
-    let mut rig = with(Minority::Cut);
-    isolate(&mut rig);
-    rig.change(3, together).run(3000);
-    assert_eq!(rig.deeds(), ["clear Minority", "commit A@5 Again"]);
+fn does_not_leave_minority_on_one_word() {
+    // The partition heals, and the sentinel that was alone is heard first: it sees its peers again, and has not heard their hello.
+    for minority in [Minority::Hold, Minority::Cut] {
+        let mut rig = with(minority);
+        isolate(&mut rig);
+        let before = rig.deeds().len();
+        rig.change(3, together).run(700);
+        assert_eq!(rig.deeds().len(), before, "{minority:?}: {:?}", rig.told());
+        // One of the other side is heard: a claim at a higher epoch, without a majority yet.
+        rig.promotes('B').finds(1).names(1, 'B', 6).run(100);
+        assert!(!rig.deeds().iter().any(|it| it.starts_with("release")), "{minority:?}: {:?}", rig.told());
+        rig.finds(2).names(2, 'B', 6).run(2000);
+        assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"), "{minority:?}");
+        assert!(!rig.machine.is_holding() && !rig.machine.is_minority());
+    }
+}
+
+#[test]
+fn one_fresh_voter_of_three_is_a_minority_unless_kept() {
+    for (minority, deeds) in
+        [(Minority::Keep, vec![]), (Minority::Hold, vec!["hold"]), (Minority::Cut, vec!["clear Minority"])]
+    {
+        let mut rig = with(minority);
+        rig.loses(1).loses(2).change(3, |view| view.peers[0].1 = false).run(60_000);
+        assert_eq!(rig.deeds(), deeds, "{minority:?}");
+    }
 }
 
 #[test]
 fn two_of_three_is_no_minority() {
     for minority in [Minority::Hold, Minority::Cut] {
         let mut rig = with(minority);
-        rig.loses(1).loses(2).change(3, |view| view.peers[0].1 = false).run(60_000);
-        assert!(rig.told().is_empty());
+        rig.loses(1).change(2, |view| view.peers[0].1 = false).change(3, |view| view.peers[0].1 = false);
+        rig.run(60_000);
+        assert!(rig.told().is_empty(), "{minority:?}: {:?}", rig.told());
     }
 }
 
 #[test]
-fn silence_is_no_minority() {
-    for minority in [Minority::Hold, Minority::Cut] {
+fn silence_is_a_minority_after_its_time_unless_kept() {
+    for (minority, deed) in [(Minority::Hold, "hold"), (Minority::Cut, "clear Minority")] {
         let mut rig = with(minority);
-        rig.loses(1).loses(2).loses(3).run(60_000);
-        assert!(rig.told().is_empty());
-        assert_eq!(*rig.machine.state(), State::Stable);
+        rig.loses(1).loses(2).loses(3).run(2000);
+        assert!(rig.told().is_empty(), "{minority:?}: a poll or two may be lost: {:?}", rig.told());
+        rig.run(60_000);
+        assert_eq!(rig.deeds(), [deed]);
+        let at: u64 = rig.told()[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+        assert!((2000..=3001).contains(&at), "three seconds after the last majority: {:?}", rig.told());
+        rig.finds(1).finds(2).finds(3).run(2000);
+        let back = if minority == Minority::Hold { "release" } else { "commit A@5 Again" };
+        assert_eq!(rig.deeds(), [deed, back]);
     }
+    let mut rig = with(Minority::Keep);
+    rig.loses(1).loses(2).loses(3).run(60_000);
+    assert!(rig.told().is_empty());
+    assert_eq!(*rig.machine.state(), State::Stable);
+}
+
+#[test]
+fn seldom_polls_are_no_silence() {
+    let poll = std::time::Duration::from_secs(4);
+    let mut rig = Rig::with(Rules { minority: Minority::Hold, poll, ..Rules::default() }, 3);
+    rig.run(60_000);
+    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
+}
+
+#[test]
+fn solo_commit_in_minority_keeps_gate_shut() {
+    let mut rig = with(Minority::Hold);
+    rig.loses(1).loses(2).run(8000);
+    assert_eq!(rig.deeds(), ["hold"]);
+    rig.promotes('B').names(3, 'B', 6).run(3000);
+    assert_eq!(rig.deeds(), ["hold", "commit B@6 Solo"]);
+    assert!(rig.machine.is_holding(), "a third failover may be under way where nobody is heard");
+    rig.finds(1).names(1, 'B', 6).run(1000);
+    assert_eq!(rig.deeds(), ["hold", "commit B@6 Solo", "release"]);
+}
+
+#[test]
+fn first_minority_master_is_held_or_not_published() {
+    for (minority, deeds) in [(Minority::Hold, vec!["commit A@5 BootstrapMinority"]), (Minority::Cut, vec![])] {
+        let mut rig = Rig::with(Rules { minority, ..Rules::default() }, 3);
+        rig.loses(2).loses(3).run(20_000);
+        assert_eq!(rig.deeds(), deeds, "{minority:?}");
+        assert_eq!(rig.machine.is_holding(), minority == Minority::Hold);
+        rig.finds(2).run(2000);
+        let open = rig.machine.committed().is_some_and(|it| it.published) && !rig.machine.is_holding();
+        assert!(open, "{minority:?}: {:?}", rig.told());
+    }
+}
+
+#[test]
+fn ghosts_are_no_minority() {
+    // After a rolling restart with new identities, two ghosts are listed by the oldest of the new ones, one by the next.
+    let mut rig = with(Minority::Hold);
+    let ghosts = [(id(21), false), (id(22), false)];
+    rig.change(1, |it| it.peers.extend(ghosts.clone())).change(2, |it| it.peers.push(ghosts[1].clone()));
+    rig.run(3000);
+    // Then one of the three is lost as well.
+    rig.loses(1);
+    for sentinel in [2, 3] {
+        rig.change(sentinel, |it| {
+            it.peers.iter_mut().filter(|(peer, _)| *peer == id(1)).for_each(|(_, up)| *up = false)
+        });
+    }
+    rig.run(60_000);
+    assert_eq!(rig.notes(Note::Minority), 0, "{:?}", rig.machine.quorum());
+    assert!(rig.told().is_empty(), "{:?}", rig.told());
 }

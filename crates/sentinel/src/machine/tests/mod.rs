@@ -52,6 +52,7 @@
 
 mod ahead;
 mod bootstrap;
+mod doubt;
 mod failover;
 mod hold;
 mod master;

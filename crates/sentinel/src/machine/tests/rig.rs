@@ -43,7 +43,9 @@ pub(in crate::machine) fn view(addr: Letter, epoch: Epoch, peers: &[u8], replica
         run_id: "known".into(),
         down: false,
         failing_over: false,
+        rebooted: false,
         tilt: false,
+        quorum: 2,
         peers: peers.iter().map(|peer| (id(*peer), true)).collect(),
         replicas: replicas.iter().map(|addr| ReplicaView { addr: node(*addr), healthy: true }).collect(),
     }
@@ -60,7 +62,7 @@ pub(in crate::machine) enum Answer {
 
 #[derive(Debug)]
 enum Due {
-    ViewOf(u8),
+    ViewOf(u8, Instant),
     ProbeOf(NodeAddr, Instant),
 }
 
@@ -163,9 +165,9 @@ impl Rig {
 
     fn deliver(&mut self, due: Due) {
         match due {
-            Due::ViewOf(sentinel) => {
+            Due::ViewOf(sentinel, asked_at) => {
                 if let Some(view) = self.sentinels.get(&sentinel).cloned() {
-                    self.step(Event::View { from: id(sentinel), view });
+                    self.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
                 }
             }
             Due::ProbeOf(addr, asked_at) => {
@@ -191,7 +193,7 @@ impl Rig {
             match &action {
                 Action::Ask => {
                     for sentinel in self.sentinels.keys().copied().collect::<Vec<_>>() {
-                        self.later(Self::ANSWER * 2, Due::ViewOf(sentinel));
+                        self.later(Self::ANSWER * 2, Due::ViewOf(sentinel, self.now));
                     }
                 }
                 Action::Probe(addr) => self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now)),
@@ -225,6 +227,7 @@ impl Rig {
                         let letter = it.addr.host.strip_prefix("redis-").unwrap_or(&it.addr.host);
                         format!("commit {letter}@{} {:?}", it.epoch, it.basis)
                     }
+                    Action::Redirect(to) => format!("redirect {to}"),
                     Action::Ask | Action::Probe(_) | Action::Note(_) => return None,
                 };
                 Some(format!("{} {what}", at(when)))
@@ -277,6 +280,12 @@ impl Rig {
     /// A sentinel publishes something.
     pub(in crate::machine) fn says(&mut self, sentinel: u8, notice: Notice) -> &mut Self {
         self.step(Event::Notice { from: Some(id(sentinel)), notice });
+        self
+    }
+
+    /// A sentinel that nobody asks through a configured address answers a question of this moment.
+    pub(in crate::machine) fn hears(&mut self, sentinel: u8, view: View) -> &mut Self {
+        self.step(Event::View { from: id(sentinel), view, asked_at: self.now, configured: false });
         self
     }
 

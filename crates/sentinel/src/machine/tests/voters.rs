@@ -2,10 +2,10 @@
 
 use super::rig::{Rig, id, master, node, view};
 use crate::View;
-use crate::machine::{Event, Note, State};
+use crate::machine::{Note, State};
 
 fn speaks(rig: &mut Rig, sentinel: u8, view: &View) {
-    rig.step(Event::View { from: id(sentinel), view: view.clone() });
+    rig.hears(sentinel, view.clone());
 }
 
 /// The same, for as long as `millis`, twice a second.

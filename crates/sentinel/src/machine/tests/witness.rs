@@ -1,7 +1,7 @@
 //! An independent witness: checks the safety rules on what went in and what came out, with books of its own. It shares no
 //! code with the machine and knows nothing of its states, so a rule that is broken in both places is broken twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::machine::{Action, Basis, Commit, Committed, Event, Lack};
@@ -46,6 +46,13 @@ pub(in crate::machine) struct Witness {
     ended: BTreeMap<NodeAddr, (Instant, bool)>,
     /// When this process was last stopped: answers to questions from before prove nothing.
     stalled_at: Option<Instant>,
+    /// The last sign that the last target may have been superseded unnoticed: a stop of this process, a bad answer, another
+    /// process at its address, or that it was taken away.
+    doubted_at: Option<Instant>,
+    /// The process that was committed, and another one that answered at its address.
+    processes: (Option<Box<str>>, Option<Box<str>>),
+    /// The sending of the youngest question to which each sentinel named each claim.
+    asked_about: BTreeMap<(Claim, MyId), Instant>,
     /// When anything but time was last heard.
     heard_at: Option<Instant>,
     last_step: Option<Instant>,
@@ -69,6 +76,9 @@ impl Witness {
             answers: BTreeMap::new(),
             ended: BTreeMap::new(),
             stalled_at: None,
+            doubted_at: None,
+            processes: (None, None),
+            asked_about: BTreeMap::new(),
             heard_at: None,
             last_step: None,
             majority: None,
@@ -95,7 +105,7 @@ impl Witness {
             self.heard_at = Some(now);
         }
         if stalled {
-            self.stalled_at = Some(now);
+            (self.stalled_at, self.doubted_at) = (Some(now), Some(now));
         }
         self.learn(now, event);
         assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
@@ -104,13 +114,16 @@ impl Witness {
                 Action::Hold => {
                     assert!(self.published.is_some(), "held without a target");
                     assert!(!self.held, "held twice");
-                    let ordered = self.ordered.is_some();
-                    assert!(ordered || self.heard_within(now, self.rules.view_expiry), "S5: held out of silence");
+                    let ordered = self.ordered.is_some() || self.rules.minority == Minority::Hold;
+                    let doubted = self.doubted_at.is_some();
+                    let heard = self.heard_within(now, self.rules.view_expiry);
+                    assert!(ordered || doubted || heard, "S5: held out of silence");
                     self.held = true;
                 }
                 Action::Release => {
                     assert!(self.held, "released without a hold");
                     assert!(self.published.is_some(), "released without a target");
+                    self.released(now);
                     self.held = false;
                 }
                 Action::Commit(commit) => self.committed(now, commit),
@@ -125,6 +138,7 @@ impl Witness {
                         asked.remove(0);
                     }
                 }
+                Action::Redirect(_) => assert!(self.published.is_some(), "redirected without a target"),
                 Action::Ask | Action::Note(_) => {}
             }
         }
@@ -139,12 +153,15 @@ impl Witness {
         assert_eq!(shown, self.published.as_ref().map(|(addr, _)| addr.clone()), "S1: shown and published differ");
         if let (Some((addr, epoch)), Some(after)) = (&mut self.last, after) {
             assert_eq!(*addr, after.addr);
-            assert!(after.epoch <= *epoch, "the epoch rose without a commit");
-            if after.epoch < *epoch {
-                // The sentinels were configured anew, to the same master: no commit, and their clock counts from here.
-                assert!(self.named.contains_key(&(addr.clone(), after.epoch)), "an epoch that nobody named");
+            if after.epoch != *epoch {
+                // There and back, or configured anew, to the same master: no commit, and their clock counts from here.
+                let named = self.named.get(&(addr.clone(), after.epoch));
+                let voters: BTreeSet<&MyId> = named.into_iter().flatten().map(|(by, _)| by).collect();
+                assert!(voters.len() >= self.majority.unwrap_or(1), "an epoch that too few named");
+                if after.epoch < *epoch {
+                    self.left.clear();
+                }
                 *epoch = after.epoch;
-                self.left.clear();
             }
         }
     }
@@ -153,10 +170,11 @@ impl Witness {
         match event {
             Event::Pause(pause) => self.ordered = Some((pause.until, pause.ends_with_commit)),
             Event::Resume => self.ordered = None,
-            Event::View { from, view } => {
+            Event::View { from, view, asked_at, .. } => {
                 let claim = (view.addr.clone(), view.epoch);
                 if !view.is_empty_state() {
                     self.name(claim.clone(), from.clone(), now);
+                    self.asked_about.insert((claim.clone(), from.clone()), *asked_at);
                 }
                 if let Some(Announced { peer, at, was, .. }) = self.announced.get(from).cloned() {
                     let rose = view.epoch > was;
@@ -179,6 +197,7 @@ impl Witness {
             Event::Probed { node, probe } => {
                 let younger = self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
                 if younger && self.stalled_at.is_none_or(|at| probe.asked_at >= at) {
+                    self.look_at_target(now, node, probe);
                     self.answers.insert(node.clone(), probe.clone());
                 }
             }
@@ -193,6 +212,45 @@ impl Witness {
             }
             _ => {}
         }
+    }
+
+    /// What an answer of the last target says about whether it still is what was committed.
+    fn look_at_target(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        if self.last.as_ref().is_none_or(|(addr, _)| addr != node) {
+            return;
+        }
+        let process = probe.outcome.as_ref().ok().and_then(|it| it.lineage.as_ref()).map(|it| it.run_id.clone());
+        let denied = probe.outcome == Err(crate::ProbeFailure::Denied);
+        let (committed, other) = &mut self.processes;
+        let restarted = process.is_some() && committed.is_some() && process != *committed && process != *other;
+        if committed.is_none() && verifies(probe, self.rules.verify) {
+            committed.clone_from(&process);
+        }
+        if restarted {
+            *other = process;
+        }
+        if restarted || !(denied || verifies(probe, self.rules.verify)) {
+            self.doubted_at = Some(now);
+        }
+    }
+
+    /// How many sentinels named the last target in answers to questions from after the last sign of a doubt.
+    fn fresh_voters(&self) -> usize {
+        let fresh = |at: &Instant| self.doubted_at.is_none_or(|doubted| *at >= doubted);
+        // The epoch may be taken over, and the gate opened, in one step.
+        let ours =
+            |claim: &Claim| self.last.as_ref().is_some_and(|(addr, epoch)| *addr == claim.0 && claim.1 >= *epoch);
+        self.asked_about.iter().filter(|((claim, _), at)| ours(claim) && fresh(at)).count()
+    }
+
+    /// The gate opens to the same target: after a stop of the process only on a sentinel's word from after it, or where nobody says
+    /// anything for as long as a word is good.
+    fn released(&self, now: Instant) {
+        let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stalled_at) else { return };
+        let patient = now >= doubted_at + self.rules.view_expiry;
+        assert!(patient || self.fresh_voters() >= 1, "released on the old master's own word");
+        let policy = self.rules.minority == Minority::Keep;
+        assert!(policy || self.fresh_voters() >= self.majority.unwrap_or(1).min(1), "released in a minority");
     }
 
     /// Whoever announced a peer's hello, and then that it switched to where that peer's own word is by now, names what it names.
@@ -258,12 +316,13 @@ impl Witness {
         }
         self.published = Some(claim.clone());
         self.last = Some(claim);
-        // Only an order keeps the gate shut behind a commit, and one that does not end with it.
-        assert_eq!(
-            commit.held,
-            self.ordered.is_some_and(|(until, ends)| !ends && now < until),
-            "the order: {commit:?}"
-        );
+        self.doubted_at = None;
+        self.processes = (probe.outcome.ok().and_then(|it| it.lineage).map(|it| it.run_id), None);
+        // Only an order that does not end with a commit, or the policy for a minority, keeps the gate shut after it.
+        let ordered = self.ordered.is_some_and(|(until, ends)| !ends && now < until);
+        let policy = self.rules.minority == Minority::Hold;
+        assert!(commit.held || !ordered, "open against an order: {commit:?}");
+        assert!(!commit.held || ordered || policy, "shut without an order: {commit:?}");
         self.held = commit.held;
         self.ordered = self.ordered.filter(|(_, ends)| !ends);
     }
@@ -278,6 +337,7 @@ impl Witness {
             Basis::Again => {
                 let last = self.last.as_ref().map(|(addr, epoch)| (addr, *epoch));
                 assert_eq!(last, Some((&commit.addr, commit.epoch)), "again, but it never was");
+                assert!(self.fresh_voters() >= 1, "again, without a vote from after the doubt: {commit:?}");
             }
             Basis::Solo => {
                 let early = at.checked_sub(self.rules.solo_grace).expect("a clock that has run for a while");
@@ -315,6 +375,7 @@ impl Witness {
             Lack::Unreachable => panic!("an unreachable master is held, not cleared"),
         }
         self.held = false;
+        self.doubted_at = Some(now);
     }
 }
 

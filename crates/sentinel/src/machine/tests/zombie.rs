@@ -203,3 +203,20 @@ fn books_on_old_masters_are_bounded() {
     assert!(rig.machine.zombies.len() <= 128);
     rig.now += ms(1);
 }
+
+#[test]
+fn files_lost_everywhere_do_not_take_a_healthy_master_away() {
+    let mut rig = Rig::booted();
+    // All sentinels come back without their files, with new identities, and were given a replica's address.
+    rig.loses(1).loses(2).loses(3);
+    for sentinel in [31, 32, 33] {
+        let peers: Vec<u8> = [31, 32, 33].into_iter().filter(|peer| *peer != sentinel).collect();
+        rig.sentinels.insert(sentinel, super::rig::view('B', 0, &peers, &[]));
+    }
+    rig.run(300_000);
+    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert_eq!(rig.notes(Note::RegressUnverified), 1);
+    // They do take over once what they name is a master.
+    rig.promotes('B').run(11_000);
+    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@0 Regress"));
+}
