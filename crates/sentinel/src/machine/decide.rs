@@ -87,7 +87,7 @@ impl Machine {
     fn weigh_minority(&mut self, now: Instant) {
         let provable = self.electorate.provable_minority();
         let strict = self.rules.minority != Minority::Keep;
-        let silent = self.silence_ends_at().is_some_and(|at| now > at);
+        let silent = self.is_silent(now);
         match self.minority {
             None if provable == Some(true) || silent => {
                 self.minority = Some(now);
@@ -112,6 +112,11 @@ impl Machine {
         {
             self.take_away(now, Lack::Minority);
         }
+    }
+
+    /// Whether no majority was heard for so long that it is a minority.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.silence_ends_at().is_some_and(|at| now > at)
     }
 
     /// When it is a minority that no majority is heard, if nothing changes; `None` where the policy is to keep the master then.
@@ -181,6 +186,8 @@ impl Machine {
         let contradicted = claim.contradicted_at.is_some_and(|at| at >= since);
         if claim.majority && self.is_target(&claim.addr) {
             self.adopt_epoch(now, claim.epoch, since);
+        } else if claim.majority && self.only_differs(claim) && self.verified_since(&claim.addr, since) != Some(true) {
+            self.alarm_unverified(&claim.addr, since);
         } else if claim.majority {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
         } else if let State::Committing { addr, epoch, basis: Basis::Solo, .. } = &self.state {
@@ -190,6 +197,7 @@ impl Machine {
         } else if !contradicted
             && now.saturating_duration_since(since) >= self.rules.solo_grace
             && !matches!(self.state, State::Committing { .. })
+            && !self.is_target(&claim.addr)
             && self.may_hold(now)
             && self.would_succeed_alone(&claim.addr)
         {
@@ -204,8 +212,10 @@ impl Machine {
         let Some(committed) = self.committed.as_mut() else { return };
         committed.epoch = epoch;
         self.pending = None;
-        match &self.state {
-            State::Committing { addr, .. } if *addr != committed.addr => self.disarm(now),
+        match &mut self.state {
+            // It is being used again, at the newer epoch then.
+            State::Committing { addr, epoch: pursued, .. } if *addr == committed.addr => *pursued = epoch,
+            State::Committing { .. } => self.disarm(now),
             State::Armed { since: armed, .. } if *armed <= since => {
                 self.state = State::Suspect { since: now, fed_at: now };
             }
@@ -235,15 +245,34 @@ impl Machine {
         if !patient && !bad {
             return;
         }
-        let asked_since = |node: &&Node| node.last.as_ref().is_some_and(|probe| probe.asked_at >= since);
-        let named = self.nodes.get(&claim.addr).filter(asked_since);
-        let verified = named.and_then(Node::report).is_some_and(|report| verifies(report, self.rules.verify));
         if committed.addr == claim.addr && committed.published {
             self.superseded.clear();
             self.adopt_epoch(now, claim.epoch, since);
-        } else if verified {
+        } else if self.verified_since(&claim.addr, since) == Some(true) {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Regress);
-        } else if named.is_some() && !self.unverified_regress {
+        } else {
+            self.alarm_unverified(&claim.addr, since);
+        }
+    }
+
+    /// Whether a claim is no newer than what is published: sentinels that lost their files before the first failover differ at
+    /// epoch 0, and Sentinel itself never moves to another master without a higher epoch.
+    fn only_differs(&self, claim: &Claim) -> bool {
+        let reachable =
+            |it: &&Committed| !self.nodes.get(&it.addr).is_some_and(|it| it.is_gone(self.rules.unreachable));
+        let published = self.committed.as_ref().filter(|it| it.published);
+        published.filter(reachable).is_some_and(|it| claim.epoch <= it.epoch)
+    }
+
+    /// Whether `addr` verified in its last answer to a question from `since` on; `None` if there was none.
+    fn verified_since(&self, addr: &NodeAddr, since: Instant) -> Option<bool> {
+        let node = self.nodes.get(addr).filter(|it| it.last.as_ref().is_some_and(|probe| probe.asked_at >= since))?;
+        Some(node.report().is_some_and(|report| verifies(report, self.rules.verify)))
+    }
+
+    /// A majority insists on a node that is no master: told once for each claim.
+    fn alarm_unverified(&mut self, addr: &NodeAddr, since: Instant) {
+        if self.verified_since(addr, since) == Some(false) && !self.unverified_regress {
             self.unverified_regress = true;
             self.actions.push(Action::Note(Note::RegressUnverified));
         }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use super::nodes::verifies;
 use super::state::{Basis, Lack, State};
 use super::{Action, Committed, Machine, Note};
-use crate::{Minority, MyId, Probe, ProbeFailure, Report};
+use crate::{Minority, MyId, NodeAddr, Probe, ProbeFailure, Report};
 
 /// See the module's header.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -216,12 +216,12 @@ impl Machine {
 
     /// How long after the last sign of the doubt what is heard suffices; `None` if time alone does not help.
     fn patience(&self, doubt: &Doubt, committed: &Committed, kinship: Kinship, same: bool) -> Option<Duration> {
-        let votes = self.electorate.votes();
-        let fresh = || votes.iter().filter(|vote| vote.asked_at >= doubt.until && vote.epoch >= committed.epoch);
-        let ours = |vote: &&super::electorate::Vote| vote.addr == committed.addr && vote.epoch == committed.epoch;
-        let confirming: BTreeSet<&MyId> = fresh().filter(ours).map(|vote| &vote.voter).collect();
-        let newer = fresh().any(|vote| vote.epoch > committed.epoch);
-        let opposed = fresh().any(|vote| !ours(&vote));
+        // A vote for the same master at a higher epoch confirms it, too.
+        let votes = || self.electorate.own_votes_since(doubt.until).filter(|(.., epoch)| *epoch >= committed.epoch);
+        let ours = |addr: &NodeAddr| *addr == committed.addr;
+        let confirming: BTreeSet<&MyId> = votes().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
+        let opposed = votes().any(|(_, addr, _)| !ours(addr));
+        let newer = votes().any(|(_, addr, epoch)| !ours(addr) && epoch > committed.epoch);
         let views = || self.electorate.member_views_since(doubt.until).filter(|view| !view.tilt);
         if kinship == Kinship::Stranger && views().any(|view| view.down || view.failing_over || view.rebooted) {
             return None;

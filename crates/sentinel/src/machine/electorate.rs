@@ -293,6 +293,12 @@ impl Electorate {
         self.is_majority(&votes.iter().filter(denies).map(|vote| &vote.voter).collect())
     }
 
+    /// What the members said themselves in answer to questions from `since` on.
+    pub(super) fn own_votes_since(&self, since: Instant) -> impl Iterator<Item = (&MyId, &NodeAddr, Epoch)> {
+        let words = self.member_words().filter(move |(_, heard)| heard.asked_at >= since);
+        words.map(|(id, heard)| (id, &heard.view.addr, heard.view.epoch))
+    }
+
     /// At most one vote per MYID: its own word, or what it was endorsed with since.
     pub(super) fn votes(&self) -> Vec<Vote> {
         let members = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_some());

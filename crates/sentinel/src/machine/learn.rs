@@ -73,8 +73,9 @@ impl Machine {
         let rose = view.epoch > announced.was;
         if rose || !fresh {
             let peer = announced.peer.clone();
+            let left = announced.leaving != view.addr;
             self.updating_from.remove(from);
-            if rose && fresh && newer {
+            if rose && left && fresh && newer {
                 self.electorate.endorse(now, &peer, view.addr.clone(), view.epoch);
             }
         }
@@ -130,7 +131,7 @@ impl Machine {
                     && addr == leaving
                     && self.updating_from.len() < MAX_VOTERS
                 {
-                    self.updating_from.insert(from, Announced { peer, at: now, was, to: None });
+                    self.updating_from.insert(from, Announced { peer, leaving, at: now, was, to: None });
                 }
             }
             (Notice::CandidateSelected { candidate }, Some(from)) => {

@@ -189,6 +189,8 @@ pub struct Committed {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Announced {
     peer: MyId,
+    /// What it named before. The hello names something else, or there would be no announcement.
+    leaving: NodeAddr,
     at: Instant,
     /// The epoch of its last view before that; the view that follows the hello is the one with a higher epoch.
     was: Epoch,

@@ -117,7 +117,10 @@ impl Machine {
                 self.minority = Some(now);
                 self.actions.push(Action::Note(Note::Minority));
             }
-            Basis::Majority | Basis::Regress if self.electorate.provable_minority() != Some(true) => {
+            // The evidence may be older than the node's answer: by then no majority may be heard any more.
+            Basis::Majority | Basis::Regress
+                if !self.is_silent(now) && self.electorate.provable_minority() != Some(true) =>
+            {
                 self.minority = None;
             }
             _ => {}

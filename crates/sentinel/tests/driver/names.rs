@@ -148,7 +148,7 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     driver.leads_to(one.addr).await;
     assert!(!named.fence().has_fallen());
     assert_eq!(driver.route.current().map(|it| it.generation()), Some(named.generation()));
-    assert_eq!(driver.seen().master.map(|it| it.dialled), Some(one.addr));
+    driver.sees("the address dialled now", |seen| seen.master.as_ref().is_some_and(|it| it.dialled == one.addr)).await;
 }
 
 #[tokio::test]

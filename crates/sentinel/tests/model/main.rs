@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sentinel::{Basis, Event, Notice};
+use sentinel::{Basis, Event, Minority, Notice, ProbeFailure};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use world::{Attempt, LAST_EPOCH, LONG, NODES, Node, SENTINELS, SHORT, Said, Who, World, addr, id};
@@ -38,12 +38,22 @@ enum Step {
     HearView(Who, usize),
     HearNotice(Who, Said),
     Answer(Node, Instant, bool),
+    /// Nobody answers: silent, or not there.
+    Refuse(Node, Instant, ProbeFailure),
+    /// The node comes back as another process, with or without its data.
+    Restart(Node, bool),
+    /// The sentinel comes back without its file: it names a node beside it, that comes back empty as a master.
+    LoseFile(Who, Node),
     Pause(Duration),
 }
 
 struct Cluster {
     /// How many of the beginnings are searched.
     beginnings: usize,
+    /// What happens in a minority.
+    minority: Minority,
+    /// Nodes are restarted, and do not always answer.
+    faults: bool,
     /// How many pauses of each kind.
     pauses: (u8, u8),
     start: Instant,
@@ -60,7 +70,15 @@ impl Model for Cluster {
     /// Four beginnings, so that the same depth reaches further: all is well; a failover was committed, and the old master calls
     /// itself master still; a leader died right after its promotion, which was seen; a failover of which nothing was heard.
     fn init_states(&self) -> Vec<World> {
-        let calm = World::booted(self.start);
+        if self.beginnings == 0 {
+            // Nothing was heard yet, and one of three has lost its file.
+            let fresh = World::new(self.start, self.minority);
+            return vec![self.next_state(&fresh, Step::LoseFile(2, 2)).expect("a change")];
+        }
+        let calm = World::booted(self.start, self.minority);
+        if self.faults {
+            return vec![calm];
+        }
         let failover = [
             Step::Start(0, 1),
             Step::HearNotice(0, Said::Selected(1)),
@@ -123,6 +141,13 @@ impl Model for Cluster {
             if world.masters[usize::from(*node)] != *then {
                 steps.push(Step::Answer(*node, *at, !*then));
             }
+            if self.faults && *node == 0 {
+                steps.push(Step::Refuse(*node, *at, ProbeFailure::Silent));
+                steps.push(Step::Refuse(*node, *at, ProbeFailure::Unreachable));
+            }
+        }
+        if self.faults && world.restarts[0].0 == 0 {
+            steps.extend([Step::Restart(0, false), Step::Restart(0, true)]);
         }
         if world.pauses.0 < self.pauses.0 {
             steps.push(Step::Pause(SHORT));
@@ -180,6 +205,16 @@ impl Model for Cluster {
                 world.step(Event::Notice { from: Some(id(who)), notice });
             }
             Step::Answer(node, at, master) => world.answer(node, at, master),
+            Step::Refuse(node, at, failure) => world.refuse(node, at, failure),
+            Step::Restart(node, empty) => {
+                let (process, _) = world.restarts[usize::from(node)];
+                world.restarts[usize::from(node)] = (process + 1, empty);
+            }
+            Step::LoseFile(who, node) => {
+                world.restarts[usize::from(node)] = (1, true);
+                world.masters[usize::from(node)] = true;
+                world.sentinels[usize::from(who)].named = vec![(node, 0)];
+            }
             Step::Pause(long) => {
                 *(if long == SHORT { &mut world.pauses.0 } else { &mut world.pauses.1 }) += 1;
                 world.pass(long);
@@ -207,8 +242,12 @@ impl Model for Cluster {
 
 /// Searches from the first `beginnings`, every state that `steps` steps lead to. Gives the number of distinct states.
 fn search(beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
-    let cluster =
-        Cluster { beginnings, pauses, start: Instant::now(), followed: AtomicBool::default(), fault: OnceLock::new() };
+    search_with(Minority::Keep, false, beginnings, steps, pauses)
+}
+
+fn search_with(minority: Minority, faults: bool, beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
+    let (start, followed, fault) = (Instant::now(), AtomicBool::default(), OnceLock::new());
+    let cluster = Cluster { beginnings, minority, faults, pauses, start, followed, fault };
     // The checker makes the states of the last depth, but does not look at them; `next_state` does.
     // One thread, since only then every state is met on its shortest way first, and the depth means what it says.
     let checker = cluster.checker().threads(1).target_max_depth(steps + 1);
@@ -218,7 +257,8 @@ fn search(beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
         panic!("{name}: {fault:?} in {state:?}, after {:#?}", path.into_actions());
     }
     assert_eq!(checker.model().fault.get(), None, "in a state of the last depth; one step more shows the way there");
-    assert!(checker.model().followed.load(Ordering::Relaxed), "the search never came as far as a failover");
+    let followed = checker.model().followed.load(Ordering::Relaxed);
+    assert!(followed || faults, "the search never came as far as a failover");
     checker.unique_state_count()
 }
 
@@ -228,6 +268,27 @@ fn to_the_daily_depth() {
     let states = (search(1, 7, (1, 1)), search(4, 5, (1, 1)));
     println!("distinct states: {states:?}");
     assert!(states.0 > 50_000 && states.1 > 30_000, "{states:?}");
+}
+
+/// The master is restarted with and without its data, does not answer, or is out of reach; with each policy for a minority. That
+/// sentinels are heard again one by one needs no step: every view comes when it comes, or never.
+#[test]
+fn follows_rules_when_the_master_is_lost_and_found() {
+    for minority in [Minority::Keep, Minority::Hold, Minority::Cut] {
+        let states = search_with(minority, true, 1, 5, (1, 2));
+        println!("distinct states with {minority:?}: {states}");
+        assert!(states > 10_000, "{minority:?}: {states}");
+    }
+}
+
+/// One name for all sentinels, one of which has lost its file and names an empty node.
+#[test]
+fn begins_with_a_majority_of_one_names_addresses() {
+    for minority in [Minority::Keep, Minority::Hold, Minority::Cut] {
+        let states = search_with(minority, false, 0, 5, (2, 1));
+        println!("distinct states with {minority:?}: {states}");
+        assert!(states > 500, "{minority:?}: {states}");
+    }
 }
 
 /// The depth for a release: some minutes, and gigabytes for the states whose turn is still to come.

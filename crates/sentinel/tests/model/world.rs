@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use sentinel::{
-    Action, Basis, Commit, Event, Lineage, Machine, MyId, NodeAddr, Probe, ReplicaView, Report, Role, Rules, State,
-    View,
+    Action, Basis, Commit, Event, Lineage, Machine, Minority, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report,
+    Role, Rules, State, View,
 };
 
 /// A node's number: 0 is the first master.
@@ -50,6 +50,8 @@ pub(crate) struct Sentinel {
     /// Everything it ever named, the present last.
     pub(crate) named: Vec<Config>,
     pub(crate) attempt: Option<Attempt>,
+    /// When it came to name each of them: an answer that still names the one before was asked for earlier.
+    pub(crate) since: Vec<Instant>,
     /// The oldest of these that may still be on its way to the machine.
     pub(crate) oldest: usize,
 }
@@ -74,9 +76,12 @@ pub(crate) enum Said {
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) now: Instant,
+    pub(crate) minority: Minority,
     pub(crate) pauses: (u8, u8),
     pub(crate) sentinels: [Sentinel; 3],
     pub(crate) masters: [bool; 3],
+    /// How often each node was restarted, and whether it came back without its data.
+    pub(crate) restarts: [(u8, bool); 3],
     pub(crate) said: BTreeSet<(Who, Said)>,
     /// Open questions: who was asked, when, and whether it was a master then.
     pub(crate) open: BTreeSet<(Node, Instant, bool)>,
@@ -92,6 +97,10 @@ pub(crate) struct Books {
     pub(crate) left: BTreeMap<Node, u64>,
     /// When each sentinel was first heard to name a configuration, by itself or through a follower of it.
     pub(crate) heard: BTreeMap<(Config, Who), Instant>,
+    /// When the youngest question was sent in whose answer each sentinel named a configuration.
+    pub(crate) asked: BTreeMap<(Config, Who), Instant>,
+    /// The last sign that the last target may have been superseded unnoticed.
+    pub(crate) doubted_at: Option<Instant>,
     /// The answer of each node to the youngest question: when that was asked, and whether it is a master.
     pub(crate) answers: BTreeMap<Node, (Instant, bool)>,
     pub(crate) bases: BTreeSet<Basis>,
@@ -99,19 +108,27 @@ pub(crate) struct Books {
 }
 
 impl World {
-    pub(crate) fn booted(start: Instant) -> Self {
-        let machine = Machine::new(start, Rules::default(), 3);
-        let sentinel = Sentinel { alive: true, named: vec![(0, 0)], attempt: None, oldest: 0 };
-        let mut world = Self {
+    /// One name leads to all three sentinels, and nothing was heard yet.
+    pub(crate) fn new(start: Instant, minority: Minority) -> Self {
+        let mut machine = Machine::new(start, Rules { minority, ..Rules::default() }, 1);
+        machine.step(start, Event::Expected(3));
+        let sentinel = Sentinel { alive: true, named: vec![(0, 0)], since: vec![start], attempt: None, oldest: 0 };
+        Self {
             machine,
             now: start,
+            minority,
             pauses: (0, 0),
             sentinels: [sentinel.clone(), sentinel.clone(), sentinel],
             masters: [true, false, false],
+            restarts: [(0, false); 3],
             said: BTreeSet::new(),
             open: BTreeSet::new(),
             books: Books::default(),
-        };
+        }
+    }
+
+    pub(crate) fn booted(start: Instant, minority: Minority) -> Self {
+        let mut world = Self::new(start, minority);
         SENTINELS.into_iter().for_each(|who| world.hear_view(who, 0));
         world.answer(0, start, true);
         assert_eq!(world.books.published, Some((0, 0)));
@@ -129,7 +146,11 @@ impl World {
             if probe.asked_at >= last.0 {
                 *last = (probe.asked_at, master);
             }
+            if !master && self.books.last.is_some_and(|(last, _)| last == node) {
+                self.books.doubted_at = Some(self.now);
+            }
         }
+        let unconfirmed = matches!(self.machine.state(), State::Unconfirmed { .. });
         let actions = self.machine.step(self.now, event);
         for action in actions {
             match action {
@@ -139,11 +160,14 @@ impl World {
                 }
                 Action::Release => {
                     self.expect(self.books.held, "released what was not held");
+                    self.expect(self.may_open(), "opened in a minority");
+                    self.expect(!unconfirmed || self.is_confirmed(), "released on the old master's own word");
                     self.books.held = false;
                 }
                 Action::Commit(commit) => self.committed(&commit),
                 Action::Clear(_) => {
                     self.expect(self.books.published.is_some(), "cleared nothing");
+                    self.books.doubted_at = Some(self.now);
                     self.books.published = None;
                     self.books.held = false;
                 }
@@ -159,14 +183,47 @@ impl World {
             shown == self.books.published.map(|(node, _)| addr(node)),
             "shows another target than it published",
         );
+        self.took_over_epoch();
         self.expect(self.machine.broken_invariant().is_none(), "an invariant of its own is broken");
         self.expect(self.machine.next_deadline() > self.now, "a deadline that has passed already");
+    }
+
+    /// The epoch of the same master may rise without a commit, if two of the three really named that.
+    fn took_over_epoch(&mut self) {
+        let shown = self.machine.committed().filter(|it| it.published).map(|it| it.epoch);
+        let Some(((node, epoch), shown)) = self.books.published.zip(shown).filter(|((_, epoch), shown)| epoch != shown)
+        else {
+            return;
+        };
+        let really = self.sentinels.iter().filter(|it| it.named.contains(&(node, shown))).count();
+        self.expect(really >= 2 && shown > epoch, "took over an epoch that too few named");
+        (self.books.published, self.books.last) = (Some((node, shown)), Some((node, shown)));
     }
 
     fn expect(&mut self, holds: bool, otherwise: &'static str) {
         if !holds {
             self.books.fault.get_or_insert(otherwise);
         }
+    }
+
+    /// How many sentinels named the last target in answers to questions from `since` on.
+    fn named_since(&self, since: Instant) -> usize {
+        let fresh = |((config, _), at): &(&(Config, Who), &Instant)| self.books.last == Some(*config) && **at >= since;
+        self.books.asked.iter().filter(fresh).count()
+    }
+
+    /// A sentinel's word from after the last sign of a doubt, or silence for as long as a word is good.
+    fn is_confirmed(&self) -> bool {
+        let Some(doubted_at) = self.books.doubted_at else { return true };
+        self.named_since(doubted_at) >= 1 || self.now - doubted_at >= Rules::default().view_expiry
+    }
+
+    /// Where a minority stops traffic, two of the three have to have been heard lately.
+    fn may_open(&self) -> bool {
+        let lately = |at: &Instant| self.now - *at <= Rules::default().minority_after;
+        let who: BTreeSet<Who> =
+            self.books.asked.iter().filter(|(_, at)| lately(at)).map(|((_, who), _)| *who).collect();
+        self.minority == Minority::Keep || who.len() >= 2
     }
 
     fn committed(&mut self, commit: &Commit) {
@@ -195,6 +252,9 @@ impl World {
         self.expect(heard >= needed || ahead, "committed on an answer that is older than its evidence");
         let last = self.books.last;
         self.expect(commit.basis != Basis::Again || last == Some(config), "again, but it never was");
+        let voted = self.books.doubted_at.is_none_or(|at| self.named_since(at) >= 1);
+        self.expect(commit.basis != Basis::Again || voted, "again, without a vote from after the doubt");
+        self.expect(commit.held || self.may_open(), "opened in a minority by a commit");
         if commit.basis == Basis::Regress {
             // Nobody who can still be heard knows better.
             let newer = |it: &Sentinel| it.alive && it.config().1 > commit.epoch;
@@ -211,7 +271,8 @@ impl World {
             self.books.left.insert(old, commit.epoch);
         }
         self.books.bases.insert(commit.basis);
-        (self.books.published, self.books.last, self.books.held) = (Some(config), Some(config), false);
+        (self.books.published, self.books.last, self.books.held) = (Some(config), Some(config), commit.held);
+        self.books.doubted_at = None;
     }
 
     pub(crate) fn hear_view(&mut self, who: Who, which: usize) {
@@ -220,7 +281,9 @@ impl World {
         sentinel.oldest = which;
         let (node, epoch) = sentinel.named[which];
         let failing_over = sentinel.attempt.is_some() && which + 1 == sentinel.named.len();
+        let asked_at = sentinel.since.get(which + 1).map_or(self.now, |since| self.now.min(*since));
         self.heard(who, (node, epoch));
+        self.books.asked.insert(((node, epoch), who), asked_at);
         let view = View {
             addr: addr(node),
             epoch,
@@ -237,7 +300,7 @@ impl World {
                 .map(|replica| ReplicaView { addr: addr(replica), healthy: true })
                 .collect(),
         };
-        self.step(Event::View { from: id(who), view, asked_at: self.now, configured: true });
+        self.step(Event::View { from: id(who), view, asked_at, configured: true });
     }
 
     /// Books: `who` was heard to switch to `node`, which it did with everything it named there.
@@ -260,11 +323,18 @@ impl World {
         }
     }
 
+    /// Nobody was there, or nobody answered.
+    pub(crate) fn refuse(&mut self, node: Node, asked_at: Instant, failure: ProbeFailure) {
+        self.step(Event::Probed { node: addr(node), probe: Probe { asked_at, outcome: Err(failure) } });
+    }
+
     pub(crate) fn answer(&mut self, node: Node, asked_at: Instant, master: bool) {
+        let (process, empty) = self.restarts[usize::from(node)];
+        let history = if node == 0 { "first".to_owned() } else { format!("history-{node}") };
         let lineage = Lineage {
-            run_id: format!("process-{node}").into(),
-            replid: if node == 0 { "first".into() } else { format!("history-{node}").into() },
-            replid2: if node == 0 { "".into() } else { "first".into() },
+            run_id: format!("process-{node}-{process}").into(),
+            replid: if empty { format!("empty-{node}").into() } else { history.into() },
+            replid2: if node == 0 || empty { "".into() } else { "first".into() },
             offset: 0,
             second_offset: -1,
         };
@@ -303,7 +373,10 @@ impl World {
     }
 
     pub(crate) fn adopt(&mut self, who: Who, config: Config) {
-        self.sentinels[usize::from(who)].named.push(config);
+        let now = self.now;
+        let sentinel = &mut self.sentinels[usize::from(who)];
+        sentinel.named.push(config);
+        sentinel.since.push(now);
     }
 
     /// What the sentinels will settle at if they are left alone: the highest epoch of those that live, and among equals
@@ -327,6 +400,7 @@ impl World {
             sentinel.attempt = None;
             if sentinel.config() != (node, epoch) {
                 sentinel.named.push((node, epoch));
+                sentinel.since.push(self.now);
             }
         }
         let end = world.now + Duration::from_secs(30);

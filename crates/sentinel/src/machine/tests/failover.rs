@@ -376,3 +376,13 @@ fn a_slow_answer_from_before_the_evidence_verifies_nothing() {
     rig.promotes('B').run(30);
     assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
 }
+
+#[test]
+fn a_late_announcement_does_not_double_a_return_to_the_old_master() {
+    let mut rig = Rig::booted();
+    // S2 followed S1 to B at 6, unheard, and then led a failover back to A itself. The announcement comes late.
+    rig.loses(1).loses(3).at(100);
+    rig.says(2, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('A') });
+    rig.names(2, 'A', 7).run(3000);
+    assert_eq!(rig.machine.committed().map(|it| it.epoch), Some(5), "one sentinel's word");
+}
