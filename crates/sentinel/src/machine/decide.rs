@@ -231,20 +231,25 @@ impl Machine {
             return;
         }
         let may_hold = self.may_hold(now);
+        // A master that does not answer acknowledges nothing when it wakes up, from the selection on; see `replies`.
+        let cause = if cause == Cause::Selected && self.is_silent() { Cause::Ordered } else { cause };
         match &mut self.state {
             State::Armed { candidate, cause: was, until, .. } => {
                 *candidate = Some(heir.clone());
                 // What is left then is for the others to hear of it, which has a time of its own. Only for a promotion that was
                 // seen, since anybody can announce one; and once a hold, so none is longer than twice its most.
-                if by.is_none() && (&*was, &cause) == (&Cause::Selected, &Cause::Promoted) {
+                let known = *was == Cause::Selected || *was == Cause::Ordered;
+                if by.is_none() && known && cause == Cause::Promoted {
                     *was = cause;
                     *until = now + self.rules.hold_max;
+                } else if *was == Cause::Selected && cause != Cause::Selected {
+                    *was = Cause::Ordered;
                 }
                 if by.is_some() {
                     self.armed_by = by;
                 }
             }
-            State::Suspect { .. } if may_hold => {
+            State::Suspect { .. } | State::NoMaster { lack: Lack::Unreachable, .. } if may_hold => {
                 let until = now + self.rules.hold_max;
                 self.state = State::Armed { cause, candidate: Some(heir.clone()), since: now, until };
                 self.armed_by = by;

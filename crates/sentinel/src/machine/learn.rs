@@ -33,7 +33,7 @@ impl Machine {
             }
             Event::Pause(pause) => self.pause = Some(pause),
             Event::Resume => self.pause = None,
-            Event::Hint | Event::Tick => {}
+            Event::Hint | Event::Stalled | Event::Tick => {}
         }
     }
 
@@ -133,6 +133,10 @@ impl Machine {
                 self.updating_from.remove(&from);
                 self.arm(now, Cause::Selected, &candidate, Some(from));
             }
+            (Notice::PromotionOrdered { candidate }, Some(from)) => {
+                self.updating_from.remove(&from);
+                self.arm(now, Cause::Ordered, &candidate, Some(from));
+            }
             (Notice::Promoted { candidate }, Some(from)) => {
                 self.updating_from.remove(&from);
                 self.arm(now, Cause::Promoted, &candidate, Some(from));
@@ -140,7 +144,7 @@ impl Machine {
             (Notice::Aborted, Some(from)) => {
                 // Another sentinel's failed attempt says nothing about the one that is under way.
                 let theirs = self.armed_by.as_ref().is_none_or(|by| *by == from);
-                if theirs && matches!(self.state, State::Armed { cause: Cause::Selected | Cause::Promoted, .. }) {
+                if theirs && self.is_armed_by_a_failover() {
                     self.disarm(now);
                 }
                 self.suspect(now);
@@ -187,8 +191,7 @@ impl Machine {
                     let epoch = committed.epoch;
                     // In the middle of a failover the gate must not open to a master that is about to be replaced. When
                     // the hold ends without a commit, the next answer brings us here again.
-                    let held = matches!(self.state, State::Armed { cause: Cause::Selected | Cause::Promoted, .. });
-                    if !held && !matches!(self.state, State::Committing { .. }) {
+                    if !self.is_armed_by_a_failover() && !matches!(self.state, State::Committing { .. }) {
                         self.actions.push(Action::Note(Note::Rebooted));
                         self.pursue(now, node.clone(), epoch, Basis::Again);
                     }
@@ -203,6 +206,10 @@ impl Machine {
             Err(ProbeFailure::Denied) => self.back_in_reach(now),
             Ok(_) | Err(_) => self.suspect(now),
         }
+    }
+
+    fn is_armed_by_a_failover(&self) -> bool {
+        matches!(self.state, State::Armed { cause: Cause::Selected | Cause::Ordered | Cause::Promoted, .. })
     }
 
     fn back_in_reach(&mut self, now: Instant) {

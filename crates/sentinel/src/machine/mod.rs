@@ -29,6 +29,7 @@ mod learn;
 mod nodes;
 mod pause;
 mod pursue;
+mod replies;
 mod shown;
 mod state;
 mod story;
@@ -46,6 +47,7 @@ use std::time::Instant;
 pub use agree::{Claim, Finding};
 use nodes::Nodes;
 pub use pause::Pause;
+use route::Replies;
 pub use state::{Basis, Cause, Lack, State};
 pub use story::Story;
 use voters::Voters;
@@ -87,6 +89,8 @@ pub enum Event {
     Pause(Pause),
     /// An operator does not want it shut any more.
     Resume,
+    /// This process or its machine was stopped, although the clock of [`Machine::step`] may not show it.
+    Stalled,
     /// A deadline passed.
     Tick,
 }
@@ -102,6 +106,9 @@ pub enum Action {
     Hold,
     /// Open the gate again to the same target.
     Release,
+    /// What becomes of the master's replies while the gate is shut. A shut gate lets them pass until this says otherwise, and
+    /// [`Release`](Self::Release), [`Commit`](Self::Commit) and [`Clear`](Self::Clear) end it.
+    Replies(Replies),
     /// Move the points.
     Commit(Commit),
     /// Take the target away and cut its sessions.
@@ -211,6 +218,8 @@ pub struct Machine {
     expected_voters: usize,
     minority: bool,
     held: bool,
+    /// What becomes of replies while it is held.
+    replies: Replies,
     /// What an operator wants of the gate.
     pause: Option<Pause>,
     failed_holds: VecDeque<Instant>,
@@ -245,6 +254,7 @@ impl Machine {
             expected_voters,
             minority: false,
             held: false,
+            replies: Replies::Pass,
             pause: None,
             failed_holds: VecDeque::new(),
             exhausted: false,
@@ -262,7 +272,8 @@ impl Machine {
     /// Takes one event in and gives what is to be done, in order. `now` must not go back.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         // Whoever polls seldom is called seldom: that alone is no stall.
-        if now.saturating_duration_since(self.last_step) > self.rules.stall.max(self.rules.poll * 2) {
+        let gap = now.saturating_duration_since(self.last_step);
+        if gap > self.rules.stall.max(self.rules.poll * 2) || event == Event::Stalled {
             self.wake_from_stall(now);
         }
         self.last_step = now;
@@ -270,6 +281,7 @@ impl Machine {
         self.decide(now);
         self.pause_ends_in_time(now);
         self.set_gate(now);
+        self.set_replies();
         self.schedule(now);
         std::mem::take(&mut self.actions)
     }

@@ -225,7 +225,7 @@ impl Rig {
                         let letter = it.addr.host.strip_prefix("redis-").unwrap_or(&it.addr.host);
                         format!("commit {letter}@{} {:?}", it.epoch, it.basis)
                     }
-                    Action::Ask | Action::Probe(_) | Action::Note(_) => return None,
+                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::Replies(_) => return None,
                 };
                 Some(format!("{} {what}", at(when)))
             })

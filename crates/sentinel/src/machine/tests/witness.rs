@@ -89,7 +89,8 @@ impl Witness {
         actions: &[Action],
         after: Option<&Committed>,
     ) {
-        let stalled = self.last_step.is_some_and(|last| now - last > self.rules.stall);
+        let gap = self.last_step.is_some_and(|last| now - last > self.rules.stall);
+        let stalled = gap || *event == Event::Stalled;
         self.last_step = Some(now);
         if stalled || *event != Event::Tick {
             self.heard_at = Some(now);
@@ -125,6 +126,7 @@ impl Witness {
                         asked.remove(0);
                     }
                 }
+                Action::Replies(_) => assert!(self.held, "replies are dropped or wait although the gate is open"),
                 Action::Ask | Action::Note(_) => {}
             }
         }
