@@ -74,14 +74,20 @@ impl Lease {
     /// Whether the time is past, by either clock.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
-        self.is_over_at(Moment::now())
+        self.is_given() && self.is_over_at(Moment::now())
+    }
+
+    /// Whether a word was ever given. Without one no clock is read.
+    #[inline]
+    fn is_given(&self) -> bool {
+        self.mono.load(Ordering::Acquire) != u64::MAX
     }
 
     /// Whether the time is past by the wall clock alone. That shows a stop of the process and of the machine, too; it misses one
     /// during which the wall clock was set back by just as much. For replies, of which none is worth a second read.
     #[inline]
     pub(crate) fn has_passed(&self) -> bool {
-        wall() > self.wall.load(Ordering::Acquire)
+        self.is_given() && wall() > self.wall.load(Ordering::Acquire)
     }
 
     #[inline]
@@ -96,8 +102,8 @@ impl Lease {
 
     fn renew_at(&self, now: Moment, looked: Moment, span: Duration) -> bool {
         let was_over = self.is_over_at(now);
-        self.mono.store(looked.mono.saturating_add(ns(span)), Ordering::Release);
         self.wall.store(looked.wall.saturating_add(ns(span)), Ordering::Release);
+        self.mono.store(looked.mono.saturating_add(ns(span)), Ordering::Release);
         was_over
     }
 }
