@@ -23,6 +23,7 @@ use super::Pump;
 use super::superseded::Withheld;
 use crate::end::End;
 use crate::flow::Step;
+use crate::kept::Kept;
 use crate::leave::{self, Leaving};
 use crate::notice::{self, Notice, NoticeKind};
 use crate::valve::Replies;
@@ -51,12 +52,12 @@ pub(super) struct Aside {
     /// The beginning of the server's refusal of the handshake; it came and was not delivered.
     held: Vec<u8>,
     /// Read from the target, and not to be looked at yet; see [`superseded`](super::superseded).
-    pub(super) withheld: Vec<u8>,
+    pub(super) withheld: Option<Kept>,
 }
 
 impl Aside {
     fn is_needed(&self) -> bool {
-        !self.due.is_empty() || !self.held.is_empty() || !self.withheld.is_empty()
+        !self.due.is_empty() || !self.held.is_empty() || self.withheld.is_some()
     }
 }
 

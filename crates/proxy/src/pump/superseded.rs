@@ -26,6 +26,7 @@ use route::Replies as Fate;
 use super::Pump;
 use crate::end::End;
 use crate::flow::Step;
+use crate::kept::Kept;
 use crate::valve::Replies;
 
 /// What became of bytes that wait.
@@ -63,7 +64,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Neither `rest` nor anything that follows it goes to the client: for now, or for good.
     pub(super) fn give_up(&mut self, fate: Fate, rest: &[u8]) {
         if fate == Fate::Wait {
-            self.aside.get_or_insert_default().withheld = rest.to_vec();
+            // Counted with what slow clients leave behind: after a stop, many sessions may have such bytes at once.
+            self.aside.get_or_insert_default().withheld = Some(Kept::new(rest.to_vec()));
         } else {
             self.dropped = true;
         }
@@ -71,10 +73,12 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// The bytes that wait, if they need not any more.
     pub(super) fn take_withheld(&mut self) -> Withheld {
-        match self.aside.as_mut().map(|aside| &mut aside.withheld).filter(|withheld| !withheld.is_empty()) {
-            None => Withheld::Nothing,
-            Some(_) if self.target.replies() == Fate::Wait => Withheld::Waits,
-            Some(withheld) => Withheld::Over(std::mem::take(withheld)),
+        let Some(aside) = self.aside.as_mut().filter(|aside| aside.withheld.is_some()) else {
+            return Withheld::Nothing;
+        };
+        if self.target.replies() == Fate::Wait {
+            return Withheld::Waits;
         }
+        Withheld::Over(aside.withheld.take().map_or_else(Vec::new, Kept::into_rest))
     }
 }
