@@ -74,9 +74,12 @@ fn forwards_what_was_read_before_the_evidence() {
         points.drop_replies();
         pump.client.takes = 1;
         pump.upstream.says.push_back(OK.to_vec());
-        while poll(pump) == Poll::Pending {
-            pump.client.takes += 1;
-        }
+        // The client takes a byte at a time, and what it was sent before goes first.
+        let end = (0..100).find_map(|_| {
+            pump.client.takes = 1;
+            Some(poll(pump)).filter(Poll::is_ready)
+        });
+        assert_eq!(end, Some(Poll::Ready(Reason::ReplyDropped)));
         let undelivered = pump.stop(Reason::ReplyDropped).undelivered;
         let all = [pump.client.heard.as_slice(), &undelivered].concat();
         assert_eq!(String::from_utf8_lossy(&all), "+OK\r\n>1\r\n+push\r\n");
@@ -189,7 +192,7 @@ fn waits_with_a_reply_until_somebody_has_looked() {
         assert_eq!(says(pump, OK), Poll::Pending);
         assert_eq!((heard(pump).as_str(), pump.upstream.says.len()), ("", 1));
         points.release();
-        while pump.client.heard.len() < 2 * OK.len() {
+        for _ in 0..4 {
             assert_eq!(poll(pump), Poll::Pending);
         }
         assert_eq!(heard(pump), "+OK\r\n+OK\r\n");
@@ -238,9 +241,7 @@ fn waits_with_a_reply_after_the_writers_word_has_run_out() {
         assert_eq!(says(pump, OK), Poll::Pending);
         assert_eq!(heard(pump), "");
         points.vouch(Moment::now(), Duration::from_secs(60));
-        while pump.client.heard.is_empty() {
-            assert_eq!(poll(pump), Poll::Pending);
-        }
+        assert_eq!(poll(pump), Poll::Pending);
         assert_eq!(heard(pump), "+OK\r\n");
     });
 }
