@@ -32,6 +32,7 @@ const PURE: &[&str] = &[
     "crates/sentinel/src/doctor/observed.rs",
     "crates/sentinel/src/doctor/read.rs",
     "crates/sentinel/src/doctor/settings.rs",
+    "crates/sentinel/src/jumps.rs",
     "crates/sentinel/src/machine/",
     "crates/sentinel/src/notice.rs",
     "crates/sentinel/src/questions.rs",

@@ -69,6 +69,8 @@ reasons! {
     FirstByteTimeout = "first_byte_timeout";
     /// The points moved: the target is not the master any more.
     Fenced = "fenced";
+    /// The target answered after another node was promoted: the answer would have acknowledged a write that is lost.
+    ReplyDropped = "reply_dropped";
     /// Its replica is worse than others by now, it could not be carried over, and this was a boundary.
     Dismissed = "dismissed";
     /// No replica may be used, and the master does not stand in.
@@ -124,6 +126,7 @@ impl Reason {
             | Self::UpstreamError
             | Self::HalfCloseTimeout
             | Self::Fenced
+            | Self::ReplyDropped
             | Self::NoReplica
             | Self::CarryRefused
             | Self::Forfeit

@@ -37,6 +37,7 @@ pub(crate) const fn is_heard(reason: Reason) -> bool {
         | Reason::IdleTimeout
         | Reason::FirstByteTimeout
         | Reason::Fenced
+        | Reason::ReplyDropped
         | Reason::Dismissed
         | Reason::NoReplica
         | Reason::CarryRefused

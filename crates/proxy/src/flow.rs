@@ -37,6 +37,12 @@ pub(crate) enum Leave {
 
 /// What stands between source and sink.
 pub(crate) trait Valve {
+    /// Asked before every read: whether it is of use.
+    fn expects(&mut self) -> Leave;
+
+    /// Asked after every read, before the valve is shown the bytes: whether they may go on as always.
+    fn admits(&mut self) -> bool;
+
     /// Asked before every write. `waiting` are the bytes that would go next, if they have been read already.
     fn leave(&mut self, waiting: &[u8]) -> Leave;
 
@@ -65,6 +71,8 @@ pub(crate) enum Step {
     Stuck,
     /// It could go on, but others want their turn: poll it again.
     More,
+    /// So many bytes were read, and the valve did not admit them. They are in the buffer that was given, and nowhere else.
+    Stopped(usize),
     /// The source has ended, everything was written, and the sink has been told.
     Done,
     /// Its source failed.
@@ -181,7 +189,7 @@ impl Flow {
             if !source.is_readable() {
                 return Step::Idle;
             }
-            let measured = match valve.leave(&[]) {
+            let measured = match valve.expects() {
                 Leave::Free => false,
                 Leave::Measured(_) => true,
                 Leave::Shut => return Step::Stuck,
@@ -204,6 +212,9 @@ impl Flow {
                 Poll::Ready(Ok(n)) => n,
                 Poll::Ready(Err(error)) => return Step::SourceFailed(error),
             };
+            if !valve.admits() {
+                return Step::Stopped(read);
+            }
             let bytes = room.get(..read).unwrap_or_default();
             valve.came(bytes);
             if measured {

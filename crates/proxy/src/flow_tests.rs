@@ -12,12 +12,22 @@ use crate::testing::Puppet;
 #[derive(Default)]
 struct Ticks {
     shut: bool,
+    /// Nothing that is read is admitted.
+    refuses: bool,
     writes_left: Option<usize>,
     came: usize,
     went: Vec<u8>,
 }
 
 impl Valve for Ticks {
+    fn expects(&mut self) -> Leave {
+        self.leave(&[])
+    }
+
+    fn admits(&mut self) -> bool {
+        !self.refuses
+    }
+
     fn leave(&mut self, _waiting: &[u8]) -> Leave {
         if self.shut || self.writes_left == Some(0) { Leave::Shut } else { Leave::Free }
     }
@@ -49,6 +59,19 @@ fn step(flow: &mut Flow, source: &mut Puppet, sink: &mut Puppet, valve: &mut Tic
 
 fn flow() -> Flow {
     Flow::new(Vec::new())
+}
+
+#[test]
+fn returns_what_is_not_admitted_and_writes_none_of_it() {
+    let (mut source, mut sink) = (Puppet::saying(&[b"one"]), Puppet::saying(&[]));
+    let (mut flow, mut valve) = (flow(), Ticks { refuses: true, ..Ticks::default() });
+    let mut cx = Context::from_waker(Waker::noop());
+    scratch::with(|scratch| {
+        let step = flow.poll_move(&mut cx, &mut source, &mut sink, &mut valve, (scratch, Tell::Yes));
+        assert!(matches!(step, Step::Stopped(3)), "{step:?}");
+        assert_eq!(&scratch[..3], b"one");
+    });
+    assert_eq!((sink.heard.len(), valve.came, flow.moved(), flow.memory()), (0, 0, 0, 0));
 }
 
 #[test]

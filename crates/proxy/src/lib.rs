@@ -105,6 +105,8 @@ mod session_tests;
 mod silence_tests;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod valve_tests;
 
 pub use close::{Reason, Side};
 pub use heartbeat::{Heartbeat, STALL, Stalls};

@@ -6,7 +6,8 @@
 //! event loop in between, so a request that is already waiting goes out at once.
 //!
 //! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
-//! goes there. What the target had already said is delivered, then the client is closed. How it ends in a drain: see [`leave`]. From a
+//! goes there. What was read from the target until then is delivered, then the client is closed; a reply that is read later, or
+//! after another node is known to be promoted, is none any more ([`superseded`]). How it ends in a drain: see [`leave`]. From a
 //! target that is dismissed it goes on elsewhere if it can, and ends as in a drain if not. What follows an end: see [`ending`].
 //!
 //! Deliberately absent: moving a session to another target, which is [`carry`](crate::carry)'s.
@@ -16,6 +17,9 @@ mod notices;
 #[cfg(test)]
 mod notices_tests;
 mod start;
+mod superseded;
+#[cfg(test)]
+mod superseded_tests;
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -63,6 +67,8 @@ pub(crate) struct Pump<'a, C, U> {
     leaving: Leaving,
     /// The client was sent something since it was asked to leave.
     replied: bool,
+    /// A reply was dropped: the session ends.
+    dropped: bool,
     /// There once one of these was needed.
     rare: Option<Box<Rare<'a>>>,
     /// Patrols in a row that found a request waiting at the gate.
@@ -114,6 +120,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             measured: 0,
             leaving: Leaving::No,
             replied: false,
+            dropped: false,
             rare: None,
             waited: 0,
             silence: Silence::default(),
@@ -271,6 +278,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.target.fence().has_fallen() {
             return Poll::Ready(Reason::Fenced);
         }
+        if self.dropped {
+            return Poll::Ready(Reason::ReplyDropped);
+        }
         self.note_first_end();
         if matches!(replies, Step::Done) && !done {
             // The client need not hear of it if the session can go on elsewhere.
@@ -329,15 +339,19 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
                 stopwatch: &mut self.stopwatch,
                 commands: &mut self.commands,
             };
-            self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (scratch, tell))
+            self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (&mut *scratch, tell))
         });
+        let step = match step {
+            Step::Stopped(read) => self.sift(cx, scratch.get(..read).unwrap_or_default()),
+            step => step,
+        };
         self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
         step
     }
 
-    /// Delivers what the target had said and that is already here. The news of the fence may have come before the news of the
-    /// bytes, so the event loop is given one turn to hear of them. Waiting longer would be wrong: it would tell clients of
-    /// writes on a superseded master that succeeded, and that are about to be lost.
+    /// Delivers what the target had said and that is already here, as far as it acknowledges nothing: messages, and the rest of a
+    /// reply whose beginning the client has. The news of the fence may have come before the news of the bytes, so the event
+    /// loop is given one turn to hear of them.
     async fn deliver_last_words(&mut self) {
         tokio::task::yield_now().await;
         poll_fn(|cx| {

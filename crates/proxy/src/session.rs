@@ -90,7 +90,7 @@ impl Session {
                         Pump::new((&mut client, &mut upstream), &self.seat, target_now, start).run(&self.ticket).await;
                     self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
                     self.commands = self.commands.saturating_add(commands);
-                    if reason == Reason::Fenced {
+                    if matches!(reason, Reason::Fenced | Reason::ReplyDropped) {
                         // What a cut-off master has not acknowledged would be sent again when it comes back.
                         upstream.forget_unsent();
                     }

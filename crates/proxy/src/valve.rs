@@ -5,7 +5,7 @@
 //! hint in it is worth the more the earlier it is heard.
 
 use resp::{Direction, Ledger, Standing};
-use route::Target;
+use route::{Replies as Fate, Target};
 
 use crate::flow::{Leave, Valve};
 use crate::latency::Stopwatch;
@@ -27,6 +27,11 @@ pub(crate) struct Requests<'a> {
 }
 
 impl Requests<'_> {
+    #[inline]
+    fn bound(&mut self, waiting: &[u8]) -> Leave {
+        if self.stopping || *self.measured > 0 { self.measure(waiting) } else { Leave::Free }
+    }
+
     /// The rule while stopping: one request at a time, and none behind a boundary at which the session may end.
     fn measure(&mut self, waiting: &[u8]) -> Leave {
         if *self.measured > 0 {
@@ -50,14 +55,16 @@ impl Requests<'_> {
 }
 
 impl Valve for Requests<'_> {
+    fn expects(&mut self) -> Leave {
+        if self.target.expects_requests() { self.bound(&[]) } else { Leave::Shut }
+    }
+
+    fn admits(&mut self) -> bool {
+        true
+    }
+
     fn leave(&mut self, waiting: &[u8]) -> Leave {
-        if self.target.fence().has_fallen() || self.target.is_shut() {
-            Leave::Shut
-        } else if self.stopping || *self.measured > 0 {
-            self.measure(waiting)
-        } else {
-            Leave::Free
-        }
+        if self.target.takes_requests() { self.bound(waiting) } else { Leave::Shut }
     }
 
     fn came(&mut self, _bytes: &[u8]) {
@@ -121,6 +128,14 @@ impl Replies<'_> {
 }
 
 impl Valve for Replies<'_> {
+    fn expects(&mut self) -> Leave {
+        Leave::Free
+    }
+
+    fn admits(&mut self) -> bool {
+        self.target.replies() == Fate::Pass
+    }
+
     fn leave(&mut self, _waiting: &[u8]) -> Leave {
         Leave::Free
     }

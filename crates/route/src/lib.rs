@@ -27,6 +27,7 @@ mod way;
 mod pool_tests;
 
 pub use fence::Fence;
+pub use gate::Replies;
 pub use lease::Moment;
 pub use points::{Points, Route};
 pub use pool::{Empty, Pool, PoolWriter};

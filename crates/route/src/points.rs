@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 
 use crate::gate::Gate;
 use crate::lease::Moment;
-use crate::{Destination, Generation, Target};
+use crate::{Destination, Generation, Replies, Target};
 
 /// The reader's side: shared by every worker and every session of a service.
 #[derive(Debug)]
@@ -28,7 +28,8 @@ impl Route {
     }
 
     /// Whether the gate is shut, or counts as shut because the writer's word has run out: nobody may dial, read from a
-    /// client on behalf of, or write to the target. Replies still flow. A session asks its target the same question.
+    /// client on behalf of, or write to the target. A session asks its target the same question, and what becomes of replies
+    /// ([`Target::replies`]).
     #[must_use]
     pub fn is_shut(&self) -> bool {
         self.gate.is_shut()
@@ -118,6 +119,18 @@ impl Points {
         self.route.gate.set(true);
     }
 
+    /// Says what becomes of the present target's replies while the gate is shut; shuts it if it is open. Opening the gate in
+    /// any way, and shutting it anew, lets them pass again.
+    pub fn set_replies(&mut self, replies: Replies) {
+        self.route.gate.set_replies(replies);
+    }
+
+    /// From here on a reply of the present target is no acknowledgement any more, since another node has been promoted: sessions
+    /// drop it and end. Shuts the gate if it is open.
+    pub fn drop_replies(&mut self) {
+        self.set_replies(Replies::Drop);
+    }
+
     /// Opens the gate again towards the present target.
     pub fn release(&mut self) {
         self.route.gate.set(false);
@@ -143,6 +156,8 @@ impl Points {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
 
     fn to(port: u16) -> Destination {
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
@@ -241,6 +256,60 @@ mod tests {
         assert!(!waiter.is_finished());
         points.vouch(Moment::now(), Duration::from_secs(60));
         assert_eq!(waiter.await.expect("waiter"), 1);
+    }
+
+    #[tokio::test]
+    async fn says_what_becomes_of_replies_until_the_gate_opens() {
+        let (mut points, route) = Points::new();
+        let first = points.commit(to(1));
+        points.hold();
+        assert_eq!(first.replies(), Replies::Pass, "a planned failover that is only announced drops nothing");
+        let undo: [fn(&mut Points); 3] = [Points::release, Points::hold, |it| it.vouch(Moment::now(), MINUTE)];
+        for (number, undo) in undo.into_iter().enumerate() {
+            for replies in [Replies::Wait, Replies::Drop] {
+                points.release();
+                points.set_replies(replies);
+                assert_eq!((first.replies(), route.is_shut()), (replies, true), "it shuts the gate by itself");
+                undo(&mut points);
+                let after = if number == 2 { replies } else { Replies::Pass };
+                assert_eq!(first.replies(), after, "renewing the word undoes nothing, and {number} does");
+            }
+        }
+        assert!(route.is_shut());
+    }
+
+    #[tokio::test]
+    async fn drops_the_replies_of_a_superseded_target_and_no_others() {
+        for held in [false, true] {
+            let (mut points, route) = Points::new();
+            let first = points.commit(to(1));
+            points.drop_replies();
+            let second = if held { points.commit_held(to(2)) } else { points.commit(to(2)) };
+            assert_eq!((first.replies(), second.replies()), (Replies::Drop, Replies::Pass));
+            assert_eq!(route.is_shut(), held);
+            assert!(!first.takes_requests() && !first.expects_requests());
+            assert_eq!((second.takes_requests(), second.expects_requests()), (!held, !held));
+            points.clear();
+            assert_eq!(second.replies(), Replies::Drop);
+        }
+    }
+
+    #[tokio::test]
+    async fn sends_nothing_and_waits_with_replies_when_the_word_has_run_out() {
+        let (mut points, _route) = Points::new();
+        let target = points.commit(to(1));
+        points.vouch(Moment::now(), MINUTE);
+        assert!(target.takes_requests() && target.replies() == Replies::Pass);
+        points.vouch(Moment::now(), Duration::ZERO);
+        let begin = std::time::Instant::now();
+        while target.takes_requests() || target.replies() == Replies::Pass {
+            assert!(begin.elapsed() < MINUTE, "the word never ran out");
+        }
+        assert_eq!((target.takes_requests(), target.replies()), (false, Replies::Wait));
+        assert!(target.expects_requests(), "reading is not what the word is about");
+        // Evidence counts for more than the word.
+        points.drop_replies();
+        assert_eq!(target.replies(), Replies::Drop);
     }
 
     #[tokio::test]

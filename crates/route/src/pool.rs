@@ -133,7 +133,7 @@ impl PoolWriter {
     pub fn new(master: &Arc<Route>, empty: Empty) -> (Self, Arc<Pool>) {
         let pool = Arc::new(Pool {
             set: ArcSwapOption::empty(),
-            gate: Arc::new(Gate::new()),
+            gate: Arc::new(Gate::of_readers()),
             master: Arc::clone(master),
             empty,
             turn: AtomicUsize::new(0),

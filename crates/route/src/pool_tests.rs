@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::{Destination, Empty, Moment, Points, PoolWriter, Ride, Way};
+use crate::{Destination, Empty, Moment, Points, PoolWriter, Replies, Ride, Way};
 
 fn to(port: u16) -> Destination {
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
@@ -21,6 +21,34 @@ fn pool(empty: Empty) -> (Points, PoolWriter, Way) {
 
 fn port(way: &Way) -> Option<u16> {
     way.open_target().map(|ride| ride.addr().port())
+}
+
+#[tokio::test]
+async fn lets_every_reply_of_a_replica_pass() {
+    let (mut points, mut writer, way) = pool(Empty::Master);
+    writer.publish(vec![to(1)]);
+    let replica = way.open_target().expect("a replica");
+    assert!(replica.takes_requests() && replica.expects_requests());
+    // It acknowledges no write, whatever becomes of the master, of the writer's word, and of itself.
+    points.commit(to(2));
+    points.drop_replies();
+    writer.vouch(Moment::now(), Duration::ZERO);
+    let begin = std::time::Instant::now();
+    while replica.takes_requests() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the word never ran out");
+    }
+    assert_eq!(replica.replies(), Replies::Pass);
+    writer.vouch(Moment::now(), Duration::from_secs(60));
+    assert!(replica.takes_requests());
+    writer.bar(to(1).addr);
+    assert_eq!((replica.takes_requests(), replica.expects_requests()), (false, false));
+    assert_eq!(replica.replies(), Replies::Pass);
+    // A master in the place of replicas is the master.
+    writer.publish(Vec::new());
+    points.release();
+    let master = way.open_target().expect("the master");
+    points.drop_replies();
+    assert_eq!(master.replies(), Replies::Drop);
 }
 
 #[tokio::test]

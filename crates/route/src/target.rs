@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::Fence;
-use crate::gate::Gate;
+use crate::gate::{Gate, Replies};
 use crate::lease::Until;
 
 /// A target that could not be dialled is passed over for this long while there are others.
@@ -140,11 +140,36 @@ impl Target {
     }
 
     /// Whether the gate before this target is shut, or counts as shut because the writer's word has run out: nobody may read
-    /// from a client on behalf of it, or write to it. Replies still flow. Made to be asked before every write.
+    /// from a client on behalf of it, or write to it.
     #[inline]
     #[must_use]
     pub fn is_shut(&self) -> bool {
         self.gate.is_shut()
+    }
+
+    /// Whether bytes may be written to this target at this very moment. Made to be asked before every write.
+    #[inline]
+    #[must_use]
+    pub fn takes_requests(&self) -> bool {
+        // The gate first: a commit lets the fence fall before it opens the gate. The other way round, a whole commit between
+        // the two looks would find the fence standing and the gate open.
+        !self.gate.is_shut() && !self.fence.has_fallen()
+    }
+
+    /// Whether it is of use to read what a client has for this target: cheaper than [`takes_requests`](Self::takes_requests),
+    /// which is asked before any of it is written.
+    #[inline]
+    #[must_use]
+    pub fn expects_requests(&self) -> bool {
+        !self.gate.is_held() && !self.fence.has_fallen()
+    }
+
+    /// What becomes of bytes that were just read from this target. To be asked after the read: a promotion may have become known
+    /// since any look before it.
+    #[inline]
+    #[must_use]
+    pub fn replies(&self) -> Replies {
+        self.gate.replies(|| self.fence.has_fallen())
     }
 
     /// Whether a session on this target should leave at its next command boundary: it may be used to the end of what is

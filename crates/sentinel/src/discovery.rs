@@ -17,6 +17,7 @@ use tracing::info;
 
 use crate::auth::Credentials;
 use crate::canary::{Keeper, Song};
+use crate::clockwatch::ClockWatch;
 use crate::group::Group;
 use crate::handle::{Handle, Heartbeat, Reach};
 use crate::learnt::usable;
@@ -108,6 +109,7 @@ pub struct Discovery {
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
     incoming: mpsc::Receiver<Incoming>,
+    clocks: ClockWatch,
 }
 
 impl Discovery {
@@ -174,6 +176,7 @@ impl Discovery {
             reconcile_at: None,
             reconciled_at: None,
             incoming,
+            clocks: ClockWatch::new(),
         };
         (discovery, handles)
     }
@@ -191,12 +194,18 @@ impl Discovery {
             self.heartbeat.beat();
             let deadline = self.groups.iter().map(Group::next_deadline).chain(self.reconcile_at).min();
             let deadline = deadline.map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)));
-            tokio::select! {
+            let incoming = tokio::select! {
                 biased;
-                Some(incoming) = self.incoming.recv() => self.take(incoming),
-                () = self.bell.notified() => {}
-                () = tokio::time::sleep_until(deadline) => {}
-            }
+                () = self.clocks.jumped() => None,
+                Some(incoming) = self.incoming.recv() => Some(incoming),
+                () = self.bell.notified() => None,
+                () = tokio::time::sleep_until(deadline) => None,
+            };
+            // Before what has come is believed: it may have lain here while the machine was suspended.
+            self.clocks.notice_absence(|away| {
+                self.groups.iter_mut().map(|it| it.was_away(away, &self.links)).filter(|long| *long).count()
+            });
+            incoming.into_iter().for_each(|incoming| self.take(incoming));
             // On every turn: however many messages wait, a hint waits for one of them at most.
             self.take_hints();
             // Before the look, so that a stop of the process between the look and the word leaves the word as it was.
@@ -297,7 +306,7 @@ impl Discovery {
                     }
                 }
             }
-            What::Round { master, asked_at, .. } if asked_at.elapsed() > self.stale_after => link.ask(&master),
+            What::Round { master, asked_at, .. } if self.clocks.is_old(asked_at, self.stale_after) => link.ask(&master),
             What::Round { master, asked_at, heard_at, round } => {
                 let (up, groups) = (link.up.clone(), link.groups.clone());
                 let Some((from, addr)) = up else { return };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use route::{Destination, Moment, Points};
+use route::{Destination, Moment, Points, Replies};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -143,6 +143,16 @@ impl Group {
         }
     }
 
+    /// This process was away for so long, by whatever clock. Beyond what the machine calls a stall nothing is trusted that was
+    /// known before. Whether it was that long.
+    pub(crate) fn was_away(&mut self, away: Duration, links: &Links) -> bool {
+        let long = away > self.trust;
+        if long {
+            self.step(Event::Stalled, links);
+        }
+        long
+    }
+
     /// Everything that was due has been looked at since `looked`: the points may be believed for a while. Not earlier, because
     /// after a stall of the process the machine has to shut the gate first.
     pub(crate) fn vouch(&mut self, looked: Moment) {
@@ -221,6 +231,7 @@ impl Group {
                     info!(%service, unsaid, "gate open again: the same master goes on");
                 });
             }
+            Action::Replies(replies) => self.replies(replies),
             Action::Commit(commit) => self.commit(commit, links),
             Action::Redirect(dialled) => {
                 self.points.redirect(dialled);
@@ -243,6 +254,16 @@ impl Group {
                 });
             }
             Action::Note(note) => self.note(note),
+        }
+    }
+
+    fn replies(&mut self, replies: Replies) {
+        self.points.set_replies(replies);
+        if replies == Replies::Drop {
+            let service = Arc::clone(&self.name);
+            self.voice.say(Instant::now(), move |unsaid| {
+                info!(%service, unsaid, "a replica is being promoted: replies of the old master are dropped");
+            });
         }
     }
 

@@ -22,9 +22,13 @@ pub enum Notice {
         /// The master that this sentinel names until then. Tells this switch from an earlier one.
         leaving: NodeAddr,
     },
-    /// `+selected-slave`, `+failover-state-send-slaveof-noone`, `+failover-state-wait-promotion`: this replica will be, or is
-    /// being, promoted.
+    /// `+selected-slave`, `+failover-state-send-slaveof-noone`: this replica is about to be promoted, some 50 to 90 ms from now.
     CandidateSelected {
+        /// The candidate.
+        candidate: NodeAddr,
+    },
+    /// `+failover-state-wait-promotion`: the leader has ordered the promotion, which takes some 2 ms.
+    PromotionOrdered {
         /// The candidate.
         candidate: NodeAddr,
     },
@@ -115,9 +119,8 @@ fn about(channel: &str, kind: &str, words: &[&str]) -> Option<Notice> {
             peer: MyId::parse(words.get(1)?)?,
             leaving: NodeAddr::parse(words.get(6)?, words.get(7)?)?,
         },
-        "+selected-slave" | "+failover-state-send-slaveof-noone" | "+failover-state-wait-promotion" => {
-            Notice::CandidateSelected { candidate: node()? }
-        }
+        "+selected-slave" | "+failover-state-send-slaveof-noone" => Notice::CandidateSelected { candidate: node()? },
+        "+failover-state-wait-promotion" => Notice::PromotionOrdered { candidate: node()? },
         "+promoted-slave" => Notice::Promoted { candidate: node()? },
         _ if channel.starts_with("-failover-abort") => Notice::Aborted,
         "+sdown" | "+odown" | "+try-failover" | "+elected-leader" | "+reboot" if on_master => Notice::Trouble,
@@ -143,6 +146,14 @@ mod tests {
             parse("+selected-slave", "slave 10.0.0.2:6380 10.0.0.2 6380 @ mymaster 10.0.0.1 6379"),
             Some((Some("mymaster"), Notice::CandidateSelected { candidate: node(6380) }))
         );
+        for (channel, expected) in [
+            ("+failover-state-send-slaveof-noone", Notice::CandidateSelected { candidate: node(6380) }),
+            ("+failover-state-wait-promotion", Notice::PromotionOrdered { candidate: node(6380) }),
+            ("+promoted-slave", Notice::Promoted { candidate: node(6380) }),
+        ] {
+            let read = parse(channel, "slave 10.0.0.2:6380 10.0.0.2 6380 @ mymaster 10.0.0.1 6379");
+            assert_eq!(read, Some((Some("mymaster"), expected)), "{channel}");
+        }
         let peer = "a".repeat(40);
         assert_eq!(
             parse("+config-update-from", &format!("sentinel {peer} 10.0.0.9 26379 @ mymaster 10.0.0.1 6379"))

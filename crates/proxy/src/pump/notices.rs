@@ -17,10 +17,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use resp::{Direction, Notices, Standing};
+use route::Replies as Fate;
 
 use super::Pump;
+use super::superseded::Withheld;
 use crate::end::End;
 use crate::flow::Step;
+use crate::kept::Kept;
 use crate::leave::{self, Leaving};
 use crate::notice::{self, Notice, NoticeKind};
 use crate::valve::Replies;
@@ -48,6 +51,14 @@ pub(super) struct Aside {
     due: Vec<Notice>,
     /// The beginning of the server's refusal of the handshake; it came and was not delivered.
     held: Vec<u8>,
+    /// Read from the target, and not to be looked at yet; see [`superseded`](super::superseded).
+    pub(super) withheld: Option<Kept>,
+}
+
+impl Aside {
+    fn is_needed(&self) -> bool {
+        !self.due.is_empty() || !self.held.is_empty() || self.withheld.is_some()
+    }
 }
 
 impl<C: End, U: End> Pump<'_, C, U> {
@@ -158,7 +169,19 @@ impl<C: End, U: End> Pump<'_, C, U> {
             if !self.replies.is_clear() {
                 continue;
             }
-            self.aside = self.aside.take().filter(|aside| !aside.due.is_empty() || !aside.held.is_empty());
+            match self.take_withheld() {
+                Withheld::Nothing => {}
+                Withheld::Waits => return Some(Step::Stuck),
+                Withheld::Over(came) => {
+                    let came = self.take_apart(&came);
+                    self.replies.keep_instead(came);
+                    continue;
+                }
+            }
+            self.aside = self.aside.take().filter(|aside| aside.is_needed());
+            if self.dropped {
+                return Some(Step::Stuck);
+            }
             let far = self.ledger.body_left(Direction::Reply) > FAR;
             if far || !self.has_words() || self.replies.has_ended() {
                 return None;
@@ -175,11 +198,16 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Some(Step::More)
     }
 
-    /// What came, with our words among it, and less what is held back.
-    fn take_apart(&mut self, bytes: &[u8]) -> Vec<u8> {
+    /// What came, with our words among it, and less what is held back, what waits, and what is dropped.
+    pub(super) fn take_apart(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut all = Vec::with_capacity(bytes.len());
         let mut rest = bytes;
+        let fate = self.target.replies();
         while let Some(first) = rest.first() {
+            if fate != Fate::Pass && self.may_acknowledge(*first) {
+                self.give_up(fate, rest);
+                break;
+            }
             let holding = self.aside.as_ref().is_some_and(|aside| !aside.held.is_empty());
             let refusal = holding || (*first == b'-' && self.ledger.next_is_about_notices());
             let (piece, behind) = rest.split_at(self.ledger.reply_one(rest).min(rest.len()));

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::agree::{self, Claim, Finding};
-use super::doubt::Doubt;
 use super::learn::{HINT_PAUSE_MAX, HINT_PAUSE_MIN};
 use super::nodes::{Node, verifies};
 use super::state::{Basis, Cause, Lack, State};
@@ -87,7 +86,7 @@ impl Machine {
     fn weigh_minority(&mut self, now: Instant) {
         let provable = self.electorate.provable_minority();
         let strict = self.rules.minority != Minority::Keep;
-        let silent = self.is_silent(now);
+        let silent = self.is_majority_silent(now);
         match self.minority {
             None if provable == Some(true) || silent => {
                 self.minority = Some(now);
@@ -115,7 +114,7 @@ impl Machine {
     }
 
     /// Whether no majority was heard for so long that it is a minority.
-    pub(super) fn is_silent(&self, now: Instant) -> bool {
+    pub(super) fn is_majority_silent(&self, now: Instant) -> bool {
         self.silence_ends_at().is_some_and(|at| now > at)
     }
 
@@ -330,14 +329,19 @@ impl Machine {
             return;
         }
         let may_hold = self.may_hold(now);
+        // A master that does not answer acknowledges nothing when it wakes up, from the selection on; see `replies`.
+        let cause = if cause == Cause::Selected && self.is_target_silent() { Cause::Ordered } else { cause };
         match &mut self.state {
             State::Armed { candidate, cause: was, until, .. } => {
                 *candidate = Some(heir.clone());
                 // What is left then is for the others to hear of it, which has a time of its own. Only for a promotion that was
                 // seen, since anybody can announce one; and once a hold, so none is longer than twice its most.
-                if by.is_none() && (&*was, &cause) == (&Cause::Selected, &Cause::Promoted) {
+                let known = *was == Cause::Selected || *was == Cause::Ordered;
+                if by.is_none() && known && cause == Cause::Promoted {
                     *was = cause;
                     *until = now + self.rules.hold_max;
+                } else if *was == Cause::Selected && cause != Cause::Selected {
+                    *was = Cause::Ordered;
                 }
                 if by.is_some() {
                     self.armed_by = by;
@@ -369,7 +373,7 @@ impl Machine {
             return;
         }
         // A hold that shut nothing which was not shut for a doubt already has cost no traffic.
-        if !self.doubt.as_ref().is_some_and(Doubt::is_grave) {
+        if !self.is_in_grave_doubt() {
             if self.failed_holds.len() >= FAILED_HOLDS {
                 self.failed_holds.pop_front();
             }

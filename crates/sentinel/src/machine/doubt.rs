@@ -40,11 +40,6 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// Whether the gate stays shut for it.
-    pub(super) fn is_grave(&self) -> bool {
-        self.grave
-    }
-
     /// When something changes although nothing happens: the ends of the graces.
     pub(super) fn deadlines(&self, rules: &crate::Rules) -> [Instant; 5] {
         let graces = [rules.hold_max, rules.bootstrap_grace, rules.view_expiry, rules.verify_deadline];
@@ -132,6 +127,11 @@ impl Machine {
         self.state = if published { State::Unconfirmed { since: now } } else { State::NoMaster { lack, since: now } };
         self.next_ask = now;
         true
+    }
+
+    /// Whether the master must not be used until a doubt is over.
+    pub(super) fn is_in_grave_doubt(&self) -> bool {
+        self.doubt.as_ref().is_some_and(|doubt| doubt.grave)
     }
 
     /// Shuts the gate for a doubt, and opens it or commits anew when the doubt is over.

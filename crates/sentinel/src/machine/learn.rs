@@ -37,7 +37,7 @@ impl Machine {
             }
             Event::Pause(pause) => self.pause = Some(pause),
             Event::Resume => self.pause = None,
-            Event::Hint | Event::Tick => {}
+            Event::Hint | Event::Stalled | Event::Tick => {}
         }
     }
 
@@ -138,6 +138,10 @@ impl Machine {
                 self.updating_from.remove(&from);
                 self.arm(now, Cause::Selected, &candidate, Some(from));
             }
+            (Notice::PromotionOrdered { candidate }, Some(from)) => {
+                self.updating_from.remove(&from);
+                self.arm(now, Cause::Ordered, &candidate, Some(from));
+            }
             (Notice::Promoted { candidate }, Some(from)) => {
                 self.updating_from.remove(&from);
                 self.arm(now, Cause::Promoted, &candidate, Some(from));
@@ -145,7 +149,7 @@ impl Machine {
             (Notice::Aborted, Some(from)) => {
                 // Another sentinel's failed attempt says nothing about the one that is under way.
                 let theirs = self.armed_by.as_ref().is_none_or(|by| *by == from);
-                if theirs && matches!(self.state, State::Armed { cause: Cause::Selected | Cause::Promoted, .. }) {
+                if theirs && matches!(self.state, State::Armed { .. }) {
                     self.disarm(now);
                 }
                 self.suspect(now);

@@ -31,6 +31,7 @@ mod learn;
 mod nodes;
 mod pause;
 mod pursue;
+mod replies;
 mod shown;
 mod state;
 mod story;
@@ -50,6 +51,7 @@ pub use electorate::Admission;
 use electorate::Electorate;
 use nodes::Nodes;
 pub use pause::Pause;
+use route::Replies;
 pub use state::{Basis, Cause, Lack, State};
 pub use story::Story;
 
@@ -97,6 +99,8 @@ pub enum Event {
     Pause(Pause),
     /// An operator does not want it shut any more.
     Resume,
+    /// This process or its machine was stopped, although the clock of [`Machine::step`] may not show it.
+    Stalled,
     /// A deadline passed.
     Tick,
 }
@@ -112,6 +116,9 @@ pub enum Action {
     Hold,
     /// Open the gate again to the same target.
     Release,
+    /// What becomes of the master's replies while the gate is shut. A shut gate lets them pass until this says otherwise, and
+    /// [`Release`](Self::Release), [`Commit`](Self::Commit) and [`Clear`](Self::Clear) end it.
+    Replies(Replies),
     /// Move the points.
     Commit(Commit),
     /// The same process is reached at this address from now on: dial it there. Nothing else changes.
@@ -236,6 +243,8 @@ pub struct Machine {
     strangers: bool,
     unverified_regress: bool,
     held: bool,
+    /// What becomes of replies while it is held.
+    replies: Replies,
     /// What an operator wants of the gate.
     pause: Option<Pause>,
     failed_holds: VecDeque<Instant>,
@@ -273,6 +282,7 @@ impl Machine {
             strangers: false,
             unverified_regress: false,
             held: false,
+            replies: Replies::Pass,
             pause: None,
             failed_holds: VecDeque::new(),
             exhausted: false,
@@ -290,7 +300,8 @@ impl Machine {
     /// Takes one event in and gives what is to be done, in order. `now` must not go back.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         // Whoever polls seldom is called seldom: that alone is no stall.
-        if now.saturating_duration_since(self.last_step) > self.rules.stall.max(self.rules.poll * 2) {
+        let gap = now.saturating_duration_since(self.last_step);
+        if gap > self.rules.stall.max(self.rules.poll * 2) || event == Event::Stalled {
             self.wake_from_stall(now);
         }
         self.last_step = now;
@@ -298,6 +309,7 @@ impl Machine {
         self.decide(now);
         self.pause_ends_in_time(now);
         self.set_gate(now);
+        self.set_replies();
         self.schedule(now);
         std::mem::take(&mut self.actions)
     }

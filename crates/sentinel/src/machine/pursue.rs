@@ -119,7 +119,7 @@ impl Machine {
             }
             // The evidence may be older than the node's answer: by then no majority may be heard any more.
             Basis::Majority | Basis::Regress
-                if !self.is_silent(now) && self.electorate.provable_minority() != Some(true) =>
+                if !self.is_majority_silent(now) && self.electorate.provable_minority() != Some(true) =>
             {
                 self.minority = None;
             }

@@ -9,6 +9,8 @@ use crate::{Epoch, NodeAddr};
 pub enum Cause {
     /// A sentinel announced which replica it is about to promote.
     Selected,
+    /// A sentinel ordered the promotion of a replica of ours, or says that it has seen it.
+    Ordered,
     /// A replica of ours was seen promoted.
     Promoted,
 }

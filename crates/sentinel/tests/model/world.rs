@@ -175,6 +175,9 @@ impl World {
                     let node = NODES.into_iter().find(|node| addr(*node) == asked);
                     self.open.extend(node.map(|node| (node, self.now, self.masters[usize::from(node)])));
                 }
+                Action::Replies(_) => {
+                    self.expect(self.books.held, "replies are dropped or wait although traffic flows");
+                }
                 Action::Ask | Action::Note(_) | Action::Redirect(_) => {}
             }
         }

@@ -78,6 +78,7 @@ impl World {
             Happening::Resume => self.step(Event::Resume),
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
+            Happening::Suspend => self.step(Event::Stalled),
         }
     }
 
@@ -277,7 +278,7 @@ proptest! {
                 // That an announced switch is two votes is trust in the one who announces it; not here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
-                Happening::Stall(_) | Happening::Pause { .. } => false,
+                Happening::Stall(_) | Happening::Suspend | Happening::Pause { .. } => false,
                 _ => true,
             };
             match happening {

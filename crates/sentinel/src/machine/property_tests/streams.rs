@@ -42,6 +42,7 @@ pub(super) enum Happening {
     Resume,
     Wait(u64),
     Stall(u64),
+    Suspend,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +66,7 @@ pub(super) fn notice() -> impl Strategy<Value = Notice> {
         3 => (1_u8..=5, letter())
             .prop_map(|(peer, leaving)| Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) }),
         2 => letter().prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
+        1 => letter().prop_map(|candidate| Notice::PromotionOrdered { candidate: node(candidate) }),
         1 => letter().prop_map(|candidate| Notice::Promoted { candidate: node(candidate) }),
         1 => Just(Notice::Aborted),
         1 => Just(Notice::Trouble),
@@ -110,6 +112,7 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
         1 => Just(Happening::Resume),
         4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000].prop_map(Happening::Wait),
         1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
+        1 => Just(Happening::Suspend),
     ]
 }
 

@@ -53,9 +53,20 @@ fn the_time_of_a_hold_begins_anew_at_the_promotion_and_only_then() {
     rig.selects(1, 'B').at(2500).selects(1, 'B').at(3500);
     assert_eq!(rig.told(), ["0 hold", "3000 release"]);
     // Nor by the word of a sentinel that the replica itself does not bear out.
+    for word in [Notice::Promoted { candidate: node('B') }, Notice::PromotionOrdered { candidate: node('B') }] {
+        let mut rig = Rig::booted();
+        rig.selects(1, 'B').at(2500).says(1, word).at(3500);
+        assert_eq!(rig.told(), ["0 hold", "3000 release"]);
+    }
+    // The order before the promotion itself does not use that time up.
     let mut rig = Rig::booted();
-    rig.selects(1, 'B').at(2500).says(1, Notice::Promoted { candidate: node('B') }).at(3500);
-    assert_eq!(rig.told(), ["0 hold", "3000 release"]);
+    rig.selects(1, 'B')
+        .at(90)
+        .says(1, Notice::PromotionOrdered { candidate: node('B') })
+        .at(2900)
+        .promotes('B')
+        .at(5500);
+    assert_eq!(rig.told(), ["0 hold"]);
 }
 
 #[test]

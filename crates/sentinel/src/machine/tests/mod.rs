@@ -44,6 +44,9 @@
 //! | a hung master is gone | `master::hung_is_not_gone`, `failover::golden_sigstop` |
 //! | a cleared target stays published (S1) | model, prop, `master::demoted` |
 //! | a stall is not noticed | `stall::looks_again_before_it_trusts_the_old_master` |
+//! | a suspend is not noticed | `stall::looks_again_after_a_suspend_that_the_clock_does_not_show` |
+//! | replies pass although a promotion was ordered | `replies::drops_them_from_the_order_of_the_promotion_on` |
+//! | the selection alone drops replies | `replies::passes_them_between_selection_and_promotion` |
 //! | a minority that falls silent is none | `minority::hold_until_a_majority_is_heard_again` |
 //! | one member alone admits a sentinel | `voters::a_merging_cluster_that_one_member_lists_does_not_get_in` |
 //! | strangers take over at once | `voters::whoever_speaks_first_after_a_long_silence_gains_nothing` |
@@ -58,6 +61,7 @@ mod hold;
 mod master;
 mod minority;
 mod pause;
+mod replies;
 pub(super) mod rig;
 mod stall;
 mod voters;

@@ -228,7 +228,7 @@ impl Rig {
                         format!("commit {letter}@{} {:?}", it.epoch, it.basis)
                     }
                     Action::Redirect(to) => format!("redirect {to}"),
-                    Action::Ask | Action::Probe(_) | Action::Note(_) => return None,
+                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::Replies(_) => return None,
                 };
                 Some(format!("{} {what}", at(when)))
             })

@@ -15,6 +15,21 @@ fn looks_again_before_it_trusts_the_old_master() {
 }
 
 #[test]
+fn looks_again_after_a_suspend_that_the_clock_does_not_show() {
+    let mut rig = Rig::booted();
+    rig.step(Event::Stalled);
+    rig.run(1000);
+    assert_eq!(rig.told(), ["0 hold", "1 release"], "a round trip");
+    assert_eq!(rig.notes(Note::Stalled), 1);
+    // A failover happened meanwhile: the old master still says master.
+    rig.mark();
+    rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
+    rig.step(Event::Stalled);
+    rig.run(1000);
+    assert_eq!(rig.told(), ["0 hold", "2 commit B@6 Majority"]);
+}
+
+#[test]
 fn a_failover_happened_meanwhile() {
     let mut rig = Rig::booted();
     rig.stall(30_000);

@@ -99,7 +99,8 @@ impl Witness {
         actions: &[Action],
         after: Option<&Committed>,
     ) {
-        let stalled = self.last_step.is_some_and(|last| now - last > self.rules.stall);
+        let gap = self.last_step.is_some_and(|last| now - last > self.rules.stall);
+        let stalled = gap || *event == Event::Stalled;
         self.last_step = Some(now);
         if stalled || *event != Event::Tick {
             self.heard_at = Some(now);
@@ -139,6 +140,7 @@ impl Witness {
                     }
                 }
                 Action::Redirect(_) => assert!(self.published.is_some(), "redirected without a target"),
+                Action::Replies(_) => assert!(self.held, "replies are dropped or wait although the gate is open"),
                 Action::Ask | Action::Note(_) => {}
             }
         }
