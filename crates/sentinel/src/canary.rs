@@ -16,8 +16,9 @@ use crate::auth::{Credentials, Denied};
 use crate::backoff::Backoff;
 use crate::conn::{Conn, USER_TIMEOUT};
 use crate::discovery::Incoming;
+use crate::loop_guard::leads_back;
 use crate::perch::{Outcome, Perch, Trouble};
-use crate::resolve::{Lookup, Resolver, leads_back};
+use crate::resolve::{Lookup, Resolver};
 use crate::{NodeAddr, Probe, ProbeFailure, Report, Role, Verify};
 
 /// A question without an answer is given up, with its connection, after this long.

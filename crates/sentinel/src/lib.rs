@@ -21,6 +21,7 @@ mod hush;
 mod learnt;
 mod link;
 mod links;
+mod loop_guard;
 mod machine;
 mod notice;
 mod perch;

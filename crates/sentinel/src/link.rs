@@ -19,9 +19,10 @@ use crate::auth::{Credentials, Denied};
 use crate::backoff::Backoff;
 use crate::conn::{Conn, ConnError, Protocol};
 use crate::discovery::{Incoming, Timeouts};
+use crate::loop_guard::leads_back;
 use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, put_command};
 use crate::reply::Reply;
-use crate::resolve::{Lookup, ResolveError, Resolver, leads_back};
+use crate::resolve::{Lookup, ResolveError, Resolver};
 use crate::wanted::Wanted;
 use crate::{MyId, NodeAddr, Notice, notice};
 

@@ -133,21 +133,6 @@ impl Lookup {
     }
 }
 
-/// Whether a connection to `addr` would come back to one of our own listeners.
-pub(crate) fn leads_back(addr: SocketAddr, own: &[SocketAddr]) -> bool {
-    let to = addr.ip().to_canonical();
-    own.iter().filter(|ours| ours.port() == addr.port()).any(|ours| {
-        let ours = ours.ip().to_canonical();
-        // Dialling the unspecified address reaches this machine.
-        ours == to || (to.is_unspecified() && is_local(ours)) || (ours.is_unspecified() && is_local(to))
-    })
-}
-
-/// Whether `ip` belongs to this machine: only then can a socket be bound to it.
-fn is_local(ip: IpAddr) -> bool {
-    std::net::UdpSocket::bind((ip, 0)).is_ok()
-}
-
 /// Whether an address that a sentinel at `said_by` announces can be meant for us. A sentinel on another machine that announces
 /// a loopback address means itself.
 pub(crate) fn is_usable(ip: IpAddr, said_by: IpAddr) -> bool {
@@ -213,17 +198,6 @@ mod tests {
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Ok(vec![good]));
         assert!(asked.elapsed() < Duration::from_secs(10));
         drop(release);
-    }
-
-    #[test]
-    fn our_own_listeners_are_recognised() {
-        let own: Vec<SocketAddr> = ["0.0.0.0:6379", "192.0.2.1:7000"].map(|it| it.parse().expect("address")).to_vec();
-        assert!(leads_back("127.0.0.1:6379".parse().expect("address"), &own));
-        assert!(leads_back("192.0.2.1:7000".parse().expect("address"), &own));
-        assert!(leads_back("[::ffff:192.0.2.1]:7000".parse().expect("address"), &own));
-        assert!(leads_back("0.0.0.0:6379".parse().expect("address"), &own));
-        assert!(!leads_back("127.0.0.1:6380".parse().expect("address"), &own));
-        assert!(!leads_back("198.51.100.7:6379".parse().expect("address"), &own));
     }
 
     #[test]

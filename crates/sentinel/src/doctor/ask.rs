@@ -19,8 +19,9 @@ use super::read::{self, REPLIES};
 use crate::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
 use crate::link::{LinkError, hello};
 use crate::links::describe;
+use crate::loop_guard::leads_back;
 use crate::perch::{Perch, Trouble};
-use crate::resolve::{Lookup, Resolver, is_usable, leads_back};
+use crate::resolve::{Lookup, Resolver, is_usable};
 use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
 
 /// The most sentinels, and the most nodes, that are asked.
