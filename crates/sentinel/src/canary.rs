@@ -237,6 +237,7 @@ impl Canary {
         }
         let connected = Conn::connect(dialled, self.keeper.patience, USER_TIMEOUT).await;
         let conn = connected.inspect_err(|_| self.lookup.failed())?;
+        self.lookup.worked(dialled);
         Ok(Perch::new(conn, dialled))
     }
 }

@@ -117,6 +117,7 @@ pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
 async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incoming>) -> Result<(), LinkError> {
     let addr = lookup.address(spec.timeouts.command).await?;
     if leads_back(addr, &spec.own) {
+        lookup.failed();
         return Err(LinkError::LeadsBack);
     }
     let patience = spec.timeouts.command * 2;
@@ -125,8 +126,10 @@ async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incomi
     let mut session = greeted.inspect_err(|_| lookup.failed())?;
     let id = session.id.clone();
     if spec.expect.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
+        lookup.failed();
         return Err(LinkError::WrongIdentity);
     }
+    lookup.worked(addr);
     let up = What::Up { id, addr, protocol: session.queries.protocol, events: session.subscribed };
     if out.send(Incoming::Link(spec.id, up)).await.is_err() {
         return Ok(());
