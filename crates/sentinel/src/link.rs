@@ -351,7 +351,7 @@ pub(crate) async fn hello(conn: &mut Conn, credentials: Option<&Credentials>) ->
     let reply = conn.next().await?;
     let Some(line) = reply.error() else { return Ok(()) };
     match Denied::read(line, "HELLO", "+hello", SENTINEL_AUTH) {
-        Some(denied @ (Denied::PasswordMissing { .. } | Denied::WrongPassword { .. })) => Err(denied.into()),
+        Some(denied) if !matches!(denied, Denied::NotPermitted { .. }) => Err(denied.into()),
         _ => {
             conn.protocol = Protocol::Resp2;
             authenticate(conn, credentials).await
