@@ -46,6 +46,7 @@ mod faults_limits;
 mod faults_net;
 mod faults_peers;
 mod faults_replies;
+mod faults_probe;
 mod import;
 mod isolation;
 mod liveness;

@@ -142,6 +142,7 @@ fn node(seen: &sentinel::SeenNode, age: impl Fn(Instant) -> f64) -> Node {
         },
         Some(Err(ProbeFailure::Unreachable)) => "unreachable",
         Some(Err(ProbeFailure::Silent)) => "silent",
+        Some(Err(ProbeFailure::TurnedAway)) => "turned_away",
         Some(Err(ProbeFailure::Denied)) => "denied",
         Some(Err(ProbeFailure::Rejected)) => "rejected",
     };

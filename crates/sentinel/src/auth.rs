@@ -64,6 +64,15 @@ pub enum Denied {
         /// The ACL rule that allows it.
         rule: &'static str,
     },
+    /// `ERR max number of clients reached`, after which it closes the connection.
+    #[error("it is at its limit of clients: raise maxclients, or find the clients that hold so many connections")]
+    TooManyClients,
+    /// `DENIED`, after which it closes the connection.
+    #[error("it is in protected mode and lets nobody in from elsewhere: set a password there, or protected-mode no")]
+    ProtectedMode,
+    /// Any other error, after which it closed the connection.
+    #[error("it answers a new connection with an error and closes it: look into its log")]
+    TurnedAway,
 }
 
 impl Denied {
@@ -73,10 +82,26 @@ impl Denied {
             "NOAUTH" => Some(Self::PasswordMissing { setting }),
             "WRONGPASS" => Some(Self::WrongPassword { setting }),
             "NOPERM" => Some(Self::NotPermitted { command, rule }),
+            "DENIED" => Some(Self::ProtectedMode),
+            "ERR" if line.contains("max number of clients") => Some(Self::TooManyClients),
             // Before Redis 6 a wrong password is a plain error.
             "ERR" if line.contains("invalid password") => Some(Self::WrongPassword { setting }),
             _ => None,
         }
+    }
+
+    /// Reads the error line with which a connection began that then ended. `None` for a command
+    /// that is not permitted: that is no reason to end a connection, so its end has another one.
+    pub(crate) fn read_last(line: &str, setting: &'static str) -> Option<Self> {
+        match Self::read(line, "PING", "+ping", setting) {
+            Some(Self::NotPermitted { .. }) => None,
+            denied => Some(denied.unwrap_or(Self::TurnedAway)),
+        }
+    }
+
+    /// It lets nobody in, whoever asks: that says nothing about our credentials.
+    pub(crate) fn is_for_everybody(&self) -> bool {
+        matches!(self, Self::TooManyClients | Self::ProtectedMode | Self::TurnedAway)
     }
 }
 
@@ -96,5 +121,18 @@ mod tests {
             Some(Denied::WrongPassword { setting: "service.auth" })
         );
         assert_eq!(Denied::read("LOADING Redis is loading", "PING", "+ping", "service.auth"), None);
+        for (line, denied) in [
+            ("ERR max number of clients reached", Denied::TooManyClients),
+            ("ERR max number of clients + cluster connections reached", Denied::TooManyClients),
+            ("DENIED Redis is running in protected mode", Denied::ProtectedMode),
+            ("no healthy upstream", Denied::TurnedAway),
+        ] {
+            assert!(denied.is_for_everybody());
+            assert_eq!(Denied::read_last(line, "service.auth"), Some(denied));
+        }
+        let missing = Denied::PasswordMissing { setting: "service.auth" };
+        assert!(!missing.is_for_everybody());
+        assert_eq!(Denied::read_last("NOAUTH Authentication required.", "service.auth"), Some(missing));
+        assert_eq!(Denied::read_last("NOPERM this user has no permissions", "service.auth"), None);
     }
 }

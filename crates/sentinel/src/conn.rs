@@ -34,6 +34,11 @@ const LIMITS: Limits = Limits {
 /// For connections to redis nodes: an unanswered write or keepalive probe ends the connection after this long.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How often the kernel asks a silent peer's kernel whether the connection is still there. A host
+/// that has taken over the address of another says no at once, and nobody else could find that out
+/// while a question is open.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+
 /// Which protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -86,9 +91,8 @@ impl Conn {
             .map_err(|_| ConnError::ConnectTimeout(patience))?
             .map_err(ConnError::Connect)?;
         let socket = SockRef::from(&stream);
-        // The kernel counts these in whole seconds and refuses none.
-        let idle = user_timeout.max(Duration::from_secs(1));
-        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(Duration::from_secs(1)).with_retries(3);
+        // The number of probes means nothing beside a user timeout.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket
             .set_tcp_nodelay(true)
             .and_then(|()| socket.set_tcp_keepalive(&keepalive))

@@ -23,6 +23,7 @@ mod jumps;
 mod learnt;
 mod link;
 mod links;
+mod loop_guard;
 mod machine;
 mod notice;
 mod perch;

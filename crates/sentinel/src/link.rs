@@ -19,9 +19,10 @@ use crate::auth::{Credentials, Denied};
 use crate::backoff::Backoff;
 use crate::conn::{Conn, ConnError, Protocol};
 use crate::discovery::{Incoming, Timeouts};
+use crate::loop_guard::leads_back;
 use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, put_command};
 use crate::reply::Reply;
-use crate::resolve::{Lookup, ResolveError, Resolver, leads_back};
+use crate::resolve::{Lookup, ResolveError, Resolver};
 use crate::wanted::Wanted;
 use crate::{MyId, NodeAddr, Notice, notice};
 
@@ -116,6 +117,7 @@ pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
 async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incoming>) -> Result<(), LinkError> {
     let addr = lookup.address(spec.timeouts.command).await?;
     if leads_back(addr, &spec.own) {
+        lookup.failed();
         return Err(LinkError::LeadsBack);
     }
     let patience = spec.timeouts.command * 2;
@@ -124,8 +126,10 @@ async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incomi
     let mut session = greeted.inspect_err(|_| lookup.failed())?;
     let id = session.id.clone();
     if spec.expect.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
+        lookup.failed();
         return Err(LinkError::WrongIdentity);
     }
+    lookup.worked(addr);
     let up = What::Up { id, addr, protocol: session.queries.protocol, events: session.subscribed };
     if out.send(Incoming::Link(spec.id, up)).await.is_err() {
         return Ok(());
@@ -347,7 +351,7 @@ pub(crate) async fn hello(conn: &mut Conn, credentials: Option<&Credentials>) ->
     let reply = conn.next().await?;
     let Some(line) = reply.error() else { return Ok(()) };
     match Denied::read(line, "HELLO", "+hello", SENTINEL_AUTH) {
-        Some(denied @ (Denied::PasswordMissing { .. } | Denied::WrongPassword { .. })) => Err(denied.into()),
+        Some(denied) if !matches!(denied, Denied::NotPermitted { .. }) => Err(denied.into()),
         _ => {
             conn.protocol = Protocol::Resp2;
             authenticate(conn, credentials).await

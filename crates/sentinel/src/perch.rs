@@ -1,7 +1,9 @@
 //! A connection to a redis node and the one question that may be open on it.
 //!
-//! The greeting goes out together with the first question, so that a server which accepts and does not answer costs one
-//! connection, however often it is asked. An answer carries the time of its question and never counts as younger.
+//! The greeting goes out together with the first question, so that a server which accepts and does
+//! not answer costs one connection, however often it is asked. An answer carries the time of its
+//! question and never counts as younger. While a question is open no other is written, so that an
+//! answer is never taken for that to another question.
 
 use std::net::SocketAddr;
 
@@ -33,17 +35,25 @@ pub(crate) struct Perch {
     open: Option<Open>,
     /// The greeting went out.
     greeted: bool,
+    /// A question was answered on it.
+    answered: bool,
 }
 
 /// Why there is no report.
 pub(crate) enum Trouble {
     Failed(ProbeFailure),
+    /// The dial took too long: nobody is there, or there is no room in the queue of a server that
+    /// is busy.
+    DialTimedOut,
     Denied(Denied),
 }
 
 impl From<ConnError> for Trouble {
-    fn from(_: ConnError) -> Self {
-        Self::Failed(ProbeFailure::Unreachable)
+    fn from(error: ConnError) -> Self {
+        match error {
+            ConnError::ConnectTimeout(_) => Self::DialTimedOut,
+            _ => Self::Failed(ProbeFailure::Unreachable),
+        }
     }
 }
 
@@ -52,7 +62,7 @@ pub(crate) type Outcome = Result<Report, Trouble>;
 
 impl Perch {
     pub(crate) fn new(conn: Conn, dialled: SocketAddr) -> Self {
-        Self { conn, dialled, open: None, greeted: false }
+        Self { conn, dialled, open: None, greeted: false, answered: false }
     }
 
     pub(crate) fn dialled(&self) -> SocketAddr {
@@ -64,19 +74,36 @@ impl Perch {
         self.open.as_ref().map(|open| open.asked_at)
     }
 
+    /// Somebody has answered on it.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.answered
+    }
+
     /// It has been greeted, and nothing is owed.
     pub(crate) fn is_idle(&self) -> bool {
         self.greeted && self.open.is_none()
     }
 
-    /// Waits for a late answer, then there is something to judge, or for the end: `None`. Whatever is said out of turn is the
-    /// end too, since answers could not be told from each other any more. Safe to drop.
-    pub(crate) async fn listen(&mut self, verify: Verify) -> Option<()> {
+    /// Waits for a late answer, or for the end: `None`. Whatever is said out of turn is the end
+    /// too, since answers could not be told from each other any more. Safe to drop.
+    pub(crate) async fn listen(&mut self, verify: Verify) -> Option<(Instant, Outcome)> {
         if self.open.is_none() {
             let _ = self.conn.next().await;
             return None;
         }
-        self.hear(verify).await.ok()
+        match self.hear(verify).await {
+            Ok(()) => Some(self.judge(verify)),
+            Err(_) => self.turned_away().map(|(asked_at, denied)| (asked_at, Err(Trouble::Denied(denied)))),
+        }
+    }
+
+    /// The connection ended before all was answered: the error with which the server turned it
+    /// away, if there was one. That is the first thing said on a connection; an error that comes
+    /// later is an answer like any other, and says nothing about the end.
+    pub(crate) fn turned_away(&self) -> Option<(Instant, Denied)> {
+        let open = self.open.as_ref().filter(|open| open.greeting > 0)?;
+        let line = open.answers.first()?.error()?;
+        Some((open.asked_at, Denied::read_last(line, AUTH)?))
     }
 
     /// Something came that nobody asked for.
@@ -122,6 +149,7 @@ impl Perch {
         let Some(Open { asked_at, greeting, answers }) = self.open.take() else {
             return (Instant::now(), Err(Trouble::Failed(ProbeFailure::Unreachable)));
         };
+        self.answered = true;
         let (greeting, answers) = answers.split_at_checked(greeting).unwrap_or_default();
         // With credentials the first of two is that to AUTH; a name that cannot be set is no matter.
         let refused = match greeting {

@@ -86,13 +86,23 @@ pub(crate) struct Lookup {
     resolver: Resolver,
     pending: Option<AbortOnDropHandle<Vec<SocketAddr>>>,
     last_good: Vec<SocketAddr>,
-    /// How many of its addresses were tried in vain.
-    tried: usize,
+    /// The address that was last found to work.
+    worked: Option<SocketAddr>,
+    /// How many attempts have failed since.
+    failures: usize,
 }
 
 impl Lookup {
     pub(crate) fn new(resolver: &Resolver, host: &str, port: u16) -> Self {
-        Self { host: host.into(), port, resolver: resolver.clone(), pending: None, last_good: Vec::new(), tried: 0 }
+        Self {
+            host: host.into(),
+            port,
+            resolver: resolver.clone(),
+            pending: None,
+            last_good: Vec::new(),
+            worked: None,
+            failures: 0,
+        }
     }
 
     /// The addresses now: at once for an IP address, else by asking, for `patience` at most, and much less where an earlier
@@ -120,32 +130,28 @@ impl Lookup {
         if self.last_good.is_empty() { Err(error) } else { Ok(self.last_good.clone()) }
     }
 
-    /// The one address to dial now. After [`Self::failed`] it is the name's next one.
+    /// The one address to dial now: the one that worked last, as long as the name has it. One
+    /// failure there may be a lost packet, and another address of the same server looks like
+    /// another server, so it is tried a second time before the others get their turn, and twice in
+    /// each round after that. Where none has worked yet they take turns.
     pub(crate) async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
         let found = self.addresses(patience).await?;
-        let turn = self.tried.checked_rem(found.len()).unwrap_or_default();
-        found.get(turn).copied().ok_or(ResolveError::NotFound)
+        let known = self.worked.filter(|worked| found.contains(worked));
+        let turns = known.into_iter().chain(known).chain(found.iter().copied().filter(|it| known != Some(*it)));
+        let turns: Vec<SocketAddr> = turns.collect();
+        let turn = self.failures.checked_rem(turns.len()).unwrap_or_default();
+        turns.get(turn).copied().ok_or(ResolveError::NotFound)
     }
 
-    /// Nobody could be reached at the last [`Self::address`].
+    /// The last [`Self::address`] came to nothing.
     pub(crate) fn failed(&mut self) {
-        self.tried = self.tried.wrapping_add(1);
+        self.failures = self.failures.wrapping_add(1);
     }
-}
 
-/// Whether a connection to `addr` would come back to one of our own listeners.
-pub(crate) fn leads_back(addr: SocketAddr, own: &[SocketAddr]) -> bool {
-    let to = addr.ip().to_canonical();
-    own.iter().filter(|ours| ours.port() == addr.port()).any(|ours| {
-        let ours = ours.ip().to_canonical();
-        // Dialling the unspecified address reaches this machine.
-        ours == to || (to.is_unspecified() && is_local(ours)) || (ours.is_unspecified() && is_local(to))
-    })
-}
-
-/// Whether `ip` belongs to this machine: only then can a socket be bound to it.
-fn is_local(ip: IpAddr) -> bool {
-    std::net::UdpSocket::bind((ip, 0)).is_ok()
+    /// Somebody answered at this address.
+    pub(crate) fn worked(&mut self, addr: SocketAddr) {
+        (self.worked, self.failures) = (Some(addr), 0);
+    }
 }
 
 /// Whether an address that a sentinel at `said_by` announces can be meant for us. A sentinel on another machine that announces
@@ -188,6 +194,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_address_that_worked_last_is_tried_twice_before_the_others() {
+        let all: [SocketAddr; 3] = ["10.0.0.1:5", "10.0.0.2:5", "[fd00::1]:5"].map(|it| it.parse().expect("address"));
+        let found = Arc::new(std::sync::Mutex::new(all.to_vec()));
+        let resolver = Resolver::new({
+            let found = Arc::clone(&found);
+            move |_, _| Ok(found.lock().map(|it| it.clone()).unwrap_or_default())
+        });
+        let mut lookup = Lookup::new(&resolver, "both.example", 5);
+        lookup.failed();
+        lookup.failed();
+        assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[2]));
+        lookup.worked(all[2]);
+        for turn in [2, 2, 0, 1, 2, 2, 0] {
+            assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[turn]));
+            lookup.failed();
+        }
+        // It is preferred again after one success, and forgotten when the name has lost it.
+        lookup.worked(all[2]);
+        assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[2]));
+        *found.lock().expect("no poison") = all[..2].to_vec();
+        assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[0]));
+    }
+
+    #[tokio::test]
     async fn a_resolver_that_hangs_holds_up_few_threads_and_nobody_with_an_earlier_answer() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = std::sync::Mutex::new(held);
@@ -213,17 +243,6 @@ mod tests {
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Ok(vec![good]));
         assert!(asked.elapsed() < Duration::from_secs(10));
         drop(release);
-    }
-
-    #[test]
-    fn our_own_listeners_are_recognised() {
-        let own: Vec<SocketAddr> = ["0.0.0.0:6379", "192.0.2.1:7000"].map(|it| it.parse().expect("address")).to_vec();
-        assert!(leads_back("127.0.0.1:6379".parse().expect("address"), &own));
-        assert!(leads_back("192.0.2.1:7000".parse().expect("address"), &own));
-        assert!(leads_back("[::ffff:192.0.2.1]:7000".parse().expect("address"), &own));
-        assert!(leads_back("0.0.0.0:6379".parse().expect("address"), &own));
-        assert!(!leads_back("127.0.0.1:6380".parse().expect("address"), &own));
-        assert!(!leads_back("198.51.100.7:6379".parse().expect("address"), &own));
     }
 
     #[test]

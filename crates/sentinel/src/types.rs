@@ -197,6 +197,9 @@ pub enum ProbeFailure {
     Unreachable,
     /// Connected, but no whole answer came in time.
     Silent,
+    /// It answered a new connection with an error and closed it, as a server at `maxclients` or in
+    /// protected mode does: somebody is there, and nothing more is known.
+    TurnedAway,
     /// `NOAUTH`, `WRONGPASS` or `NOPERM`: it cannot be verified with these credentials.
     Denied,
     /// The address may not be used: it would lead back to this very proxy, or it is not an address at all.

@@ -177,7 +177,7 @@ fn check(node: &SeenNode, reads: bool) -> &'static str {
         },
         Some(Err(ProbeFailure::Unreachable)) => "L4CON",
         Some(Err(ProbeFailure::Silent)) => "L7TOUT",
-        Some(Err(ProbeFailure::Denied | ProbeFailure::Rejected)) => "L7RSP",
+        Some(Err(ProbeFailure::TurnedAway | ProbeFailure::Denied | ProbeFailure::Rejected)) => "L7RSP",
     }
 }
 

@@ -191,7 +191,8 @@ pub struct Sentinel {
 pub struct Node {
     /// As announced.
     pub addr: String,
-    /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `silent`, `denied`, `rejected`.
+    /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `silent`,
+    /// `turned_away`, `denied`, `rejected`.
     pub role: &'static str,
     /// It answered PING with PONG.
     pub pong: bool,

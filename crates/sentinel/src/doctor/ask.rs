@@ -19,8 +19,9 @@ use super::read::{self, REPLIES};
 use crate::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
 use crate::link::{LinkError, hello};
 use crate::links::describe;
+use crate::loop_guard::leads_back;
 use crate::perch::{Perch, Trouble};
-use crate::resolve::{Lookup, Resolver, is_usable, leads_back};
+use crate::resolve::{Lookup, Resolver, is_usable};
 use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
 
 /// The most sentinels, and the most nodes, that are asked.
@@ -189,7 +190,10 @@ async fn ask_node(addr: NodeAddr, patient: Arc<Patient>, resolver: Resolver) -> 
         match tokio::time::timeout(ANSWERS, perch.ask(patient.verify, patient.auth.as_ref())).await {
             Err(_) => Err(NoAnswer::Silent),
             Ok(Err(ConnError::Malformed(_))) => Err(NoAnswer::Stranger),
-            Ok(Err(error)) => Err(NoAnswer::Unreachable(describe(&error))),
+            Ok(Err(error)) => Err(match perch.turned_away() {
+                Some((_, denied)) => NoAnswer::Denied(denied),
+                None => NoAnswer::Unreachable(describe(&error)),
+            }),
             Ok(Ok(())) => perch.judge(patient.verify).1.map_err(why),
         }
     };
@@ -200,6 +204,6 @@ fn why(trouble: Trouble) -> NoAnswer {
     match trouble {
         Trouble::Denied(denied) => NoAnswer::Denied(denied),
         Trouble::Failed(ProbeFailure::Silent) => NoAnswer::Silent,
-        Trouble::Failed(_) => NoAnswer::Stranger,
+        Trouble::Failed(_) | Trouble::DialTimedOut => NoAnswer::Stranger,
     }
 }

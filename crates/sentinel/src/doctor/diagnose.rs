@@ -170,6 +170,24 @@ pub(super) fn refusals(findings: &mut Findings, about: &NodeAddr, refused: &[Den
                 rules.push(*rule);
             }
             Denied::NotPermitted { .. } => {}
+            Denied::TooManyClients => findings.add(
+                (Severity::Fault, "turned-away"),
+                about,
+                "it is at its limit of clients",
+                "raise maxclients, or find the clients that hold so many connections: CLIENT LIST",
+            ),
+            Denied::ProtectedMode => findings.add(
+                (Severity::Fault, "turned-away"),
+                about,
+                "it is in protected mode and lets nobody in from elsewhere",
+                "set a password there, or protected-mode no",
+            ),
+            Denied::TurnedAway => findings.add(
+                (Severity::Fault, "turned-away"),
+                about,
+                "it answers a new connection with an error and closes it",
+                "look into its log",
+            ),
         }
     }
     if rules.is_empty() {

@@ -68,8 +68,8 @@ pub(super) fn read(replies: &[Reply], reached: SocketAddr, resp3: bool) -> Resul
 
 fn is_about_identity(denied: &Denied) -> bool {
     match denied {
-        Denied::PasswordMissing { .. } | Denied::WrongPassword { .. } => true,
         Denied::NotPermitted { command, .. } => *command == "SENTINEL MYID",
+        _ => true,
     }
 }
 

@@ -33,7 +33,8 @@ pub(super) fn fault(
         Some((ProbeFailure::Unreachable | ProbeFailure::Rejected, _)) => {
             Some(Standing::Unreachable).filter(|_| !spared)
         }
-        Some((ProbeFailure::Silent, _)) | None => None,
+        // Whether it still serves those that are connected is shown by the age of its last answer.
+        Some((ProbeFailure::Silent | ProbeFailure::TurnedAway, _)) | None => None,
     };
     let Some(answer) = &entry.answer else {
         return Some(failure.unwrap_or(if entry.failed.is_some() { Standing::Silent } else { Standing::Unknown }));

@@ -32,6 +32,7 @@ fn said() -> impl Strategy<Value = Said> {
     let failure = prop_oneof![
         Just(ProbeFailure::Unreachable),
         Just(ProbeFailure::Silent),
+        Just(ProbeFailure::TurnedAway),
         Just(ProbeFailure::Denied),
         Just(ProbeFailure::Rejected)
     ];

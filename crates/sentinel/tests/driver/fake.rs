@@ -22,6 +22,9 @@ pub(crate) enum Manner {
     Dribble(Duration),
     /// Every answer comes this much later.
     Late(Duration),
+    /// Does nothing at all until it behaves otherwise, as a server that is busy with a long
+    /// command: then everything at once.
+    Busy,
     /// Reads and never says a byte: no answer, no event, no end. A host that lost its power looks like that.
     Mute,
     /// Answers, but says nothing that was not asked for.
@@ -58,6 +61,10 @@ struct Shared<M> {
     events: broadcast::Sender<(String, String)>,
     cut: broadcast::Sender<()>,
     accepted: AtomicUsize,
+    /// The connections up to this number get nothing any more.
+    stranded: AtomicUsize,
+    /// Said to new connections before they are closed.
+    refusal: Mutex<Option<Vec<u8>>>,
     open: AtomicUsize,
     heard: Mutex<VecDeque<String>>,
     commands: AtomicUsize,
@@ -84,6 +91,8 @@ impl<M: Mind> Fake<M> {
             events: broadcast::channel(4096).0,
             cut: broadcast::channel(16).0,
             accepted: AtomicUsize::new(0),
+            stranded: AtomicUsize::new(0),
+            refusal: Mutex::new(None),
             open: AtomicUsize::new(0),
             heard: Mutex::new(VecDeque::new()),
             commands: AtomicUsize::new(0),
@@ -109,6 +118,18 @@ impl<M: Mind> Fake<M> {
     /// Ends every connection; new ones are welcome.
     pub(crate) fn cut(&self) {
         let _ = self.shared.cut.send(());
+    }
+
+    /// From now on a new connection hears this and is closed, as at `maxclients`; established ones
+    /// stay.
+    pub(crate) fn refuse(&self, refusal: Option<&[u8]>) {
+        *self.shared.refusal.lock().expect("no poison") = refusal.map(<[u8]>::to_vec);
+    }
+
+    /// The connections of now stay open and get no answer ever again, as if something in between
+    /// kept them up; new ones work.
+    pub(crate) fn strand(&self) {
+        self.shared.stranded.store(self.accepted(), Ordering::SeqCst);
     }
 
     /// Connections since the start.
@@ -138,13 +159,13 @@ async fn serve<M: Mind>(listener: TcpListener, shared: Arc<Shared<M>>) {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else { continue };
-                shared.accepted.fetch_add(1, Ordering::SeqCst);
+                let number = shared.accepted.fetch_add(1, Ordering::SeqCst) + 1;
                 let shared = Arc::clone(&shared);
                 tasks.spawn(async move {
                     shared.open.fetch_add(1, Ordering::SeqCst);
                     let mut cut = shared.cut.subscribe();
                     tokio::select! {
-                        _ = converse(stream, &shared) => {}
+                        _ = converse(stream, &shared, number) => {}
                         _ = cut.recv() => {}
                     }
                     shared.open.fetch_sub(1, Ordering::SeqCst);
@@ -155,10 +176,15 @@ async fn serve<M: Mind>(listener: TcpListener, shared: Arc<Shared<M>>) {
     }
 }
 
-async fn converse<M: Mind>(mut stream: TcpStream, shared: &Shared<M>) -> std::io::Result<()> {
+async fn converse<M: Mind>(mut stream: TcpStream, shared: &Shared<M>, number: usize) -> std::io::Result<()> {
     let manner = || shared.manner.lock().expect("no poison").clone();
     let (mut standing, mut input) = (Standing::default(), Vec::new());
     stream.set_nodelay(true)?;
+    busy(shared).await;
+    let refusal = shared.refusal.lock().expect("no poison").clone();
+    if let Some(refusal) = refusal {
+        return stream.write_all(&refusal).await;
+    }
     let mut events = shared.events.subscribe();
     loop {
         if matches!(manner(), Manner::Hangup) {
@@ -175,6 +201,10 @@ async fn converse<M: Mind>(mut stream: TcpStream, shared: &Shared<M>) -> std::io
             read = stream.read_buf(&mut input) => {
                 if read? == 0 {
                     return Ok(());
+                }
+                busy(shared).await;
+                if shared.stranded.load(Ordering::SeqCst) >= number {
+                    input.clear();
                 }
                 while let Some(command) = wire::take_command(&mut input) {
                     let line = command.join(" ");
@@ -198,9 +228,16 @@ async fn converse<M: Mind>(mut stream: TcpStream, shared: &Shared<M>) -> std::io
     }
 }
 
+/// Waits until it has time.
+async fn busy<M>(shared: &Shared<M>) {
+    while matches!(*shared.manner.lock().expect("no poison"), Manner::Busy) {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 async fn say(stream: &mut TcpStream, bytes: &[u8], manner: &Manner) -> std::io::Result<()> {
     match manner {
-        Manner::Mute | Manner::Hangup => Ok(()),
+        Manner::Mute | Manner::Hangup | Manner::Busy => Ok(()),
         Manner::Proper | Manner::NoEvents => stream.write_all(bytes).await,
         Manner::Late(pause) => {
             tokio::time::sleep(*pause).await;

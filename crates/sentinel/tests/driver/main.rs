@@ -25,6 +25,8 @@
 //! | 18: ten failovers a second | `storm::ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind` |
 //! | 19: LOADING and the like | `nodes::a_new_master_that_is_loading_is_waited_for_with_the_gate_shut`, `nodes::a_target_that_is_loading_is_looked_at_harder_and_stays` |
 //! | 20: DNS | `names::a_seeds_name_that_does_not_resolve_yet_is_asked_again`, `names::a_slow_resolver_blocks_nothing_and_its_late_answer_counts`, `names::a_master_with_a_name_is_pinned_and_followed_to_another_address` |
+//! | 56: a busy master at its limit of clients | `probes::keeps_probe_connection_of_a_busy_full_master`, `probes::takes_a_node_that_turns_away_for_present`, e2e `faults_probe::keeps_gate_open_while_master_is_busy_and_full` |
+//! | 59: `ip_nonlocal_bind`, a name of two families | `names::finds_the_family_that_answers_and_stays_with_it`, e2e `faults_probe::tells_own_addresses_where_any_address_can_be_bound`, `faults_probe::stays_with_the_family_that_worked_after_one_lost_dial` |
 //! | 37: the proxy itself was stopped | e2e `failover::a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte` |
 //! | a replica that is down, behind, loading, mute, a master, a stranger | `pool::whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again` |
 //! | a failover, seen by readers | `pool::readers_leave_the_next_master_before_the_points_lead_there_and_the_rest_stay` |
@@ -49,6 +51,7 @@ mod names;
 mod nodes;
 mod peers;
 mod pool;
+mod probes;
 mod refusals;
 mod storm;
 mod swap;

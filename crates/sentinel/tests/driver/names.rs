@@ -55,8 +55,8 @@ fn name(port: u16) -> NodeAddr {
 }
 
 /// Two nodes on one port of two addresses of this machine.
-async fn two_on_one_port() -> (Redis, Redis) {
-    let ips: [IpAddr; 2] = ["127.0.0.2", "127.0.0.3"].map(|it| it.parse().expect("an address"));
+async fn two_on_one_port(ips: [&str; 2]) -> (Redis, Redis) {
+    let ips: [IpAddr; 2] = ips.map(|it| it.parse().expect("an address"));
     loop {
         let one = Fake::start_at(ips[0], 0, RedisMind::master(1)).await.expect("a port");
         // Somebody else may have this port on the other address: then another one.
@@ -64,6 +64,18 @@ async fn two_on_one_port() -> (Redis, Redis) {
             return (one, two);
         }
     }
+}
+
+/// Sentinels that name the master by its name.
+async fn named(port: u16) -> Stage {
+    let stage = Stage::new(3, 1).await;
+    for it in &stage.sentinels {
+        let mut mind = it.mind();
+        mind.word().ip = "somewhere.example".to_owned();
+        mind.word().port = port;
+        mind.word().replicas.clear();
+    }
+    stage
 }
 
 #[tokio::test]
@@ -112,16 +124,10 @@ async fn an_address_that_vanishes_from_its_name_keeps_its_sentinel() {
 
 #[tokio::test]
 async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
-    let (one, two) = two_on_one_port().await;
+    let (one, two) = two_on_one_port(["127.0.0.2", "127.0.0.3"]).await;
     let names = Names::default();
     names.say(Some(vec![one.addr]));
-    let stage = Stage::new(3, 1).await;
-    for it in &stage.sentinels {
-        let mut mind = it.mind();
-        mind.word().ip = "somewhere.example".to_owned();
-        mind.word().port = one.addr.port();
-        mind.word().replicas.clear();
-    }
+    let stage = named(one.addr.port()).await;
     let driver = Driver::all(vec![stage.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(one.addr).await;
     let named = driver.route.current().expect("a target");
@@ -172,4 +178,26 @@ async fn a_name_with_several_sentinels_gives_them_all() {
     let driver = Driver::all(vec![(watched, route)], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(stage.addr(0)).await;
     driver.sees("three", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3).await;
+}
+
+#[tokio::test]
+async fn finds_the_family_that_answers_and_stays_with_it() {
+    let (four, six) = two_on_one_port(["127.0.0.1", "::1"]).await;
+    let names = Names::default();
+    names.say(Some(vec![four.addr, six.addr]));
+    let stage = named(four.addr.port()).await;
+    // Something takes connections there, and it is no redis.
+    four.behave(Manner::Hangup);
+    let driver = Driver::all(vec![stage.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
+    driver.leads_to(six.addr).await;
+    // The other family works too from now on, and the connection ends again and again.
+    four.behave(Manner::Proper);
+    let before = four.accepted();
+    for _ in 0..20 {
+        let accepted = six.accepted();
+        six.cut();
+        until("it is dialled again", || six.accepted() > accepted).await;
+    }
+    driver.sees("calm", |seen| seen.state == "stable").await;
+    assert_eq!((four.accepted(), driver.generation(), driver.target()), (before, 1, Some(six.addr)));
 }

@@ -64,7 +64,7 @@ async fn the_old_master_is_never_gone_back_to_while_it_says_that_it_is_one() {
     stays(ms(700), "the new one", || driver.target() == Some(stage.addr(1))).await;
 }
 
-/// After so long the driver gives a question up and asks another on a new connection.
+/// After so long the driver asks a question again beside, on another connection.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
 #[tokio::test]
