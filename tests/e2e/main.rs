@@ -59,6 +59,7 @@ mod shutdown;
 mod subscribers;
 mod supervised;
 mod switchover;
+mod switchover_faults;
 mod traffic;
 mod vitals;
 mod warning;
