@@ -276,3 +276,25 @@ fn two_orders_at_once_make_one_failover() {
     }
     nothing_is_lost(&mut loads, master);
 }
+
+#[test]
+fn orders_nothing_during_another_failover() {
+    let cluster = Cluster::builder().failover_timeout(Duration::from_secs(120)).start();
+    let pointsman = controlled(&cluster);
+    let events = Events::of_all(cluster.sentinels());
+    let first: Vec<SocketAddr> = first_sentinels(&cluster).iter().map(|node| node.addr()).collect();
+    let busy = cluster.sentinels().iter().find(|node| !first.contains(&node.addr())).expect("another sentinel");
+    allow_promotion(&cluster, false);
+    busy.ask(&["SENTINEL", "FAILOVER", cluster.name()]).expect("it begins");
+    events.wait_for("+failover-state-wait-promotion", PATIENCE);
+    // The hold of the discovery machine ends, and the failover does not.
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a patient client");
+    assert!(client.cmd(&["SET", "during", "1"]).expect("traffic flows").is_ok());
+    let done = order(&pointsman, &["switchover"], TOKEN);
+    assert!(!done.status.success(), "{}", stdout(&done));
+    assert!(stderr(&done).contains(&busy.addr().to_string()), "{}{}", stdout(&done), stderr(&done));
+    let begun = events.all().iter().filter(|event| event.channel == "+try-failover").count();
+    assert_eq!(begun, 1, "{:?}", events.all());
+    assert!(client.cmd(&["SET", "after", "1"]).expect("traffic flows").is_ok());
+}

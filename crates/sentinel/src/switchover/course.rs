@@ -225,7 +225,7 @@ impl Course {
                 self.tell("order", format!("sentinel {} starts the failover", self.leader));
                 self.phase = Phase::Following { since, ask_at: Some(now) };
             }
-            Answer::Refused(problem) => self.end(Err(Reason::Refused(problem))),
+            Answer::Refused(reason) => self.end(Err(reason)),
             Answer::Unknown(problem) => {
                 self.phase = Phase::Following { since, ask_at: None };
                 self.leader_lost(now, problem);

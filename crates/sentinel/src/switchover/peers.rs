@@ -20,7 +20,7 @@ use crate::NodeAddr;
 use crate::auth::Denied;
 use crate::conn::Conn;
 use crate::handle::Reach;
-use crate::questions::{SENTINEL_AUTH, put_command, read_tilt};
+use crate::questions::{SENTINEL_AUTH, has_flag, put_command, read_tilt};
 use crate::reply::Reply;
 use crate::resolve::Lookup;
 
@@ -28,6 +28,9 @@ use crate::resolve::Lookup;
 const AUTH: &str = "service.auth";
 /// Commands and inputs under way: there is at most one of each kind.
 const BACKLOG: usize = 16;
+
+/// Traffic is held while the other sentinels are asked.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// What the leader is asked.
 #[derive(Debug, Clone, Copy)]
@@ -65,11 +68,11 @@ impl Peers {
         tasks.spawn(nodes.serve(looks, out.clone()));
         let unanswered = out.clone();
         tasks.spawn(async move { master.serve(pauses, unanswered).await });
-        let Leader { talk, events, .. } = leader;
+        let Leader { talk, others, events, .. } = leader;
         if let Some(events) = events {
             tasks.spawn(listen(events, Arc::clone(&reach.name), out.clone()));
         }
-        tasks.spawn(answer(talk, Arc::clone(&reach.name), asked, out));
+        tasks.spawn(answer((talk, others), Arc::clone(&reach.name), asked, out));
         Self { inputs, look, clients, leader: questions, _tasks: tasks }
     }
 }
@@ -181,26 +184,31 @@ pub(super) struct Leader {
     pub(super) addr: NodeAddr,
     pub(super) view: LeaderView,
     talk: Talk,
+    /// The sentinels that are not given the order.
+    others: Vec<(NodeAddr, Talk)>,
     /// `None` where its ACL does not allow SUBSCRIBE: then its answers tell the same, later.
     events: Option<Conn>,
 }
 
 impl Leader {
-    /// The first sentinel that can carry out the order, with its events subscribed to.
+    /// The first sentinel that can carry out the order, with its events subscribed to. All are asked, because none of them may be
+    /// failing over already: two failovers at once can promote two replicas.
     pub(super) async fn choose(reach: &Reach, cast: &Cast, limits: Limits) -> Result<Self, Reason> {
         let mut problem = String::from("none can be reached");
+        let (mut chosen, mut others): (Option<Self>, Vec<(NodeAddr, Talk)>) = (None, Vec::new());
         for sentinel in &cast.sentinels {
             match Self::open(reach, sentinel, limits).await {
-                Ok(leader) if leader.view.failing_over => return Err(Reason::Unsettled),
+                Ok(leader) if leader.view.failing_over => return Err(Reason::FailingOver(leader.addr)),
+                Ok(leader) if chosen.is_some() => others.push((leader.addr, leader.talk)),
                 Ok(leader) if leader.view.master != cast.master => {
                     problem = format!("{sentinel}: it names {} as the master", leader.view.master);
                 }
                 Ok(leader) if leader.view.down => problem = format!("{sentinel}: it holds the master to be down"),
-                Ok(leader) => return Ok(leader),
+                Ok(leader) => chosen = Some(leader),
                 Err(why) => problem = format!("{sentinel}: {why}"),
             }
         }
-        Err(Reason::Refused(problem))
+        chosen.map(|leader| Self { others, ..leader }).ok_or(Reason::Refused(problem))
     }
 
     async fn open(reach: &Reach, sentinel: &NodeAddr, limits: Limits) -> Result<Self, String> {
@@ -214,7 +222,7 @@ impl Leader {
         }
         let view = view(&mut talk, &reach.name).await?;
         let events = subscribe(Talk::open(addr, auth, limits.patience).await?, limits.patience).await?;
-        Ok(Self { addr: sentinel.clone(), view, talk, events })
+        Ok(Self { addr: sentinel.clone(), view, talk, others: Vec::new(), events })
     }
 }
 
@@ -272,16 +280,38 @@ async fn listen(mut conn: Conn, name: Arc<str>, out: mpsc::Sender<Input>) {
     }
 }
 
-async fn answer(mut talk: Talk, name: Arc<str>, mut asked: mpsc::Receiver<Question>, out: mpsc::Sender<Input>) {
+async fn answer(
+    (mut talk, mut others): (Talk, Vec<(NodeAddr, Talk)>),
+    name: Arc<str>,
+    mut asked: mpsc::Receiver<Question>,
+    out: mpsc::Sender<Input>,
+) {
     while let Some(question) = asked.recv().await {
         let input = match question {
-            Question::Order => Input::Ordered(order(&mut talk, &name).await),
+            Question::Order => Input::Ordered(match begun_elsewhere(&mut others, &name).await {
+                Some(other) => Answer::Refused(Reason::FailingOver(other)),
+                None => order(&mut talk, &name).await,
+            }),
             Question::View => view(&mut talk, &name).await.map_or_else(Input::LeaderLost, Input::View),
         };
         if out.send(input).await.is_err() {
             return;
         }
     }
+}
+
+/// The sentinel that has begun a failover since it was asked first. One that does not answer at once has not.
+async fn begun_elsewhere(others: &mut [(NodeAddr, Talk)], name: &str) -> Option<NodeAddr> {
+    let asking = async {
+        for (sentinel, talk) in others {
+            let reply = talk.ask(&["SENTINEL", "MASTER", name]).await;
+            if reply.is_ok_and(|reply| has_flag(&reply, "failover_in_progress")) {
+                return Some(sentinel.clone());
+            }
+        }
+        None
+    };
+    tokio::time::timeout(AT_ONCE, asking).await.ok().flatten()
 }
 
 /// Has the sentinel start the failover. Whatever it answers, no other one is asked: two failovers could follow each other.
@@ -300,7 +330,7 @@ async fn order(talk: &mut Talk, name: &str) -> Answer {
             Some(line) => {
                 let denied = Denied::read(line, "SENTINEL FAILOVER", "+sentinel|failover", SENTINEL_AUTH);
                 let line = line.chars().take(120).collect();
-                Answer::Refused(denied.map_or(line, |denied| denied.to_string()))
+                Answer::Refused(Reason::Refused(denied.map_or(line, |denied| denied.to_string())))
             }
         },
         Err(problem) => Answer::Unknown(problem),

@@ -52,6 +52,9 @@ pub enum Reason {
         /// What for, for people.
         problem: String,
     },
+    /// A failover is under way already.
+    #[error("sentinel {0} is failing over already; repeat it when that is over")]
+    FailingOver(NodeAddr),
     /// No sentinel took the order.
     #[error("no sentinel starts the failover: {0}")]
     Refused(String),

@@ -21,7 +21,7 @@ pub(super) struct Sight {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     Taken,
-    Refused(String),
+    Refused(Reason),
     /// None came: the order may have been taken.
     Unknown(String),
 }

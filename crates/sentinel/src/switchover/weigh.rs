@@ -181,7 +181,7 @@ impl CatchUp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Probe, ProbeFailure, Report};
+    use crate::{MyId, Probe, ProbeFailure, Report};
 
     fn node(port: u16) -> NodeAddr {
         NodeAddr { host: "10.0.0.1".into(), port }
@@ -316,5 +316,56 @@ mod tests {
         let them = [(node(1), replica(20_000)), (node(2), replica(19_000))];
         let lagging = Verdict::Abort(Reason::Lagging { node: node(2), lag: 1000 });
         assert_eq!(catch_up.weigh(at(2000), master(20_000), &them), lagging);
+    }
+
+    /// Three sentinels whose identities are in the opposite order of their addresses, and one replica.
+    fn seen(tilted: &[u16]) -> Seen {
+        let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
+        let sentinel = |port: u16| SeenSentinel {
+            addr: node(port),
+            id: MyId::parse(&format!("{:040x}", 100 - port)),
+            up: true,
+            events: true,
+            member: true,
+            disagrees: false,
+            tilt: tilted.contains(&port),
+            view: Some((node(1), 6, at)),
+            problem: None,
+        };
+        let role = Role::Replica { master: node(1), connected: true };
+        let report = Report { role, pong: true, dialled, lineage: None, offset: None };
+        let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
+        let replica = SeenNode { addr: node(2), probe, answered_in: None, failures: 0, problem: None, held_up: 3 };
+        Seen {
+            name: "mymaster".into(),
+            at,
+            state: "stable",
+            holding: false,
+            master: Some(SeenMaster { addr: node(1), dialled, generation: 4, epoch: 6, run_id: None, since: at }),
+            stopped_since: None,
+            held_since: None,
+            disagreement: false,
+            minority: false,
+            quorum: (3, 2),
+            sentinels: [7, 8, 9].map(sentinel).to_vec(),
+            nodes: vec![replica],
+            replicas: None,
+            failovers: Vec::new(),
+            counts: crate::Counts::default(),
+        }
+    }
+
+    #[test]
+    fn orders_by_identity_and_never_from_a_sentinel_in_tilt() {
+        let ports = |tilted: &[u16]| {
+            cast(&seen(tilted)).map(|cast| cast.sentinels.iter().map(|it| it.port).collect::<Vec<_>>())
+        };
+        assert_eq!(ports(&[]), Ok(vec![9, 8, 7]), "every proxy asks the same one first");
+        assert_eq!(ports(&[9]), Ok(vec![8, 7]));
+        assert_eq!(ports(&[9, 8]), Ok(vec![7]), "those in TILT still count for the majority");
+        assert!(matches!(ports(&[7, 8, 9]), Err(Reason::Refused(_))));
+        let mut cut_off = seen(&[]);
+        cut_off.sentinels.truncate(1);
+        assert_eq!(cast(&cut_off), Err(Reason::NoMajority { agree: 1, members: 3, majority: 2 }));
     }
 }

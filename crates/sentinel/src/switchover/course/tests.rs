@@ -245,10 +245,11 @@ fn a_lost_leader_ends_the_hold_and_a_selection_is_waited_for() {
 
 #[test]
 fn a_refusal_and_a_lagging_replica_take_everything_back() {
+    let refused = Reason::Refused("-INPROG".to_owned());
     let mut play = Play::begin(Some(MS(10_000)));
-    play.pass(2).put(sight(true, 1, 4, 6)).pass(150).put(Input::Ordered(Answer::Refused("-INPROG".to_owned())));
+    play.pass(2).put(sight(true, 1, 4, 6)).pass(150).put(Input::Ordered(Answer::Refused(refused.clone())));
     assert_eq!(play.count(|it| *it == Action::Unpause), 1);
-    play.put(Input::Unpaused).ended_with(&Reason::Refused("-INPROG".to_owned()));
+    play.put(Input::Unpaused).ended_with(&refused);
 
     let mut play = Play::begin(None);
     play.pass(2).put(sight(true, 1, 4, 6));
@@ -364,4 +365,28 @@ fn the_gate_is_shut_again_when_the_old_master_is_verified_anew() {
     assert_eq!((play.result(), play.count(|it| matches!(it, Action::Hold { .. }))), (None, 2));
     play.put(sight(true, 2, 6, 7));
     assert_eq!(play.result().unwrap().unwrap().generation, 6);
+}
+
+#[test]
+fn orders_nothing_after_a_pause_that_lapsed() {
+    let mut play = Play::begin(Some(MS(10_000)));
+    play.pass(2).put(sight(true, 1, 4, 6));
+    let mut granted = false;
+    while play.at < 1000 && play.result().is_none() {
+        play.at += 10;
+        let seen = play.did.len();
+        play.put(Input::Tick);
+        let did: Vec<Action> = play.did[seen..].iter().map(|(_, it)| it.clone()).collect();
+        // The first pause is granted; the master is then too busy to answer the next one, and late with its offset.
+        if !granted && did.iter().any(|it| matches!(it, Action::Pause(_))) {
+            granted = true;
+            play.put(Input::Paused(Ok(())));
+        }
+        if play.at > 600 {
+            play.put(offsets(100, 100));
+        }
+    }
+    assert_eq!(play.count(|it| *it == Action::Order), 0, "{:?}", play.did);
+    play.put(Input::Unpaused);
+    assert!(matches!(play.result(), Some(Err(Reason::NotPaused(_)))), "{:?}", play.did);
 }
