@@ -107,7 +107,7 @@ fn resumes_writes_when_sentinel_aborts() {
 }
 
 #[test]
-fn pause_ends_soon_after_the_proxy_is_killed() {
+fn ends_pause_soon_after_the_proxy_is_killed() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(10)).start();
     let pointsman = controlled(&cluster);
     let events = Events::of_all(cluster.sentinels());
@@ -127,7 +127,7 @@ fn pause_ends_soon_after_the_proxy_is_killed() {
 }
 
 #[test]
-fn switchovers_cost_no_request_through_two_proxies() {
+fn loses_no_request_through_two_proxies() {
     let cluster = Cluster::builder().start();
     let (one, other) = (controlled(&cluster), controlled(&cluster));
     let mut loads = loads(&[&one, &other], 18);
@@ -160,7 +160,7 @@ fn first_sentinels(cluster: &Cluster) -> Vec<&Node> {
 }
 
 #[test]
-fn orders_no_sentinel_that_is_in_tilt() {
+fn skips_sentinels_in_tilt() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     let events = Events::of_all(cluster.sentinels());
@@ -191,7 +191,7 @@ fn orders_no_sentinel_that_is_in_tilt() {
 }
 
 #[test]
-fn pauses_clients_that_listen_to_sentinel_only() {
+fn protects_direct_writers_by_pausing_clients() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(10)).start();
     let pointsman = controlled(&cluster);
     let events = Events::of_all(cluster.sentinels());
@@ -257,7 +257,7 @@ fn resumes_writes_when_the_ordered_sentinel_dies() {
 }
 
 #[test]
-fn two_orders_at_once_make_one_failover() {
+fn makes_one_failover_of_two_orders() {
     let cluster = Cluster::builder().start();
     let (one, other) = (controlled(&cluster), controlled(&cluster));
     let events = Events::of_all(cluster.sentinels());

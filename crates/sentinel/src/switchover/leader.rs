@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_the_events_of_one_master_only() {
+    fn reads_events_of_one_master_only() {
         let slave = "slave 10.0.0.2:2 10.0.0.2 2 @ mymaster 10.0.0.2 1";
         let on = |channel: &str, payload: &str| read_event(channel, payload, "mymaster");
         assert_eq!(on("+new-epoch", "7"), Some(LeaderEvent::Epoch(7)));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_by_timeout_is_a_completion_and_no_abort() {
+    fn reads_end_by_timeout_as_completion() {
         let on = |channel: &str| read_event(channel, "master mymaster 10.0.0.2 1", "mymaster");
         assert_eq!(on("+failover-end-for-timeout"), Some(LeaderEvent::Ended));
         assert_eq!(on("+failover-end"), Some(LeaderEvent::Ended));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_tell_the_selected_replica_while_the_failover_lasts() {
+    fn reads_selected_replica_from_answers() {
         let text = |text: &str| Reply::Text(text.to_owned().into());
         let map = |pairs: &[(&str, &str)]| Reply::List(pairs.iter().flat_map(|(k, v)| [text(k), text(v)]).collect());
         let master = |flags| {

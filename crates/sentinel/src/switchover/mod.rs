@@ -4,11 +4,10 @@
 //! nothing new is written through this process; then the replicas get the time to apply all that was, which takes a few round trips;
 //! only then is the failover ordered. The commit that discovery makes of it opens the gate.
 //!
-//! Writers that do not pass here are not stopped by default. Those behind another proxy need it not: it holds them when a replica
-//! has been selected, 50 ms and more before the promotion, and by then their requests have been answered. With `pause_clients`
-//! the master's clients are stopped by `CLIENT PAUSE … WRITE` from before the order until after the commit. That protects writers that
-//! listen to Sentinel and use no proxy; but a request that reaches the master during the pause has no reply, and so another proxy's
-//! clients see errors.
+//! Writers that do not pass here are not stopped by default. Another proxy holds its clients when Sentinel has selected a replica,
+//! 50 ms and more before the promotion, so that their requests are answered before it. With `pause_clients` the master's clients are
+//! stopped by `CLIENT PAUSE … WRITE` from before the order until after the commit. That protects writers that use no proxy and listen
+//! to Sentinel; but a request that reaches the master during the pause gets no reply, so clients of another proxy see errors.
 //!
 //! Everything before the order can be taken back, and is, at the first thing that is not as it should be: the gate opens to the
 //! same master and nobody was promoted. A guard does so even if this task is dropped. `course` decides; this and `peers` carry out.
@@ -181,7 +180,7 @@ impl Run<'_> {
         Ok((cast, Peers::start(reach, nodes, leader, limits), ordered))
     }
 
-    /// Who takes part. A node that has not answered yet, or not this time, has a moment for it.
+    /// The nodes and sentinels that take part. A node that has not answered yet, or not this time, has a moment for it.
     async fn cast(&self) -> Result<Cast, Reason> {
         loop {
             match cast(&self.handle.seen()) {

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_overlap_and_end_well_before_down_after() {
+    fn overlaps_pauses_and_ends_before_down_after() {
         let start = Instant::now();
         for down_after in [2000, 5000, 10_000, 30_000] {
             let mut pausing = Pausing::within(MS(down_after)).unwrap();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_where_a_promotion_does_not_fit() {
+    fn refuses_when_promotion_does_not_fit() {
         assert_eq!(Pausing::within(MS(1000)).unwrap_err(), Reason::TooLong(MS(1000)));
         assert!(Pausing::within(MS(0)).is_err());
         let start = Instant::now();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_pause_is_not_counted_on() {
+    fn ignores_unanswered_pause() {
         let start = Instant::now();
         let mut pausing = Pausing::within(MS(10_000)).unwrap();
         assert_eq!(pausing.due(start), Due::Pause(SPAN));

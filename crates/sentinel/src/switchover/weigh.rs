@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_elsewhere_do_not_keep_replicas_from_catching_up() {
+    fn catches_up_while_others_write() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut catch_up = CatchUp::new(at(2000), Duration::from_millis(30), false);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_stays_behind_elsewhere_written_bytes_aborts() {
+    fn aborts_when_a_replica_stays_behind() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut catch_up = CatchUp::new(at(2000), Duration::from_millis(30), false);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_by_identity_and_never_from_a_sentinel_in_tilt() {
+    fn orders_by_identity_and_skips_tilt() {
         let ports = |tilted: &[u16]| {
             cast(&seen(tilted)).map(|cast| cast.sentinels.iter().map(|it| it.port).collect::<Vec<_>>())
         };

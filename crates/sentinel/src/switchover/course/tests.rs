@@ -161,7 +161,7 @@ fn ends_when_the_leader_answers_that_nothing_is_under_way() {
 }
 
 #[test]
-fn an_end_by_timeout_is_no_abort() {
+fn takes_end_by_timeout_for_a_completion() {
     let mut play = Play::begin(None);
     play.select().put(Input::Event(LeaderEvent::Promoted(node(2)))).put(Input::Event(LeaderEvent::Ended)).pass(500);
     assert_eq!(play.result(), None);
@@ -170,7 +170,7 @@ fn an_end_by_timeout_is_no_abort() {
 }
 
 #[test]
-fn another_failover_is_no_success() {
+fn reports_no_success_for_another_failover() {
     for (port, epoch) in [(3, 7), (2, 8), (3, 8)] {
         let mut play = Play::begin(None);
         play.select().pass(1000).put(sight(false, port, 5, epoch));
@@ -184,7 +184,7 @@ fn another_failover_is_no_success() {
 }
 
 #[test]
-fn a_selection_that_is_read_after_the_commit_counts() {
+fn accepts_selection_read_after_the_commit() {
     let mut play = Play::begin(None);
     play.order().pass(1800).put(sight(false, 2, 5, 7)).pass(400);
     assert_eq!(play.result(), None, "it is not the sentinel that does nothing");
@@ -193,7 +193,7 @@ fn a_selection_that_is_read_after_the_commit_counts() {
 }
 
 #[test]
-fn answers_stand_in_for_lost_events() {
+fn follows_answers_where_events_are_lost() {
     let mut play = Play::begin(None);
     play.pass(2).put(sight(true, 1, 4, 6)).pass(150).put(Input::Ordered(Answer::Taken));
     let selected = LeaderView { failing_over: true, selected: Some(node(2)), ..calm_view() };
@@ -203,7 +203,7 @@ fn answers_stand_in_for_lost_events() {
 }
 
 #[test]
-fn an_abort_from_before_the_order_is_not_its_own() {
+fn ignores_aborts_from_before_the_order() {
     let mut play = Play::begin(None);
     let stale = || Input::Event(LeaderEvent::Aborted("-failover-abort-not-elected".into()));
     play.put(stale()).pass(2).put(sight(true, 1, 4, 6)).pass(150).put(stale()).put(Input::Ordered(Answer::Taken));
@@ -213,7 +213,7 @@ fn an_abort_from_before_the_order_is_not_its_own() {
 }
 
 #[test]
-fn a_leader_that_does_not_begin_holds_nobody_for_long() {
+fn ends_hold_when_leader_does_not_begin() {
     let mut play = Play::begin(None);
     play.order().put(Input::View(LeaderView { failing_over: true, ..calm_view() }));
     let ordered = play.did.iter().find(|(_, it)| *it == Action::Order).unwrap().0;
@@ -223,7 +223,7 @@ fn a_leader_that_does_not_begin_holds_nobody_for_long() {
 }
 
 #[test]
-fn a_lost_leader_ends_the_hold_and_a_selection_is_waited_for() {
+fn ends_hold_when_leader_is_lost() {
     let mut play = Play::begin(None);
     play.order().put(Input::LeaderLost("gone".to_owned()));
     let lost = Reason::LeaderLost { sentinel: node(9), problem: "gone".to_owned() };
@@ -244,7 +244,7 @@ fn a_lost_leader_ends_the_hold_and_a_selection_is_waited_for() {
 }
 
 #[test]
-fn a_refusal_and_a_lagging_replica_take_everything_back() {
+fn takes_all_back_on_refusal_lag_and_death() {
     let refused = Reason::Refused("-INPROG".to_owned());
     let mut play = Play::begin(Some(MS(10_000)));
     play.pass(2).put(sight(true, 1, 4, 6)).pass(150).put(Input::Ordered(Answer::Refused(refused.clone())));
@@ -269,7 +269,7 @@ fn a_refusal_and_a_lagging_replica_take_everything_back() {
 }
 
 #[test]
-fn everything_before_the_order_can_be_taken_back() {
+fn takes_all_back_before_the_order_only() {
     // Somebody else's failover, no master at all, the one that gave the order gone, a gate that does not shut.
     for input in [sight(true, 2, 5, 7), Input::Seen(Sight { holding: false, master: None })] {
         let mut play = Play::begin(None);
@@ -287,7 +287,7 @@ fn everything_before_the_order_can_be_taken_back() {
 }
 
 #[test]
-fn clients_are_paused_without_a_gap_until_after_the_commit() {
+fn pauses_clients_without_gap_until_after_the_commit() {
     let mut play = Play::begin(Some(MS(10_000)));
     play.select().pass(1000).put(sight(false, 2, 5, 7));
     let committed = play.at;
@@ -312,7 +312,7 @@ fn clients_are_paused_without_a_gap_until_after_the_commit() {
 }
 
 #[test]
-fn a_pause_that_is_refused_or_too_long_ends_it_before_the_order() {
+fn ends_when_pause_is_refused_or_too_long() {
     let mut play = Play::begin(Some(MS(10_000)));
     play.pass(2).put(sight(true, 1, 4, 6));
     while play.count(|it| matches!(it, Action::Pause(_))) == 0 {
@@ -327,7 +327,7 @@ fn a_pause_that_is_refused_or_too_long_ends_it_before_the_order() {
 }
 
 #[test]
-fn pausing_ends_before_a_sentinel_notices() {
+fn stops_pausing_before_sentinels_notice() {
     let mut play = Play::begin(Some(MS(2000)));
     play.select();
     let first = play.did.iter().find(|(_, it)| matches!(it, Action::Pause(_))).unwrap().0;
@@ -359,7 +359,7 @@ fn ends_although_nothing_answers() {
 }
 
 #[test]
-fn the_gate_is_shut_again_when_the_old_master_is_verified_anew() {
+fn shuts_gate_again_when_old_master_is_verified_anew() {
     let mut play = Play::begin(None);
     play.select().put(sight(false, 1, 5, 6));
     assert_eq!((play.result(), play.count(|it| matches!(it, Action::Hold { .. }))), (None, 2));
