@@ -145,8 +145,9 @@ impl Course {
     }
 
     fn unpaused(&mut self) {
-        if let Phase::Ending(result) = std::mem::replace(&mut self.phase, Phase::Over) {
-            self.actions.push(Action::Done(result));
+        if let Phase::Ending(result) = &self.phase {
+            self.actions.push(Action::Done(result.clone()));
+            self.phase = Phase::Over;
         }
     }
 
@@ -169,6 +170,10 @@ impl Course {
                 if let Some((to, generation, epoch)) = newer {
                     let (since, to) = (*since, to.clone());
                     self.committed(now, since, (to, *generation, *epoch));
+                } else if matches!(self.phase, Phase::Leaderless { .. }) && !sight.holding {
+                    // Traffic flows to the old master again, and must not wait there.
+                    let stopped = self.pausing.as_mut().is_some_and(Pausing::stop);
+                    self.actions.extend(stopped.then_some(Action::Unpause));
                 }
             }
             _ => {}

@@ -31,6 +31,8 @@ pub(super) enum Due {
 pub(super) struct Pausing {
     /// How long all pauses together may last.
     budget: Duration,
+    /// There is to be no further pause.
+    stopped: bool,
     first: Option<Instant>,
     /// When the next one is to be sent; `None` if there is none to be.
     due: Option<Instant>,
@@ -47,12 +49,18 @@ impl Pausing {
         if budget < PROMOTION + SPAN / 2 {
             return Err(Reason::TooLong(down_after));
         }
-        Ok(Self { budget, first: None, due: None, asked: None, until: None })
+        Ok(Self { budget, stopped: false, first: None, due: None, asked: None, until: None })
     }
 
     /// By when the failover has to be ordered, so that the pause lasts until the commit.
     pub(super) fn order_by(&self, latest: Instant) -> Instant {
         self.first.map_or(latest, |first| latest.min(first + self.budget - PROMOTION))
+    }
+
+    /// Sends no more. Whether there is something to be taken back, which is said once.
+    pub(super) fn stop(&mut self) -> bool {
+        self.due = None;
+        !std::mem::replace(&mut self.stopped, true) && self.was_tried()
     }
 
     /// Whether a pause was sent at all.
@@ -92,7 +100,7 @@ impl Pausing {
     /// The master's answer, which is passed on.
     pub(super) fn answered(&mut self, now: Instant, answer: Result<(), String>) -> Result<(), String> {
         let Some((sent, span)) = self.asked.take() else { return answer };
-        if answer.is_ok() {
+        if answer.is_ok() && !self.stopped {
             // The time runs from the execution, which was not before it was sent.
             self.until = Some(sent + span);
             self.due = Some((sent + RENEW_EVERY).max(now));
