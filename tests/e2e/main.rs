@@ -62,6 +62,7 @@ mod shutdown;
 mod subscribers;
 mod supervised;
 mod switchover;
+mod switchover_faults;
 mod traffic;
 mod vitals;
 mod warning;

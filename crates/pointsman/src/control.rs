@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use probe::{Handler, Method, Reply, Request};
-use sentinel::{Handle, Limits, Pause, Told, switchover};
+use sentinel::{Handle, Pause, Plan, Told, switchover};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -105,13 +105,13 @@ impl Control {
         Reply::stream("application/x-ndjson", body)
     }
 
-    fn switch_over(&self, name: &str, handle: &Handle) -> Reply {
+    fn switch_over(&self, name: &str, handle: &Handle, plan: Plan) -> Reply {
         let (steps, told) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());
-        info!(service = name, "a switchover was ordered");
+        info!(service = name, pause_clients = plan.pause_clients, "a switchover was ordered");
         self.runtime.spawn(async move {
-            let (done, lines) = tokio::join!(switchover(&handle, Limits::default(), steps), pass_on(told, lines));
+            let (done, lines) = tokio::join!(switchover(&handle, plan, steps), pass_on(told, lines));
             let last = match &done {
                 Ok(outcome) => {
                     info!(service = name, from = %outcome.from, to = %outcome.to, held_ms = millis(outcome.held), "switched over");
@@ -169,7 +169,14 @@ impl Handler for Path {
                 info!(service = name, "resumed by order");
                 self.control.when_taken(handle, &json!({ "ok": true, "service": name }))
             }
-            Order::Switchover => self.control.switch_over(name, handle),
+            Order::Switchover => {
+                let pause_clients = match parameter(request, "pause_clients") {
+                    None | Some("false") => false,
+                    Some("true") => true,
+                    Some(_) => return Reply::text(400, "pause_clients is true or false\n"),
+                };
+                self.control.switch_over(name, handle, Plan { pause_clients, ..Plan::default() })
+            }
         }
     }
 }

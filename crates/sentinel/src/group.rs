@@ -362,6 +362,7 @@ impl Group {
                 disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
                     reference.as_ref().is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
                 }),
+                tilt: view.as_ref().is_some_and(|(_, _, view, _)| view.tilt),
                 view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
                 problem: link.problem_for(self.number).or_else(|| stranger.then(|| STRANGER.to_owned())),
                 id,

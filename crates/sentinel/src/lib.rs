@@ -50,7 +50,7 @@ pub use notice::Notice;
 pub use resolve::Resolver;
 pub use roster::{Lag, Standing};
 pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenReplica, SeenReplicas, SeenSentinel};
-pub use switchover::{Limits, Outcome, Reason, Told, switchover};
+pub use switchover::{Limits, Outcome, Plan, Reason, Told, switchover};
 pub use timers::{Minority, ReplicaRules, Rules, Verify};
 pub use types::{Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View};
 pub use yard::Replicas;

@@ -81,6 +81,8 @@ pub struct SeenSentinel {
     /// It names another address or epoch than what is published or, where nothing is, than the leading claim. May be a sentinel
     /// without a vote.
     pub disagrees: bool,
+    /// It is in TILT, as of its last view: it would not carry out an order.
+    pub tilt: bool,
     /// What it names, at which epoch, heard when.
     pub view: Option<(NodeAddr, Epoch, Instant)>,
     /// Why it is of no use now, for people. Never contains a secret.

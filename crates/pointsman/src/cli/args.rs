@@ -70,7 +70,7 @@ pub(super) enum Command {
     /// Holds traffic, waits until every replica has all of the master's data, has a sentinel start the failover, and lets traffic
     /// on as soon as the new master is verified. Whatever is not as it should be before the failover is ordered, ends it with
     /// nothing changed. Needs `control = true` and a socket or a token in [admin].
-    Switchover(OrderArgs),
+    Switchover(SwitchoverArgs),
     /// Hold a service's traffic: clients wait, nothing reaches Redis.
     Pause(PauseArgs),
     /// Let a paused service's traffic on.
@@ -230,6 +230,22 @@ pub(super) struct OrderArgs {
     /// Print the lines of JSON as they come
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// A switchover.
+#[derive(Debug, Args)]
+pub(super) struct SwitchoverArgs {
+    #[command(flatten)]
+    pub(super) order: OrderArgs,
+
+    /// Also stop clients of the master that use no proxy
+    ///
+    /// Sends CLIENT PAUSE ... WRITE to the master, in short pauses that are renewed until a second after the new master is in
+    /// force. Protects writers that connect to the master directly and listen to Sentinel. With several proxies, a request that
+    /// reaches the master through another one during the pause gets no reply. Needs +client|pause and +client|unpause on the
+    /// redis nodes, and `down-after-milliseconds` of 2 seconds or more.
+    #[arg(long)]
+    pub(super) pause_clients: bool,
 }
 
 /// A pause.

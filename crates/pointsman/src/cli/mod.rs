@@ -65,7 +65,11 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
             write(io::stdout().lock(), &text)?;
             return Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        Command::Switchover(args) => order::order("switchover", (&args, &[]), &environment().collect::<Vec<_>>())?,
+        Command::Switchover(args) => {
+            let pause_clients = if args.pause_clients { "true" } else { "false" };
+            let parameters = [("pause_clients", pause_clients)];
+            order::order("switchover", (&args.order, &parameters), &environment().collect::<Vec<_>>())?
+        }
         Command::Pause(args) => {
             order::order("pause", (&args.order, &[("for", &args.span)]), &environment().collect::<Vec<_>>())?
         }

@@ -1,17 +1,27 @@
 //! A planned switchover: another master by order, with nothing lost and nothing failed.
 //!
-//! A failover by order alone (`SENTINEL FAILOVER`) promotes a replica and lets the old master take writes for seconds more.
-//! Here the order of things is turned round: first the gate shuts, so that nothing new is written; then the replicas are given
-//! the time to apply all that was, which takes a few round trips; only then is the failover ordered. The commit that
-//! discovery makes of it opens the gate. Writers that do not pass here are stopped by `CLIENT PAUSE … WRITE` where the probe
-//! user may do that.
+//! A failover by order alone (`SENTINEL FAILOVER`) promotes a replica while traffic flows. Here the gate shuts first, so that
+//! nothing new is written through this process; then the replicas get the time to apply all that was, which takes a few round trips;
+//! only then is the failover ordered. The commit that discovery makes of it opens the gate.
+//!
+//! Writers that do not pass here are not stopped by default. Another proxy holds its clients when Sentinel has selected a replica,
+//! 50 ms and more before the promotion, so that their requests are answered before it. With `pause_clients` the master's clients are
+//! stopped by `CLIENT PAUSE … WRITE` from before the order until after the commit. That protects writers that use no proxy and listen
+//! to Sentinel; but a request that reaches the master during the pause gets no reply, so clients of another proxy see errors.
 //!
 //! Everything before the order can be taken back, and is, at the first thing that is not as it should be: the gate opens to the
-//! same master and nobody was promoted. A guard does so even if this task is dropped. After the order only Sentinel decides; what
-//! is left to do is to wait, for a bounded time.
+//! same master and nobody was promoted. A guard does so even if this task is dropped. `course` decides; this and `peers` carry out.
 //!
 //! Deliberately absent: who may order it, and how that is told to them.
 
+mod course;
+mod failover;
+mod leader;
+mod pausing;
+mod peers;
+mod phase;
+mod reason;
+mod steps;
 mod talk;
 mod weigh;
 
@@ -19,30 +29,26 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use self::talk::Talk;
-pub use self::weigh::Reason;
-use self::weigh::{Cast, CatchUp, Standing, Verdict, cast, standing};
-use crate::auth::Denied;
+use self::course::Course;
+use self::peers::{Clients, Leader, Nodes, Peers, Question};
+pub use self::reason::Reason;
+use self::steps::{Action, Input, Sight};
+use self::weigh::{Cast, cast};
 use crate::handle::Handle;
-use crate::questions::SENTINEL_AUTH;
-use crate::resolve::Lookup;
 use crate::{NodeAddr, Pause};
 
-/// Where redis nodes' refusals point to.
-const AUTH: &str = "service.auth";
-
-/// The pause between two looks at the offsets.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long the master's offset has to stand still behind the shut gate.
-const STILL: Duration = Duration::from_millis(30);
-/// Writers that do not pass here stay paused this long after the commit, for other proxies to follow.
-const LINGER: Duration = Duration::from_secs(1);
+/// Between two looks at what discovery shows.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Between two looks before the start, while a node has not answered yet.
+const RETRY_EVERY: Duration = Duration::from_millis(5);
 
 /// How long the parts of a switchover may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// For the replicas to catch up behind the shut gate.
     pub catch_up: Duration,
+    /// From the order to the selection of a replica.
+    pub begin: Duration,
     /// From the order to the verified new master.
     pub follow: Duration,
     /// Of one question.
@@ -51,9 +57,18 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        let (catch_up, follow) = (Duration::from_secs(2), Duration::from_secs(10));
-        Self { catch_up, follow, patience: Duration::from_millis(500) }
+        let (catch_up, begin, follow) = (Duration::from_secs(2), Duration::from_secs(2), Duration::from_secs(10));
+        Self { catch_up, begin, follow, patience: Duration::from_millis(500) }
     }
+}
+
+/// How a switchover is to be made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// How long its parts may take.
+    pub limits: Limits,
+    /// Stop the master's clients that do not pass here, too.
+    pub pause_clients: bool,
 }
 
 /// One step of a switchover, told as it is done.
@@ -61,7 +76,7 @@ impl Default for Limits {
 pub struct Told {
     /// Since the beginning.
     pub after: Duration,
-    /// A stable word: `check`, `hold`, `pause`, `catch-up`, `order`, `commit`, `abort`.
+    /// A stable word: `check`, `hold`, `pause`, `catch-up`, `order`, `select`, `promote`, `commit`, `abort`.
     pub step: &'static str,
     /// What was done, for people.
     pub text: String,
@@ -85,12 +100,9 @@ pub struct Outcome {
 /// The gate, held shut until this is dropped; a commit opens it, too.
 struct Gate<'a>(&'a Handle);
 
-impl<'a> Gate<'a> {
-    fn shut(handle: &'a Handle, limits: &Limits) -> Self {
-        let since = Instant::now();
-        let until = since + limits.catch_up + limits.follow;
-        handle.pause(Pause { since, until, ends_with_commit: true });
-        Self(handle)
+impl Gate<'_> {
+    fn shut(&self, since: Instant, until: Instant) {
+        self.0.pause(Pause { since, until, ends_with_commit: true });
     }
 }
 
@@ -114,230 +126,128 @@ impl Drop for Turn<'_> {
 ///
 /// # Errors
 ///
-/// Why the points did not move; unless it is [`Reason::NoCommit`], nothing was changed.
-pub async fn switchover(handle: &Handle, limits: Limits, tell: mpsc::Sender<Told>) -> Result<Outcome, Reason> {
+/// Why there is no new master, or not by this order.
+pub async fn switchover(handle: &Handle, plan: Plan, tell: mpsc::Sender<Told>) -> Result<Outcome, Reason> {
     if !handle.begin_switchover() {
         return Err(Reason::Busy);
     }
     let _turn = Turn(handle);
-    let mut run = Run { handle, limits, tell, start: Instant::now() };
-    let done = run.all().await;
-    if let Err(reason) = &done {
-        run.say("abort", reason.to_string()).await;
+    let run = Run { handle, plan, tell, start: Instant::now() };
+    match run.prepare().await {
+        Ok((cast, peers, leader)) => run.carry_out(cast, peers, leader).await,
+        Err(reason) => {
+            run.say("abort", reason.to_string());
+            Err(reason)
+        }
     }
-    done
 }
+
+/// The sentinel that will be given the order, and its `down-after-milliseconds`.
+type Ordered = (NodeAddr, Option<Duration>);
 
 struct Run<'a> {
     handle: &'a Handle,
-    limits: Limits,
+    plan: Plan,
     tell: mpsc::Sender<Told>,
     start: Instant,
 }
 
 impl Run<'_> {
-    async fn say(&self, step: &'static str, text: String) {
-        // Whoever does not listen any more is noticed before the order.
-        let _ = self.tell.send(Told { after: self.start.elapsed(), step, text }).await;
+    /// Never waits: nothing of the course may depend on how fast its steps are read.
+    fn say(&self, step: &'static str, text: String) {
+        // A listener that has left is noticed before the order.
+        let _ = self.tell.try_send(Told { after: self.start.elapsed(), step, text });
     }
 
-    async fn all(&mut self) -> Result<Outcome, Reason> {
+    /// Connects to everything that takes part, and finds out what can be found out before anything is held.
+    async fn prepare(&self) -> Result<(Cast, Peers, Ordered), Reason> {
+        let (reach, limits) = (self.handle.reach(), self.plan.limits);
         let cast = self.cast().await?;
-        let mut master = self.redis(&cast.master, cast.dialled).await?;
-        let mut replicas = Vec::new();
-        for (node, dialled) in &cast.replicas {
-            replicas.push((node.clone(), self.redis(node, *dialled).await?));
-        }
-        // A user that may not run INFO is found out before anything is held up.
-        let first = look(&cast.master, &mut master).await?;
-        let lag = replicas.len();
-        self.say("check", format!("{} is the master at offset {}, with {lag} replicas", cast.master, first.offset))
-            .await;
-        let gate = Gate::shut(self.handle, &self.limits);
-        let held = Instant::now();
-        self.gate_is_shut(held).await?;
-        self.say("hold", "traffic is held; requests under way are answered".to_owned()).await;
-        tokio::time::sleep(STILL).await;
-        let paused = self.pause_others(&mut master).await;
-        let ordered = self.catch_up(&cast, &mut master, &mut replicas).await;
-        let ordered = match ordered {
-            Ok(()) => self.order(&cast).await,
-            Err(reason) => Err(reason),
-        };
-        if let Err(reason) = ordered {
-            // Others first: the gate is ours and opens at once.
-            if paused {
-                self.unpause(&cast).await;
-            }
-            return Err(reason);
-        }
-        let at = Instant::now();
-        let done = self.follow(&cast, at).await;
-        drop(gate);
-        let (held, sentinel) = (held.elapsed(), at.elapsed());
-        if let Ok((to, _)) = &done {
-            let (held, sentinel) = (held.as_millis(), sentinel.as_millis());
-            let text = format!(
-                "{to} is the master; traffic was held for {held} ms, {sentinel} ms of them by Sentinel's own promotion"
-            );
-            self.say("commit", text).await;
-        }
-        if paused {
-            tokio::time::sleep(LINGER).await;
-            self.unpause(&cast).await;
-        }
-        let (to, generation) = done?;
-        Ok(Outcome { from: cast.master, to, generation, held, sentinel })
+        let mut nodes = Nodes::open(reach, &cast, limits).await?;
+        let (master, replicas) = nodes.look().await?;
+        let leader = Leader::choose(reach, &cast, limits).await?;
+        self.say(
+            "check",
+            format!(
+                "{} is the master at offset {}, with {} replicas; sentinel {} can be given the order",
+                cast.master,
+                master.offset,
+                replicas.len(),
+                leader.addr
+            ),
+        );
+        let ordered = (leader.addr.clone(), leader.view.down_after);
+        Ok((cast, Peers::start(reach, nodes, leader, limits), ordered))
     }
 
-    /// Who takes part. A node that has not answered yet, or not this time, has a moment for it.
+    /// The nodes and sentinels that take part. A node that has not answered yet, or not this time, has a moment for it.
     async fn cast(&self) -> Result<Cast, Reason> {
         loop {
             match cast(&self.handle.seen()) {
-                Err(Reason::Node { .. }) if self.start.elapsed() < self.limits.patience => {
-                    tokio::time::sleep(LOOK_EVERY).await;
+                Err(Reason::Node { .. }) if self.start.elapsed() < self.plan.limits.patience => {
+                    tokio::time::sleep(RETRY_EVERY).await;
                 }
                 decided => return decided,
             }
         }
     }
 
-    async fn redis(&self, node: &NodeAddr, dialled: std::net::SocketAddr) -> Result<Talk, Reason> {
-        let credentials = self.handle.reach().auth.as_ref();
-        let talk = Talk::open(dialled, (credentials, AUTH), self.limits.patience).await;
-        talk.map_err(|problem| Reason::Node { node: node.clone(), problem })
-    }
-
-    /// Waits until discovery has shut the gate. A failover that began by itself meanwhile is left alone.
-    async fn gate_is_shut(&self, since: Instant) -> Result<(), Reason> {
-        while !self.handle.seen().holding {
-            if since.elapsed() > self.limits.patience {
-                return Err(Reason::Unsettled);
+    async fn carry_out(&self, cast: Cast, mut peers: Peers, (leader, down_after): Ordered) -> Result<Outcome, Reason> {
+        let down_after = self.plan.pause_clients.then(|| down_after.unwrap_or_default());
+        let begun = Course::begin(Instant::now(), (cast, leader), self.plan.limits, down_after);
+        let (mut course, mut actions) = match begun {
+            Ok(begun) => begun,
+            Err(reason) => {
+                self.say("abort", reason.to_string());
+                return Err(reason);
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Ok(())
-    }
-
-    /// Lets the writers go on that do not pass here. On a connection of its own, since the one in use may have broken; and if it
-    /// fails, the pause ends by itself.
-    async fn unpause(&self, cast: &Cast) {
-        if let Ok(mut talk) = self.redis(&cast.master, cast.dialled).await {
-            let _ = talk.ask(&["CLIENT", "UNPAUSE"]).await;
-        }
-    }
-
-    /// Stops the writers that do not pass here, if we may. Whether they may be stopped now: without an answer, they may.
-    async fn pause_others(&self, master: &mut Talk) -> bool {
-        let millis = (self.limits.catch_up + self.limits.follow + LINGER).as_millis().to_string();
-        let refusal = |line: &str| {
-            let denied = Denied::read(line, "CLIENT PAUSE", "+client|pause +client|unpause", AUTH);
-            denied.map_or_else(|| "it does not know CLIENT PAUSE … WRITE".to_owned(), |denied| denied.to_string())
         };
-        let problem = match master.ask(&["CLIENT", "PAUSE", &millis, "WRITE"]).await {
-            Ok(reply) => reply.error().map(|line| (refusal(line), false)),
-            Err(problem) => Some((problem, true)),
-        };
-        let text = match &problem {
-            None => "writers that do not pass here wait at the master".to_owned(),
-            Some((problem, _)) => format!("writers that do not pass here are not held: {problem}"),
-        };
-        self.say("pause", text).await;
-        problem.is_none_or(|(_, perhaps)| perhaps)
-    }
-
-    async fn catch_up(&self, cast: &Cast, master: &mut Talk, replicas: &mut [(NodeAddr, Talk)]) -> Result<(), Reason> {
-        let mut waiting = CatchUp::new(Instant::now() + self.limits.catch_up, STILL);
+        let gate = Gate(self.handle);
         loop {
-            if self.tell.is_closed() {
-                return Err(Reason::Abandoned);
-            }
-            // Replicas after the master: what they have by then is compared with what it had written before.
-            let wrote = look(&cast.master, master).await?;
-            let mut have = Vec::with_capacity(replicas.len());
-            for (node, talk) in replicas.iter_mut() {
-                have.push((node.clone(), look(node, talk).await?));
-            }
-            match waiting.weigh(Instant::now(), wrote, &have) {
-                Verdict::Wait => tokio::time::sleep(LOOK_EVERY).await,
-                Verdict::Ready { offset } => {
-                    self.say("catch-up", format!("every replica has all of the master's {offset} bytes")).await;
-                    return Ok(());
+            for action in actions {
+                if let Some(done) = self.perform(action, &gate, &peers) {
+                    return done;
                 }
-                Verdict::Abort(reason) => return Err(reason),
             }
-        }
-    }
-
-    /// Has a sentinel start the failover. The first that can be asked decides; an answer of no is final.
-    async fn order(&self, cast: &Cast) -> Result<(), Reason> {
-        // The last moment at which nothing has been changed.
-        if self.tell.is_closed() {
-            return Err(Reason::Abandoned);
-        }
-        let reach = self.handle.reach();
-        let mut problem = String::from("none can be reached");
-        for sentinel in &cast.sentinels {
-            let mut lookup = Lookup::new(&reach.resolver, &sentinel.host, sentinel.port);
-            let Ok(addr) = lookup.address(self.limits.patience).await else { continue };
-            let auth = (reach.sentinel_auth.as_ref(), SENTINEL_AUTH);
-            let mut talk = match Talk::open(addr, auth, self.limits.patience).await {
-                Ok(talk) => talk,
-                Err(why) => {
-                    problem = format!("{sentinel}: {why}");
-                    continue;
-                }
+            let now = Instant::now();
+            let wake_at = course.next_deadline().map_or(now + LOOK_EVERY, |at| at.min(now + LOOK_EVERY));
+            let first = tokio::select! {
+                biased;
+                input = peers.inputs.recv() => input,
+                () = tokio::time::sleep_until(wake_at.into()) => None,
             };
-            // Where it is known, the master takes part and stops taking writes by itself.
-            let coordinated = talk.ask(&["SENTINEL", "FAILOVER", &reach.name, "COORDINATED"]).await;
-            let reply = match coordinated {
-                Ok(reply) if reply.error().is_some_and(|line| line.starts_with("ERR ")) => {
-                    talk.ask(&["SENTINEL", "FAILOVER", &reach.name]).await
-                }
-                reply => reply,
-            };
-            match reply {
-                Ok(reply) => match reply.error() {
-                    None => {
-                        self.say("order", format!("sentinel {sentinel} starts the failover")).await;
-                        return Ok(());
-                    }
-                    Some(line) => {
-                        let rule = "+sentinel|failover";
-                        let denied = Denied::read(line, "SENTINEL FAILOVER", rule, SENTINEL_AUTH);
-                        let line = line.chars().take(120).collect();
-                        return Err(Reason::Refused(denied.map_or(line, |denied| denied.to_string())));
-                    }
-                },
-                // It may have taken the order: asking another one could start a second failover.
-                Err(why) => return Err(Reason::Refused(format!("{sentinel}: {why}"))),
-            }
-        }
-        Err(Reason::Refused(problem))
-    }
-
-    /// Waits for the commit.
-    async fn follow(&self, cast: &Cast, since: Instant) -> Result<(NodeAddr, u64), Reason> {
-        loop {
-            let seen = self.handle.seen();
-            if let Some(master) = seen.master.as_ref().filter(|master| master.generation > cast.generation) {
-                return Ok((master.addr.clone(), master.generation));
-            }
-            if since.elapsed() > self.limits.follow {
-                return Err(Reason::NoCommit);
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            // After a stop of this process much may wait at once. What the leader said comes before the commit that it led to, and
+            // all that happened before the time that ran out meanwhile.
+            let waiting = std::iter::from_fn(|| peers.inputs.try_recv().ok());
+            let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
+            inputs.push(Input::Seen(self.sight()));
+            inputs.extend(self.tell.is_closed().then_some(Input::Abandoned));
+            inputs.push(Input::Tick);
+            let now = Instant::now();
+            actions = inputs.into_iter().flat_map(|input| course.step(now, input)).collect();
         }
     }
-}
 
-/// Asks a node where it stands.
-async fn look(node: &NodeAddr, talk: &mut Talk) -> Result<Standing, Reason> {
-    let problem = |problem: String| Reason::Node { node: node.clone(), problem };
-    let reply = talk.ask(&["INFO", "replication"]).await.map_err(problem)?;
-    if let Some(denied) = reply.error().and_then(|line| Denied::read(line, "INFO", "+info", AUTH)) {
-        return Err(problem(denied.to_string()));
+    /// What discovery shows, once it has carried out the latest order.
+    fn sight(&self) -> Sight {
+        let seen = self.handle.seen();
+        let master = seen.master.as_ref().map(|it| (it.addr.clone(), it.generation, it.epoch));
+        Sight { holding: seen.holding, master }
     }
-    let read = reply.text().and_then(standing);
-    read.ok_or_else(|| problem("INFO replication tells no offset".to_owned()))
+
+    /// Carries out an action. Each task has room for all commands that can be under way.
+    fn perform(&self, action: Action, gate: &Gate<'_>, peers: &Peers) -> Option<Result<Outcome, Reason>> {
+        match action {
+            Action::Hold { since, until } => gate.shut(since, until),
+            Action::Release => self.handle.resume(),
+            Action::Pause(span) => drop(peers.clients.try_send(Clients::Pause(span))),
+            Action::Unpause => drop(peers.clients.try_send(Clients::Unpause)),
+            Action::Look => drop(peers.look.try_send(())),
+            Action::Order => drop(peers.leader.try_send(Question::Order)),
+            Action::Ask => drop(peers.leader.try_send(Question::View)),
+            Action::Tell(step, text) => self.say(step, text),
+            Action::Done(result) => return Some(result),
+        }
+        None
+    }
 }

@@ -12,6 +12,7 @@ use crate::questions::put_command;
 use crate::reply::Reply;
 
 /// An open connection that has said who we are.
+#[derive(Debug)]
 pub(super) struct Talk {
     /// `None` after a question without an answer: the answer may still come, and would be taken for the next one's.
     conn: Option<Conn>,
@@ -35,6 +36,11 @@ impl Talk {
             }
         }
         Ok(talk)
+    }
+
+    /// The connection, for another use; `None` if a question was left without an answer.
+    pub(super) fn into_conn(self) -> Option<Conn> {
+        self.conn
     }
 
     /// One command and its answer.

@@ -4,10 +4,12 @@
 //! offsets that it last looked at up to ten seconds ago (`redis:src/sentinel.c:sentinelSelectSlave`). So each one that could be
 //! chosen must have everything, and one that does not tell us where it stands can only be left out if no sentinel would choose it.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::{NodeAddr, Role, Seen, SeenMaster, SeenNode};
+use super::reason::Reason;
+use crate::{NodeAddr, Role, Seen, SeenMaster, SeenNode, SeenSentinel};
 
 /// What a switchover works with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,82 +17,34 @@ pub(super) struct Cast {
     pub(super) master: NodeAddr,
     pub(super) dialled: SocketAddr,
     pub(super) generation: u64,
+    /// The config-epoch before.
+    pub(super) epoch: u64,
     /// The replicas that may be promoted, with the addresses that were probed.
     pub(super) replicas: Vec<(NodeAddr, SocketAddr)>,
-    /// The sentinels that agree, to be asked in this order.
+    /// The sentinels that agree and are not in TILT, to be asked in this order. It is that of their identities, so that two
+    /// proxies that are given an order at once ask the same sentinel, which refuses the second.
     pub(super) sentinels: Vec<NodeAddr>,
-}
-
-/// Why a switchover does not begin, or ends without one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// Nothing to switch from.
-    #[error("there is no master now, or traffic is held already: a failover may be under way")]
-    Unsettled,
-    /// Sentinels could not agree on the next master either.
-    #[error("only {agree} of {members} sentinels are reached and name the present master; {majority} are needed")]
-    NoMajority {
-        /// Sentinels that are up and agree.
-        agree: usize,
-        /// Members of the electorate.
-        members: usize,
-        /// How many would be enough.
-        majority: usize,
-    },
-    /// Nothing to switch to.
-    #[error("no replica follows the master with its link up: there is nobody to promote")]
-    NoReplica,
-    /// A replica does not reach the master's offset.
-    #[error("{node} lags {lag} bytes behind and has not caught up in time")]
-    Lagging {
-        /// The replica.
-        node: NodeAddr,
-        /// Bytes it has not applied.
-        lag: u64,
-    },
-    /// The master's offset never stood still.
-    #[error("the master is still written to by clients that do not pass here, and they could not be paused")]
-    WrittenTo,
-    /// A node does not answer as it has to.
-    #[error("{node}: {problem}")]
-    Node {
-        /// Whom.
-        node: NodeAddr,
-        /// What for, for people.
-        problem: String,
-    },
-    /// No sentinel took the order.
-    #[error("no sentinel starts the failover: {0}")]
-    Refused(String),
-    /// Ordered, and nothing came of it in time.
-    #[error(
-        "the failover was ordered, but no new master was verified in time; traffic goes on as the sentinels decide"
-    )]
-    NoCommit,
-    /// Another one is under way.
-    #[error("another switchover of this service is under way")]
-    Busy,
-    /// Whoever asked for it went away before it was ordered.
-    #[error("whoever asked for it went away")]
-    Abandoned,
 }
 
 /// Whether a switchover may begin, and with whom.
 pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
     let master = seen.master.as_ref().filter(|_| seen.stopped_since.is_none()).ok_or(Reason::Unsettled)?;
-    let sentinels: Vec<NodeAddr> = seen
-        .sentinels
-        .iter()
-        .filter(|it| it.up && it.member && !it.disagrees && it.view.is_some())
-        .map(|it| it.addr.clone())
-        .collect();
+    let agree = |it: &&SeenSentinel| it.up && it.member && !it.disagrees && it.view.is_some();
+    let mut sentinels: Vec<&SeenSentinel> = seen.sentinels.iter().filter(agree).collect();
     let (members, majority) = seen.quorum;
     if sentinels.len() < majority.max(1) {
         return Err(Reason::NoMajority { agree: sentinels.len(), members, majority });
     }
+    // In TILT a sentinel hears and repeats which master is the right one, but would not carry out an order for half a minute.
+    sentinels.retain(|it| !it.tilt);
+    sentinels.sort_by(|one, other| (&one.id, &one.addr).cmp(&(&other.id, &other.addr)));
+    if sentinels.is_empty() {
+        return Err(Reason::Refused("every sentinel that can be asked is in TILT".to_owned()));
+    }
     let replicas = eligible(master, &seen.nodes)?;
-    let (dialled, generation) = (master.dialled, master.generation);
-    Ok(Cast { master: master.addr.clone(), dialled, generation, replicas, sentinels })
+    let sentinels = sentinels.into_iter().map(|it| it.addr.clone()).collect();
+    let SeenMaster { addr, dialled, generation, epoch, .. } = master.clone();
+    Ok(Cast { master: addr, dialled, generation, epoch, replicas, sentinels })
 }
 
 /// Who follows the master, with the link up or not: that is waited for. Of all others no sentinel may think that it could be promoted.
@@ -149,34 +103,39 @@ pub(super) enum Verdict {
     Wait,
     /// Everybody who may be promoted has everything.
     Ready {
-        /// The master's offset, which does not grow any more.
+        /// The offset that every one of them has reached.
         offset: u64,
     },
     /// It will not come to that.
     Abort(Reason),
 }
 
-/// Waits until the master writes no more and its replicas have all of it.
+/// A replica has caught up with writers that are not held if it has all that the master had written this long ago. Sentinel
+/// leaves at least twice this time between its choice, at which every proxy holds, and the promotion.
+const FRESH: Duration = Duration::from_millis(20);
+
+/// Waits until the replicas have all that was written before the hold, and nearly all that others have written since.
 #[derive(Debug)]
 pub(super) struct CatchUp {
     until: Instant,
-    /// How long the master's offset has to stand still: requests that were forwarded before the gate shut arrive meanwhile.
+    /// How long to look at least: requests that were forwarded before the gate shut arrive meanwhile. And, where the master's
+    /// other clients are paused, how long its offset has to stand still.
     still: Duration,
+    paused: bool,
+    began: Option<Instant>,
+    /// The master's offsets of the last looks, oldest first: those within [`FRESH`], and at least one.
+    wrote: VecDeque<(Instant, u64)>,
     stands: Option<(u64, Instant)>,
 }
 
 impl CatchUp {
-    pub(super) fn new(until: Instant, still: Duration) -> Self {
-        Self { until, still, stands: None }
+    /// `paused`: the master's other clients are, so that its offset has to stand still.
+    pub(super) fn new(until: Instant, still: Duration, paused: bool) -> Self {
+        Self { until, still, paused, began: None, wrote: VecDeque::new(), stands: None }
     }
 
-    /// One look. Replicas that may never be promoted do not count.
+    /// One look: the master's answer, and after it those of the replicas. Replicas that may never be promoted do not count.
     pub(super) fn weigh(&mut self, now: Instant, master: Standing, replicas: &[(NodeAddr, Standing)]) -> Verdict {
-        let offset = master.offset;
-        let since = match self.stands {
-            Some((stood, since)) if stood == offset => since,
-            _ => self.stands.insert((offset, now)).1,
-        };
         if !master.is_master {
             return Verdict::Abort(Reason::Unsettled);
         }
@@ -184,24 +143,45 @@ impl CatchUp {
         if eligible.peek().is_none() {
             return Verdict::Abort(Reason::NoReplica);
         }
-        let behind = |it: &Standing| it.is_master || !it.link_up || it.offset < offset;
+        let (needed, waited) = self.needed(now, master.offset);
+        let behind = |it: &Standing| it.is_master || !it.link_up || it.offset < needed;
         let laggard = eligible.filter(|(_, it)| behind(it)).min_by_key(|(_, it)| it.offset);
-        let still = now.saturating_duration_since(since) >= self.still;
         match laggard {
-            None if still => Verdict::Ready { offset },
+            None if waited => Verdict::Ready { offset: needed },
             Some((node, it)) if now >= self.until => {
-                Verdict::Abort(Reason::Lagging { node: node.clone(), lag: offset.saturating_sub(it.offset) })
+                Verdict::Abort(Reason::Lagging { node: node.clone(), lag: master.offset.saturating_sub(it.offset) })
             }
             None if now >= self.until => Verdict::Abort(Reason::WrittenTo),
             _ => Verdict::Wait,
         }
+    }
+
+    /// The offset that every replica has to have reached, and whether that is all there is to wait for.
+    fn needed(&mut self, now: Instant, offset: u64) -> (u64, bool) {
+        let began = *self.began.get_or_insert(now);
+        if self.paused {
+            let since = match self.stands {
+                Some((stood, since)) if stood == offset => since,
+                _ => self.stands.insert((offset, now)).1,
+            };
+            return (offset, now.saturating_duration_since(since) >= self.still);
+        }
+        // Requests of ours may arrive for as long as `still`: what they wrote is in this look's offset or in a later one's.
+        let settled = now.saturating_duration_since(began) >= self.still;
+        let stale =
+            |at: Instant| now.saturating_duration_since(at) > FRESH || at.saturating_duration_since(began) < self.still;
+        self.wrote.push_back((now, offset));
+        while self.wrote.len() > 1 && self.wrote.front().is_some_and(|(at, _)| stale(*at)) {
+            self.wrote.pop_front();
+        }
+        (self.wrote.front().map_or(offset, |(_, offset)| *offset), settled)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Probe, ProbeFailure, Report};
+    use crate::{MyId, Probe, ProbeFailure, Report};
 
     fn node(port: u16) -> NodeAddr {
         NodeAddr { host: "10.0.0.1".into(), port }
@@ -265,7 +245,7 @@ mod tests {
     fn ready_means_that_the_master_stands_still_and_all_have_everything() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let mut catch_up = CatchUp::new(at(2000), Duration::from_millis(30));
+        let mut catch_up = CatchUp::new(at(2000), Duration::from_millis(30), true);
         let all = |offset| [(node(1), replica(offset)), (node(2), replica(offset))];
         assert_eq!(catch_up.weigh(at(0), master(100), &all(100)), Verdict::Wait, "it may be written to still");
         assert_eq!(catch_up.weigh(at(20), master(110), &all(110)), Verdict::Wait, "it was");
@@ -277,7 +257,7 @@ mod tests {
     #[test]
     fn a_laggard_aborts_by_name_and_one_that_is_never_promoted_does_not_count() {
         let start = Instant::now();
-        let mut catch_up = CatchUp::new(start + Duration::from_secs(2), Duration::ZERO);
+        let mut catch_up = CatchUp::new(start + Duration::from_secs(2), Duration::ZERO, true);
         let late = start + Duration::from_secs(2);
         let lags = [(node(1), replica(100)), (node(2), replica(40))];
         let abort = Verdict::Abort(Reason::Lagging { node: node(2), lag: 60 });
@@ -293,7 +273,7 @@ mod tests {
     #[test]
     fn a_master_that_is_none_any_more_and_one_that_never_stands_still_abort() {
         let start = Instant::now();
-        let mut catch_up = CatchUp::new(start + Duration::from_secs(1), Duration::from_millis(30));
+        let mut catch_up = CatchUp::new(start + Duration::from_secs(1), Duration::from_millis(30), true);
         let all = [(node(1), replica(500))];
         assert_eq!(catch_up.weigh(start, replica(100), &all), Verdict::Abort(Reason::Unsettled));
         for ms in 0..100 {
@@ -302,5 +282,90 @@ mod tests {
         }
         let late = start + Duration::from_secs(1);
         assert_eq!(catch_up.weigh(late, master(300), &all), Verdict::Abort(Reason::WrittenTo));
+    }
+
+    #[test]
+    fn catches_up_while_others_write() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut catch_up = CatchUp::new(at(2000), Duration::from_millis(30), false);
+        let all = |offset| [(node(1), replica(offset)), (node(2), replica(offset))];
+        // The master writes 10 bytes a millisecond, and each replica is one look late.
+        for ms in (0..30).step_by(5) {
+            assert_eq!(
+                catch_up.weigh(at(ms), master(ms * 10), &all(ms * 10)),
+                Verdict::Wait,
+                "requests may be under way"
+            );
+        }
+        assert_eq!(catch_up.weigh(at(30), master(300), &all(299)), Verdict::Wait, "what was written before the hold");
+        assert_eq!(catch_up.weigh(at(35), master(350), &all(300)), Verdict::Ready { offset: 300 });
+    }
+
+    #[test]
+    fn aborts_when_a_replica_stays_behind() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut catch_up = CatchUp::new(at(2000), Duration::from_millis(30), false);
+        for ms in (0..2000_u64).step_by(5) {
+            let late = ms.saturating_sub(100);
+            let them = [(node(1), replica(ms * 10)), (node(2), replica(late * 10))];
+            let verdict = catch_up.weigh(at(ms), master(ms * 10), &them);
+            assert!(ms < 30 || verdict == Verdict::Wait, "{ms}: {verdict:?}");
+        }
+        let them = [(node(1), replica(20_000)), (node(2), replica(19_000))];
+        let lagging = Verdict::Abort(Reason::Lagging { node: node(2), lag: 1000 });
+        assert_eq!(catch_up.weigh(at(2000), master(20_000), &them), lagging);
+    }
+
+    /// Three sentinels whose identities are in the opposite order of their addresses, and one replica.
+    fn seen(tilted: &[u16]) -> Seen {
+        let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
+        let sentinel = |port: u16| SeenSentinel {
+            addr: node(port),
+            id: MyId::parse(&format!("{:040x}", 100 - port)),
+            up: true,
+            events: true,
+            member: true,
+            disagrees: false,
+            tilt: tilted.contains(&port),
+            view: Some((node(1), 6, at)),
+            problem: None,
+        };
+        let role = Role::Replica { master: node(1), connected: true };
+        let report = Report { role, pong: true, dialled, lineage: None, offset: None };
+        let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
+        let replica = SeenNode { addr: node(2), probe, answered_in: None, failures: 0, problem: None, held_up: 3 };
+        Seen {
+            name: "mymaster".into(),
+            at,
+            state: "stable",
+            holding: false,
+            master: Some(SeenMaster { addr: node(1), dialled, generation: 4, epoch: 6, run_id: None, since: at }),
+            stopped_since: None,
+            held_since: None,
+            disagreement: false,
+            minority: false,
+            quorum: (3, 2),
+            sentinels: [7, 8, 9].map(sentinel).to_vec(),
+            nodes: vec![replica],
+            replicas: None,
+            failovers: Vec::new(),
+            counts: crate::Counts::default(),
+        }
+    }
+
+    #[test]
+    fn orders_by_identity_and_skips_tilt() {
+        let ports = |tilted: &[u16]| {
+            cast(&seen(tilted)).map(|cast| cast.sentinels.iter().map(|it| it.port).collect::<Vec<_>>())
+        };
+        assert_eq!(ports(&[]), Ok(vec![9, 8, 7]), "every proxy asks the same one first");
+        assert_eq!(ports(&[9]), Ok(vec![8, 7]));
+        assert_eq!(ports(&[9, 8]), Ok(vec![7]), "those in TILT still count for the majority");
+        assert!(matches!(ports(&[7, 8, 9]), Err(Reason::Refused(_))));
+        let mut cut_off = seen(&[]);
+        cut_off.sentinels.truncate(1);
+        assert_eq!(cast(&cut_off), Err(Reason::NoMajority { agree: 1, members: 3, majority: 2 }));
     }
 }

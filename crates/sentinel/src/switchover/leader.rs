@@ -1,0 +1,154 @@
+//! What the sentinel that was given the order says about it: its events, and its answers when asked.
+//!
+//! The sentinel that accepts `SENTINEL FAILOVER` is the leader of that failover without an election
+//! (`redis:src/sentinel.c:sentinelFailoverWaitStart`), so its own events, read on a connection of our own, tell this failover
+//! apart from every other one. They may get lost; its answers say the same a little later. `notice` reads the same channels for
+//! the discovery machine, which has other questions: whom to suspect, when to hold.
+
+use std::time::Duration;
+
+use crate::NodeAddr;
+use crate::questions::has_flag;
+use crate::reply::Reply;
+
+/// The channels of [`read_event`].
+pub(super) const CHANNELS: &[&str] = &[
+    "+new-epoch",
+    "+try-failover",
+    "+selected-slave",
+    "+promoted-slave",
+    "+failover-end",
+    "+failover-end-for-timeout",
+    "-failover-abort-not-elected",
+    "-failover-abort-no-good-slave",
+    "-failover-abort-slave-timeout",
+];
+
+/// One event of the leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LeaderEvent {
+    /// It uses this epoch from now on; the failover that begins next is made at it.
+    Epoch(u64),
+    /// The failover begins.
+    Begun,
+    /// This replica will be promoted.
+    Selected(NodeAddr),
+    /// The promotion was seen. From here on the failover completes, by `+failover-end-for-timeout` if need be.
+    Promoted(NodeAddr),
+    /// The failover is complete, also where some replicas were not told in time to follow the new master.
+    Ended,
+    /// The failover is given up, with nothing promoted as far as this sentinel knows. Holds the event's name.
+    Aborted(Box<str>),
+}
+
+/// Reads a published event; `None` for one about another master, or one of no interest.
+pub(super) fn read_event(channel: &str, payload: &str, master: &str) -> Option<LeaderEvent> {
+    let words: Vec<&str> = payload.split_ascii_whitespace().take(8).collect();
+    let word = |at: usize| words.get(at).copied();
+    if channel == "+new-epoch" {
+        return word(0)?.parse().ok().map(LeaderEvent::Epoch);
+    }
+    let about = if word(0)? == "master" { word(1) } else { word(5).filter(|_| word(4) == Some("@")) };
+    if about != Some(master) {
+        return None;
+    }
+    let node = || NodeAddr::parse(word(2)?, word(3)?);
+    Some(match channel {
+        "+try-failover" => LeaderEvent::Begun,
+        "+selected-slave" => LeaderEvent::Selected(node()?),
+        "+promoted-slave" => LeaderEvent::Promoted(node()?),
+        "+failover-end" | "+failover-end-for-timeout" => LeaderEvent::Ended,
+        _ if channel.starts_with("-failover-abort") => LeaderEvent::Aborted(channel.into()),
+        _ => return None,
+    })
+}
+
+/// What the leader answers when it is asked about the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LeaderView {
+    /// The master. During its own failover a leader gives the old one here until its `+switch-master`.
+    pub(super) master: NodeAddr,
+    /// The config-epoch: from the promotion on that of the failover.
+    pub(super) epoch: u64,
+    /// A failover is under way here.
+    pub(super) failing_over: bool,
+    /// It holds the master to be down.
+    pub(super) down: bool,
+    /// The replica that was selected, as long as the failover lasts.
+    pub(super) selected: Option<NodeAddr>,
+    /// Without an answer for this long a node is held to be down.
+    pub(super) down_after: Option<Duration>,
+}
+
+/// Reads the answers to `SENTINEL MASTER` and `SENTINEL REPLICAS`.
+pub(super) fn read_view(master: &Reply, replicas: &Reply) -> Option<LeaderView> {
+    let node = |reply: &Reply| NodeAddr::parse(reply.field("ip")?, reply.field("port")?);
+    let down_after = master.field("down-after-milliseconds").and_then(|text| text.parse().ok());
+    Some(LeaderView {
+        master: node(master)?,
+        epoch: master.field("config-epoch")?.parse().ok()?,
+        failing_over: has_flag(master, "failover_in_progress"),
+        down: has_flag(master, "s_down") || has_flag(master, "o_down"),
+        selected: replicas.list()?.iter().find(|it| has_flag(it, "promoted")).and_then(node),
+        down_after: down_after.map(Duration::from_millis),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(port: u16) -> NodeAddr {
+        NodeAddr { host: "10.0.0.2".into(), port }
+    }
+
+    #[test]
+    fn reads_events_of_one_master_only() {
+        let slave = "slave 10.0.0.2:2 10.0.0.2 2 @ mymaster 10.0.0.2 1";
+        let on = |channel: &str, payload: &str| read_event(channel, payload, "mymaster");
+        assert_eq!(on("+new-epoch", "7"), Some(LeaderEvent::Epoch(7)));
+        assert_eq!(on("+try-failover", "master mymaster 10.0.0.2 1"), Some(LeaderEvent::Begun));
+        assert_eq!(on("+try-failover", "master other 10.0.0.2 1"), None);
+        assert_eq!(on("+selected-slave", slave), Some(LeaderEvent::Selected(node(2))));
+        assert_eq!(on("+promoted-slave", slave), Some(LeaderEvent::Promoted(node(2))));
+        assert_eq!(read_event("+selected-slave", slave, "other"), None);
+        for malformed in ["", "slave", "slave x y z @ mymaster 10.0.0.2 1", "master"] {
+            assert_eq!(on("+selected-slave", malformed), None, "{malformed}");
+        }
+    }
+
+    #[test]
+    fn reads_end_by_timeout_as_completion() {
+        let on = |channel: &str| read_event(channel, "master mymaster 10.0.0.2 1", "mymaster");
+        assert_eq!(on("+failover-end-for-timeout"), Some(LeaderEvent::Ended));
+        assert_eq!(on("+failover-end"), Some(LeaderEvent::Ended));
+        for channel in CHANNELS.iter().filter(|it| it.starts_with('-')) {
+            assert_eq!(on(channel), Some(LeaderEvent::Aborted((*channel).into())));
+        }
+    }
+
+    #[test]
+    fn reads_selected_replica_from_answers() {
+        let text = |text: &str| Reply::Text(text.to_owned().into());
+        let map = |pairs: &[(&str, &str)]| Reply::List(pairs.iter().flat_map(|(k, v)| [text(k), text(v)]).collect());
+        let master = |flags| {
+            map(&[
+                ("ip", "10.0.0.2"),
+                ("port", "1"),
+                ("flags", flags),
+                ("config-epoch", "6"),
+                ("down-after-milliseconds", "2000"),
+            ])
+        };
+        let replica = |port, flags| map(&[("ip", "10.0.0.2"), ("port", port), ("flags", flags)]);
+        let replicas = Reply::List(vec![replica("3", "slave"), replica("2", "slave,promoted")]);
+        let view = read_view(&master("master,failover_in_progress,force_failover"), &replicas).unwrap();
+        assert!(view.failing_over && !view.down);
+        assert_eq!((view.master, view.epoch, view.selected), (node(1), 6, Some(node(2))));
+        assert_eq!(view.down_after, Some(Duration::from_secs(2)));
+        let calm = Reply::List(vec![replica("2", "slave")]);
+        let view = read_view(&master("s_down,master"), &calm).unwrap();
+        assert!(!view.failing_over && view.down && view.selected.is_none());
+        assert_eq!(read_view(&Reply::Error("ERR No such master with that name".into()), &calm), None);
+    }
+}
