@@ -44,6 +44,7 @@ mod failover;
 mod faults_limits;
 mod faults_net;
 mod faults_peers;
+mod faults_process;
 mod import;
 mod isolation;
 mod liveness;

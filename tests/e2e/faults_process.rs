@@ -1,0 +1,345 @@
+//! Faults of the process itself: files that cannot be read, a predecessor that is stopped, a
+//! failover longer than the hold.
+//!
+//! | Fault | Test |
+//! |---|---|
+//! | `password_file` is a FIFO at a reload | [`refuses_fifo_as_password_file`] |
+//! | `password_file` hangs at a reload | [`serves_while_password_file_hangs`] |
+//! | the configuration file hangs at the start | [`ends_on_sigterm_while_start_hangs`] |
+//! | takeover from a process that is stopped | [`takes_over_from_stopped_process`] |
+//! | the stopped process dies | [`takes_over_when_stopped_process_dies`] |
+//! | the new process is gone when the stopped one wakes | [`serves_on_when_successor_died_meanwhile`] |
+//! | two processes take over at once | [`takes_over_one_after_the_other`] |
+//! | stopped between giving its sockets and leaving | [`keeps_serving_until_stopped_process_leaves`] |
+//! | no file descriptors for a takeover | [`can_be_taken_over_after_emfile`] |
+//! | the socket of a dead process is left over | [`replaces_stale_takeover_socket`] |
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Launch, Load, Pointsman, Process, Signal, pause, wait_until};
+
+use crate::restart::wait_for_place;
+use crate::vitals::first_free_file;
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Longer than a hanging event loop may turn liveness red.
+const LONGER_THAN_STUCK: Duration = Duration::from_secs(9);
+/// Stops fast: nobody has to learn of it, since the address stays.
+const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
+                        drain_spread = \"0s\"\ndrain_timeout = \"5s\"\n";
+
+fn small() -> Cluster {
+    Cluster::builder().replicas(0).sentinels(1).start()
+}
+
+/// Asks for liveness for `time`, while the load has to go on.
+fn alive_under_load(pointsman: &Pointsman, load: &Load, time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        let (status, body) = pointsman.get("/alive").expect("an answer");
+        assert_eq!(status, 200, "after {:?}: {body}", begin.elapsed());
+        let before = load.counts().acknowledged;
+        wait_until("a write", PATIENCE, || load.counts().acknowledged > before);
+        pause(Duration::from_millis(100));
+    }
+}
+
+fn secret(folder: &Path, password: &str) -> PathBuf {
+    let path = folder.join("password");
+    std::fs::write(&path, format!("{password}\n")).expect("a file");
+    path
+}
+
+/// A pointsman that reads the password of a cluster from a file.
+fn with_password_file(cluster: &Cluster, path: &Path) -> Pointsman {
+    let lines = format!("{SHUTDOWN}[service.auth]\npassword_file = {path:?}\n");
+    builder(cluster).without_logins().lines(&lines).start()
+}
+
+/// Makes every attempt to open the file wait, as a network file system does that has lost its
+/// server: a lease on it that is not given back. The kernel breaks it after 45 s
+/// (`fs.lease-break-time`). Ends when it is dropped.
+struct Hanging(#[allow(dead_code, reason = "it is killed when dropped")] Process);
+
+impl Hanging {
+    fn file(path: &Path) -> Self {
+        let script = "$| = 1; $SIG{IO} = 'IGNORE'; open(my $f, '+<', $ARGV[0]) or die $!; \
+                      fcntl($f, 1024, 1) or die \"no lease: $!\"; print \"leased\\n\"; sleep 600;";
+        let folder = path.parent().expect("a folder").to_owned();
+        let name = format!("lease-{}", number());
+        let args = ["-e".into(), script.into(), path.as_os_str().to_owned()];
+        let launch = Launch { name, program: PathBuf::from("perl"), args: Vec::from(args), env: Vec::new(), folder };
+        let process = Process::start(&launch);
+        wait_until("the lease", PATIENCE, || {
+            assert!(process.is_running(), "{}", process.tail());
+            process.log().contains("leased")
+        });
+        Self(process)
+    }
+}
+
+/// One that no other process of this test run has in its name.
+fn number() -> u32 {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+fn threads(pointsman: &Pointsman) -> usize {
+    let tasks = format!("/proc/{}/task", pointsman.process().pid());
+    std::fs::read_dir(tasks).expect("its threads").count()
+}
+
+#[test]
+fn refuses_fifo_as_password_file() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).password("secret").start();
+    let path = secret(cluster.folder(), "secret");
+    let pointsman = with_password_file(&cluster, &path);
+    let mut load = Load::to(pointsman.addr()).login(cluster.master().login()).writers(4).rate(200).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 50);
+    std::fs::remove_file(&path).expect("the file is gone");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+    pointsman.process().signal(Signal::HUP);
+    alive_under_load(&pointsman, &load, LONGER_THAN_STUCK);
+    wait_until("the refusal", PATIENCE, || {
+        metric(&pointsman, "pointsman_config_reloads_total{result=\"refused\"}") == Some(1.0)
+    });
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(status.contains("is a FIFO") && status.contains("password"), "{status}");
+    load.stop();
+    pointsman.sigterm();
+    assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
+}
+
+#[test]
+fn serves_while_password_file_hangs() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).password("secret").start();
+    let path = secret(cluster.folder(), "secret");
+    let pointsman = with_password_file(&cluster, &path);
+    let mut load = Load::to(pointsman.addr()).login(cluster.master().login()).writers(4).rate(200).start();
+    wait_until("some writes", PATIENCE, || load.counts().acknowledged > 50);
+    let hanging = Hanging::file(&path);
+    let before = threads(&pointsman);
+    pointsman.process().signal(Signal::HUP);
+    alive_under_load(&pointsman, &load, LONGER_THAN_STUCK);
+    let refused = || metric(&pointsman, "pointsman_config_reloads_total{result=\"refused\"}").expect("a counter");
+    assert!(refused() >= 1.0, "a file that hangs is a refused reload");
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(status.contains(&path.display().to_string()), "{status}");
+    assert!(metric(&pointsman, "pointsman_config_read_pending_seconds").expect("a gauge") >= 5.0);
+    // Further orders are refused at once, and need no further threads.
+    let most = threads(&pointsman);
+    for number in 1..=5 {
+        let so_far = refused();
+        pointsman.process().signal(Signal::HUP);
+        wait_until("another refusal", PATIENCE, || refused() > so_far);
+        assert!(threads(&pointsman) <= most.max(before + 1), "{number} orders, {} threads", threads(&pointsman));
+    }
+    // The file can be read again: the order that waited is carried out.
+    drop(hanging);
+    wait_until("the reload", PATIENCE, || {
+        metric(&pointsman, "pointsman_config_reloads_total{result=\"unchanged\"}") >= Some(1.0)
+    });
+    assert_eq!(metric(&pointsman, "pointsman_config_read_pending_seconds"), Some(0.0));
+    // SIGTERM while a read hangs.
+    let _hanging = Hanging::file(&path);
+    pointsman.process().signal(Signal::HUP);
+    wait_until("the read", PATIENCE, || metric(&pointsman, "pointsman_config_read_pending_seconds") > Some(0.0));
+    load.stop();
+    pointsman.sigterm();
+    assert_eq!(pointsman.wait_exit(Duration::from_secs(15)).code(), Some(0));
+}
+
+#[test]
+fn ends_on_sigterm_while_start_hangs() {
+    let cluster = small();
+    let first = builder(&cluster).start();
+    let file = first.process().log_path().with_file_name("pointsman.toml");
+    drop(first);
+    let hanging = Hanging::file(&file);
+    let start = || run("hanging", cluster.folder(), &file, &[]);
+    let process = start();
+    wait_until("word of what it waits for", PATIENCE, || {
+        process.log().lines().any(|line| line.contains("waiting") && line.contains("pointsman.toml"))
+    });
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait_exit(Duration::from_secs(10)).code(), Some(0), "{}", process.tail());
+    // One that is patient starts when the file can be read.
+    let process = start();
+    drop(hanging);
+    wait_until("the start", PATIENCE, || process.log().contains("started"));
+}
+
+fn run(name: &str, folder: &Path, config: &Path, more: &[&str]) -> Process {
+    let mut args: Vec<OsString> = vec!["run".into()];
+    args.extend(more.iter().map(OsString::from));
+    args.extend(["--config".into(), config.as_os_str().to_owned()]);
+    let (program, folder) = (PathBuf::from(crate::PROGRAM), folder.to_owned());
+    Process::start(&Launch { name: name.to_owned(), program, args, env: Vec::new(), folder })
+}
+
+/// A process that can be taken over from, and the file of its configuration.
+fn predecessor(cluster: &Cluster) -> (Pointsman, PathBuf) {
+    let folder = cluster.folder();
+    let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}\nworkers = 2");
+    let old = builder(cluster).lines(&lines).start();
+    let file = old.process().log_path().with_file_name("pointsman.toml");
+    wait_for_place(&folder.join("takeover.sock"));
+    (old, file)
+}
+
+fn ping(pointsman: &Pointsman) -> Option<String> {
+    let mut client = Client::connect_within(pointsman.addr(), Duration::from_secs(1)).ok()?;
+    client.set_timeout(Duration::from_secs(1)).ok()?;
+    client.cmd(&["PING"]).ok()?.text().map(str::to_owned)
+}
+
+/// Waits until a process of this id is stopped, which a signal asks for and does not wait for.
+fn wait_stopped(process: &Process) {
+    let stat = format!("/proc/{}/stat", process.pid());
+    wait_until("the process to be stopped", PATIENCE, || {
+        let text = std::fs::read_to_string(&stat).expect("its state");
+        text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    });
+}
+
+/// A successor that was given the sockets of a process that is stopped by now. It cannot have
+/// relieved it before, since it had no sentinel to find a master with.
+fn with_sockets_of_stopped(cluster: &Cluster, old: &Pointsman, file: &Path) -> Process {
+    cluster.sentinels()[0].stop();
+    let new = run("successor", cluster.folder(), file, &["--takeover"]);
+    let taken = || new.log().contains("sockets of the running process are used");
+    wait_until("the sockets", PATIENCE, taken);
+    old.process().signal(Signal::STOP);
+    wait_stopped(old.process());
+    cluster.sentinels()[0].cont();
+    new
+}
+
+#[test]
+fn takes_over_from_stopped_process() {
+    let cluster = small();
+    let (old, file) = predecessor(&cluster);
+    old.process().signal(Signal::STOP);
+    wait_stopped(old.process());
+    let new = run("successor", cluster.folder(), &file, &["--takeover"]);
+    // Twice as long as a step of the conversation may take between two processes that run.
+    let begin = Instant::now();
+    while begin.elapsed() < LONGER_THAN_STUCK {
+        assert!(new.is_running(), "it ended: {}", new.tail());
+        pause(Duration::from_millis(50));
+    }
+    assert!(new.log().contains("does not answer"), "{}", new.log());
+    old.process().signal(Signal::CONT);
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
+    assert!(new.is_running() && ping(&old).as_deref() == Some("PONG"), "{}", new.tail());
+    wait_for_place(&cluster.folder().join("takeover.sock"));
+}
+
+#[test]
+fn keeps_serving_until_stopped_process_leaves() {
+    let cluster = small();
+    let (old, file) = predecessor(&cluster);
+    let new = with_sockets_of_stopped(&cluster, &old, &file);
+    wait_until("the start", PATIENCE, || new.log().contains("\"started\"") || !new.is_running());
+    let begin = Instant::now();
+    while begin.elapsed() < LONGER_THAN_STUCK {
+        assert!(new.is_running(), "it ended: {}", new.tail());
+        assert_eq!(ping(&old).as_deref(), Some("PONG"), "after {:?}: {}", begin.elapsed(), new.tail());
+        pause(Duration::from_millis(50));
+    }
+    old.process().signal(Signal::CONT);
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
+    assert!(new.is_running() && ping(&old).as_deref() == Some("PONG"), "{}", new.tail());
+    wait_for_place(&cluster.folder().join("takeover.sock"));
+    // It can be taken over from in its turn.
+    let last = run("last", cluster.folder(), &file, &["--takeover"]);
+    assert_eq!(new.wait_exit(PATIENCE).code(), Some(0), "{}", last.tail());
+    assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", last.tail());
+}
+
+#[test]
+fn takes_over_when_stopped_process_dies() {
+    let cluster = small();
+    let (old, file) = predecessor(&cluster);
+    old.process().signal(Signal::STOP);
+    wait_stopped(old.process());
+    let new = run("successor", cluster.folder(), &file, &["--takeover"]);
+    wait_until("word of the wait", PATIENCE, || {
+        assert!(new.is_running(), "it ended: {}", new.tail());
+        new.log().contains("does not answer")
+    });
+    old.process().kill();
+    wait_until("the new one to serve", PATIENCE, || {
+        assert!(new.is_running(), "it ended: {}", new.tail());
+        ping(&old).as_deref() == Some("PONG")
+    });
+    wait_for_place(&cluster.folder().join("takeover.sock"));
+}
+
+#[test]
+fn serves_on_when_successor_died_meanwhile() {
+    let cluster = small();
+    let (old, file) = predecessor(&cluster);
+    let new = with_sockets_of_stopped(&cluster, &old, &file);
+    wait_until("the start", PATIENCE, || new.log().contains("\"started\""));
+    // Its word is in the queue of the old one, which wakes only when nobody else is left.
+    wait_until("it to serve", PATIENCE, || ping(&old).as_deref() == Some("PONG"));
+    new.kill();
+    old.process().signal(Signal::CONT);
+    wait_until("the old one to note it", PATIENCE, || old.process().log().contains("takeover was not completed"));
+    assert_eq!(ping(&old).as_deref(), Some("PONG"));
+    assert!(old.process().is_running());
+    let last = run("last", cluster.folder(), &file, &["--takeover"]);
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", last.tail());
+    assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", last.tail());
+}
+
+#[test]
+fn takes_over_one_after_the_other() {
+    let cluster = small();
+    let (old, file) = predecessor(&cluster);
+    old.process().signal(Signal::STOP);
+    wait_stopped(old.process());
+    let new = ["one", "two"].map(|name| run(name, cluster.folder(), &file, &["--takeover"]));
+    wait_until("both to wait", PATIENCE, || new.iter().all(|it| it.log().contains("does not answer")));
+    old.process().signal(Signal::CONT);
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
+    // One of them serves, then the other one takes over from it.
+    wait_until("one of them to be the last", PATIENCE, || new.iter().filter(|it| it.is_running()).count() == 1);
+    let ended = new.iter().find_map(Process::ended).expect("one that ended");
+    assert_eq!(ended.code(), Some(0), "{}\n{}", new[0].tail(), new[1].tail());
+    assert_eq!(ping(&old).as_deref(), Some("PONG"));
+}
+
+#[test]
+fn can_be_taken_over_after_emfile() {
+    let cluster = small();
+    let (old, file) = predecessor(&cluster);
+    old.process().limit_files(first_free_file(&old));
+    let new = run("successor", cluster.folder(), &file, &["--takeover"]);
+    wait_until("the fault to be told", PATIENCE, || old.process().log().contains("Too many open files"));
+    pause(Duration::from_millis(500));
+    old.process().limit_files(4096);
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}\n{}", old.process().tail(), new.tail());
+    assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", new.tail());
+}
+
+#[test]
+fn replaces_stale_takeover_socket() {
+    let cluster = small();
+    let (old, file) = predecessor(&cluster);
+    old.process().kill();
+    assert!(cluster.folder().join("takeover.sock").exists());
+    for more in [&["--takeover"][..], &[]] {
+        let new = run("successor", cluster.folder(), &file, more);
+        wait_until("the new one to serve", PATIENCE, || {
+            assert!(new.is_running(), "it ended: {}", new.tail());
+            ping(&old).as_deref() == Some("PONG")
+        });
+        wait_for_place(&cluster.folder().join("takeover.sock"));
+        new.kill();
+    }
+}
