@@ -13,6 +13,7 @@
 //! | stopped between giving its sockets and leaving | [`keeps_serving_until_stopped_process_leaves`] |
 //! | no file descriptors for a takeover | [`can_be_taken_over_after_emfile`] |
 //! | the socket of a dead process is left over | [`replaces_stale_takeover_socket`] |
+//! | a failover longer than `hold_timeout` | [`stays_ready_through_long_failover`] |
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -342,4 +343,47 @@ fn replaces_stale_takeover_socket() {
         wait_for_place(&cluster.folder().join("takeover.sock"));
         new.kill();
     }
+}
+
+/// What `/ready` says in the time in which a dead master is missed and replaced.
+fn failover_of_fifteen_seconds(line: &str) -> (Vec<(Duration, u16)>, Duration) {
+    let cluster = Cluster::builder().replicas(1).sentinels(3).down_after(Duration::from_secs(15)).start();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"2s\"").lines(line).start();
+    cluster.master().kill();
+    let begin = Instant::now();
+    let mut seen = Vec::new();
+    let generation = || metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}");
+    let mut answered = false;
+    while generation() < Some(2.0) {
+        assert!(begin.elapsed() < Duration::from_secs(90), "no failover; {}", pointsman.process().tail());
+        seen.push((begin.elapsed(), pointsman.get("/ready").expect("an answer").0));
+        if begin.elapsed() > Duration::from_secs(5) && !answered {
+            // A client that comes now is answered, not refused.
+            let mut client = pointsman.client();
+            client.set_timeout(PATIENCE).expect("a timeout");
+            let reply = client.cmd(&["PING"]).expect("a reply");
+            assert!(reply.error().is_some_and(|error| error.starts_with("LOADING")), "{reply:?}");
+            answered = true;
+        }
+        pause(Duration::from_millis(50));
+    }
+    assert!(answered);
+    wait_until("the new master to serve", PATIENCE, || ping(&pointsman).as_deref() == Some("PONG"));
+    assert_eq!(pointsman.get("/ready").expect("an answer").0, 200);
+    (seen, begin.elapsed())
+}
+
+#[test]
+fn stays_ready_through_long_failover() {
+    let (seen, took) = failover_of_fifteen_seconds("");
+    let unready: Vec<_> = seen.iter().filter(|(_, status)| *status != 200).collect();
+    assert!(took > Duration::from_secs(12), "the failover took {took:?}, which shows nothing");
+    assert!(unready.is_empty(), "in {took:?} unready {} of {} times, {unready:?}", unready.len(), seen.len());
+}
+
+#[test]
+fn turns_unready_without_master_if_configured() {
+    let (seen, took) = failover_of_fifteen_seconds("ready_without_master = false");
+    let first = seen.iter().find(|(_, status)| *status != 200).expect("it was never unready");
+    assert!(first.0 >= Duration::from_secs(2), "unready within the hold, after {:?} of {took:?}", first.0);
 }

@@ -151,7 +151,10 @@ impl Reporter for Report {
         } else {
             self.scarcity.is_up().then_some(Full::Memory)
         };
-        health::ready(self.drain.phase(), self.in_force.facts().ready_while_leaving, full, &self.services())
+        let facts = self.in_force.facts();
+        let rules =
+            health::Rules { while_leaving: facts.ready_while_leaving, without_master: facts.ready_without_master };
+        health::ready(self.drain.phase(), rules, full, &self.services())
     }
 
     fn started(&self) -> Verdict {
