@@ -1,18 +1,10 @@
-//! Faults of the process itself: files that cannot be read, a predecessor that is stopped, a
-//! failover longer than the hold.
+//! Faults of the process itself: files that cannot be read, and a failover longer than the hold.
 //!
 //! | Fault | Test |
 //! |---|---|
 //! | `password_file` is a FIFO at a reload | [`refuses_fifo_as_password_file`] |
 //! | `password_file` hangs at a reload | [`serves_while_password_file_hangs`] |
 //! | the configuration file hangs at the start | [`ends_on_sigterm_while_start_hangs`] |
-//! | takeover from a process that is stopped | [`takes_over_from_stopped_process`] |
-//! | the stopped process dies | [`takes_over_when_stopped_process_dies`] |
-//! | the new process is gone when the stopped one wakes | [`serves_on_when_successor_died_meanwhile`] |
-//! | two processes take over at once | [`takes_over_one_after_the_other`] |
-//! | stopped between giving its sockets and leaving | [`keeps_serving_until_stopped_process_leaves`] |
-//! | no file descriptors for a takeover | [`can_be_taken_over_after_emfile`] |
-//! | the socket of a dead process is left over | [`replaces_stale_takeover_socket`] |
 //! | a failover longer than `hold_timeout` | [`stays_ready_through_long_failover`] |
 
 use std::ffi::OsString;
@@ -21,18 +13,16 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Launch, Load, Pointsman, Process, Signal, pause, wait_until};
 
-use crate::restart::wait_for_place;
-use crate::vitals::first_free_file;
 use crate::{builder, metric};
 
-const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 /// Longer than a hanging event loop may turn liveness red.
-const LONGER_THAN_STUCK: Duration = Duration::from_secs(9);
+pub(crate) const LONGER_THAN_STUCK: Duration = Duration::from_secs(9);
 /// Stops fast: nobody has to learn of it, since the address stays.
-const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
+pub(crate) const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
                         drain_spread = \"0s\"\ndrain_timeout = \"5s\"\n";
 
-fn small() -> Cluster {
+pub(crate) fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
 }
 
@@ -173,7 +163,7 @@ fn ends_on_sigterm_while_start_hangs() {
     wait_until("the start", PATIENCE, || process.log().contains("started"));
 }
 
-fn run(name: &str, folder: &Path, config: &Path, more: &[&str]) -> Process {
+pub(crate) fn run(name: &str, folder: &Path, config: &Path, more: &[&str]) -> Process {
     let mut args: Vec<OsString> = vec!["run".into()];
     args.extend(more.iter().map(OsString::from));
     args.extend(["--config".into(), config.as_os_str().to_owned()]);
@@ -181,168 +171,11 @@ fn run(name: &str, folder: &Path, config: &Path, more: &[&str]) -> Process {
     Process::start(&Launch { name: name.to_owned(), program, args, env: Vec::new(), folder })
 }
 
-/// A process that can be taken over from, and the file of its configuration.
-fn predecessor(cluster: &Cluster) -> (Pointsman, PathBuf) {
-    let folder = cluster.folder();
-    let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}\nworkers = 2");
-    let old = builder(cluster).lines(&lines).start();
-    let file = old.process().log_path().with_file_name("pointsman.toml");
-    wait_for_place(&folder.join("takeover.sock"));
-    (old, file)
-}
-
-fn ping(pointsman: &Pointsman) -> Option<String> {
+/// One attempt to be served by whatever listens there.
+pub(crate) fn ping(pointsman: &Pointsman) -> Option<String> {
     let mut client = Client::connect_within(pointsman.addr(), Duration::from_secs(1)).ok()?;
     client.set_timeout(Duration::from_secs(1)).ok()?;
     client.cmd(&["PING"]).ok()?.text().map(str::to_owned)
-}
-
-/// Waits until a process of this id is stopped, which a signal asks for and does not wait for.
-fn wait_stopped(process: &Process) {
-    let stat = format!("/proc/{}/stat", process.pid());
-    wait_until("the process to be stopped", PATIENCE, || {
-        let text = std::fs::read_to_string(&stat).expect("its state");
-        text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-    });
-}
-
-/// A successor that was given the sockets of a process that is stopped by now. It cannot have
-/// relieved it before, since it had no sentinel to find a master with.
-fn with_sockets_of_stopped(cluster: &Cluster, old: &Pointsman, file: &Path) -> Process {
-    cluster.sentinels()[0].stop();
-    let new = run("successor", cluster.folder(), file, &["--takeover"]);
-    let taken = || new.log().contains("sockets of the running process are used");
-    wait_until("the sockets", PATIENCE, taken);
-    old.process().signal(Signal::STOP);
-    wait_stopped(old.process());
-    cluster.sentinels()[0].cont();
-    new
-}
-
-#[test]
-fn takes_over_from_stopped_process() {
-    let cluster = small();
-    let (old, file) = predecessor(&cluster);
-    old.process().signal(Signal::STOP);
-    wait_stopped(old.process());
-    let new = run("successor", cluster.folder(), &file, &["--takeover"]);
-    // Twice as long as a step of the conversation may take between two processes that run.
-    let begin = Instant::now();
-    while begin.elapsed() < LONGER_THAN_STUCK {
-        assert!(new.is_running(), "it ended: {}", new.tail());
-        pause(Duration::from_millis(50));
-    }
-    assert!(new.log().contains("does not answer"), "{}", new.log());
-    old.process().signal(Signal::CONT);
-    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
-    assert!(new.is_running() && ping(&old).as_deref() == Some("PONG"), "{}", new.tail());
-    wait_for_place(&cluster.folder().join("takeover.sock"));
-}
-
-#[test]
-fn keeps_serving_until_stopped_process_leaves() {
-    let cluster = small();
-    let (old, file) = predecessor(&cluster);
-    let new = with_sockets_of_stopped(&cluster, &old, &file);
-    wait_until("the start", PATIENCE, || new.log().contains("\"started\"") || !new.is_running());
-    let begin = Instant::now();
-    while begin.elapsed() < LONGER_THAN_STUCK {
-        assert!(new.is_running(), "it ended: {}", new.tail());
-        assert_eq!(ping(&old).as_deref(), Some("PONG"), "after {:?}: {}", begin.elapsed(), new.tail());
-        pause(Duration::from_millis(50));
-    }
-    old.process().signal(Signal::CONT);
-    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
-    assert!(new.is_running() && ping(&old).as_deref() == Some("PONG"), "{}", new.tail());
-    wait_for_place(&cluster.folder().join("takeover.sock"));
-    // It can be taken over from in its turn.
-    let last = run("last", cluster.folder(), &file, &["--takeover"]);
-    assert_eq!(new.wait_exit(PATIENCE).code(), Some(0), "{}", last.tail());
-    assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", last.tail());
-}
-
-#[test]
-fn takes_over_when_stopped_process_dies() {
-    let cluster = small();
-    let (old, file) = predecessor(&cluster);
-    old.process().signal(Signal::STOP);
-    wait_stopped(old.process());
-    let new = run("successor", cluster.folder(), &file, &["--takeover"]);
-    wait_until("word of the wait", PATIENCE, || {
-        assert!(new.is_running(), "it ended: {}", new.tail());
-        new.log().contains("does not answer")
-    });
-    old.process().kill();
-    wait_until("the new one to serve", PATIENCE, || {
-        assert!(new.is_running(), "it ended: {}", new.tail());
-        ping(&old).as_deref() == Some("PONG")
-    });
-    wait_for_place(&cluster.folder().join("takeover.sock"));
-}
-
-#[test]
-fn serves_on_when_successor_died_meanwhile() {
-    let cluster = small();
-    let (old, file) = predecessor(&cluster);
-    let new = with_sockets_of_stopped(&cluster, &old, &file);
-    wait_until("the start", PATIENCE, || new.log().contains("\"started\""));
-    // Its word is in the queue of the old one, which wakes only when nobody else is left.
-    wait_until("it to serve", PATIENCE, || ping(&old).as_deref() == Some("PONG"));
-    new.kill();
-    old.process().signal(Signal::CONT);
-    wait_until("the old one to note it", PATIENCE, || old.process().log().contains("takeover was not completed"));
-    assert_eq!(ping(&old).as_deref(), Some("PONG"));
-    assert!(old.process().is_running());
-    let last = run("last", cluster.folder(), &file, &["--takeover"]);
-    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", last.tail());
-    assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", last.tail());
-}
-
-#[test]
-fn takes_over_one_after_the_other() {
-    let cluster = small();
-    let (old, file) = predecessor(&cluster);
-    old.process().signal(Signal::STOP);
-    wait_stopped(old.process());
-    let new = ["one", "two"].map(|name| run(name, cluster.folder(), &file, &["--takeover"]));
-    wait_until("both to wait", PATIENCE, || new.iter().all(|it| it.log().contains("does not answer")));
-    old.process().signal(Signal::CONT);
-    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
-    // One of them serves, then the other one takes over from it.
-    wait_until("one of them to be the last", PATIENCE, || new.iter().filter(|it| it.is_running()).count() == 1);
-    let ended = new.iter().find_map(Process::ended).expect("one that ended");
-    assert_eq!(ended.code(), Some(0), "{}\n{}", new[0].tail(), new[1].tail());
-    assert_eq!(ping(&old).as_deref(), Some("PONG"));
-}
-
-#[test]
-fn can_be_taken_over_after_emfile() {
-    let cluster = small();
-    let (old, file) = predecessor(&cluster);
-    old.process().limit_files(first_free_file(&old));
-    let new = run("successor", cluster.folder(), &file, &["--takeover"]);
-    wait_until("the fault to be told", PATIENCE, || old.process().log().contains("Too many open files"));
-    pause(Duration::from_millis(500));
-    old.process().limit_files(4096);
-    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}\n{}", old.process().tail(), new.tail());
-    assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", new.tail());
-}
-
-#[test]
-fn replaces_stale_takeover_socket() {
-    let cluster = small();
-    let (old, file) = predecessor(&cluster);
-    old.process().kill();
-    assert!(cluster.folder().join("takeover.sock").exists());
-    for more in [&["--takeover"][..], &[]] {
-        let new = run("successor", cluster.folder(), &file, more);
-        wait_until("the new one to serve", PATIENCE, || {
-            assert!(new.is_running(), "it ended: {}", new.tail());
-            ping(&old).as_deref() == Some("PONG")
-        });
-        wait_for_place(&cluster.folder().join("takeover.sock"));
-        new.kill();
-    }
 }
 
 /// What `/ready` says in the time in which a dead master is missed and replaced.

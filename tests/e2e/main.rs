@@ -45,6 +45,7 @@ mod faults_limits;
 mod faults_net;
 mod faults_peers;
 mod faults_process;
+mod faults_takeover;
 mod import;
 mod isolation;
 mod liveness;

@@ -160,7 +160,7 @@ impl Reader {
         match self.schedule.ask(why, Instant::now()) {
             Step::Begin(number) => self.begin(number),
             Step::Refuse => {
-                self.failed = Some((why, format!("{MOST_THREADS} attempts have not ended; {}", self.hangs())))
+                self.failed = Some((why, format!("{MOST_THREADS} attempts have not ended; {}", self.hangs())));
             }
             _ => return false,
         }

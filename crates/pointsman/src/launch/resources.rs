@@ -10,7 +10,7 @@
 //! signal to stop ends the wait.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proxy::Bound;
 use sentinel::{Discovery, Handle};
@@ -32,11 +32,12 @@ use crate::watch;
 const MASTER: Duration = Duration::from_secs(15);
 /// How often it looks whether there is one.
 const GLANCE: Duration = Duration::from_millis(20);
-/// How often it is said what the start waits for.
-const SAY: Duration = Duration::from_secs(5);
-/// How long a start with --takeover waits for addresses that are taken although nobody can be asked
-/// for them.
-const FREED: Duration = Duration::from_secs(5);
+/// After this time it is said what the start waits for; then each time after twice as long, up to the
+/// other one.
+const SAY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+/// How often a start with --takeover looks again for addresses that are taken although nobody can be
+/// asked for them: for some five seconds.
+const ATTEMPTS: u32 = 250;
 
 /// What is there before the data plane.
 pub(super) struct Beginning {
@@ -51,11 +52,22 @@ pub(super) struct Beginning {
 pub(super) async fn begin(given: &mut Given<'_>) -> Result<Option<(Ground, Beginning)>, RunError> {
     let config = given.config;
     let meeting = config.process.state_dir.as_deref().map(takeover::path);
-    let until = Instant::now() + FREED;
+    let sockets = inherit::from_service_manager()?;
+    if !sockets.is_empty() {
+        info!(sockets = sockets.len(), "sockets of the service manager are used");
+        return prepare(given, meeting, Allotment::activated(config, sockets)?, None).await;
+    }
+    let Some(path) = meeting.clone().filter(|_| given.takeover) else {
+        return prepare(given, meeting, Allotment::none(config), None).await;
+    };
+    let mut attempts = ATTEMPTS;
     loop {
-        let takeover = meeting.as_deref().filter(|_| given.takeover);
-        let Some((allotment, taken)) = allot(config, takeover, &mut given.signals).await? else { return Ok(None) };
-        let may_wait = given.takeover && taken.is_none() && Instant::now() < until;
+        let path = path.clone();
+        let taken = unless_stopped(&mut given.signals, "the takeover", move || takeover::take(&path)).await?;
+        let Some(taken) = taken.transpose()? else { return Ok(None) };
+        attempts = attempts.saturating_sub(1);
+        let may_wait = taken.is_none() && attempts > 0;
+        let (allotment, taken) = taken_over(config, taken);
         match Box::pin(prepare(given, meeting.clone(), allotment, taken)).await {
             // The addresses of a process that has just died, or of one that is starting beside us
             // and can be taken over from soon.
@@ -65,6 +77,16 @@ pub(super) async fn begin(given: &mut Given<'_>) -> Result<Option<(Ground, Begin
             }
             other => return other,
         }
+    }
+}
+
+fn taken_over(config: &Config, taken: Option<Taken>) -> (Allotment, Option<Taken>) {
+    match taken {
+        Some(mut taken) => {
+            info!(sockets = taken.sockets.len(), "sockets of the running process are used");
+            (Allotment::taken_over(config, std::mem::take(&mut taken.sockets)), Some(taken))
+        }
+        None => (Allotment::none(config), None),
     }
 }
 
@@ -111,31 +133,6 @@ fn is_in_use(error: &RunError) -> bool {
     )
 }
 
-/// Sockets that this process did not bind itself, and the process that some of them came from.
-/// `None` if told to stop while that did not answer.
-async fn allot(
-    config: &Config,
-    takeover: Option<&Path>,
-    signals: &mut Signals,
-) -> Result<Option<(Allotment, Option<Taken>)>, RunError> {
-    let given = inherit::from_service_manager()?;
-    if !given.is_empty() {
-        info!(sockets = given.len(), "sockets of the service manager are used");
-        return Ok(Some((Allotment::activated(config, given)?, None)));
-    }
-    let Some(path) = takeover.map(Path::to_owned) else { return Ok(Some((Allotment::none(config), None))) };
-    let Some(taken) = unless_stopped(signals, "the takeover", move || takeover::take(&path)).await? else {
-        return Ok(None);
-    };
-    Ok(Some(match taken? {
-        Some(mut taken) => {
-            info!(sockets = taken.sockets.len(), "sockets of the running process are used");
-            (Allotment::taken_over(config, std::mem::take(&mut taken.sockets)), Some(taken))
-        }
-        None => (Allotment::none(config), None),
-    }))
-}
-
 /// Does what may block on a thread of its own; `None` if told to stop before it has ended.
 async fn unless_stopped<T: Send + 'static>(
     signals: &mut Signals,
@@ -143,6 +140,7 @@ async fn unless_stopped<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>, RunError> {
     let mut done = threads::aside("start", work)?;
+    let mut pause = SAY.0;
     loop {
         tokio::select! {
             biased;
@@ -151,7 +149,10 @@ async fn unless_stopped<T: Send + 'static>(
                 info!(signal = name, "told to stop while waiting for {what}");
                 return Ok(None);
             }
-            () = tokio::time::sleep(SAY) => warn!("the start waits for {what}"),
+            () = tokio::time::sleep(pause) => {
+                warn!("the start waits for {what}");
+                pause = (pause * 2).min(SAY.1);
+            }
         }
     }
 }
@@ -169,8 +170,10 @@ fn bind_admin(config: &Config, given: Vec<std::net::TcpListener>) -> Result<prob
 /// if told to stop meanwhile.
 async fn masters(handles: &[Handle], taken: &Taken, signals: &mut Signals) -> Result<bool, RunError> {
     let have = || handles.iter().filter(|handle| handle.seen().master.is_some()).count();
-    let deadline = Instant::now() + MASTER;
+    // Counted and not timed: a process that was stopped meanwhile has not looked.
+    let mut glances = MASTER.as_millis() / GLANCE.as_millis();
     while have() < handles.len() {
+        glances = glances.saturating_sub(1);
         if taken.is_left_alone() {
             let path = taken.path().to_owned();
             match unless_stopped(signals, "the state folder", move || takeover::is_deserted(&path)).await? {
@@ -182,7 +185,7 @@ async fn masters(handles: &[Handle], taken: &Taken, signals: &mut Signals) -> Re
                 Some(false) => {}
             }
         }
-        if Instant::now() >= deadline {
+        if glances == 0 {
             return if have() > 0 { Ok(true) } else { Err(TakeoverError::NoMaster(MASTER).into()) };
         }
         tokio::select! {

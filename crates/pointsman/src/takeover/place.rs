@@ -102,8 +102,12 @@ impl Place {
                 Some(Relieved::Died) => info!("taken over: the old process has ended"),
                 None => {}
             }
+            if theirs.within(Duration::ZERO) {
+                return;
+            }
             if let Err(error) = self.file.publish() {
-                warn!(%error, path = %self.file.path().display(), "takeover is disabled: its socket cannot be published");
+                let path = self.file.path().display();
+                warn!(%error, %path, "takeover is disabled: its socket cannot be published");
                 return;
             }
             // Ends the conversation, and so says that the old process's place is not needed any

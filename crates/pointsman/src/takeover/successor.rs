@@ -96,15 +96,11 @@ impl Taken {
             }
             // Its end of the conversation has to close, or it would wait for the next word there.
             drop(peer);
-            peer = match conversation.begin() {
-                Ok(Some((next, _))) if is_other(old, next.pid()) => return (Relieved::Superseded, None),
-                Ok(Some((next, _))) => next,
+            peer = match conversation.begin_at_last(closing) {
+                Ok(Some(next)) if is_other(old, next.pid()) => return (Relieved::Superseded, None),
+                Ok(Some(next)) => next,
                 Ok(None) => return (Relieved::Died, None),
-                Err(Fault::CalledOff) => return (Relieved::CalledOff, None),
-                Err(Fault::File(error) | Fault::Words(error)) => {
-                    warn!(%error, "the old process cannot be relieved: both serve");
-                    return (Relieved::CalledOff, None);
-                }
+                Err(CalledOff) => return (Relieved::CalledOff, None),
             };
         }
     }
@@ -127,6 +123,10 @@ enum Fault {
     Words(io::Error),
     CalledOff,
 }
+
+/// This process is told to stop.
+#[derive(Debug)]
+struct CalledOff;
 
 /// Conversations with whatever listens at a path, one after the other.
 struct Conversation<'a> {
@@ -162,6 +162,22 @@ impl Conversation<'_> {
             }
             self.is_called_off(pause)?;
             pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// As [`begin`](Self::begin), however often that fails.
+    fn begin_at_last(&self, closing: &Closing) -> Result<Option<Peer>, CalledOff> {
+        loop {
+            match self.begin() {
+                Ok(found) => return Ok(found.map(|(peer, _)| peer)),
+                Err(Fault::CalledOff) => return Err(CalledOff),
+                Err(Fault::File(error) | Fault::Words(error)) => {
+                    warn!(%error, "the old process cannot be relieved, trying again; both serve");
+                    if closing.within(REFUSED) {
+                        return Err(CalledOff);
+                    }
+                }
+            }
         }
     }
 

@@ -237,3 +237,19 @@ fn passes_second_successor_on_to_first() {
     told.recv_timeout(PATIENCE).unwrap();
     last.close();
 }
+
+#[test]
+fn hears_what_has_come_before_it_looks_at_the_clock() {
+    let rig = Rig::new();
+    let place = Place::open(&rig.path, false).unwrap();
+    place.publish().unwrap();
+    let one = Peer::dial(&rig.path, STEP).unwrap().unwrap();
+    let other = Peer::accepted(rustix::net::accept(&place.socket).unwrap());
+    let past = Instant::now();
+    one.say(SERVING, None, past).unwrap();
+    // As after a stop that was longer than the step.
+    other.expect(SERVING, past).unwrap();
+    assert_eq!(other.hear(past).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    drop(one);
+    assert!(other.has_gone() && wire::is_closed(&other.hear(past).unwrap_err()));
+}
