@@ -41,8 +41,8 @@ fn wait_stopped(process: &Process) {
     });
 }
 
-/// A successor that was given the sockets of a process that is stopped by now, and what was done then. It
-/// cannot have relieved it before, since it had no sentinel to find a master with.
+/// A successor that was given the sockets of a process that is stopped by now, and what was done
+/// then. It cannot have relieved it before, since it had no sentinel to find a master with.
 fn with_sockets_of_stopped<T>(
     cluster: &Cluster,
     old: &Pointsman,

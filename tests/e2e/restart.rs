@@ -110,7 +110,8 @@ fn restarts_through_activation(count: usize) {
 
 /// Waits until a process can be taken over from at this path: it answers probes a little earlier.
 pub(crate) fn wait_for_place(path: &Path) {
-    // The kernel says that a socket of another type listens there; of one that is dead, it says that it refuses.
+    // The kernel says that a socket of another type listens there; of one that is dead, it says
+    // that it refuses.
     const OF_ANOTHER_TYPE: i32 = 91;
     wait_until("a process that lets another one take over", PATIENCE, || {
         std::os::unix::net::UnixStream::connect(path).is_err_and(|it| it.raw_os_error() == Some(OF_ANOTHER_TYPE))

@@ -83,8 +83,9 @@ impl Control {
         }
     }
 
-    /// Answers once discovery has taken the order: from then on the gate is as was ordered. An order
-    /// that is not taken in time is taken back, so that it is not carried out after it was answered.
+    /// Answers once discovery has taken the order: from then on the gate is as was ordered. An
+    /// order that is not taken in time is taken back, so that it is not carried out after it was
+    /// answered.
     fn when_taken(
         &self,
         handle: &Handle,

@@ -1,7 +1,7 @@
 //! The Unix socket for orders: its file, from before the start until after the end.
 //!
-//! It is published when everything else runs, by a rename ([`socket_file`](crate::socket_file)). That the peer is our user, or root, is
-//! asked of the kernel besides.
+//! It is published when everything else runs, by a rename ([`socket_file`](crate::socket_file)).
+//! That the peer is our user, or root, is asked of the kernel besides.
 //!
 //! Deliberately absent: what is said through it ([`control`](crate::control)).
 
@@ -34,7 +34,8 @@ pub enum ControlSocketError {
     Occupied(PathBuf),
 }
 
-/// The socket for orders. Its file goes when this is dropped, unless another process has put its own there.
+/// The socket for orders. Its file goes when this is dropped, unless another process has put its
+/// own there.
 #[derive(Debug)]
 pub(crate) struct ControlSocket(Arc<SocketFile>);
 

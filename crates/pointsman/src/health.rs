@@ -2,12 +2,14 @@
 //!
 //! Liveness never looks at Redis: a process whose loops turn is alive, and restarting it would not bring a master back.
 //!
-//! Readiness says whether new clients should be sent here rather than elsewhere, so the question is what they would find
-//! elsewhere. A master is lost by all instances together. An instance without one holds its clients, and answers them with an
-//! error that they try again after; a Service whose instances are all unready refuses them, and keeps refusing for some
-//! seconds after the new master is there. So an instance that has known a master stays ready without one, unless the
-//! configuration says otherwise ([`Rules::without_master`]): then it turns unready when nothing could be sent to a master for
-//! longer than a client may be held, which keeps clients from an instance that alone cannot reach Redis.
+//! Readiness says whether new clients should be sent here rather than elsewhere, so the question is
+//! what they would find elsewhere. A master is lost by all instances together. An instance without
+//! one holds its clients, and answers them with an error that they try again after; a Service whose
+//! instances are all unready refuses them, and keeps refusing for some seconds after the new master
+//! is there. So an instance that has known a master stays ready without one, unless the
+//! configuration says otherwise ([`Rules::without_master`]): then it turns unready when nothing
+//! could be sent to a master for longer than a client may be held, which keeps clients from an
+//! instance that alone cannot reach Redis.
 //!
 //! | Situation | Stays ready (default) | Turns unready |
 //! |---|---|---|

@@ -1,6 +1,7 @@
 //! The start: from a checked configuration to everything running.
 //!
-//! What comes before that anybody is served is in `resources`; here the workers and the admin server begin, and the rest is wired.
+//! `resources` has what a start needs before clients are served; here the workers and the admin
+//! server begin, and the rest is wired.
 
 mod resources;
 
@@ -114,7 +115,8 @@ impl Doors {
         self.admin.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Attends the place where a later process may ask for them, once the one that they were taken from has left.
+    /// Attends the place where a later process may ask for them, once the one that they were taken
+    /// from has left.
     fn meet(&self, config: &Config, place: Place, taken: Option<Taken>) -> Result<(Closer, HandedOver), RunError> {
         let names: Vec<String> = planes::of(config).into_iter().map(|plane| plane.name).collect();
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));

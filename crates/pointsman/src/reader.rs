@@ -110,7 +110,7 @@ impl Schedule {
 pub(crate) enum Read {
     /// The configuration was read, with or without faults.
     Done(&'static str, Box<Loaded>),
-    /// The read has not ended in time. It may still, and is told of again then.
+    /// The read has not ended in time. If it still does, its result follows.
     Overdue(&'static str, String),
     /// It cannot be read now.
     Failed(&'static str, String),
@@ -304,7 +304,7 @@ mod tests {
 
     #[tokio::test]
     async fn tells_that_a_read_is_overdue_and_takes_it_later() {
-        // The standard input is not read here: the schedule is told by hand what a thread would
+        // The standard input is not read here: the test reports to the schedule what a thread would
         // tell.
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pointsman.toml");

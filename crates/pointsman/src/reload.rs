@@ -1,6 +1,7 @@
 //! A reload: the configuration is read again as at the start, checked as a whole, and what can change is changed at once.
 //!
-//! The reading is done by [`reader`](crate::reader) on a thread of its own; here is what becomes of its result.
+//! The reading is done by [`reader`](crate::reader) on a thread of its own; here is what becomes of
+//! its result.
 //!
 //! It begins with SIGHUP, or because the file has changed. The file is looked at every second rather than watched by the
 //! kernel: a look sees exactly what a reader would see, through the symbolic links that Kubernetes exchanges for a ConfigMap as
@@ -99,8 +100,8 @@ impl Patience {
     }
 }
 
-/// Rings `bell` whenever the configuration file has changed since it was read, when it looked like `read`. Never returns; a look never
-/// blocks this thread.
+/// Rings `bell` whenever the configuration file has changed since it was read, when it looked like
+/// `read`. Never returns; a look never blocks this thread.
 pub(crate) async fn watch(source: Source, read: Look, bell: Arc<Notify>) {
     let Some(path) = source.file().filter(|_| !source.is_stdin()) else { return std::future::pending().await };
     let mut patience = Patience::new(read);

@@ -1,10 +1,12 @@
 //! The process itself, from a checked configuration to its exit code.
 //!
-//! Three kinds of threads share the work and never wait for each other: this one for signals, discovery, reloads and the
-//! drain; the workers for the sessions; the probe server for whoever asks. No file is read or written on this thread, because a file
-//! system can hang: see [`threads`](crate::threads) and [`reader`](crate::reader).
+//! Three kinds of threads share the work and never wait for each other: this one for signals,
+//! discovery, reloads and the drain; the workers for the sessions; the probe server for probes and
+//! people. No file is read or written on this thread, because a file system can hang: see
+//! [`threads`](crate::threads) and [`reader`](crate::reader).
 //!
-//! Deliberately absent: the start (`startup`, `launch`), reading flags and files (`cli` and `config`), and printing.
+//! Deliberately absent: the start (`startup`, `launch`), reading flags and files (`cli` and
+//! `config`), and printing.
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -91,7 +93,8 @@ pub(crate) struct Given<'a> {
     pub(crate) takeover: bool,
 }
 
-/// Runs until told to stop. `settings` are those that `config` was made of, as `startup` has read them.
+/// Runs until told to stop. `settings` are those that `config` was made of, as `startup` has read
+/// them.
 ///
 /// # Errors
 ///

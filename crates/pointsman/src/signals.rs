@@ -1,8 +1,8 @@
 //! Signals to orders.
 //!
-//! TERM and INT begin the whole shutdown, and a second one cuts; the plan in `drain` tells a second from a repeated one. USR1
-//! drains without the accepting phase, as haproxy's users know it. QUIT ends at once. HUP is for a reload; one that comes during the
-//! start is carried out after it.
+//! TERM and INT begin the whole shutdown, and a second one cuts; the plan in `drain` tells a second
+//! from a repeated one. USR1 drains without the accepting phase, as haproxy's users know it. QUIT
+//! ends at once. HUP is for a reload; one that comes during the start is carried out after it.
 
 use std::io;
 
@@ -25,7 +25,7 @@ pub struct Signals {
     usr1: Signal,
     quit: Signal,
     hup: Signal,
-    /// A reload was asked for and has not been told of.
+    /// A reload was asked for and is not reported yet.
     reload: bool,
 }
 
@@ -54,7 +54,8 @@ impl Signals {
         self.any().await
     }
 
-    /// The next one that asks for the end. One that asks for a reload is kept for [`next`](Self::next).
+    /// The next one that asks for the end. One that asks for a reload is kept for
+    /// [`next`](Self::next).
     pub async fn stop(&mut self) -> (&'static str, Order) {
         loop {
             match self.any().await {

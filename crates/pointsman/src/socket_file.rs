@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::threads;
 
-/// Who may wait to be accepted: both sockets are used by hand, or by a few processes.
+/// Connections that may wait to be accepted: these sockets are used by hand, or by few processes.
 const BACKLOG: i32 = 16;
 
 /// How long the removal of a file may hold up an end.

@@ -83,7 +83,7 @@ impl Startup {
     }
 }
 
-/// For whoever looks at the standard error. How to log is part of what is being read.
+/// Writes to the standard error. How to log is part of what is being read.
 fn tell(text: &str) {
     // Nobody may be listening there.
     let _ = writeln!(io::stderr(), "pointsman: {text}");

@@ -18,19 +18,24 @@
 //!   (renames its own socket over the old one's, closes)
 //! ```
 //!
-//! Either process may be stopped, or die, between any two of these words. The rules that follow from it:
+//! Either process may be stopped, or die, between any two of these words. The rules that follow
+//! from it:
 //!
-//! - **The new process waits.** A process that is stopped keeps its connections in the queue and answers later. The new one says so in
-//!   the log, less and less often, and never gives up: its end would help nobody, as it is what serves, or is about to.
-//! - **The old process leaves only if the new one is there now.** A word that was read late may be that of a process that has died since.
-//!   Hence "confirm": the answer to it is fresh, or a closed connection.
-//! - **A closed connection says nothing by itself.** The new process dials again. If nobody is there, the old one is dead and the place
-//!   is free; if somebody is, the conversation begins anew.
-//! - **There is always one place to ask.** The old process keeps its socket until the new one has put its own in that place, so a third
-//!   process finds one of the two, and never binds the addresses beside them.
+//! - **The new process waits.** A process that is stopped keeps its connections in the queue and
+//!   answers later. The new one says so in the log, less and less often, and never gives up: its
+//!   end would help nobody, as it is what serves, or is about to.
+//! - **The old process leaves only if the new one is there now.** A word that was read late may be
+//!   that of a process that has died since. Hence "confirm": the answer to it is fresh, or a closed
+//!   connection.
+//! - **A closed connection says nothing by itself.** The new process dials again. If nobody is
+//!   there, the old one is dead and the place is free; if somebody is, the conversation begins
+//!   anew.
+//! - **There is always one place to ask.** The old process keeps its socket until the new one has
+//!   put its own in that place, so a third process finds one of the two, and never binds the
+//!   addresses beside them.
 //!
-//! Whoever may ask is a question of the socket file (mode 0600) and of the peer's user id, which has to be ours. There is one
-//! conversation at a time; others wait in the queue.
+//! Only our own user may ask: the socket file has mode 0600, and the peer's user id is checked.
+//! There is one conversation at a time; others wait in the queue.
 //!
 //! Deliberately absent: sessions. They stay with the old process until they leave it.
 

@@ -61,7 +61,7 @@ pub(crate) fn aside<T: Send + 'static>(
     let (tell, told) = oneshot::channel();
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         at_ease();
-        // The one who asked may have gone.
+        // The caller may have gone.
         let _ = tell.send(work());
     })?;
     Ok(told)

@@ -47,7 +47,8 @@ impl Request<'_> {
         self.owners
     }
 
-    /// A place among the answers without an end, of which there are few; `None` while there is none.
+    /// A place among the answers without an end, of which there are few; `None` while there is
+    /// none.
     ///
     /// It is reserved before anything is executed whose answer is a stream. So an order that cannot
     /// be answered has not been carried out either.
@@ -150,8 +151,9 @@ impl Reply {
 }
 
 /// Answers one path. Whatever it executes is answered, and what it answers with an error is not
-/// executed: the request is whole by then, and the only thing that an answer may lack, a place for a
-/// stream, is reserved first ([`Request::reserve_stream`]). Called on the probe's own thread, so it must not block or wait, as with [`Reporter`].
+/// executed: the request is whole by then, and the only thing that an answer may lack, a place for
+/// a stream, is reserved first ([`Request::reserve_stream`]). Called on the probe's own thread, so
+/// it must not block or wait, as with [`Reporter`].
 pub trait Handler: Send + Sync + 'static {
     /// The methods it takes; the others are answered with 405. Only GET and HEAD if not said otherwise.
     fn methods(&self) -> &'static [Method] {

@@ -25,8 +25,8 @@ pub(crate) struct Reach {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order(u64);
 
-/// Orders that discovery has not carried out, oldest first. None replaces another one: whoever gave it
-/// is told that it was carried out.
+/// Orders that discovery has not carried out, oldest first. None replaces another one, since the
+/// client of each gets the answer that it was carried out.
 #[derive(Debug, Default)]
 struct Orders {
     given: u64,
@@ -192,7 +192,8 @@ mod tests {
         let pause = Pause { since: Instant::now(), until: Instant::now(), ends_with_commit: false };
         let (first, second) = (orders.give(Event::Pause(pause)), orders.give(Event::Resume));
         assert_ne!(first, second);
-        // The newer one does not replace the older one, which would be answered without having been executed.
+        // The newer one does not replace the older one, which would be answered without having been
+        // executed.
         assert_eq!(orders.waiting.front().map(|(order, _)| *order), Some(first));
         assert!(orders.remove(first), "it was taken back in time");
         assert!(!orders.remove(first), "it is not there twice");

@@ -250,12 +250,14 @@ section! {
         listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:8888"), Restart;
         /// The most connections to the admin server at a time.
         max_connections: usize = Kind::Count(1, 4096), Some("64"), Restart;
-        /// Whether /ready stays 200 while masters that were found are gone for longer than hold_timeout.
+        /// Whether /ready stays 200 while masters that were found are gone for longer than
+        /// hold_timeout.
         ///
-        /// All instances lose a master together. If all turn unready, Kubernetes sends clients nowhere, and they are
-        /// refused instead of held and then answered, for as long as the failover lasts and some seconds more. So
-        /// "true" suits several instances on one Service. With "false" an instance that alone has lost its way to Redis
-        /// gets no new clients, which is of use where failovers are shorter than hold_timeout, or where a load balancer
+        /// All instances lose a master together. If all turn unready, Kubernetes sends clients
+        /// nowhere, and they are refused instead of held and then answered, for as long as the
+        /// failover lasts and some seconds more. So "true" suits several instances on one Service.
+        /// With "false" an instance that alone has lost its way to Redis gets no new clients, which
+        /// is of use where failovers are shorter than hold_timeout, or where a load balancer
         /// chooses between sites. Before its first master an instance is never ready.
         ready_without_master: bool = Kind::Bool, Some("true"), Live;
         /// Whether the admin server takes orders: pause, resume and switchover.

@@ -32,11 +32,11 @@ use crate::watch;
 const MASTER: Duration = Duration::from_secs(15);
 /// How often it looks whether there is one.
 const GLANCE: Duration = Duration::from_millis(20);
-/// After this time it is said what the start waits for; then each time after twice as long, up to the
-/// other one.
+/// After this time it is said what the start waits for; then each time after twice as long, up to
+/// the other one.
 const SAY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// How often a start with --takeover looks again for addresses that are taken although nobody can be
-/// asked for them: for some five seconds.
+/// How often a start with --takeover looks again for addresses that are taken although nobody can
+/// be asked for them: for some five seconds.
 const ATTEMPTS: u32 = 250;
 
 /// What is there before the data plane.

@@ -48,7 +48,7 @@ pub struct Config {
     pub last_reload_age_s: Option<f64>,
     /// Why it was refused, if it was.
     pub faults: Vec<String>,
-    /// The file that is being read; absent while none is. One that stays is on a file system that hangs.
+    /// The file that is being read, which is over in milliseconds unless its file system hangs.
     pub reading: Option<Reading>,
     /// Keys that are written otherwise than in force and need a restart.
     pub pending_restart: Vec<String>,

@@ -44,7 +44,7 @@ impl Closing {
 /// The place where a later process may ask.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Dropped before the socket: whoever finds it closed finds no file, either.
+    /// Dropped before the socket, so a process that finds the socket closed finds no file either.
     file: Arc<SocketFile>,
     pub(super) socket: OwnedFd,
 }
@@ -74,7 +74,7 @@ impl Place {
     }
 
     /// On a thread of its own: relieves the process that `taken` came from, publishes the place,
-    /// and waits for whoever wants to take over in its turn. `agreed` is called when another
+    /// and waits for a process that wants to take over in its turn. `agreed` is called when another
     /// process serves; once it returns, that is told that we leave. Ends with that, or when it is
     /// closed.
     ///
