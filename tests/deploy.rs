@@ -58,6 +58,8 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_cgroup_cpu_limit_cores",
     "pointsman_cgroup_cpu_throttled_seconds_total",
     "pointsman_worker_stalls_total",
+    // A read that does not end is a refused reload, for which there is an alert.
+    "pointsman_config_read_pending_seconds",
     "pointsman_worker_stalled_seconds_total",
     "pointsman_worker_sessions",
     "pointsman_config_reloads_total",

@@ -40,7 +40,8 @@ fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
 /// Kills everything that pointsman talks to and looks at its probes for `time`.
 fn nothing_behind_it(time: Duration) {
     let cluster = Cluster::builder().replicas(1).sentinels(3).start();
-    let pointsman = builder(&cluster).service_line("hold_timeout = \"2s\"").start();
+    let pointsman =
+        builder(&cluster).service_line("hold_timeout = \"2s\"").lines("ready_without_master = false").start();
     let servers = || cluster.nodes().iter().chain(cluster.sentinels());
     let begin = Instant::now();
     servers().for_each(harness::Node::kill);

@@ -108,15 +108,13 @@ fn restarts_through_activation(count: usize) {
     assert!(process.log().contains("sockets of the service manager are used"), "{}", process.log());
 }
 
-/// Waits until a process can be taken over from at this path: it answers probes a little earlier, and who finds nobody there binds
-/// the addresses anew.
-fn wait_for_place(path: &Path) {
-    let ending = format!(" {}", path.display());
+/// Waits until a process can be taken over from at this path: it answers probes a little earlier.
+pub(crate) fn wait_for_place(path: &Path) {
+    // The kernel says that a socket of another type listens there; of one that is dead, it says
+    // that it refuses.
+    const OF_ANOTHER_TYPE: i32 = 91;
     wait_until("a process that lets another one take over", PATIENCE, || {
-        let table = std::fs::read_to_string("/proc/net/unix").expect("the sockets of this machine");
-        // Number, references, protocol, flags, type, state, inode, path. The flag is that of a socket that is listened on; one that
-        // is only bound has its file, too.
-        table.lines().any(|line| line.ends_with(&ending) && line.split_whitespace().nth(3) == Some("00010000"))
+        std::os::unix::net::UnixStream::connect(path).is_err_and(|it| it.raw_os_error() == Some(OF_ANOTHER_TYPE))
     });
 }
 
@@ -202,7 +200,7 @@ fn a_takeover_that_fails_leaves_the_old_process_as_it_was() {
     wait_until("the sockets to be taken", PATIENCE, || next.log().contains("sockets of the running process are used"));
     next.signal(Signal::TERM);
     assert_eq!(next.wait_exit(PATIENCE).code(), Some(0));
-    wait_until("the old one to note it", PATIENCE, || old.process().log().contains("a hand-over was not completed"));
+    wait_until("the old one to note it", PATIENCE, || old.process().log().contains("the takeover was not completed"));
     assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     assert_eq!(old.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     assert_eq!(old.get("/ready").expect("ready").0, 200);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use probe::{Handler, Method, Reply, Request};
+use probe::{Handler, Method, Reply, Request, StreamPermit};
 use sentinel::{Handle, Pause, Plan, Told, switchover};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -83,29 +83,36 @@ impl Control {
         }
     }
 
-    /// Answers once discovery has taken the order: from then on the gate is as was ordered.
-    fn when_taken(&self, handle: &Handle, done: &serde_json::Value) -> Reply {
+    /// Answers once discovery has taken the order: from then on the gate is as was ordered. An
+    /// order that is not taken in time is taken back, so that it is not carried out after it was
+    /// answered.
+    fn when_taken(
+        &self,
+        handle: &Handle,
+        order: sentinel::Order,
+        done: &serde_json::Value,
+        permit: StreamPermit,
+    ) -> Reply {
         let (lines, body) = mpsc::channel(1);
-        let (handle, mut answer) = (handle.clone(), format!("{done}\n"));
+        let (handle, done) = (handle.clone(), format!("{done}\n"));
         self.runtime.spawn(async move {
             let since = Instant::now();
-            while handle.has_order() {
-                if since.elapsed() > TAKEN_WITHIN {
-                    answer = format!(
-                        "{}\n",
-                        json!({ "ok": false, "error": "discovery does not take the order; see /alive" })
-                    );
-                    break;
-                }
+            while handle.is_waiting(order) && since.elapsed() <= TAKEN_WITHIN {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
+            let answer = if handle.withdraw(order) {
+                let error = "discovery does not take the order, which was taken back; see /alive";
+                format!("{}\n", json!({ "ok": false, "error": error }))
+            } else {
+                done
+            };
             // Whoever asked may have gone; the order stands all the same.
             let _ = lines.send(answer.into()).await;
         });
-        Reply::stream("application/x-ndjson", body)
+        Reply::stream("application/x-ndjson", body, permit)
     }
 
-    fn switch_over(&self, name: &str, handle: &Handle, plan: Plan) -> Reply {
+    fn switch_over(&self, name: &str, handle: &Handle, plan: Plan, permit: StreamPermit) -> Reply {
         let (steps, told) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());
@@ -126,7 +133,7 @@ impl Control {
             };
             let _ = lines.send(format!("{last}\n").into()).await;
         });
-        Reply::stream("application/x-ndjson", body)
+        Reply::stream("application/x-ndjson", body, permit)
     }
 }
 
@@ -151,6 +158,8 @@ impl Handler for Path {
         if self.order != Order::Switchover && handle.is_switching() {
             return Reply::text(409, "a switchover of this service is under way and ends by itself\n");
         }
+        // Before anything is executed: what cannot be answered is not carried out.
+        let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.order {
             Order::Pause => {
                 let span = match parameter(request, "for").map(parse_duration) {
@@ -159,15 +168,15 @@ impl Handler for Path {
                     Some(_) => return Reply::text(400, "write the time as 30s or 2m, up to 10m\n"),
                 };
                 let since = Instant::now();
-                handle.pause(Pause { since, until: since + span, ends_with_commit: false });
+                let order = handle.pause(Pause { since, until: since + span, ends_with_commit: false });
                 info!(service = name, seconds = span.as_secs_f64(), "paused by order");
                 let done = json!({ "ok": true, "service": name, "seconds": span.as_secs_f64() });
-                self.control.when_taken(handle, &done)
+                self.control.when_taken(handle, order, &done, permit)
             }
             Order::Resume => {
-                handle.resume();
+                let order = handle.resume();
                 info!(service = name, "resumed by order");
-                self.control.when_taken(handle, &json!({ "ok": true, "service": name }))
+                self.control.when_taken(handle, order, &json!({ "ok": true, "service": name }), permit)
             }
             Order::Switchover => {
                 let pause_clients = match parameter(request, "pause_clients") {
@@ -175,7 +184,7 @@ impl Handler for Path {
                     Some("true") => true,
                     Some(_) => return Reply::text(400, "pause_clients is true or false\n"),
                 };
-                self.control.switch_over(name, handle, Plan { pause_clients, ..Plan::default() })
+                self.control.switch_over(name, handle, Plan { pause_clients, ..Plan::default() }, permit)
             }
         }
     }

@@ -1,24 +1,20 @@
 //! The Unix socket for orders: its file, from before the start until after the end.
 //!
-//! It is bound under a name of its own and gets its public one when everything else runs, by a rename: so a start that fails has not
-//! taken the socket from the process that serves, a file that a dead process left is replaced, and there is no moment without one in a
-//! hand-over. The file's mode is 0600 from the beginning; that the peer is our user, or root, is asked of the kernel besides.
+//! It is published when everything else runs, by a rename ([`socket_file`](crate::socket_file)).
+//! That the peer is our user, or root, is asked of the kernel besides.
 //!
 //! Deliberately absent: what is said through it ([`control`](crate::control)).
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{Mode, fchmod};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
-/// Who may wait to be accepted: orders are given by hand.
-const BACKLOG: i32 = 16;
+use crate::socket_file::{self, SocketFile};
 
 /// The socket cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -38,15 +34,10 @@ pub enum ControlSocketError {
     Occupied(PathBuf),
 }
 
-/// The file of a socket that this process has made. It goes when this is dropped, unless another process has put its own there.
+/// The socket for orders. Its file goes when this is dropped, unless another process has put its
+/// own there.
 #[derive(Debug)]
-pub(crate) struct ControlSocket {
-    path: PathBuf,
-    /// Where it is until it is published.
-    draft: PathBuf,
-    /// Device and number of the file.
-    identity: (u64, u64),
-}
+pub(crate) struct ControlSocket(Arc<SocketFile>);
 
 impl ControlSocket {
     /// Makes the socket for `path`, not there yet. `instead`: of that of a running process, which may still have it.
@@ -55,7 +46,7 @@ impl ControlSocket {
     ///
     /// If somebody else has it, or the file cannot be made.
     pub(crate) fn make(path: &Path, instead: bool) -> Result<(Self, UnixListener), ControlSocketError> {
-        if fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
+        if socket_file::is_something_else(path) {
             return Err(ControlSocketError::Other(path.to_owned()));
         }
         // A dead one's refuses; one whose queue is full would block.
@@ -63,48 +54,20 @@ impl ControlSocket {
         if !instead && !dial(path).is_err_and(|error| dead.contains(&error.kind())) {
             return Err(ControlSocketError::Occupied(path.to_owned()));
         }
-        let mut draft = path.to_owned().into_os_string();
-        draft.push(format!(".{}", std::process::id()));
-        let draft = PathBuf::from(draft);
-        let make = || {
-            match fs::remove_file(&draft) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let socket = socket(SocketFlags::CLOEXEC)?;
-            // The mode of the file is that of the socket at the bind: there is no moment at which others may connect.
-            fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-            bind(&socket, &SocketAddrUnix::new(&draft)?)?;
-            listen(&socket, BACKLOG)?;
-            Ok((UnixListener::from(socket), identity(&draft)?))
-        };
-        let (listener, identity) = make().map_err(|error| ControlSocketError::Make(path.to_owned(), error))?;
-        Ok((Self { path: path.to_owned(), draft, identity }, listener))
+        let made = SocketFile::make(path, SocketType::STREAM);
+        let (file, socket) = made.map_err(|error| ControlSocketError::Make(path.to_owned(), error))?;
+        Ok((Self(Arc::new(file)), UnixListener::from(socket)))
     }
 
-    /// From now on it is where it belongs, and whatever was there is not.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be renamed.
-    pub(crate) fn publish(&self) -> Result<(), ControlSocketError> {
-        fs::rename(&self.draft, &self.path).map_err(|error| ControlSocketError::Make(self.path.clone(), error))
+    /// What puts it where it belongs, instead of whatever was there. On a thread that may block.
+    pub(crate) fn publisher(&self) -> impl FnOnce() -> Result<(), ControlSocketError> + Send + 'static {
+        let file = Arc::clone(&self.0);
+        move || file.publish().map_err(|error| ControlSocketError::Make(file.path().to_owned(), error))
     }
 
     /// Who may give orders through it: the user of this process, and root, whom no mode keeps out.
     pub(crate) fn users() -> Vec<u32> {
         vec![geteuid().as_raw(), 0]
-    }
-}
-
-impl Drop for ControlSocket {
-    fn drop(&mut self) {
-        for path in [&self.draft, &self.path] {
-            if identity(path).is_ok_and(|found| found == self.identity) {
-                // It may be gone by now; that is what was wanted.
-                let _ = fs::remove_file(path);
-            }
-        }
     }
 }
 
@@ -125,12 +88,9 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -142,7 +102,7 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         let (first, listener) = ControlSocket::make(&path, false).unwrap();
         assert!(UnixStream::connect(&path).is_err(), "not published yet");
-        first.publish().unwrap();
+        first.publisher()().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let greeted = UnixStream::connect(&path).unwrap();
         assert!(listener.accept().is_ok());
@@ -150,17 +110,10 @@ mod tests {
 
         assert!(matches!(ControlSocket::make(&path, false), Err(ControlSocketError::Occupied(_))));
         // A process that takes over and fails before it serves leaves nothing behind and takes nothing.
-        let other = |id| {
-            let (mut it, listener) = ControlSocket::make(&path, true).unwrap();
-            let draft = folder.path().join(format!("control.sock.{id}"));
-            fs::rename(&it.draft, &draft).unwrap();
-            it.draft = draft;
-            (it, listener)
-        };
-        drop(other(1));
+        drop(ControlSocket::make(&path, true).unwrap());
         assert!(UnixStream::connect(&path).is_ok());
-        let (second, second_listener) = other(2);
-        second.publish().unwrap();
+        let (second, second_listener) = ControlSocket::make(&path, true).unwrap();
+        second.publisher()().unwrap();
         drop((first, listener));
         assert!(UnixStream::connect(&path).is_ok(), "the first one's end is not the second one's");
         drop((second, second_listener));

@@ -21,6 +21,8 @@ pub struct Facts {
     pub hash: String,
     /// Whether a process that leaves stays ready while it accepts.
     pub ready_while_leaving: bool,
+    /// Whether a process whose masters are gone stays ready.
+    pub ready_without_master: bool,
     /// For each service: the most connections, and how long a client may be held.
     pub services: Vec<(usize, Duration)>,
     /// The most client connections of all services together.
@@ -37,6 +39,7 @@ impl Facts {
         Self {
             hash: config.hash.clone(),
             ready_while_leaving: config.shutdown.ready_while_leaving,
+            ready_without_master: config.admin.ready_without_master,
             services: services.map(|(service, limit)| (*limit, service.hold_timeout)).collect(),
             max_connections: connections.total,
             pending,

@@ -1,5 +1,8 @@
 //! A reload: the configuration is read again as at the start, checked as a whole, and what can change is changed at once.
 //!
+//! The reading is done by [`reader`](crate::reader) on a thread of its own; here is what becomes of
+//! its result.
+//!
 //! It begins with SIGHUP, or because the file has changed. The file is looked at every second rather than watched by the
 //! kernel: a look sees exactly what a reader would see, through the symbolic links that Kubernetes exchanges for a ConfigMap as
 //! well as on file systems that report nothing, and it uses none of the machine's inotify instances, of which a
@@ -19,7 +22,7 @@ use proxy::{Running, Sockets};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use crate::config::{self, CONFIG_VARIABLE, Change, Config, Flags, Settings};
+use crate::config::{self, CONFIG_VARIABLE, Change, Config, Flags, InProgress, Settings};
 use crate::descriptors::Files;
 use crate::in_force::{Facts, InForce, Outcome};
 use crate::memory::Memory;
@@ -44,10 +47,15 @@ impl Source {
         Self { flags }
     }
 
-    /// Reads everything.
+    /// Reads everything, on a thread that may block; `files` tells others what is being read.
     #[must_use]
-    pub fn load(&self) -> config::Loaded {
-        config::load(&self.flags, std::env::vars_os())
+    pub(crate) fn load(&self, files: &InProgress) -> config::Loaded {
+        config::load_in_view(&self.flags, std::env::vars_os(), files)
+    }
+
+    /// What the file looks like; the same bounds hold as for a read.
+    pub(crate) fn look(&self) -> Look {
+        self.file().filter(|_| !self.is_stdin()).and_then(|path| look(&path))
     }
 
     /// The file, if there is one.
@@ -56,13 +64,13 @@ impl Source {
         self.flags.config.clone().or_else(from_env)
     }
 
-    fn is_stdin(&self) -> bool {
+    pub(crate) fn is_stdin(&self) -> bool {
         self.file().as_deref() == Some(Path::new("-"))
     }
 }
 
 /// What a file is, as far as a look from outside tells.
-type Look = Option<(u64, u64, u64, i64, i64)>;
+pub(crate) type Look = Option<(u64, u64, u64, i64, i64)>;
 
 fn look(path: &Path) -> Look {
     let found = std::fs::metadata(path).ok()?;
@@ -92,10 +100,11 @@ impl Patience {
     }
 }
 
-/// Rings `bell` whenever the configuration file has changed. Never returns; a look never blocks this thread.
-pub async fn watch(source: Source, bell: Arc<Notify>) {
+/// Rings `bell` whenever the configuration file has changed since it was read, when it looked like
+/// `read`. Never returns; a look never blocks this thread.
+pub(crate) async fn watch(source: Source, read: Look, bell: Arc<Notify>) {
     let Some(path) = source.file().filter(|_| !source.is_stdin()) else { return std::future::pending().await };
-    let mut patience = Patience::new(look(&path));
+    let mut patience = Patience::new(read);
     loop {
         tokio::time::sleep(LOOK).await;
         let path = path.clone();
@@ -109,8 +118,6 @@ pub async fn watch(source: Source, bell: Arc<Notify>) {
 
 /// Everything that a reload can change.
 pub struct Reloader {
-    /// Where from.
-    pub source: Source,
     /// The values in force.
     pub running: Settings,
     /// What the reports say.
@@ -124,13 +131,9 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Reloads, and says how it went.
-    pub fn reload(&mut self, why: &'static str, drain: &Drain, data_plane: &Running) {
-        if self.source.is_stdin() {
-            self.refuse(why, vec!["the configuration came by the standard input and cannot be read again".to_owned()]);
-            return;
-        }
-        let change = match self.source.load().change(&self.running) {
+    /// Takes what was read, and says how it went.
+    pub(crate) fn take(&mut self, why: &'static str, loaded: &config::Loaded, drain: &Drain, data_plane: &Running) {
+        let change = match loaded.change(&self.running) {
             Ok(change) => change,
             Err(faults) => {
                 self.refuse(why, faults.findings().iter().map(ToString::to_string).collect());
@@ -143,7 +146,8 @@ impl Reloader {
         }
     }
 
-    fn refuse(&self, why: &'static str, faults: Vec<String>) {
+    /// Leaves everything as it is, and says why.
+    pub(crate) fn refuse(&self, why: &'static str, faults: Vec<String>) {
         for fault in &faults {
             error!(why, "not reloaded: {fault}");
         }

@@ -10,6 +10,7 @@ use drain::Drain;
 use probe::{Format, Reporter, Verdict};
 use proxy::{Scarcity, Snapshot};
 
+use crate::config::InProgress;
 use crate::health::{self, Full, Loop};
 use crate::in_force::InForce;
 use crate::memory::Memory;
@@ -51,6 +52,8 @@ pub struct Report {
     pub start: Instant,
     /// What a reload can change.
     pub in_force: InForce,
+    /// The files of the configuration that are being read.
+    pub files: InProgress,
     /// The services, in the order of the configuration.
     pub services: Vec<Watched>,
     /// The shutdown.
@@ -113,6 +116,10 @@ impl Report {
             last_reload: last.as_ref().map(|last| last.outcome.label()),
             last_reload_age_s: last.as_ref().map(|last| now.saturating_duration_since(last.at).as_secs_f64()),
             faults: last.map(|last| last.faults).unwrap_or_default(),
+            reading: self
+                .files
+                .oldest()
+                .map(|(path, time)| status::Reading { file: path.display().to_string(), for_s: time.as_secs_f64() }),
             pending_restart: facts.pending.clone(),
         }
     }
@@ -144,7 +151,10 @@ impl Reporter for Report {
         } else {
             self.scarcity.is_up().then_some(Full::Memory)
         };
-        health::ready(self.drain.phase(), self.in_force.facts().ready_while_leaving, full, &self.services())
+        let facts = self.in_force.facts();
+        let rules =
+            health::Rules { while_leaving: facts.ready_while_leaving, without_master: facts.ready_without_master };
+        health::ready(self.drain.phase(), rules, full, &self.services())
     }
 
     fn started(&self) -> Verdict {

@@ -1,9 +1,12 @@
 //! The process itself, from a checked configuration to its exit code.
 //!
-//! Three kinds of threads share the work and never wait for each other: this one for signals, discovery, reloads and the
-//! drain; the workers for the sessions; the probe server for whoever asks.
+//! Three kinds of threads share the work and never wait for each other: this one for signals,
+//! discovery, reloads and the drain; the workers for the sessions; the probe server for probes and
+//! people. No file is read or written on this thread, because a file system can hang: see
+//! [`threads`](crate::threads) and [`reader`](crate::reader).
 //!
-//! Deliberately absent: the start (`launch`), reading flags and files (`cli` and `config`), and printing.
+//! Deliberately absent: the start (`startup`, `launch`), reading flags and files (`cli` and
+//! `config`), and printing.
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -23,18 +26,18 @@ use crate::config::{Config, Connections, Settings};
 use crate::control_socket::{ControlSocket, ControlSocketError};
 use crate::descriptors::{Files, TooFewFiles};
 use crate::inherit::InheritError;
-use crate::launch::{Doors, HandedOver, at_ease};
+use crate::launch::{Doors, HandedOver};
 use crate::memory::{self, Memory};
-use crate::reload::{Reloader, Source};
+use crate::reader::{Read, Reader};
+use crate::reload::Reloader;
 use crate::report::Report;
 use crate::room;
 use crate::signals::{Asked, Signals};
+use crate::startup::Startup;
 use crate::supervisor::Supervisor;
 use crate::takeover::{self, Closer, TakeoverError};
 use crate::telemetry::Telemetry;
-
-/// Threads that may wait for name servers at a time.
-const LOOKUP_THREADS: usize = 8;
+use crate::threads;
 
 /// How often the memory in use is looked at. A flood of clients that each cost some KiB does not eat a tenth of it meanwhile.
 const MEMORY_LOOK: Duration = Duration::from_millis(100);
@@ -81,7 +84,8 @@ pub enum RunError {
 pub(crate) struct Given<'a> {
     pub(crate) config: &'a Config,
     pub(crate) settings: &'a Settings,
-    pub(crate) source: &'a Source,
+    pub(crate) signals: Signals,
+    pub(crate) reader: Reader,
     pub(crate) connections: &'a Connections,
     pub(crate) memory: Option<Memory>,
     pub(crate) telemetry: &'a Telemetry,
@@ -89,12 +93,13 @@ pub(crate) struct Given<'a> {
     pub(crate) takeover: bool,
 }
 
-/// Runs until told to stop. `settings` are those that `config` was made of, read from `source`.
+/// Runs until told to stop. `settings` are those that `config` was made of, as `startup` has read
+/// them.
 ///
 /// # Errors
 ///
 /// What kept the process from starting, or made it end early.
-pub fn run(config: &Config, settings: &Settings, source: &Source, takeover: bool) -> Result<ExitCode, RunError> {
+pub fn run(startup: Startup, config: &Config, settings: &Settings, takeover: bool) -> Result<ExitCode, RunError> {
     if takeover && config.process.state_dir.is_none() {
         return Err(TakeoverError::NoFolder.into());
     }
@@ -103,13 +108,9 @@ pub fn run(config: &Config, settings: &Settings, source: &Source, takeover: bool
         warn!("{warning}");
     }
     let memory = Memory::find(&memory::read);
-    let connections = make_room(config, memory.as_ref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(LOOKUP_THREADS)
-        .on_thread_start(at_ease())
-        .build()?;
-    let given = Given { config, settings, source, connections: &connections, memory, telemetry: &telemetry, takeover };
+    let connections = &make_room(config, memory.as_ref())?;
+    let Startup { runtime, signals, reader } = startup;
+    let given = Given { config, settings, signals, reader, connections, memory, telemetry: &telemetry, takeover };
     let outcome = runtime.block_on(async {
         match Process::start(given).await? {
             Some(process) => process.serve().await.map(Some),
@@ -198,6 +199,7 @@ pub(crate) struct Process {
     /// Gone once another process has taken over.
     pub(crate) probe: Option<probe::Handle>,
     pub(crate) report: Arc<Report>,
+    pub(crate) reader: Reader,
     pub(crate) reloader: Reloader,
     /// Rung when the configuration file has changed.
     pub(crate) changed: Arc<Notify>,
@@ -226,6 +228,7 @@ impl Process {
                     Asked::Reload => self.reload(name),
                 },
                 () = self.changed.notified() => self.reload("the file has changed"),
+                read = self.reader.next() => self.reloaded(read),
                 Some(done) = handed_over(&mut self.meeting) => {
                     self.leave_to_another().await;
                     // Whoever waits for this goes on without it after a while.
@@ -252,8 +255,9 @@ impl Process {
         if let Some(probe) = self.probe {
             probe.stop().await;
         }
-        if let Some(parting) = self.parting {
-            let told = tokio::task::spawn_blocking(|| parting.join());
+        if let Some(parting) = self.parting
+            && let Ok(told) = threads::aside("parting", || parting.join())
+        {
             let _in_time = tokio::time::timeout(takeover::STEP, told).await;
         }
         Ok(summary)
@@ -271,13 +275,23 @@ impl Process {
         self.drain.order(order);
     }
 
+    /// Asks for a reload; what comes of it is told later.
     fn reload(&mut self, why: &'static str) {
-        let serving = self.drain.phase() == Phase::Serving;
-        if serving {
+        if self.reader.source().is_stdin() {
+            let fault = "the configuration came by the standard input and cannot be read again";
+            self.reloader.refuse(why, vec![fault.to_owned()]);
+        } else if self.reader.ask(why) && self.drain.phase() == Phase::Serving {
             self.supervisor.reloading();
         }
-        self.reloader.reload(why, &self.drain, &self.workers);
-        if serving {
+    }
+
+    /// The configuration was read, or could not be.
+    fn reloaded(&mut self, read: Read) {
+        match read {
+            Read::Done(why, loaded) => self.reloader.take(why, &loaded, &self.drain, &self.workers),
+            Read::Overdue(why, fault) | Read::Failed(why, fault) => self.reloader.refuse(why, vec![fault]),
+        }
+        if self.drain.phase() == Phase::Serving {
             // Said of a process that stops, it would be a lie.
             self.supervisor.ready();
         }

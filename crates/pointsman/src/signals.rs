@@ -1,8 +1,8 @@
 //! Signals to orders.
 //!
-//! TERM and INT begin the whole shutdown, and a second one cuts; the plan in `drain` tells a second from a repeated one. USR1
-//! drains without the accepting phase, as haproxy's users know it. QUIT ends at once. HUP is for a reload, which this version
-//! does not have yet: it says so, and above all it does not die of it.
+//! TERM and INT begin the whole shutdown, and a second one cuts; the plan in `drain` tells a second
+//! from a repeated one. USR1 drains without the accepting phase, as haproxy's users know it. QUIT
+//! ends at once. HUP is for a reload; one that comes during the start is carried out after it.
 
 use std::io;
 
@@ -25,6 +25,8 @@ pub struct Signals {
     usr1: Signal,
     quit: Signal,
     hup: Signal,
+    /// A reload was asked for and is not reported yet.
+    reload: bool,
 }
 
 impl Signals {
@@ -40,11 +42,30 @@ impl Signals {
             usr1: signal(SignalKind::user_defined1())?,
             quit: signal(SignalKind::quit())?,
             hup: signal(SignalKind::hangup())?,
+            reload: false,
         })
     }
 
     /// The next one.
     pub async fn next(&mut self) -> (&'static str, Asked) {
+        if std::mem::take(&mut self.reload) {
+            return ("SIGHUP", Asked::Reload);
+        }
+        self.any().await
+    }
+
+    /// The next one that asks for the end. One that asks for a reload is kept for
+    /// [`next`](Self::next).
+    pub async fn stop(&mut self) -> (&'static str, Order) {
+        loop {
+            match self.any().await {
+                (name, Asked::Stop(order)) => return (name, order),
+                (_, Asked::Reload) => self.reload = true,
+            }
+        }
+    }
+
+    async fn any(&mut self) -> (&'static str, Asked) {
         tokio::select! {
             _ = self.term.recv() => ("SIGTERM", Asked::Stop(Order::Drain)),
             _ = self.int.recv() => ("SIGINT", Asked::Stop(Order::Drain)),

@@ -153,9 +153,10 @@ fn a_reporter_that_panics_costs_one_connection() {
 struct Live(Mutex<Vec<mpsc::Receiver<Bytes>>>);
 
 impl Handler for Live {
-    fn answer(&self, _request: &Request<'_>) -> Reply {
+    fn answer(&self, request: &Request<'_>) -> Reply {
+        let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
         match self.0.lock().unwrap().pop() {
-            Some(events) => Reply::stream("text/event-stream", events),
+            Some(events) => Reply::stream("text/event-stream", events, permit),
             None => Reply::text(503, "none left\n"),
         }
     }

@@ -30,7 +30,7 @@ use tokio_util::either::Either;
 use crate::door::Visitor;
 use crate::registry::{Place, Registry, SharedLife, count, lock};
 use crate::report::Reporter;
-use crate::routes::{Body, Reply, Routes};
+use crate::routes::{Body, Reply, Routes, Streams};
 use crate::server::Settings;
 
 /// The smallest buffer that hyper accepts.
@@ -45,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) reporter: Arc<dyn Reporter>,
     pub(crate) registry: Registry,
+    pub(crate) streams: Streams,
     /// Keys for nonces, drawn from the system once.
     pub(crate) keys: [RandomState; 2],
 }
@@ -124,11 +125,8 @@ async fn respond(
 }
 
 fn decide(shared: &Shared, parts: &Parts, owners: bool) -> Reply {
-    let reply = shared.routes.answer((parts, owners), shared.reporter.as_ref(), || nonce(&shared.keys));
-    if matches!(reply.body, Body::Stream(_)) && !shared.registry.may_stream() {
-        return Reply::text(503, "too many live streams are open; close one or try again later\n");
-    }
-    reply
+    let nonce = || nonce(&shared.keys);
+    shared.routes.answer((parts, owners), &shared.streams, shared.reporter.as_ref(), nonce)
 }
 
 /// Whether the body ended within the limit. What it says is of no interest to anybody.
@@ -147,7 +145,7 @@ async fn read_away(body: Incoming, limit: usize) -> bool {
 
 /// Puts the headers on that every answer has.
 fn dress(reply: Reply, life: &SharedLife, last: bool) -> Response<Outgoing> {
-    if matches!(reply.body, Body::Stream(_)) {
+    if matches!(reply.body, Body::Stream(..)) {
         lock(life).streams(Instant::now());
     }
     let mut response = Response::new(Outgoing { body: Some(reply.body), life: Arc::clone(life) });
@@ -216,7 +214,7 @@ impl hyper::body::Body for Outgoing {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let content = match self.body.as_mut() {
-            Some(Body::Stream(stream)) => ready!(stream.poll_recv(cx)),
+            Some(Body::Stream(stream, _)) => ready!(stream.poll_recv(cx)),
             Some(Body::Whole(_)) | None => match self.body.take() {
                 Some(Body::Whole(content)) => Some(content),
                 _ => None,
@@ -228,7 +226,7 @@ impl hyper::body::Body for Outgoing {
     fn is_end_stream(&self) -> bool {
         match &self.body {
             Some(Body::Whole(content)) => content.is_empty(),
-            Some(Body::Stream(_)) => false,
+            Some(Body::Stream(..)) => false,
             None => true,
         }
     }
@@ -236,7 +234,7 @@ impl hyper::body::Body for Outgoing {
     fn size_hint(&self) -> SizeHint {
         match &self.body {
             Some(Body::Whole(content)) => SizeHint::with_exact(content.len() as u64),
-            Some(Body::Stream(_)) => SizeHint::default(),
+            Some(Body::Stream(..)) => SizeHint::default(),
             None => SizeHint::with_exact(0),
         }
     }

@@ -44,11 +44,13 @@ mod bounds_tests;
 #[cfg(test)]
 mod life_tests;
 #[cfg(test)]
+mod orders_tests;
+#[cfg(test)]
 mod server_tests;
 #[cfg(test)]
 mod testing;
 
 pub use registry::{Counted, Stats};
 pub use report::{Format, Reporter, Verdict};
-pub use routes::{Body, Handler, Method, NONCE, Reply, Request};
+pub use routes::{Body, Handler, Method, NONCE, Reply, Request, StreamPermit};
 pub use server::{BindError, Handle, Server, Settings, StartError};

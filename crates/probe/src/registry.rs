@@ -98,7 +98,6 @@ pub(crate) struct Registry {
     pub(crate) freed: Arc<Notify>,
     pub(crate) stats: Stats,
     max: usize,
-    max_streams: usize,
 }
 
 /// A place in the registry; dropping it gives it back.
@@ -108,8 +107,8 @@ pub(crate) struct Place {
 }
 
 impl Registry {
-    pub(crate) fn new(stats: Stats, max: usize, max_streams: usize) -> Self {
-        Self { inner: Arc::default(), freed: Arc::default(), stats, max: max.max(1), max_streams }
+    pub(crate) fn new(stats: Stats, max: usize) -> Self {
+        Self { inner: Arc::default(), freed: Arc::default(), stats, max: max.max(1) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -157,12 +156,6 @@ impl Registry {
         }
         count(&self.stats.counters.evicted);
         true
-    }
-
-    /// Whether one more endless answer may begin.
-    pub(crate) fn may_stream(&self) -> bool {
-        let inner = lock(&self.inner);
-        inner.entries.values().filter(|entry| lock(&entry.life).is_streaming()).count() < self.max_streams
     }
 }
 

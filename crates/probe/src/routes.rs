@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hyper::http::request::Parts;
@@ -36,6 +37,7 @@ pub struct Request<'a> {
     pub method: Method,
     parts: &'a Parts,
     owners: bool,
+    streams: &'a Streams,
 }
 
 impl Request<'_> {
@@ -43,6 +45,16 @@ impl Request<'_> {
     #[must_use]
     pub fn is_owners(&self) -> bool {
         self.owners
+    }
+
+    /// A place among the answers without an end, of which there are few; `None` while there is
+    /// none.
+    ///
+    /// It is reserved before anything is executed whose answer is a stream. So an order that cannot
+    /// be answered has not been carried out either.
+    #[must_use]
+    pub fn reserve_stream(&self) -> Option<StreamPermit> {
+        self.streams.reserve()
     }
 
     /// The path, percent signs and all.
@@ -71,7 +83,7 @@ pub enum Body {
     Whole(Bytes),
     /// What comes through a channel, until its other end is dropped. Such a reply has no time limit of its own; there are at
     /// most [`Settings::max_streams`](crate::Settings::max_streams) of them, and one whose client does not read is closed.
-    Stream(mpsc::Receiver<Bytes>),
+    Stream(mpsc::Receiver<Bytes>, StreamPermit),
 }
 
 /// The answer to a request.
@@ -105,9 +117,20 @@ impl Reply {
         Self::whole(status, "application/json", content)
     }
 
-    /// An endless reply, such as `text/event-stream`.
-    pub fn stream(content_type: impl Into<Cow<'static, str>>, content: mpsc::Receiver<Bytes>) -> Self {
-        Self { status: 200, content_type: content_type.into(), policy: None, allow: None, body: Body::Stream(content) }
+    /// An endless reply, such as `text/event-stream`, in the place that was reserved for it.
+    pub fn stream(
+        content_type: impl Into<Cow<'static, str>>,
+        content: mpsc::Receiver<Bytes>,
+        permit: StreamPermit,
+    ) -> Self {
+        let body = Body::Stream(content, permit);
+        Self { status: 200, content_type: content_type.into(), policy: None, allow: None, body }
+    }
+
+    /// What is answered when no stream could be reserved. Nothing was executed.
+    #[must_use]
+    pub fn no_stream() -> Self {
+        Self::text(503, "too many live streams are open; close one or try again later\n")
     }
 
     /// HTML in which [`NONCE`] becomes `nonce`, with the policy that goes with it.
@@ -127,7 +150,10 @@ impl Reply {
     }
 }
 
-/// Answers one path. Called on the probe's own thread, so it must not block or wait, as with [`Reporter`].
+/// Answers one path. Whatever it executes is answered, and what it answers with an error is not
+/// executed: the request is whole by then, and the only thing that an answer may lack, a place for
+/// a stream, is reserved first ([`Request::reserve_stream`]). Called on the probe's own thread, so
+/// it must not block or wait, as with [`Reporter`].
 pub trait Handler: Send + Sync + 'static {
     /// The methods it takes; the others are answered with 405. Only GET and HEAD if not said otherwise.
     fn methods(&self) -> &'static [Method] {
@@ -151,6 +177,36 @@ const BUILT_IN: [(&str, &str); 9] = [
     ("/status", "JSON"),
 ];
 
+/// The answers without an end that there may be at a time. Cheap to clone; all clones are one.
+#[derive(Debug, Clone)]
+pub(crate) struct Streams {
+    open: Arc<AtomicUsize>,
+    max: usize,
+}
+
+impl Streams {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { open: Arc::default(), max }
+    }
+
+    fn reserve(&self) -> Option<StreamPermit> {
+        let more = |open: usize| (open < self.max).then_some(open + 1);
+        let reserved = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        reserved.then(|| StreamPermit(Arc::clone(&self.open)))
+    }
+}
+
+/// A place among the answers without an end. It is given back when it is dropped, which is when the
+/// answer is.
+#[derive(Debug)]
+pub struct StreamPermit(Arc<AtomicUsize>);
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Every path and who answers it.
 #[derive(Clone, Default)]
 pub(crate) struct Routes {
@@ -166,6 +222,7 @@ impl Routes {
     pub(crate) fn answer(
         &self,
         (parts, owners): (&Parts, bool),
+        streams: &Streams,
         reporter: &dyn Reporter,
         nonce: impl FnOnce() -> String,
     ) -> Reply {
@@ -183,7 +240,7 @@ impl Routes {
         if !methods.contains(&method) {
             return not_allowed(methods);
         }
-        let request = Request { method, parts, owners };
+        let request = Request { method, parts, owners, streams };
         match added {
             Some(handler) => handler.answer(&request),
             None => built_in(&request, reporter, nonce),

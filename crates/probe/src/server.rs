@@ -20,7 +20,7 @@ use crate::connection::Shared;
 use crate::door::Door;
 use crate::registry::{Registry, Stats};
 use crate::report::Reporter;
-use crate::routes::{Handler, Routes};
+use crate::routes::{Handler, Routes, Streams};
 
 /// Connections that may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 1024;
@@ -217,8 +217,9 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let (ended, end) = oneshot::channel();
         let grace = self.settings.stop_grace;
-        let registry = Registry::new(self.stats.clone(), self.settings.max_connections, self.settings.max_streams);
+        let registry = Registry::new(self.stats.clone(), self.settings.max_connections);
         let shared = Arc::new(Shared {
+            streams: Streams::new(self.settings.max_streams),
             settings: self.settings,
             routes: self.routes,
             reporter,

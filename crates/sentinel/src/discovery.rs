@@ -238,11 +238,11 @@ impl Discovery {
             if handle.take_readers_hint() {
                 group.hinted_by_a_reader();
             }
-            if let Some(order) = handle.next_order() {
-                group.step(order.clone(), &self.links);
+            while let Some((order, event)) = handle.next_order() {
+                group.step(event, &self.links);
                 // Whoever gave it waits to see it.
                 group.publish(&self.links);
-                handle.carried_out(&order);
+                handle.carried_out(order);
             }
         }
     }

@@ -1,7 +1,8 @@
 //! What the rest of the process holds of discovery: a picture to look at, a bell to ring, a pulse to feel.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -20,14 +21,40 @@ pub(crate) struct Reach {
     pub(crate) resolver: Resolver,
 }
 
+/// An order to discovery, by which it can be asked for and taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order(u64);
+
+/// Orders that discovery has not carried out, oldest first. None replaces another one, since the
+/// client of each gets the answer that it was carried out.
+#[derive(Debug, Default)]
+struct Orders {
+    given: u64,
+    waiting: VecDeque<(Order, Event)>,
+}
+
+impl Orders {
+    fn give(&mut self, event: Event) -> Order {
+        self.given += 1;
+        self.waiting.push_back((Order(self.given), event));
+        Order(self.given)
+    }
+
+    /// Whether it was waiting.
+    fn remove(&mut self, order: Order) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|(number, _)| *number != order);
+        self.waiting.len() < before
+    }
+}
+
 /// What the rest of the process holds of one service's discovery.
 #[derive(Debug, Clone)]
 pub struct Handle {
     seen: Arc<ArcSwap<Seen>>,
     hinted: Arc<AtomicBool>,
     hinted_by_a_reader: Arc<AtomicBool>,
-    /// The latest order that discovery has not carried out yet: a newer one replaces it.
-    order: Arc<Mutex<Option<Event>>>,
+    orders: Arc<Mutex<Orders>>,
     switching: Arc<AtomicBool>,
     reach: Arc<Reach>,
     bell: Arc<Notify>,
@@ -36,7 +63,7 @@ pub struct Handle {
 impl Handle {
     pub(crate) fn new(seen: Arc<ArcSwap<Seen>>, reach: Reach, bell: Arc<Notify>) -> Self {
         let (hinted, hinted_by_a_reader, switching) = (Arc::default(), Arc::default(), Arc::default());
-        Self { seen, hinted, hinted_by_a_reader, order: Arc::default(), switching, reach: Arc::new(reach), bell }
+        Self { seen, hinted, hinted_by_a_reader, orders: Arc::default(), switching, reach: Arc::new(reach), bell }
     }
 
     pub(crate) fn reach(&self) -> &Reach {
@@ -44,37 +71,45 @@ impl Handle {
     }
 
     /// Keeps the gate shut as `pause` says. The next picture shows it.
-    pub fn pause(&self, pause: Pause) {
-        self.order(Event::Pause(pause));
+    pub fn pause(&self, pause: Pause) -> Order {
+        self.order(Event::Pause(pause))
     }
 
     /// Ends a pause. Without one it does nothing.
-    pub fn resume(&self) {
-        self.order(Event::Resume);
+    pub fn resume(&self) -> Order {
+        self.order(Event::Resume)
     }
 
-    fn order(&self, event: Event) {
-        *self.order.lock().unwrap_or_else(PoisonError::into_inner) = Some(event);
+    fn order(&self, event: Event) -> Order {
+        let order = self.orders().give(event);
         self.bell.notify_one();
+        order
     }
 
-    /// The order that waits to be carried out.
-    pub(crate) fn next_order(&self) -> Option<Event> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This order has been carried out. One that came meanwhile is the next.
-    pub(crate) fn carried_out(&self, order: &Event) {
-        let mut waiting = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.as_ref() == Some(order) {
-            *waiting = None;
-        }
+    /// The order that is to be carried out next.
+    pub(crate) fn next_order(&self) -> Option<(Order, Event)> {
+        self.orders().waiting.front().cloned()
     }
 
-    /// Whether an order was given that has not taken effect yet.
+    /// This order has been carried out.
+    pub(crate) fn carried_out(&self, order: Order) {
+        self.orders().remove(order);
+    }
+
+    /// Whether this order has not been carried out yet.
     #[must_use]
-    pub fn has_order(&self) -> bool {
-        self.next_order().is_some()
+    pub fn is_waiting(&self, order: Order) -> bool {
+        self.orders().waiting.iter().any(|(number, _)| *number == order)
+    }
+
+    /// Takes an order back. `false` if it was carried out before.
+    #[must_use]
+    pub fn withdraw(&self, order: Order) -> bool {
+        self.orders().remove(order)
     }
 
     /// Whether a switchover may begin: one at a time.
@@ -144,5 +179,25 @@ impl Heartbeat {
     #[must_use]
     pub fn age(&self) -> Duration {
         self.start.elapsed().saturating_sub(Duration::from_millis(self.beat_ms.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_every_order_until_carried_out_or_withdrawn() {
+        let mut orders = Orders::default();
+        let pause = Pause { since: Instant::now(), until: Instant::now(), ends_with_commit: false };
+        let (first, second) = (orders.give(Event::Pause(pause)), orders.give(Event::Resume));
+        assert_ne!(first, second);
+        // The newer one does not replace the older one, which would be answered without having been
+        // executed.
+        assert_eq!(orders.waiting.front().map(|(order, _)| *order), Some(first));
+        assert!(orders.remove(first), "it was taken back in time");
+        assert!(!orders.remove(first), "it is not there twice");
+        assert_eq!(orders.waiting.front().map(|(order, _)| *order), Some(second));
+        assert!(orders.remove(second) && orders.waiting.is_empty());
     }
 }

@@ -42,7 +42,7 @@ mod yard;
 
 pub use auth::{Credentials, Denied};
 pub use discovery::{Discovery, Timeouts, Watch};
-pub use handle::{Handle, Heartbeat};
+pub use handle::{Handle, Heartbeat, Order};
 pub use machine::{
     Action, Admission, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, Pause, State, Story,
 };

@@ -29,6 +29,7 @@ use failure::{Failure, is_broken_pipe};
 use crate::config::{self, Finding};
 use crate::reload::Source;
 use crate::run;
+use crate::startup::Startup;
 
 /// Runs the program as the process was called, and gives its exit code.
 #[must_use]
@@ -46,10 +47,10 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
         Command::Run(args) => {
-            let source = Source::new(args.source.flags());
-            let loaded = source.load();
+            let mut startup = Startup::begin(Source::new(args.source.flags())).map_err(run::RunError::from)?;
+            let Some(loaded) = startup.read().map_err(run::RunError::from)? else { return Ok(ExitCode::SUCCESS) };
             let config = loaded.config().cloned_faults()?;
-            return Ok(run::run(&config, loaded.settings(), &source, args.takeover)?);
+            return Ok(run::run(startup, &config, loaded.settings(), args.takeover)?);
         }
         Command::Check(source) => check(&source)?,
         Command::Config(source) => {

@@ -11,12 +11,12 @@ use serde_json::Value as Json;
 use super::args::OrderArgs;
 use super::http::{self, Place};
 use super::status::{StatusError, address};
-use crate::config::{self, Flags, Secret, Value};
+use crate::config::{self, Flags, InProgress, Secret, Value};
 
 /// Holds the token, if no file is named.
 const TOKEN_VARIABLE: &str = "POINTSMAN_CONTROL_TOKEN";
 /// The largest file of a token that is read.
-const LARGEST_TOKEN: usize = 64 * 1024;
+const LARGEST_TOKEN: u64 = 64 * 1024;
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -125,10 +125,7 @@ fn place(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Place, OrderE
 fn token(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Secret, OrderError> {
     if let Some(path) = &args.token_file {
         let wrong = |error| OrderError::Token(path.display().to_string(), error);
-        let text = std::fs::read_to_string(path).map_err(wrong)?;
-        if text.len() > LARGEST_TOKEN {
-            return Err(wrong(io::Error::from(io::ErrorKind::FileTooLarge)));
-        }
+        let text = config::read_file(path, LARGEST_TOKEN, &InProgress::default()).map_err(wrong)?;
         return Ok(Secret::new(text.trim_end_matches(['\n', '\r']).to_owned()));
     }
     let given = env.iter().find(|(name, value)| name == TOKEN_VARIABLE && !value.is_empty());

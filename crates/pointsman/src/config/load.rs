@@ -1,8 +1,8 @@
-//! Loading: the one place of this module that touches files.
+//! Loading: from flags, environment and files to settings and faults.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use zeroize::Zeroizing;
@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 use super::change::Change;
 use super::environment::{self, CONFIG};
 use super::file;
+use super::files::{self, InProgress};
 use super::finding::{Faults, Finding};
 use super::flags::{self, Flags};
 use super::passwords::{self, LARGEST_FILE};
@@ -77,6 +78,12 @@ impl Loaded {
 /// Reads flags, environment and file (`-` is the standard input), and the files of passwords that they name.
 #[must_use]
 pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) -> Loaded {
+    load_in_view(flags, env, &InProgress::default())
+}
+
+/// As [`load`]; `files` tells others which file is being read.
+#[must_use]
+pub fn load_in_view(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>, files: &InProgress) -> Loaded {
     let vars: Vec<(OsString, OsString)> = env.into_iter().collect();
     let from_env =
         vars.iter().find(|(name, value)| name == CONFIG && !value.is_empty()).map(|(_, value)| Path::new(value));
@@ -85,13 +92,13 @@ pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) 
     let text = path.and_then(|path| {
         let origin = if flags.config.is_some() { Origin::Flag("--config".into()) } else { Origin::Env(CONFIG.into()) };
         let what = |error: io::Error| format!("{} cannot be read: {error}", path.display());
-        let note =
-            |error| missing.push(Finding::new(origin, "config", what(error), "check the path and its permissions"));
-        read_config(path).map_err(note).ok()
+        let remedy = "check the path and its permissions; - is the standard input";
+        let note = |error| missing.push(Finding::new(origin, "config", what(error), remedy));
+        read_in_view(path, files).map_err(note).ok()
     });
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
-    assemble(file, missing, &vars, flags, &|path| read_small(path, LARGEST_FILE).map(Secret::new))
+    assemble(file, missing, &vars, flags, &|path| files::read_file(path, LARGEST_FILE, files).map(Secret::new))
 }
 
 /// Everything after the reading: pure but for `read_file`.
@@ -141,23 +148,14 @@ fn referred((path, setting): (&String, &super::values::Setting)) -> Option<Strin
 
 /// The text of a configuration file, of no more than a bounded size; `-` is the standard input.
 pub(crate) fn read_config(path: &Path) -> io::Result<Zeroizing<String>> {
+    read_in_view(path, &InProgress::default())
+}
+
+fn read_in_view(path: &Path, in_progress: &InProgress) -> io::Result<Zeroizing<String>> {
     let text = if path == Path::new("-") {
-        read_bounded(io::stdin().lock(), LARGEST_CONFIG)
+        files::read_stdin(LARGEST_CONFIG, in_progress)
     } else {
-        read_small(path, LARGEST_CONFIG)
+        files::read_file(path, LARGEST_CONFIG, in_progress)
     }?;
     Ok(Zeroizing::new(text))
-}
-
-fn read_small(path: &Path, bound: u64) -> io::Result<String> {
-    read_bounded(std::fs::File::open(path)?, bound)
-}
-
-fn read_bounded(from: impl io::Read, bound: u64) -> io::Result<String> {
-    let mut text = String::new();
-    let length = from.take(bound + 1).read_to_string(&mut text)?;
-    if length as u64 > bound {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {bound} bytes")));
-    }
-    Ok(text)
 }

@@ -50,7 +50,7 @@ section! {
         ///
         /// Covers an ordinary failover, so that clients see a pause and not an error. Keep it below the timeout of your
         /// clients. At its end, a request that was certainly not forwarded is answered by an error that clients try again after
-        /// (LOADING), and the connection is closed. Readiness turns false when there is no master for longer than this.
+        /// (LOADING), and the connection is closed. See also admin.ready_without_master.
         hold_timeout: Duration = Kind::Duration, Some("10s"), Live;
         /// What becomes of sessions when the master is replaced: carry or close.
         ///
@@ -251,6 +251,16 @@ section! {
         listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:8888"), Restart;
         /// The most connections to the admin server at a time.
         max_connections: usize = Kind::Count(1, 4096), Some("64"), Restart;
+        /// Whether /ready stays 200 while masters that were found are gone for longer than
+        /// hold_timeout.
+        ///
+        /// All instances lose a master together. If all turn unready, Kubernetes sends clients
+        /// nowhere, and they are refused instead of held and then answered, for as long as the
+        /// failover lasts and some seconds more. So "true" suits several instances on one Service.
+        /// With "false" an instance that alone has lost its way to Redis gets no new clients, which
+        /// is of use where failovers are shorter than hold_timeout, or where a load balancer
+        /// chooses between sites. Before its first master an instance is never ready.
+        ready_without_master: bool = Kind::Bool, Some("true"), Live;
         /// Whether the admin server takes orders: pause, resume and switchover.
         ///
         /// Needs a token or control_socket, since whoever reaches the port could stop traffic otherwise.

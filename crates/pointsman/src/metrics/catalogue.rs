@@ -113,6 +113,7 @@ pub const CATALOGUE: &[Metric] = &[
     counter("pointsman_config_reloads_total", &["result"], "Reloads of the configuration, by result."),
     gauge("pointsman_config_last_reload_successful", &[], "0 if the last reload was refused, else 1."),
     gauge("pointsman_config_last_reload_age_seconds", &[], "Time since the last reload, or since the start."),
+    gauge("pointsman_config_read_pending_seconds", &[], "Age of the oldest unfinished file read, in seconds."),
     gauge("pointsman_config_pending_restart", &[], "Keys written otherwise than in force, which need a restart."),
     gauge("pointsman_drain_phase", &["phase"], "1 for the phase of the shutdown the process is in, 0 for the others."),
     gauge("pointsman_connections_limit", &[], "Client connections allowed in all services together."),

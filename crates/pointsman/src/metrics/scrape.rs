@@ -4,7 +4,7 @@
 //! waits for it, and nothing of a worker is locked.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use drain::Phase;
 use probe::Format;
@@ -158,6 +158,8 @@ fn config(page: &mut Exposition, report: &Report, facts: &Facts, now: Instant) {
     }
     let refused = last.as_ref().is_some_and(|last| last.outcome == Outcome::Refused);
     page.flag("pointsman_config_last_reload_successful", &[], !refused);
+    let reading = report.files.oldest().map_or(Duration::ZERO, |(_, time)| time);
+    page.gauge("pointsman_config_read_pending_seconds", &[], reading.as_secs_f64());
     page.gauge("pointsman_config_pending_restart", &[], facts.pending.len());
     let age = now.saturating_duration_since(last.map_or(report.start, |last| last.at));
     page.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());

@@ -48,8 +48,19 @@ pub struct Config {
     pub last_reload_age_s: Option<f64>,
     /// Why it was refused, if it was.
     pub faults: Vec<String>,
+    /// The file that is being read, which is over in milliseconds unless its file system hangs.
+    pub reading: Option<Reading>,
     /// Keys that are written otherwise than in force and need a restart.
     pub pending_restart: Vec<String>,
+}
+
+/// A file of the configuration that is being read.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Reading {
+    /// Its path.
+    pub file: String,
+    /// Seconds for which it has been read.
+    pub for_s: f64,
 }
 
 /// Sessions since the start of the process.

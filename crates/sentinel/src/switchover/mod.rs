@@ -239,7 +239,9 @@ impl Run<'_> {
     fn perform(&self, action: Action, gate: &Gate<'_>, peers: &Peers) -> Option<Result<Outcome, Reason>> {
         match action {
             Action::Hold { since, until } => gate.shut(since, until),
-            Action::Release => self.handle.resume(),
+            Action::Release => {
+                self.handle.resume();
+            }
             Action::Pause(span) => drop(peers.clients.try_send(Clients::Pause(span))),
             Action::Unpause => drop(peers.clients.try_send(Clients::Unpause)),
             Action::Look => drop(peers.look.try_send(())),

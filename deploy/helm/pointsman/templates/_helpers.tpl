@@ -164,6 +164,9 @@ password_file = "/run/secrets/pointsman/{{ $at }}/{{ $table }}"
 {{ end }}
 [admin]
 listen = [{{ range $at, $port := .adminPorts }}{{ if $at }}, {{ end }}{{ include "pointsman.listen" (dict "any" $v.anyFamily "port" $port.port) | trimPrefix "[" | trimSuffix "]" }}{{ end }}]
+{{- if not .admin.readyWithoutMaster }}
+ready_without_master = false
+{{- end }}
 
 [shutdown]
 accept_min = {{ .shutdown.acceptMin | toJson }}
