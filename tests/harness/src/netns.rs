@@ -312,7 +312,7 @@ fn table(rules: &[String]) -> String {
     format!("table inet {TABLE} {{ chain cut {{\n{head}\n{}\n}}\n}}\n", rules.join("\n"))
 }
 
-fn nft(rules: &str) -> Result<(), String> {
+pub(crate) fn nft(rules: &str) -> Result<(), String> {
     let program = find_in_path("nft").ok_or("nft is missing (Debian's nftables)")?;
     run(Command::new(program).args(["-f", "-"]), rules)
 }
