@@ -60,6 +60,7 @@ mod subscribers;
 mod supervised;
 mod switchover;
 mod traffic;
+mod two_faults;
 mod vitals;
 mod warning;
 
