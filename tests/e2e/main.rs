@@ -66,6 +66,7 @@ mod supervised;
 mod switchover;
 mod switchover_faults;
 mod traffic;
+mod two_faults;
 mod vitals;
 mod warning;
 

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::binary::find_in_path;
 use crate::cgroup::Cgroup;
 use crate::client::Client;
 use crate::cluster::Cluster;
@@ -38,6 +39,7 @@ pub struct PointsmanBuilder<'a> {
     by_flags: bool,
     wait: bool,
     cgroup: Option<PathBuf>,
+    hosts: Option<String>,
 }
 
 impl PointsmanBuilder<'_> {
@@ -104,6 +106,14 @@ impl PointsmanBuilder<'_> {
         self
     }
 
+    /// Lets it alone see these names, each with all the addresses given for it: in a mount namespace
+    /// of its own, where `/etc/hosts` is another file. Not together with [`within`](Self::within).
+    #[must_use]
+    pub fn hosts(mut self, hosts: &[(&str, IpAddr)]) -> Self {
+        self.hosts = Some(hosts.iter().map(|(name, ip)| format!("{ip} {name}\n")).collect());
+        self
+    }
+
     /// Does not wait until it is ready, for starts that are to stay unready.
     #[must_use]
     pub fn without_waiting(mut self) -> Self {
@@ -134,7 +144,10 @@ impl PointsmanBuilder<'_> {
                 let whole = enter.into_iter().chain([self.program.clone().into()]).chain(args);
                 (PathBuf::from("/bin/sh"), whole.collect())
             }
-            None => (self.program.clone(), args),
+            None => match &self.hosts {
+                Some(hosts) => self.with_hosts(&folder, hosts, args),
+                None => (self.program.clone(), args),
+            },
         };
         let launch = Launch { name, program, args, env: self.env.clone(), folder };
         let pointsman = Pointsman { process: Process::start(&launch), services, admin };
@@ -142,6 +155,16 @@ impl PointsmanBuilder<'_> {
             pointsman.wait_ready(READY);
         }
         pointsman
+    }
+
+    /// A command that becomes the program, which keeps its process id.
+    fn with_hosts(&self, folder: &Path, hosts: &str, args: Vec<OsString>) -> (PathBuf, Vec<OsString>) {
+        let file = folder.join("hosts");
+        std::fs::write(&file, hosts).unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+        let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        let enter = ["--mount", "--", "/bin/sh", "-c", script].map(OsString::from);
+        let whole = enter.into_iter().chain([file.into(), self.program.clone().into()]).chain(args);
+        (find_in_path("unshare").expect("unshare, of util-linux"), whole.collect())
     }
 
     fn seeds(&self) -> Vec<String> {
@@ -221,6 +244,7 @@ impl Pointsman {
             by_flags: false,
             wait: true,
             cgroup: None,
+            hosts: None,
         }
     }
 

@@ -238,7 +238,7 @@ impl Builder {
 }
 
 /// Writes the configuration into a folder of the server's own and says how to start it.
-fn launch(folder: &Path, name: &str, program: &Path, conf: &str) -> Launch {
+pub(super) fn launch(folder: &Path, name: &str, program: &Path, conf: &str) -> Launch {
     let own = folder.join(name);
     std::fs::create_dir(&own).unwrap_or_else(|error| panic!("cannot make {}: {error}", own.display()));
     let file = own.join(format!("{name}.conf"));

@@ -2,6 +2,7 @@
 //!
 //! Who the master is, is always asked of the sentinels, never remembered: that is the very thing that changes.
 
+mod apart;
 mod builder;
 mod config;
 mod node;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub use apart::PROXY;
 pub use builder::Builder;
 pub use node::Node;
 
@@ -179,7 +181,8 @@ impl Cluster {
             sentinel.ask_briefly(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).map_err(|error| error.to_string())?;
         let [host, port] = reply.items() else { return Err(format!("{} knows no {name}", sentinel.name())) };
         let pair = (host.text().unwrap_or_default(), port.int().and_then(|port| port.try_into().ok()).unwrap_or(0));
-        let ours = |addr: &SocketAddr| addr.ip() == self.address.ip();
+        // A name may stand for an address of the other family too.
+        let ours = |addr: &SocketAddr| addr.ip() == self.address.ip() || self.node_at(*addr).is_some();
         let mut found = pair.to_socket_addrs().map_err(|error| format!("{}: {error}", pair.0))?;
         found.find(ours).ok_or_else(|| format!("{} names {}:{}", sentinel.name(), pair.0, pair.1))
     }

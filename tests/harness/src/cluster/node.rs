@@ -1,7 +1,7 @@
 //! One server of a cluster, which can be killed, stopped and started again in its place.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,12 +23,19 @@ pub struct Node {
     launch: Launch,
     addr: SocketAddr,
     login: Option<Login>,
+    /// Where the harness dials it from, if not from the usual address.
+    source: Option<Ipv4Addr>,
     process: Mutex<Option<Process>>,
 }
 
 impl Node {
     pub(super) fn new(launch: Launch, addr: SocketAddr, login: Option<Login>) -> Self {
-        Self { launch, addr, login, process: Mutex::new(None) }
+        Self { launch, addr, login, source: None, process: Mutex::new(None) }
+    }
+
+    /// The same, dialled from this address by the harness.
+    pub(super) fn reached_from(self, source: Ipv4Addr) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// What it is called: `redis-GROUP-INDEX` or `sentinel-INDEX`.
@@ -114,8 +121,7 @@ impl Node {
     #[must_use]
     #[track_caller]
     pub fn client(&self) -> Client {
-        Client::connect_as(self.addr, self.login.as_ref(), GIVE_UP)
-            .unwrap_or_else(|error| panic!("cannot reach {} at {}: {error}", self.name(), self.addr))
+        self.connect(GIVE_UP).unwrap_or_else(|error| panic!("cannot reach {} at {}: {error}", self.name(), self.addr))
     }
 
     /// Asks it one thing over a connection of its own, and waits as long for the answer as a busy server may need.
@@ -134,8 +140,19 @@ impl Node {
         self.ask_within(GLANCE, args)
     }
 
+    fn connect(&self, timeout: Duration) -> io::Result<Client> {
+        match self.source {
+            Some(source) => {
+                let client = Client::connect_from(source, self.addr)?;
+                client.set_timeout(timeout)?;
+                Ok(client)
+            }
+            None => Client::connect_as(self.addr, self.login.as_ref(), timeout),
+        }
+    }
+
     fn ask_within(&self, timeout: Duration, args: &[&str]) -> io::Result<Value> {
-        let mut client = Client::connect_as(self.addr, self.login.as_ref(), timeout)?;
+        let mut client = self.connect(timeout)?;
         let value = client.cmd(args)?;
         match value.error() {
             Some(message) => Err(io::Error::other(format!("{}: {message}", self.name()))),

@@ -1,0 +1,204 @@
+//! The program hears and sees nothing while the master is replaced, and the old master is back in
+//! reach before the sentinels are.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use harness::{Client, Cluster, Cut, Load, Node, Pointsman, Signal, alone, encode, wait_until};
+
+use super::{
+    LONG_HOLD, Outcome, PATIENCE, PROXY, RATE, WRITERS, elapse, ips, is, more_writes, promoted, wait_for_target,
+    writing,
+};
+use crate::builder;
+use crate::isolation::sets;
+
+fn pointsman(cluster: &Cluster) -> Pointsman {
+    builder(cluster).service_line(LONG_HOLD).start()
+}
+
+/// All that must not reach the old master for it to stay as it is: sentinels would demote it, and
+/// replicas follow it.
+fn all_but<'a>(cluster: &'a Cluster, old: &Node) -> Vec<&'a Node> {
+    let servers = cluster.nodes().iter().filter(|node| node.addr() != old.addr());
+    servers.chain(cluster.sentinels()).collect()
+}
+
+/// The program's network goes down, the master is replaced meanwhile, and the old one is in reach
+/// again before the sentinels are.
+struct Outage<'a> {
+    old: &'a Node,
+    to: SocketAddr,
+    to_old: Cut,
+    to_others: Cut,
+    /// So that nobody demotes the old master.
+    _undisturbed: Cut,
+}
+
+impl<'a> Outage<'a> {
+    /// The failover is over, and the outage has been noticed. `meanwhile` runs from the outage's
+    /// beginning.
+    fn noticed(cluster: &'a Cluster, pointsman: &Pointsman, meanwhile: impl FnOnce()) -> Self {
+        let old = cluster.master();
+        let others = ips(all_but(cluster, old));
+        let to_old = Cut::between(&[PROXY], &[old.addr().ip()]);
+        let to_others = Cut::between(&[PROXY], &others);
+        meanwhile();
+        let to = cluster.failover().to;
+        wait_until("the outage to be noticed", PATIENCE, || is(pointsman, "gate_shut", 1.0));
+        let _undisturbed = Cut::between(&[old.addr().ip()], &others);
+        Self { old, to, to_old, to_others, _undisturbed }
+    }
+
+    /// Heals: the old master first, and the sentinels and the new one two seconds later. Returns
+    /// how many writes the old one executed until then.
+    fn heal(self, pointsman: &Pointsman) -> u64 {
+        let before = sets(self.old);
+        drop(self.to_old);
+        elapse(Instant::now(), Duration::from_secs(2));
+        assert_eq!(self.old.role().expect("ROLE"), "master", "this test needs an old master that takes writes");
+        let executed = sets(self.old) - before;
+        drop(self.to_others);
+        wait_for_target(pointsman, self.to, PATIENCE);
+        executed
+    }
+}
+
+#[test]
+fn loses_no_write_after_outage_of_its_network() {
+    if !alone("two_faults::blindness::loses_no_write_after_outage_of_its_network") {
+        return;
+    }
+    let cluster = Cluster::builder().start_apart();
+    let pointsman = pointsman(&cluster);
+    let load = writing(&pointsman);
+    let outage = Outage::noticed(&cluster, &pointsman, || ());
+    let (old, to) = (outage.old, outage.to);
+    // The first writers have a request each on its way; these have none, and arrive while the gate
+    // is shut.
+    let late = Load::to(pointsman.addr()).prefix("late").writers(WRITERS).rate(RATE).timeout(PATIENCE).start();
+    wait_until("more clients", PATIENCE, || late.counts().connections == WRITERS as u64);
+    let before = sets(old);
+    let executed = outage.heal(&pointsman);
+    more_writes(&late, 500);
+    let last = sets(old) - before;
+    let (first, late) = (Outcome::of(load, to), Outcome::of(late, to));
+    let figures = format!(
+        "until the sentinels came, the old master executed {executed} writes, {last} in all; before the outage: {first}; since: {late}"
+    );
+    assert_eq!((first.verdict.missing, late.verdict.missing), (0, 0), "{figures}");
+    // One request per writer may have been on its way when the network went down.
+    assert!(last <= WRITERS as u64, "{figures}");
+}
+
+#[test]
+fn passes_on_no_reply_of_old_master_after_outage() {
+    if !alone("two_faults::blindness::passes_on_no_reply_of_old_master_after_outage") {
+        return;
+    }
+    let cluster = Cluster::builder().start_apart();
+    let pointsman = pointsman(&cluster);
+    let mut clients: Vec<Client> = (0..40).map(|_| pointsman.client()).collect();
+    for client in &mut clients {
+        assert!(client.cmd(&["PING"]).is_ok());
+    }
+    // Sent into the outage at different times, so that the kernel sends them again at different
+    // times too.
+    let outage = Outage::noticed(&cluster, &pointsman, || {
+        let start = Instant::now();
+        for (number, client) in clients.iter_mut().enumerate() {
+            elapse(start, Duration::from_millis(100) * u32::try_from(number).expect("a small number"));
+            client.send(&encode(&["SET", &format!("into-outage-{number}"), "1"])).expect("send");
+        }
+    });
+    let to = outage.to;
+    let executed = outage.heal(&pointsman);
+    let new = cluster.node_at(to).expect("the new master");
+    let lost = |(number, client): (usize, &mut Client)| {
+        client.set_timeout(Duration::from_secs(10)).expect("a timeout");
+        let acknowledged = client.read_value().is_ok_and(|reply| reply.is_ok());
+        let there = new.ask(&["EXISTS", &format!("into-outage-{number}")]).expect("EXISTS").int() == Some(1);
+        (acknowledged && !there).then_some(number)
+    };
+    let lost: Vec<usize> = clients.iter_mut().enumerate().filter_map(lost).collect();
+    let figures = format!("of 40 requests sent into the outage, the old master executed {executed} after it");
+    assert_eq!(lost, [0_usize; 0], "acknowledged and lost; {figures}");
+}
+
+#[test]
+fn sends_nothing_to_restarted_master_after_a_stop() {
+    if !alone("two_faults::blindness::sends_nothing_to_restarted_master_after_a_stop") {
+        return;
+    }
+    let cluster = Cluster::builder().start_apart();
+    let pointsman = pointsman(&cluster);
+    let old = cluster.master();
+    let load = writing(&pointsman);
+    pointsman.process().signal(Signal::STOP);
+    // Its history goes on, with another run_id.
+    assert!(old.ask(&["SAVE"]).expect("SAVE").is_ok());
+    old.kill();
+    let to = promoted(&cluster, old);
+    let _undisturbed = Cut::between(&[old.addr().ip()], &ips(all_but(&cluster, old)));
+    let late = Cut::between(&[PROXY], &ips(cluster.sentinels()));
+    old.restart();
+    let acknowledged = load.counts().acknowledged;
+    pointsman.process().signal(Signal::CONT);
+    elapse(Instant::now(), Duration::from_secs(1));
+    assert_eq!(old.role().expect("ROLE"), "master", "this test needs an old master that takes writes");
+    let (executed, acknowledged) = (sets(old), load.counts().acknowledged - acknowledged);
+    drop(late);
+    wait_for_target(&pointsman, to, PATIENCE);
+    more_writes(&load, 500);
+    let last = sets(old);
+    let outcome = Outcome::of(load, to);
+    let figures = format!(
+        "{outcome}; until the sentinels came, the restarted master executed {executed} writes and {acknowledged} were \
+         acknowledged; {last} executed in all"
+    );
+    assert_eq!((outcome.verdict.missing, last), (0, 0), "{figures}");
+}
+
+#[test]
+fn sends_nothing_to_empty_master_while_sentinels_see_it_down() {
+    if !alone("two_faults::blindness::sends_nothing_to_empty_master_while_sentinels_see_it_down") {
+        return;
+    }
+    // With one sentinel gone and a quorum of three, nobody decides until the quorum is changed.
+    let cluster = Cluster::builder().with_quorum(3).start_apart();
+    let pointsman = pointsman(&cluster);
+    let old = cluster.master();
+    cluster.sentinels()[2].kill();
+    let deciding = &cluster.sentinels()[..2];
+    let load = writing(&pointsman);
+    old.kill();
+    let _undisturbed = Cut::between(&[old.addr().ip()], &ips(all_but(&cluster, old)));
+    for sentinel in deciding {
+        wait_until("the master to be subjectively down", PATIENCE, || {
+            let reply = sentinel.ask_briefly(&["SENTINEL", "MASTER", "mymaster"]).map_err(|error| error.to_string())?;
+            let flags = reply.field("flags").map(ToString::to_string).unwrap_or_default();
+            if flags.contains("s_down") { Ok(()) } else { Err(flags) }
+        });
+    }
+    wait_until("the loss to be noticed", PATIENCE, || is(&pointsman, "gate_shut", 1.0));
+    // Another redis at this address: empty, with another run_id and another history.
+    let acknowledged = load.counts().acknowledged;
+    old.restart();
+    elapse(Instant::now(), Duration::from_secs(3));
+    let (executed, acknowledged) = (sets(old), load.counts().acknowledged - acknowledged);
+    for sentinel in deciding {
+        assert!(sentinel.ask(&["SENTINEL", "SET", "mymaster", "quorum", "2"]).expect("SENTINEL SET").is_ok());
+    }
+    let to = promoted(&cluster, old);
+    wait_for_target(&pointsman, to, PATIENCE);
+    more_writes(&load, 500);
+    let last = sets(old);
+    let outcome = Outcome::of(load, to);
+    let figures = format!(
+        "{outcome}; until the sentinels decided, the empty master executed {executed} writes and {acknowledged} were \
+         acknowledged; {last} executed in all"
+    );
+    assert_eq!((executed, last), (0, 0), "{figures}");
+    // The last writes before the death may not have been replicated.
+    assert!(outcome.verdict.missing <= WRITERS as u64, "{figures}");
+}

@@ -1,0 +1,134 @@
+//! Clusters whose members have an IP address of their own each, as pods and machines have, with the
+//! usual ports.
+//!
+//! Each member also dials from its address, so a [`Cut`](crate::Cut) separates any two sets of
+//! them. Everything else that dials a member without naming a source, which is the program under
+//! test, comes from [`PROXY`]. The harness itself dials from yet another address and therefore
+//! reaches every member at any time.
+//!
+//! The addresses are the same in every such cluster, so each needs a network namespace of its own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+use super::builder::{Builder, launch};
+use super::{Cluster, Group, Node};
+use crate::address::{Address, Family};
+use crate::binary::Binary;
+use crate::netns::in_private_namespace;
+
+/// The source address of connections to members for which no other one was chosen.
+pub const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// The source address of the harness.
+const HARNESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
+
+const SERVER_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+impl Builder {
+    /// As [`start`](Self::start), with an address for each member. Passwords, users and names other
+    /// than the first are not supported, and the sentinels find the replicas and each other by
+    /// themselves.
+    ///
+    /// # Panics As `start` does, and outside of a private network namespace.
+    #[must_use]
+    pub fn start_apart(self) -> Cluster {
+        assert!(in_private_namespace(), "members with addresses of their own need a private network namespace");
+        let prefix = format!("pointsman-harness-{}-", std::process::id());
+        let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
+        let mut nodes = Vec::new();
+        for number in 0..=self.replicas {
+            let master = nodes.first().map(Node::addr);
+            nodes.push(server(folder.path(), number, &conf_lines(&self.redis_lines, master)));
+        }
+        nodes.iter().for_each(Node::start);
+        let master = nodes.first().map(Node::addr).expect("a master");
+        let group = Group::new(self.names[0].clone(), nodes);
+        let mut cluster = Cluster::new(vec![group], Vec::new(), Address::claim(Family::Ipv4), folder, &self);
+        cluster.wait_in_sync();
+        cluster.sentinels =
+            (0..self.sentinels).map(|number| sentinel(cluster.folder(), number, &self.watch(master))).collect();
+        cluster.sentinels.iter().for_each(Node::start);
+        cluster.wait_whole();
+        cluster
+    }
+
+    /// The lines of a sentinel.conf that watches this master and knows nothing else.
+    fn watch(&self, master: SocketAddr) -> String {
+        let (name, quorum) = (&self.names[0], self.quorum());
+        let (ip, port) = (master.ip(), master.port());
+        let (down, timeout) = (self.down_after.as_millis(), self.failover_timeout.as_millis());
+        let own = self.sentinel_lines.join("\n");
+        format!(
+            "sentinel monitor {name} {ip} {port} {quorum}\nsentinel down-after-milliseconds {name} {down}\n\
+             sentinel failover-timeout {name} {timeout}\nsentinel parallel-syncs {name} 10\n{own}\n"
+        )
+    }
+}
+
+impl Cluster {
+    /// A further empty master that is no member of the cluster, at the address of this number; it
+    /// answers.
+    #[must_use]
+    #[track_caller]
+    pub fn spare_server(&self, number: usize) -> Node {
+        let node = server(self.folder(), number, "");
+        node.restart();
+        node
+    }
+
+    /// A further sentinel that starts without knowledge, at the address of this number: it has a
+    /// new identity, the epoch 0, and watches `master` under the cluster's name. It answers.
+    #[must_use]
+    #[track_caller]
+    pub fn spare_sentinel(&self, number: usize, master: SocketAddr) -> Node {
+        let watch = Builder::default().masters(&[self.name()]).with_quorum(2).watch(master);
+        let node = sentinel(self.folder(), number, &watch);
+        node.restart();
+        node
+    }
+}
+
+fn conf_lines(lines: &[String], master: Option<SocketAddr>) -> String {
+    let replicaof = master.map(|master| format!("replicaof {} {}\n", master.ip(), master.port()));
+    format!("{}\n{}", lines.join("\n"), replicaof.unwrap_or_default())
+}
+
+/// The redis-server of this number, not started.
+fn server(folder: &Path, number: usize, lines: &str) -> Node {
+    let addr = SocketAddr::new(ip(100, number), SERVER_PORT);
+    let ip = addr.ip();
+    let conf = format!(
+        "bind {ip}\nbind-source-addr {ip}\nport {SERVER_PORT}\nprotected-mode no\nsave \"\"\nappendonly no\n\
+         repl-diskless-sync yes\nrepl-diskless-sync-delay 0\nrepl-diskless-load swapdb\nrepl-ping-replica-period 1\n\
+         replica-announce-ip {ip}\nshutdown-timeout 0\nhz 50\n{lines}\n"
+    );
+    member(folder, &format!("redis-{number}"), Binary::Server, addr, &conf)
+}
+
+/// The redis-sentinel of this number, not started.
+fn sentinel(folder: &Path, number: usize, watch: &str) -> Node {
+    let addr = SocketAddr::new(ip(101, number), SENTINEL_PORT);
+    let ip = addr.ip();
+    let conf = format!(
+        "bind {ip}\nbind-source-addr {ip}\nport {SENTINEL_PORT}\nprotected-mode no\nsentinel announce-ip {ip}\n{watch}"
+    );
+    member(folder, &format!("sentinel-{number}"), Binary::Sentinel, addr, &conf)
+}
+
+fn ip(third: u8, number: usize) -> IpAddr {
+    // A cluster's shared address never has a second octet of 0.
+    let last = u8::try_from(number + 1).expect("at most 255 members of a kind");
+    IpAddr::V4(Ipv4Addr::new(127, 0, third, last))
+}
+
+fn member(folder: &Path, name: &str, binary: Binary, addr: SocketAddr, conf: &str) -> Node {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    // Two processes may have the same address one after the other, and each keeps its files.
+    let name = format!("{name}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+    let launch = launch(folder, &name, &binary.in_folder(folder), conf);
+    Node::new(launch, addr, None).reached_from(HARNESS)
+}

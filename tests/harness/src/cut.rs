@@ -1,0 +1,73 @@
+//! Two sets of addresses between which no packet passes, until the value is dropped. Several may
+//! stand at a time.
+//!
+//! Packets vanish silently, as with a broken switch, and what was sent is sent again after healing.
+//! Made for clusters whose members have addresses of their own (`Builder::start_apart`).
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::netns::{in_private_namespace, nft};
+
+/// A cut. Dropping it heals the network.
+#[derive(Debug)]
+pub struct Cut(String);
+
+impl Cut {
+    /// Lets nothing pass between any address of one set and any of the other, in both directions.
+    ///
+    /// # Panics
+    /// Outside of a private network namespace, or if `nft` refuses the rules.
+    #[must_use]
+    #[track_caller]
+    pub fn between(these: &[IpAddr], those: &[IpAddr]) -> Self {
+        let (these, those) = (set(these), set(those));
+        Self::new(&format!("ip saddr {these} ip daddr {those} drop\nip saddr {those} ip daddr {these} drop"))
+    }
+
+    /// Lets nothing pass on the connections that `from` opens to a port of `to`; those that `to`
+    /// opens to `from` live.
+    ///
+    /// # Panics As [`between`](Self::between).
+    #[must_use]
+    #[track_caller]
+    pub fn of_dials(from: IpAddr, to: IpAddr, port: u16) -> Self {
+        Self::new(&format!(
+            "ip saddr {from} ip daddr {to} tcp dport {port} drop\nip saddr {to} ip daddr {from} tcp sport {port} drop"
+        ))
+    }
+
+    /// Refuses what `from` dials to a port of `to`; connections that are open live.
+    ///
+    /// # Panics
+    /// As [`between`](Self::between).
+    #[must_use]
+    #[track_caller]
+    pub fn refusing(from: IpAddr, to: IpAddr, port: u16) -> Self {
+        let first = "tcp flags & (syn | ack) == syn";
+        Self::new(&format!("ip saddr {from} ip daddr {to} tcp dport {port} {first} reject with tcp reset"))
+    }
+
+    #[track_caller]
+    fn new(rules: &str) -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        assert!(in_private_namespace(), "packets are dropped only in a private network namespace");
+        let table = format!("harness_cut_{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+        let chain = "chain cut { type filter hook output priority 0; policy accept;";
+        nft(&format!("table inet {table} {{ {chain}\n{rules}\n}}\n}}\n")).unwrap_or_else(|why| panic!("{why}"));
+        Self(table)
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if let Err(why) = nft(&format!("delete table inet {}\n", self.0)) {
+            eprintln!("the network cannot be healed: {why}");
+        }
+    }
+}
+
+fn set(addresses: &[IpAddr]) -> String {
+    let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    format!("{{ {} }}", all.join(", "))
+}
