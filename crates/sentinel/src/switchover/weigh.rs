@@ -322,6 +322,7 @@ mod tests {
     fn seen(tilted: &[u16]) -> Seen {
         let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
         let sentinel = |port: u16| SeenSentinel {
+            stranger: false,
             addr: node(port),
             id: MyId::parse(&format!("{:040x}", 100 - port)),
             up: true,
