@@ -12,6 +12,12 @@ use syn::visit::{self, Visit};
 const MOST_LINES_A_FILE: usize = 400;
 const MOST_LINES_A_FUNCTION: usize = 70;
 
+/// Longer files that have one subject all the same, with the reason.
+const LONG_FILES: &[(&str, &str)] = &[
+    ("crates/pointsman/src/metrics/catalogue.rs", "one table: every metric with its help"),
+    ("crates/sentinel/tests/model/world.rs", "one model: its state, its steps and its account"),
+];
+
 /// Who may use whom. What is not listed may use nobody.
 const ARROWS: &[(&str, &[&str])] = &[
     ("pointsman", &["drain", "probe", "proxy", "route", "sentinel"]),
@@ -163,8 +169,12 @@ fn files_are_short_and_begin_with_a_header() {
     let mut breaches = Vec::new();
     for (name, text) in sources() {
         let lines = text.lines().count();
-        if lines > MOST_LINES_A_FILE {
-            breaches.push(format!("{name} has {lines} lines, more than {MOST_LINES_A_FILE}"));
+        let listed = LONG_FILES.iter().any(|(file, _)| *file == name);
+        if lines > MOST_LINES_A_FILE && !listed {
+            breaches.push(format!("{name} has {lines} lines, more than {MOST_LINES_A_FILE}: are there two subjects?"));
+        }
+        if lines <= MOST_LINES_A_FILE && listed {
+            breaches.push(format!("{name} has {lines} lines and needs no exception"));
         }
         if !text.starts_with("//! ") {
             breaches.push(format!("{name} does not begin with a module header"));
@@ -209,14 +219,15 @@ fn functions_fit_on_a_screen() {
     fail_on("functions longer than a screen", &breaches);
 }
 
-/// Tests named in the README's table of promises as `file::test`.
+/// Tests named in the README's table of promises, and in the table of faults, as `file::test`.
 #[test]
 fn every_promise_names_a_test_that_exists() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let promises = read("README.md") + &read("docs/what-happens-when.md");
     let sources = sources();
     let mut named = 0;
     let mut breaches = Vec::new();
-    for quoted in readme.split('`').skip(1).step_by(2) {
+    for quoted in promises.split('`').skip(1).step_by(2) {
         let Some((file, test)) = quoted.split_once("::").filter(|(file, _)| file.ends_with(".rs")) else { continue };
         named += 1;
         let there = sources.get(file).is_some_and(|text| text.contains(&format!("fn {test}(")));
@@ -224,6 +235,6 @@ fn every_promise_names_a_test_that_exists() {
             breaches.push(quoted.to_owned());
         }
     }
-    assert!(named >= 5, "the README names only {named} tests");
+    assert!(named >= 5, "only {named} tests are named");
     fail_on("promises without their test", &breaches);
 }

@@ -5,8 +5,7 @@
 //!
 //! The sentinels of the configuration are dialled as soon as their addresses are known; those that others tell of a few times a second.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,10 +21,10 @@ use crate::group::Group;
 use crate::handle::{Handle, Heartbeat, Reach};
 use crate::learnt::usable;
 use crate::link::{LinkId, What};
-use crate::links::{Key, Links, Wish, describe};
+use crate::links::{Links, describe};
 use crate::questions::{Round, trouble_of};
 use crate::resolve::Resolver;
-use crate::seeds::{self, Seed};
+use crate::seeds::Seed;
 use crate::yard::Replicas;
 use crate::{Event, MyId, NodeAddr, Rules};
 
@@ -357,56 +356,9 @@ impl Discovery {
             Round::Torn | Round::Malformed(_) | Round::Denied(_) => group.count(|counts| counts.bad_rounds += 1),
         }
     }
-
-    /// Somebody told something new: brings the connections in line now, or as soon as it may be done again.
-    fn reconcile_soon(&mut self) {
-        let now = Instant::now();
-        let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_EVERY).max(now));
-        self.reconcile_at.get_or_insert(at);
-    }
-
-    /// Brings the connections in line with the seeds and with what was learnt.
-    fn reconcile(&mut self, now: Instant) {
-        (self.reconcile_at, self.reconciled_at) = (None, Some(now));
-        let mut wishes: BTreeMap<Key, Wish> = BTreeMap::new();
-        for seed in &mut self.seeds {
-            let (group, auth) = (seed.group, seed.auth);
-            for addr in seed.wanted(now, |addr| self.links.is_up(&(NodeAddr::from(addr), auth))) {
-                wishes.entry((NodeAddr::from(addr), auth)).or_default().want(group);
-            }
-        }
-        for (group, (_, auth)) in self.groups.iter().zip(&self.learn) {
-            for (id, addrs) in group.learnt().candidates() {
-                // Whoever is reached needs no second connection; until then every address it is said to have is tried.
-                let reached = self.links.speaker(group.number, id).map(|link| &link.addr);
-                for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr)) {
-                    match wishes.entry((addr.clone(), *auth)) {
-                        Entry::Occupied(mut known) => {
-                            known.get_mut().want(group.number);
-                            if let Some(expected) = &mut known.get_mut().expect {
-                                expected.insert(id.clone());
-                            }
-                        }
-                        Entry::Vacant(vacant) => {
-                            let expect = Some(BTreeSet::from([id.clone()]));
-                            vacant.insert(Wish { groups: vec![group.number], expect });
-                        }
-                    }
-                }
-            }
-        }
-        self.links.reconcile(&wishes);
-        for group in &mut self.groups {
-            let seeds = || self.seeds.iter().filter(|seed| seed.group == group.number);
-            let found = seeds().map(Seed::found);
-            let expected = seeds::expected(found, |addr| {
-                let auth = seeds().find(|seed| seed.found().contains(&addr))?.auth;
-                self.links.answers_at(&(NodeAddr::from(addr), auth)).cloned()
-            });
-            group.expect(expected, &self.links);
-        }
-    }
 }
+
+mod reconcile;
 
 #[cfg(test)]
 mod tests;

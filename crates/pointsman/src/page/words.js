@@ -9,6 +9,7 @@ const waiting = v => v.traffic.sessions_waiting ? `; ${many(v.traffic.sessions_w
 const held = v => {
   const time = none(v.held_s) ? "" : ` for ${span(v.held_s)}`;
   if (v.state === "armed" || v.state === "committing") return ["warn", `Held${time}: a failover is under way${waiting(v)}.`];
+  if (v.state === "unconfirmed") return ["warn", `Held${time}: the master may have been replaced; waiting for the sentinels to confirm it${waiting(v)}.`];
   if (v.state === "no_master") return ["bad", `Held${time}: no node can be verified as the master${waiting(v)}.`];
   if (v.minority) return ["bad", `Held${time}: the sentinels in reach are a minority${waiting(v)}.`];
   return ["warn", `Held${time} by an operator's order${waiting(v)}.`];

@@ -83,7 +83,7 @@ pub struct Service {
     pub name: String,
     /// Where its clients arrive.
     pub listen: Vec<String>,
-    /// State of discovery: `bootstrap`, `stable`, `suspect`, `armed`, `committing`, `no_master`.
+    /// State of discovery: `bootstrap`, `stable`, `suspect`, `unconfirmed`, `armed`, `committing`, `no_master`.
     pub state: &'static str,
     /// `open`, or `shut` while traffic is held.
     pub gate: &'static str,

@@ -80,50 +80,6 @@ impl Machine {
         self.electorate.may_found(&ours.map(|vote| &vote.voter).collect())
     }
 
-    /// Whether the sentinels that can be heard are a minority. Where nothing depends on it, what they say of their peers
-    /// decides both ways. Where traffic stops for it, silence is one too, and one sentinel's word does not end it: the first
-    /// that is heard when a partition heals may be the last to learn of a failover.
-    fn weigh_minority(&mut self, now: Instant) {
-        let provable = self.electorate.provable_minority();
-        let strict = self.rules.minority != Minority::Keep;
-        let silent = self.is_majority_silent(now);
-        match self.minority {
-            None if provable == Some(true) || silent => {
-                self.minority = Some(now);
-                self.actions.push(Action::Note(Note::Minority));
-            }
-            Some(_) if !strict && provable == Some(false) => self.minority = None,
-            Some(since) if strict && provable != Some(true) && !silent => {
-                let majority = match &self.finding {
-                    Finding::Confirmed { majority, .. } => *majority,
-                    Finding::Claimed(claim) | Finding::Regressed(claim) => claim.majority,
-                    Finding::Silence => false,
-                };
-                if majority && self.majority_at >= since {
-                    self.minority = None;
-                }
-            }
-            _ => {}
-        }
-        if self.is_cut_off()
-            && self.committed.is_some()
-            && !matches!(self.state, State::NoMaster { lack: Lack::Minority, .. })
-        {
-            self.take_away(now, Lack::Minority);
-        }
-    }
-
-    /// Whether no majority was heard for so long that it is a minority.
-    pub(super) fn is_majority_silent(&self, now: Instant) -> bool {
-        self.silence_ends_at().is_some_and(|at| now > at)
-    }
-
-    /// When it is a minority that no majority is heard, if nothing changes; `None` where the policy is to keep the master then.
-    pub(super) fn silence_ends_at(&self) -> Option<Instant> {
-        let long = self.rules.minority_after.max(self.rules.poll * 3);
-        (self.rules.minority != Minority::Keep).then(|| self.majority_at + long)
-    }
-
     /// Evidence that a majority has taken back by naming something else since is none any more.
     fn weigh_denials(&mut self, now: Instant) {
         let floor = self.committed.as_ref().map_or(0, |committed| committed.epoch);
@@ -133,16 +89,6 @@ impl Machine {
         {
             self.disarm(now);
         }
-    }
-
-    /// Nothing may be published: the sentinels are a minority, and that is what the operator wants done then.
-    pub(super) fn is_cut_off(&self) -> bool {
-        self.minority.is_some() && self.rules.minority == Minority::Cut
-    }
-
-    /// The gate is shut: the sentinels are a minority, and that is what the operator wants done then.
-    pub(super) fn is_held_by_policy(&self) -> bool {
-        self.minority.is_some() && self.rules.minority == Minority::Hold
     }
 
     /// The old address at the epoch that superseded it, or below: as hard to believe as an older epoch.

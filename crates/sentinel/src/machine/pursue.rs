@@ -110,23 +110,6 @@ impl Machine {
         self.actions.push(Action::Commit(commit));
     }
 
-    /// Fewer than a majority do not end a minority by what they bring about, and where one is heeded at all they are one.
-    fn weigh_minority_after(&mut self, now: Instant, basis: Basis) {
-        match basis {
-            Basis::BootstrapMinority if self.rules.minority == Minority::Hold && self.minority.is_none() => {
-                self.minority = Some(now);
-                self.actions.push(Action::Note(Note::Minority));
-            }
-            // The evidence may be older than the node's answer: by then no majority may be heard any more.
-            Basis::Majority | Basis::Regress
-                if !self.is_majority_silent(now) && self.electorate.provable_minority() != Some(true) =>
-            {
-                self.minority = None;
-            }
-            _ => {}
-        }
-    }
-
     /// Brings the books on who was master, and who may be next, up to date with a new master.
     fn succeed(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
         if basis == Basis::Regress {

@@ -1,0 +1,85 @@
+//! Whether the sentinels that can be heard are a minority, and what that means for traffic.
+//!
+//! With the policy `keep` it is an alarm: the sentinels' own word on their peers decides both ways. With `hold` and `cut`
+//! traffic stops for it. There silence of a majority is a minority, too, since a failover may be taking place where nobody is
+//! heard; and only a majority ends it, by its word or by a commit.
+
+use std::time::Instant;
+
+use super::agree::Finding;
+use super::state::{Basis, Lack, State};
+use super::{Action, Machine, Note};
+use crate::Minority;
+
+impl Machine {
+    /// Whether the sentinels that can be heard are a minority. Where nothing depends on it, what they say of their peers
+    /// decides both ways. Where traffic stops for it, silence is one too, and one sentinel's word does not end it: the first
+    /// that is heard when a partition heals may be the last to learn of a failover.
+    pub(super) fn weigh_minority(&mut self, now: Instant) {
+        let provable = self.electorate.provable_minority();
+        let strict = self.rules.minority != Minority::Keep;
+        let silent = self.is_majority_silent(now);
+        match self.minority {
+            None if provable == Some(true) || silent => {
+                self.minority = Some(now);
+                self.actions.push(Action::Note(Note::Minority));
+            }
+            Some(_) if !strict && provable == Some(false) => self.minority = None,
+            Some(since) if strict && provable != Some(true) && !silent => {
+                let majority = match &self.finding {
+                    Finding::Confirmed { majority, .. } => *majority,
+                    Finding::Claimed(claim) | Finding::Regressed(claim) => claim.majority,
+                    Finding::Silence => false,
+                };
+                if majority && self.majority_at >= since {
+                    self.minority = None;
+                }
+            }
+            _ => {}
+        }
+        if self.is_cut_off()
+            && self.committed.is_some()
+            && !matches!(self.state, State::NoMaster { lack: Lack::Minority, .. })
+        {
+            self.take_away(now, Lack::Minority);
+        }
+    }
+
+    /// Whether no majority was heard for so long that it is a minority.
+    pub(super) fn is_majority_silent(&self, now: Instant) -> bool {
+        self.silence_ends_at().is_some_and(|at| now > at)
+    }
+
+    /// When it is a minority that no majority is heard, if nothing changes; `None` where the policy is to keep the master then.
+    pub(super) fn silence_ends_at(&self) -> Option<Instant> {
+        let long = self.rules.minority_after.max(self.rules.poll * 3);
+        (self.rules.minority != Minority::Keep).then(|| self.majority_at + long)
+    }
+
+    /// Nothing may be published: the sentinels are a minority, and that is what the operator wants done then.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.minority.is_some() && self.rules.minority == Minority::Cut
+    }
+
+    /// The gate is shut: the sentinels are a minority, and that is what the operator wants done then.
+    pub(super) fn is_held_by_policy(&self) -> bool {
+        self.minority.is_some() && self.rules.minority == Minority::Hold
+    }
+
+    /// Fewer than a majority do not end a minority by what they bring about, and where one is heeded at all they are one.
+    pub(super) fn weigh_minority_after(&mut self, now: Instant, basis: Basis) {
+        match basis {
+            Basis::BootstrapMinority if self.rules.minority == Minority::Hold && self.minority.is_none() => {
+                self.minority = Some(now);
+                self.actions.push(Action::Note(Note::Minority));
+            }
+            // The evidence may be older than the node's answer: by then no majority may be heard any more.
+            Basis::Majority | Basis::Regress
+                if !self.is_majority_silent(now) && self.electorate.provable_minority() != Some(true) =>
+            {
+                self.minority = None;
+            }
+            _ => {}
+        }
+    }
+}
