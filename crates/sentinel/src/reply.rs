@@ -9,7 +9,7 @@ use redis_protocol::resp3::types::BytesFrame as Frame3;
 
 /// A decoded reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// Simple, bulk and verbatim strings, and the scalars that nobody here reads.
     Text(Bytes),
     /// An error line, without the leading `-`.

@@ -119,14 +119,15 @@ fn eligible(master: &SeenMaster, nodes: &[SeenNode]) -> Result<Vec<(NodeAddr, So
 
 /// What one node says of its replication (`INFO replication`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
-    pub(super) is_master: bool,
+pub struct Standing {
+    /// It takes writes.
+    pub is_master: bool,
     /// A replica's link; a master has none and counts as up.
-    pub(super) link_up: bool,
+    pub link_up: bool,
     /// Bytes of the stream written by a master, or applied by a replica.
-    pub(super) offset: u64,
+    pub offset: u64,
     /// 0: never to be promoted.
-    pub(super) priority: u64,
+    pub priority: u64,
 }
 
 /// Reads `INFO replication`.
@@ -144,7 +145,7 @@ pub(super) fn standing(info: &str) -> Option<Standing> {
 
 /// What a look at everybody's offset comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// Look again.
     Wait,
     /// Everybody who may be promoted has everything.
@@ -158,7 +159,7 @@ pub(super) enum Verdict {
 
 /// Waits until the master writes no more and its replicas have all of it.
 #[derive(Debug)]
-pub(super) struct CatchUp {
+pub struct CatchUp {
     until: Instant,
     /// How long the master's offset has to stand still: requests that were forwarded before the gate shut arrive meanwhile.
     still: Duration,
@@ -166,12 +167,14 @@ pub(super) struct CatchUp {
 }
 
 impl CatchUp {
-    pub(super) fn new(until: Instant, still: Duration) -> Self {
+    /// Ready when nothing was written for `still`; over at `until`.
+    #[must_use]
+    pub fn new(until: Instant, still: Duration) -> Self {
         Self { until, still, stands: None }
     }
 
     /// One look. Replicas that may never be promoted do not count.
-    pub(super) fn weigh(&mut self, now: Instant, master: Standing, replicas: &[(NodeAddr, Standing)]) -> Verdict {
+    pub fn weigh(&mut self, now: Instant, master: Standing, replicas: &[(NodeAddr, Standing)]) -> Verdict {
         let offset = master.offset;
         let since = match self.stands {
             Some((stood, since)) if stood == offset => since,

@@ -1,0 +1,1 @@
+//! The model against what was measured with real servers.
