@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pointsman", &["drain", "probe", "proxy", "route", "sentinel"]),
     ("sentinel", &["resp", "route"]),
     ("proxy", &["drain", "resp", "route"]),
+    ("simulator", &["sentinel"]),
     ("xtask", &["harness", "load"]),
 ];
 

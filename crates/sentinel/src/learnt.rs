@@ -25,13 +25,7 @@ pub struct Learnt {
 impl Learnt {
     /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that changes anything. What was told
     /// by somebody who is not reached any more is forgotten once somebody else tells something new.
-    pub fn hear(
-        &mut self,
-        teller: MyId,
-        peers: Vec<Peer>,
-        map: &AddressMap,
-        reached: impl Fn(&MyId) -> bool,
-    ) -> bool {
+    pub fn hear(&mut self, teller: MyId, peers: Vec<Peer>, map: &AddressMap, reached: impl Fn(&MyId) -> bool) -> bool {
         let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
         let peers: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(mapped).collect();
         if self.told.get(&teller) == Some(&peers) {

@@ -50,7 +50,8 @@ impl Reply {
     }
 
     /// The value behind `key` in a flat list of keys and values.
-    pub(crate) fn field(&self, key: &str) -> Option<&str> {
+    #[must_use]
+    pub fn field(&self, key: &str) -> Option<&str> {
         let pairs = self.list()?.chunks_exact(2);
         pairs
             .filter_map(|pair| Some((pair.first()?, pair.get(1)?)))

@@ -222,10 +222,15 @@ impl World {
         let (one, two): (Vec<usize>, Vec<usize>) = match kind {
             Kind::CutMaster => {
                 let host = self.net.process(self.redis[self.master()].pid).host;
-                let others = (0..hosts).filter(|it| *it != host);
-                let keep = *self.net.rng.pick(&[0, 0, 30, 60]);
-                let others: Vec<usize> = others.collect();
-                (vec![host], others.into_iter().filter(|_| !self.net.rng.percent(keep)).collect())
+                let mut side = vec![host];
+                if self.net.rng.percent(50) {
+                    side.extend((0..proxies).filter(|_| self.net.rng.percent(60)));
+                    let few = self.net.rng.below(self.sentinels.len().div_ceil(2));
+                    side.extend(sentinels.iter().filter(|it| **it != host).take(few));
+                }
+                let keep = *self.net.rng.pick(&[0, 0, 0, 30]);
+                let others: Vec<usize> = (0..hosts).filter(|it| !side.contains(it)).collect();
+                (side, others.into_iter().filter(|_| !self.net.rng.percent(keep)).collect())
             }
             Kind::CutProxy => {
                 let host = self.net.rng.below(proxies);

@@ -37,6 +37,12 @@ pub fn run(seed: u64) -> Run {
     world::World::new(seed, false).run().0
 }
 
+/// The faults of a seed, without running it.
+#[must_use]
+pub fn kinds(seed: u64) -> Vec<Kind> {
+    plan::Plan::new(&mut rng::Rng::new(seed)).kinds()
+}
+
 /// Runs one seed again and gives its timeline.
 #[must_use]
 pub fn timeline(seed: u64) -> (Run, String) {

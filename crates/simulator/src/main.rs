@@ -23,6 +23,9 @@ struct Options {
     /// List how often each pair of faults occurred.
     #[arg(long)]
     pairs: bool,
+    /// Run only seeds in which these kinds of faults occur, separated by commas.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    with: Vec<String>,
     /// Succeed if, and only if, this rule is broken.
     #[arg(long, value_name = "RULE")]
     expect: Option<String>,
@@ -40,6 +43,10 @@ fn main() -> ExitCode {
     let (mut totals, started) = (Totals::default(), Instant::now());
     let terminal = std::io::stderr().is_terminal();
     for seed in first..first.saturating_add(options.seeds) {
+        let kinds: Vec<String> = simulator::kinds(seed).iter().map(|it| format!("{it:?}")).collect();
+        if !options.with.iter().all(|it| kinds.contains(it)) {
+            continue;
+        }
         let run = simulator::run(seed);
         totals.add(seed, &run);
         if terminal && seed % 20 == 0 {
@@ -52,7 +59,9 @@ fn main() -> ExitCode {
                 println!("{expected} is broken by seed {seed}, as expected: {}", violation.text);
                 return ExitCode::SUCCESS;
             }
-        } else if !options.keep_going {
+        } else if options.keep_going {
+            println!("seed {seed}: {:?} {:?}: {}", violation.rule, run.kinds, violation.text);
+        } else {
             let (run, text) = simulator::timeline(seed);
             println!("{text}");
             describe(seed, &run);

@@ -13,17 +13,18 @@ use crate::plan::Plan;
 use crate::proxy::driver::Happened;
 use crate::proxy::mono;
 use crate::report::{Rule, Violation};
+use crate::sentinel::Sentinel;
 use crate::wire::{Addr, MS, Pid, SECOND, Us};
 use crate::world::World;
 
 /// From the moment at which a majority that knows better can be heard: a redial, a greeting, a round and a verification.
-const HEARD: Us = 2500 * MS;
+const HEARD: Us = 4 * SECOND;
 /// The same where a majority has to insist on an older epoch, or where most sentinels are strangers at first.
-const INSIST: Us = 45 * SECOND;
+const INSIST: Us = 90 * SECOND;
 /// With `hold` or `cut`, silence stops traffic after this long: votes expire after five seconds.
-const SILENCE: Us = 12 * SECOND;
+const SILENCE: Us = 10 * SECOND;
 /// The gate may be shut this long to a master with which nothing is wrong.
-const HEALTHY_SHUT: Us = 9 * SECOND;
+const HEALTHY_SHUT: Us = 7 * SECOND;
 /// A hold, or a verification, is over after this long.
 const HOLD: Us = 11 * SECOND;
 /// After everything has healed and all sentinels agree, writes succeed within this time.
@@ -81,10 +82,17 @@ fn since(slot: &mut Option<Us>, is: bool, now: Us) {
 impl World {
     /// The address that a majority of all sentinels names.
     pub(crate) fn oracle_right(&self) -> Option<Addr> {
-        let named = self.sentinels.iter().filter(|it| self.net.process(it.pid).up).map(|it| it.current_master());
+        let named = self.sentinels.iter().filter(|it| self.net.process(it.pid).up).map(Sentinel::current_master);
         let mut votes: BTreeMap<Addr, usize> = BTreeMap::new();
         named.for_each(|addr| *votes.entry(addr).or_default() += 1);
         votes.into_iter().find(|(_, times)| *times > self.sentinels.len() / 2).map(|(addr, _)| addr)
+    }
+
+    /// The right master, if it is one: sentinels that lost their files may name a replica.
+    fn right_master(&self) -> Option<Addr> {
+        let right = self.oracle_right()?;
+        let node = self.redis.iter().find(|it| self.net.addr(it.pid) == right)?;
+        (node.is_master() && self.net.process(node.pid).up).then_some(right)
     }
 
     fn can_hear(&self, proxy: Pid, sentinel: Pid) -> bool {
@@ -103,7 +111,7 @@ impl Oracle {
     pub(crate) fn new(plan: &Plan) -> Self {
         Self {
             minority: plan.cluster.minority,
-            only_planned: plan.faults.iter().all(|it| it.kind.is_planned()),
+            only_planned: plan.is_planned(),
             proxies: vec![Watched::default(); plan.cluster.proxies],
             ..Self::default()
         }
@@ -135,7 +143,7 @@ impl Oracle {
             Fact::Happened(pid, Happened::Broken(text)) => self.violate(Rule::Safety, pid, text, world),
             Fact::Happened(pid, Happened::Opened { to, how, fresh, minority, was_shut }) => {
                 self.proxies[pid].opened_at = world.net.now;
-                let right = world.oracle_right();
+                let right = world.right_master();
                 let superseded = right.is_some_and(|right| right != to);
                 if !superseded || !was_shut {
                     return;
@@ -143,10 +151,14 @@ impl Oracle {
                 let right = right.map(|it| it.to_string()).unwrap_or_default();
                 let named = fresh.len();
                 if named == 0 {
-                    let text = format!("opened to {to} ({how}) without a word for it since the gate shut; {right} is right");
-                    self.violate(Rule::OpenedUnheard, pid, text, world);
+                    let text =
+                        format!("opened to {to} ({how}) without a word for it since the gate shut; {right} is right");
+                    let rule = if how == "released" { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
+                    self.violate(rule, pid, text, world);
                 } else if minority && self.minority == Minority::Hold && named <= world.sentinels.len() / 2 {
-                    let text = format!("held as a minority, then opened to {to} ({how}) on the word of {named}; {right} is right");
+                    let text = format!(
+                        "held as a minority, then opened to {to} ({how}) on the word of {named}; {right} is right"
+                    );
                     self.violate(Rule::HoldOpened, pid, text, world);
                 }
             }
@@ -155,14 +167,20 @@ impl Oracle {
 
     fn judge_ack(&mut self, pid: Pid, node: Pid, executed: Us, world: &mut World) {
         let (now, addr) = (world.net.now, world.net.addr(node));
+        let wrong = world.right_master().is_some_and(|right| right != addr);
         let it = &self.proxies[pid];
+        let slept = world.proxies[pid].driver.unproven_since.filter(|at| wrong && executed > *at);
         let newer = world.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
         let evidence = world.proxies[pid].driver.evidence.filter(|_| after);
-        let late = it.wrong_since.filter(|at| now - at > self.heard_bound(pid, world) && executed > *at);
+        let late = it.wrong_since.filter(|at| wrong && now - at > self.heard_bound(pid, world) && executed > *at);
         let blind = it.silent_since.zip(it.superseded_since).map(|(one, two)| one.max(two));
-        let blind = blind.filter(|at| self.minority != Minority::Keep && now - at > SILENCE && executed > *at);
-        if let Some(at) = evidence {
+        let blind = blind.filter(|at| wrong && self.minority != Minority::Keep && now - at > SILENCE && executed > *at);
+        if let Some(at) = slept {
+            let text =
+                format!("{addr} acknowledged before anybody was heard after the process slept until {} ms", at / MS);
+            self.violate(Rule::WroteAfterSleep, pid, text, world);
+        } else if let Some(at) = evidence {
             let text = format!(
                 "acknowledged what {addr} executed at {} ms, after another node was promoted at {} ms and with evidence of it since {} ms",
                 executed / MS,
@@ -171,7 +189,10 @@ impl Oracle {
             );
             self.violate(Rule::AckAfterEvidence, pid, text, world);
         } else if let Some(at) = late {
-            let text = format!("{addr} acknowledged, although a majority that names another could be heard for {} ms", (now - at) / MS);
+            let text = format!(
+                "{addr} acknowledged, although a majority that names another could be heard for {} ms",
+                (now - at) / MS
+            );
             self.violate(Rule::LateMajority, pid, text, world);
         } else if let Some(at) = blind {
             let text = format!("{addr} acknowledged after {} ms of silence under {:?}", (now - at) / MS, self.minority);
@@ -181,13 +202,11 @@ impl Oracle {
 
     fn heard_bound(&self, pid: Pid, world: &World) -> Us {
         let epoch = world.proxies[pid].driver.committed().map_or(0, |(_, epoch, _)| epoch);
-        let (lost, at) = world.identities_lost;
-        let strangers = lost * 2 > world.sentinels.len() && world.net.now - at < 120 * SECOND;
-        if self.right_epoch < epoch || strangers { INSIST } else { HEARD + world.slowest() }
+        if self.right_epoch < epoch || world.are_strangers() { INSIST } else { HEARD + world.slowest() }
     }
 
     pub(crate) fn sample(&mut self, world: &mut World) {
-        let right = world.oracle_right();
+        let right = world.right_master();
         if right != self.right {
             self.right = right;
             self.proxies.iter_mut().for_each(|it| it.wrong_since = None);
@@ -225,7 +244,10 @@ impl Oracle {
         since(&mut it.open_since, !shut && target.as_ref().map(|it| it.addr) == right, now);
         let taken = it.healthy_shut_since.filter(|at| now - at > HEALTHY_SHUT + world.slowest());
         if let Some(at) = taken {
-            let text = format!("shut for {} ms, although the committed master is healthy and the only one ({state})", (now - at) / MS);
+            let text = format!(
+                "shut for {} ms, although the committed master is healthy and the only one ({state})",
+                (now - at) / MS
+            );
             self.violate(Rule::HealthyTaken, pid, text, world);
         }
         if held_for > HOLD + world.slowest() {
@@ -244,7 +266,9 @@ impl Oracle {
         let alive = process.up && !process.stopped && node.is_master() && world.net.reach(pid, node.pid);
         let alone = world.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = world.sentinels.iter().all(|it| !it.failing_over);
-        same && alive && alone && quiet && heard > world.sentinels.len() / 2
+        // With `hold` and `cut` the word of strangers is none yet.
+        let known = self.minority == Minority::Keep || !world.are_strangers();
+        same && alive && alone && quiet && known && heard > world.sentinels.len() / 2
     }
 
     fn watch_readers(&mut self, pid: Pid, world: &mut World) {
@@ -279,13 +303,13 @@ impl Oracle {
         let Some(at) = self.agreed_since else { return };
         let serving = self.proxies.iter().all(|it| it.open_since.is_some());
         since(&mut self.calm_since, serving, now);
-        let (lost, _) = world.identities_lost;
-        let bound = if lost * 2 > world.sentinels.len() { LIVE + INSIST } else { LIVE };
+        let bound = if world.are_strangers() { LIVE + INSIST } else { LIVE };
         if let Some(pid) = self.proxies.iter().position(|it| it.open_since.is_none())
             && now - at > bound
         {
             let state = world.proxies[pid].driver.state();
-            let text = format!("no writes {} ms after all has healed and all sentinels agree ({state})", (now - at) / MS);
+            let text =
+                format!("no writes {} ms after all has healed and all sentinels agree ({state})", (now - at) / MS);
             self.violate(Rule::Liveness, pid, text, world);
         }
         self.converged = self.calm_since.is_some_and(|at| now - at > CALM);
@@ -300,8 +324,12 @@ impl Oracle {
             self.lost = lost.len() as u64;
             if let (Some(ack), None, true, true) = (lost.first(), &self.violation, self.only_planned, self.converged) {
                 let name = |pid: Pid| world.net.process(pid).name.clone();
-                let text =
-                    format!("{} writes lost, the first acknowledged by {} at {} ms", lost.len(), name(ack.node), ack.at / MS);
+                let text = format!(
+                    "{} writes lost, the first acknowledged by {} at {} ms",
+                    lost.len(),
+                    name(ack.node),
+                    ack.at / MS
+                );
                 self.violation = Some(Violation { rule: Rule::PlannedLoss, at: ack.at, who: name(ack.pid), text });
             }
         }
@@ -315,13 +343,23 @@ impl World {
         let Some(right) = right else { return false };
         let fine = |pid: Pid| self.net.process(pid).up && !self.net.process(pid).stopped;
         let sentinels = self.sentinels.iter().all(|it| {
-            fine(it.pid) && it.current_master() == right && !it.failing_over && !it.master.s_down && it.master.cc.is_some()
+            fine(it.pid)
+                && it.current_master() == right
+                && !it.failing_over
+                && !it.master.s_down
+                && it.master.cc.is_some()
         });
         let redis = self.redis.iter().all(|it| {
             let is = self.net.addr(it.pid) == right;
             fine(it.pid) && it.is_master() == is && (is || it.master() == Some(right)) && !it.full
         });
         sentinels && redis
+    }
+
+    /// Most sentinels have lost their identity a while ago at most: proxies do not know them yet.
+    fn are_strangers(&self) -> bool {
+        let (lost, at) = self.identities_lost;
+        lost * 2 > self.sentinels.len() && self.net.now - at < 120 * SECOND
     }
 
     /// What the slowest host adds to a few round trips.

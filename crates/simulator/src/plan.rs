@@ -108,6 +108,29 @@ impl Kind {
     const SWITCHES: [Self; 6] =
         [Self::KillMaster, Self::StopMaster, Self::CutMaster, Self::Failover, Self::Failover, Self::Switchover];
 
+    /// Faults between a proxy and everything else, which make it blind, or late.
+    const BLINDNESS: [Self; 6] = [
+        Self::CutProxy,
+        Self::CutProxyFromSentinels,
+        Self::StopProxy,
+        Self::SuspendProxy,
+        Self::RestartProxy,
+        Self::CutSets,
+    ];
+
+    /// Pairs that have led clients astray before.
+    const KNOWN: [(Self, Self); 9] = [
+        (Self::ReplacePod, Self::RestartProxy),
+        (Self::LoseSentinelFile, Self::RestartProxy),
+        (Self::CutProxy, Self::Failover),
+        (Self::StopProxy, Self::KillMaster),
+        (Self::CutProxyFromSentinels, Self::Failover),
+        (Self::CutMaster, Self::CutProxyFromSentinels),
+        (Self::StopMaster, Self::StopMaster),
+        (Self::LoseAllFiles, Self::BusyMaster),
+        (Self::BusyMaster, Self::DnsMissing),
+    ];
+
     /// A planned move with nothing wrong.
     pub(crate) fn is_planned(self) -> bool {
         matches!(self, Self::Failover | Self::Switchover)
@@ -140,6 +163,8 @@ pub(crate) struct Cluster {
     pub(crate) together: bool,
     pub(crate) epoch: u64,
     pub(crate) latency: (Us, Us),
+    /// The sentinels' files list their peers and the replicas from the start.
+    pub(crate) acquainted: bool,
 }
 
 /// The whole of a seed.
@@ -151,7 +176,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(rng: &mut Rng) -> Self {
-        let cluster = Cluster::new(rng);
+        let mut cluster = Cluster::new(rng);
         let wanted = match rng.range(0, 100) {
             0..15 => 1,
             15..75 => 2,
@@ -161,19 +186,36 @@ impl Plan {
         let mut faults = Vec::new();
         let first = rng.range(10 * SECOND, 16 * SECOND);
         let mut begun = (first, first);
+        let known = (wanted == 2 && rng.percent(20)).then(|| *rng.pick(&Kind::KNOWN));
         for number in 0..wanted {
-            let kind = if rng.percent(25) { *rng.pick(&Kind::SWITCHES) } else { *rng.pick(&Kind::ALL) };
+            let kind = match (number, known, rng.range(0, 100)) {
+                (0, Some((first, _)), _) => first,
+                (_, Some((_, second)), _) => second,
+                (_, _, 0..25) => *rng.pick(&Kind::SWITCHES),
+                (_, _, 25..45) => *rng.pick(&Kind::BLINDNESS),
+                _ => *rng.pick(&Kind::ALL),
+            };
             let lasts = lasting(rng);
             let at = if number == 0 { first } else { near(rng, begun) };
             faults.push(Fault { kind, at, lasts });
             begun = (at, at + lasts);
         }
+        cluster.suit(&faults, rng);
         Self { cluster, faults }
     }
 
     /// When the last fault begins.
     pub(crate) fn last_begins(&self) -> Us {
         self.faults.iter().map(|it| it.at).max().unwrap_or(0)
+    }
+
+    /// Nothing but planned moves, each with the time to come to its end: an old master is no replica before that, and Sentinel
+    /// promotes it all the same.
+    pub(crate) fn is_planned(&self) -> bool {
+        let mut begin: Vec<Us> = self.faults.iter().map(|it| it.at).collect();
+        begin.sort_unstable();
+        let apart = begin.windows(2).all(|pair| pair[1] - pair[0] > 40 * SECOND);
+        apart && self.faults.iter().all(|it| it.kind.is_planned())
     }
 
     pub(crate) fn kinds(&self) -> Vec<Kind> {
@@ -203,6 +245,19 @@ fn lasting(rng: &mut Rng) -> Us {
 }
 
 impl Cluster {
+    /// Some faults need a cluster in which they show.
+    fn suit(&mut self, faults: &[Fault], rng: &mut Rng) {
+        let has = |kind: Kind| faults.iter().any(|it| it.kind == kind);
+        if has(Kind::BusyMaster) && rng.percent(60) {
+            // Long enough that Sentinel waits for it.
+            self.down_after = *rng.pick(&[10_000, 30_000]);
+        }
+        if has(Kind::ReplacePod) && rng.percent(80) {
+            (self.together, self.acquainted) = (true, true);
+            self.one_name |= rng.percent(60);
+        }
+    }
+
     fn new(rng: &mut Rng) -> Self {
         let sentinels = if rng.percent(75) { 3 } else { 5 };
         let proxies = rng.range(1, 4) as usize;
@@ -220,6 +275,7 @@ impl Cluster {
             together: rng.percent(60),
             epoch: *rng.pick(&[0, 0, 1, 7]),
             latency: *rng.pick(&[(50, 300), (50, 300), (200, 2000), (1000, 8000)]),
+            acquainted: rng.percent(80),
         }
     }
 }

@@ -13,8 +13,12 @@ pub enum Rule {
     Safety,
     /// No write is acknowledged by a superseded master once a majority that knows better could be heard for a while.
     LateMajority,
-    /// The gate does not open to a superseded master without a fresh word for it.
+    /// Nothing is committed that is superseded, without a fresh word for it.
     OpenedUnheard,
+    /// A hold does not end in favour of a superseded master without a fresh word for it.
+    ReleasedUnheard,
+    /// After it was stopped, or its machine suspended, a proxy sends nothing before it has heard a sentinel.
+    WroteAfterSleep,
     /// A gate that is held because of a minority does not open to a superseded master on less than a majority's word.
     HoldOpened,
     /// With `hold` and `cut`, writes stop when no majority can be heard.
@@ -85,8 +89,11 @@ pub struct Totals {
     unconverged: u64,
     kinds: BTreeMap<Kind, u64>,
     pairs: BTreeMap<(Kind, Kind), u64>,
-    rules: BTreeMap<Rule, (u64, Vec<u64>, BTreeMap<Vec<Kind>, u64>)>,
+    rules: BTreeMap<Rule, Broken>,
 }
+
+/// How often a rule was broken, by some of which seeds, and by which faults.
+type Broken = (u64, Vec<u64>, BTreeMap<Vec<Kind>, u64>);
 
 impl Totals {
     /// One seed more.

@@ -112,28 +112,68 @@ pub(crate) enum Body {
     Publish(Rc<Hello>),
     Hello(Rc<Hello>),
     SlaveOf(Option<Addr>),
-    IsMasterDown { addr: Addr, epoch: u64, candidate: Option<u64> },
-    MasterDown { down: bool, leader: Option<u64>, leader_epoch: u64 },
+    IsMasterDown {
+        addr: Addr,
+        epoch: u64,
+        candidate: Option<u64>,
+    },
+    MasterDown {
+        down: bool,
+        leader: Option<u64>,
+        leader_epoch: u64,
+    },
     // From a proxy to a sentinel, and back.
     Greet,
-    Greeted { id: u64 },
-    Ask { round: u64 },
-    Round { round: u64, tilt: bool, replies: Rc<Vec<Reply>> },
-    Event { channel: &'static str, payload: Rc<str> },
+    Greeted {
+        id: u64,
+    },
+    Ask {
+        round: u64,
+    },
+    Round {
+        round: u64,
+        tilt: bool,
+        replies: Rc<Vec<Reply>>,
+    },
+    Event {
+        channel: &'static str,
+        payload: Rc<str>,
+    },
     Failover,
     FailoverTaken(bool),
     // From a proxy to a redis node, and back.
-    Probe { asked: Us },
-    Probed { asked: Us, info: Box<Info> },
-    Write { id: u32 },
-    Written { id: u32, at: Us },
-    ReadOnly { id: u32 },
+    Probe {
+        asked: Us,
+    },
+    Probed {
+        asked: Us,
+        info: Box<Info>,
+    },
+    Write {
+        id: u32,
+    },
+    Written {
+        id: u32,
+        at: Us,
+    },
+    ReadOnly {
+        id: u32,
+    },
     PauseWrites(Us),
     /// `-ERR max number of clients reached`, before the server closes.
     TooMany,
     // Between redis nodes.
-    Psync { replid: u64, offset: u64, from: Addr },
-    Continue { replid: u64 },
+    Psync {
+        replid: u64,
+        offset: u64,
+        from: Addr,
+    },
+    Continue {
+        replid: u64,
+    },
     Full(Box<Snapshot>),
-    Stream { id: Option<u32>, offset: u64 },
+    Stream {
+        id: Option<u32>,
+        offset: u64,
+    },
 }

@@ -103,10 +103,16 @@ impl World {
             down_after: cluster.down_after,
             failover_timeout: cluster.failover_timeout,
         };
-        for at in 0..cluster.sentinels {
-            let id = net.rng.next();
+        let ids: Vec<(u64, Addr)> =
+            (0..cluster.sentinels).map(|at| (net.rng.next(), net.addr(cluster.proxies + at))).collect();
+        let replicas: Vec<Addr> = (1..cluster.redis).map(|at| net.addr(first_redis + at)).collect();
+        for (at, (id, _)) in ids.iter().enumerate() {
             let (config_epoch, current_epoch) = (cluster.epoch, cluster.epoch);
-            let file = File { config_epoch, current_epoch, ..File::fresh(id, master) };
+            let mut file = File { config_epoch, current_epoch, ..File::fresh(*id, master) };
+            if cluster.acquainted {
+                file.replicas.clone_from(&replicas);
+                file.peers = ids.iter().filter(|(other, _)| other != id).copied().collect();
+            }
             self.sentinels.push(Sentinel::new(cluster.proxies + at, &file, settings, net));
         }
         net.dns.sentinels = (0..cluster.sentinels).map(|at| cluster.proxies + at).collect();

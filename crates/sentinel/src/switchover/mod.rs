@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use self::talk::Talk;
-pub use self::weigh::{CatchUp, Reason, Standing, Verdict};
 use self::weigh::{Cast, cast, standing};
+pub use self::weigh::{CatchUp, Reason, Standing, Verdict};
 use crate::auth::Denied;
 use crate::handle::Handle;
 use crate::questions::SENTINEL_AUTH;

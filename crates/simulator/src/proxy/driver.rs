@@ -74,6 +74,8 @@ pub(crate) struct Driver {
     pub(crate) route: Route,
     shut_since: Option<Us>,
     minority_while_shut: bool,
+    /// The process slept until then, in virtual time, and has not heard anybody since.
+    pub(crate) unproven_since: Option<Us>,
     /// Who named what since the gate shut, with the time of the question.
     named: BTreeMap<MyId, (NodeAddr, Us)>,
     /// When each claim was first heard, and the last good answer of each node.
@@ -112,6 +114,7 @@ impl Driver {
             route: Route { vouched_until: Us::MAX, ..Route::default() },
             shut_since: Some(now),
             minority_while_shut: false,
+            unproven_since: None,
             named: BTreeMap::new(),
             claims: BTreeMap::new(),
             verified: BTreeMap::new(),
@@ -221,6 +224,7 @@ impl Driver {
         if self.shut_since.is_some_and(|since| asked >= since) {
             self.named.insert(from.clone(), (view.addr.clone(), asked));
         }
+        self.unproven_since = None;
         self.claims.entry((view.addr.clone(), view.epoch)).or_insert(now);
         self.step(now, Event::View { from: from.clone(), view: view.clone() })
     }
@@ -314,7 +318,8 @@ impl Driver {
     }
 
     /// The process was stopped: the gate counts as shut since then.
-    pub(crate) fn slept(&mut self, now: Us) {
+    pub(crate) fn slept(&mut self, now: Us, virtual_now: Us) {
+        self.unproven_since = Some(virtual_now);
         self.shut_since = None;
         self.shut(now);
         self.claims.clear();

@@ -27,6 +27,9 @@ use crate::sentinel::NAME;
 use crate::wire::{Addr, MS, Pid, Us};
 
 const RECONCILE_EVERY: Us = 250 * MS;
+/// A process that did not run for longer than this must not trust what it knew.
+const STALL: Us = 3500 * MS;
+
 const PUBLISH_EVERY: Us = 250 * MS;
 
 /// The key of the one timer of the loop.
@@ -130,7 +133,9 @@ impl Proxy {
             }
             Input::Continued => {
                 // What waited in the stopped process is read before its timers are looked at.
-                self.driver.slept(now);
+                if net.now - net.process(self.pid).stopped_at > STALL {
+                    self.driver.slept(now, net.now);
+                }
                 self.wake_at = net.now + 1;
                 return net.timer(self.pid, net.now + 1, WAKE);
             }

@@ -21,8 +21,14 @@ enum Phase {
     Thinking,
     /// It has something to write and waits at the gate.
     Waiting,
-    Dialling { token: u64, generation: u64 },
-    InFlight { id: u32, sent: Us },
+    Dialling {
+        token: u64,
+        generation: u64,
+    },
+    InFlight {
+        id: u32,
+        sent: Us,
+    },
 }
 
 #[derive(Debug)]

@@ -20,6 +20,7 @@ const LOOK_EVERY: Us = 5 * MS;
 const STILL: Duration = Duration::from_millis(30);
 const CATCH_UP: Us = 2 * SECOND;
 const FOLLOW: Us = 10 * SECOND;
+const LINGER: Us = SECOND;
 
 #[derive(Debug)]
 struct Peer {
@@ -57,9 +58,16 @@ impl Switchover {
     }
 
     pub(crate) fn dialled(&mut self, pid: Pid, token: u64, conn: Option<ConnId>, net: &mut Net) {
+        let first = self.run.as_ref().and_then(|run| run.peers.first()).map(|it| it.token);
         let peer = self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.token == token);
         match (peer, conn) {
-            (Some(peer), conn) => peer.conn = conn,
+            (Some(peer), conn) => {
+                peer.conn = conn;
+                // Writers that do not pass here wait at the master.
+                if let (true, Some(conn)) = (first == Some(token), conn) {
+                    net.send(conn, pid, Body::PauseWrites(net.now + CATCH_UP + FOLLOW + LINGER));
+                }
+            }
             (None, Some(conn)) => net.close(conn, pid),
             (None, None) => {}
         }
@@ -132,7 +140,12 @@ impl Switchover {
     }
 
     fn end(&mut self, driver: &mut Driver, now: Us, pid: Pid, net: &mut Net) -> Option<Done> {
-        for conn in self.run.take().into_iter().flat_map(|run| run.peers).filter_map(|it| it.conn) {
+        let linger = self.run.as_ref().map_or(0, |run| if run.ordered { LINGER } else { 0 });
+        for (at, conn) in self.run.take().into_iter().flat_map(|run| run.peers).map(|it| it.conn).enumerate() {
+            let Some(conn) = conn else { continue };
+            if at == 0 {
+                net.send(conn, pid, Body::PauseWrites(net.now + linger));
+            }
             net.close(conn, pid);
         }
         net.say(pid, || "switchover: over".to_owned());

@@ -166,7 +166,8 @@ impl Sentinel {
         if self.replicas.iter().any(|it| it.addr == promoted && it.s_down) {
             return;
         }
-        let mut left = self.replicas.iter().filter(|it| !it.promoted && it.reconf != Reconf::Done && !it.s_down).count();
+        let mut left =
+            self.replicas.iter().filter(|it| !it.promoted && it.reconf != Reconf::Done && !it.s_down).count();
         let timeout = now - self.step_at > self.settings.failover_timeout;
         if timeout {
             left = 0;

@@ -36,7 +36,7 @@ impl Sentinel {
         let moved = self.peers.iter().position(|it| it.id == Some(hello.id));
         if let Some(at) = moved {
             let old = self.peers.remove(at);
-            self.drop_links(old, net);
+            self.drop_links(&old, net);
             self.event_on("+sentinel-address-switch", hello.addr, Some(hello.id), net);
         } else if let Some(other) = self.peers.iter_mut().find(|it| it.addr == hello.addr) {
             // Another one was at this address: it is kept as a peer without an address.
@@ -59,7 +59,7 @@ impl Sentinel {
         self.publish("+switch-master", &payload, net);
     }
 
-    fn drop_links(&self, it: Instance, net: &mut Net) {
+    fn drop_links(&self, it: &Instance, net: &mut Net) {
         it.cc.into_iter().chain(it.pc).for_each(|conn| net.close(conn, self.pid));
     }
 
@@ -71,10 +71,10 @@ impl Sentinel {
             replicas.push(self.master.addr);
         }
         for old in std::mem::take(&mut self.replicas) {
-            self.drop_links(old, net);
+            self.drop_links(&old, net);
         }
         let master = std::mem::replace(&mut self.master, Instance::new(Kind::Master, new, None, now));
-        self.drop_links(master, net);
+        self.drop_links(&master, net);
         self.replicas = replicas.into_iter().map(|it| Instance::new(Kind::Replica, it, None, now)).collect();
         (self.failing_over, self.forced, self.promoted) = (false, false, None);
         (self.step, self.step_at, self.failover_at) = (Step::None, 0, 0);

@@ -11,11 +11,17 @@ fn text(word: impl Into<String>) -> Reply {
 }
 
 fn fields(pairs: Vec<(&'static str, String)>) -> Reply {
-    let words = pairs.into_iter().flat_map(|(key, value)| [Reply::Text(Bytes::from_static(key.as_bytes())), text(value)]);
+    let words =
+        pairs.into_iter().flat_map(|(key, value)| [Reply::Text(Bytes::from_static(key.as_bytes())), text(value)]);
     Reply::List(words.collect())
 }
 
 impl Sentinel {
+    #[cfg(test)]
+    pub(crate) fn answers(&self) -> Vec<Reply> {
+        self.round()
+    }
+
     /// The answers to one round of questions.
     pub(super) fn round(&self) -> Vec<Reply> {
         let addr = self.current_master();

@@ -71,7 +71,7 @@ impl Sentinel {
             count(&mut votes, own);
         }
         let (winner, times) = votes.into_iter().max_by_key(|(_, times)| *times)?;
-        let needed = ((self.peers.len() + 1) / 2 + 1).max(self.settings.quorum);
+        let needed = (self.peers.len().div_ceil(2) + 1).max(self.settings.quorum);
         (times >= needed).then_some(winner)
     }
 }

@@ -4,81 +4,18 @@
 //! path has healed and a retransmission is due, unless somebody has given up by then. A stopped process (SIGSTOP) still has a kernel
 //! that accepts connections and takes bytes; it handles them, in order, when it continues.
 
+mod event;
+mod paths;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::proxy::driver::Happened;
+use event::Queued;
+pub(crate) use event::{ConnId, Dns, Event, Fact, Input};
+
 use crate::rng::Rng;
 use crate::trace::Trace;
-use crate::wire::{Addr, Body, MS, Pid, SECOND, Us};
-
-/// A connection by its number; never reused within a run.
-pub(crate) type ConnId = usize;
-
-/// Something that a process handles.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Input {
-    /// Somebody connected.
-    Accepted(ConnId),
-    /// A message arrived.
-    Message(ConnId, Body),
-    /// The other side closed, or is not there any more.
-    Closed(ConnId),
-    /// A dial came to an end; `None`: refused, or no answer in time.
-    Dialled(u64, Option<ConnId>),
-    /// A timer that it set.
-    Timer(u64),
-    /// It has just been stopped and continued.
-    Continued,
-}
-
-/// What the invariants have to hear of.
-#[derive(Debug)]
-pub(crate) enum Fact {
-    /// A client was told that its write was done, by this node, at this time.
-    Acked { pid: Pid, node: Pid, id: u32, executed: Us },
-    /// Something happened at a proxy's route.
-    Happened(Pid, Happened),
-}
-
-/// How names resolve now.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Dns {
-    /// The processes behind the configured names.
-    pub(crate) sentinels: Vec<Pid>,
-    pub(crate) missing: bool,
-    pub(crate) left_out: Vec<Pid>,
-    pub(crate) late: Us,
-}
-
-/// What the world has to handle.
-#[derive(Debug)]
-pub(crate) enum Event {
-    To(Pid, u32, Input),
-    Fault(usize),
-    Heal(usize),
-    Sample,
-}
-
-#[derive(Debug)]
-struct Queued(Us, u64, Event);
-
-impl PartialEq for Queued {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Queued {}
-impl PartialOrd for Queued {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Queued {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
+use crate::wire::{Addr, Body, MS, Pid, Us};
 
 #[derive(Debug)]
 struct End {
@@ -92,6 +29,7 @@ struct End {
 #[derive(Debug)]
 struct Conn {
     ends: [End; 2],
+    made_at: Us,
 }
 
 /// One process as the operating system sees it.
@@ -117,6 +55,7 @@ struct Path {
     cuts: u32,
     /// Messages of connections that were there before arrive from then on: a retransmission was due.
     ready_at: Us,
+    mended_at: Us,
     parked: Vec<(Pid, u32, ConnId, Input)>,
     slow: Us,
 }
@@ -145,7 +84,22 @@ impl Net {
         let paths = vec![Path::default(); hosts * hosts];
         let (queue, conns, processes) = (BinaryHeap::new(), Vec::new(), Vec::new());
         let (facts, dns, writes) = (Vec::new(), Dns::default(), 0);
-        Self { now: 0, rng, trace, events: 0, facts, dns, writes, processes, hosts, queue, order: 0, conns, paths, latency }
+        Self {
+            now: 0,
+            rng,
+            trace,
+            events: 0,
+            facts,
+            dns,
+            writes,
+            processes,
+            hosts,
+            queue,
+            order: 0,
+            conns,
+            paths,
+            latency,
+        }
     }
 
     pub(crate) fn add(&mut self, name: String, host: usize, addr: Addr) -> Pid {
@@ -322,7 +276,9 @@ impl Net {
             self.path(from, to).parked.push((to, incarnation, conn, input));
             return;
         }
-        let ready = self.path(from, to).ready_at;
+        let made_at = self.conns[conn].made_at;
+        let path = self.path(from, to);
+        let ready = if made_at < path.mended_at { path.ready_at } else { 0 };
         let arrival = (self.now + self.latency(from, to)).max(ready);
         let arrival = arrival.max(self.conns[conn].ends[side].last_arrival + 1);
         self.conns[conn].ends[side].last_arrival = arrival;
@@ -347,6 +303,11 @@ impl Net {
         self.conns[conn].ends[1 - self.side(conn, of)].pid
     }
 
+    #[cfg(test)]
+    pub(crate) fn last_conn(&self) -> ConnId {
+        self.conns.len() - 1
+    }
+
     /// Connects; the outcome comes as [`Input::Dialled`] with this token.
     pub(crate) fn dial(&mut self, pid: Pid, to: Addr, timeout: Us, token: u64) {
         let incarnation = self.processes[pid].incarnation;
@@ -364,48 +325,10 @@ impl Net {
         let end = |pid: Pid, incarnation, last_arrival| End { pid, incarnation, open: true, last_arrival };
         let theirs = self.processes[owner].incarnation;
         let (there, back) = (self.now + way, self.now + both);
-        self.conns.push(Conn { ends: [end(pid, incarnation, back), end(owner, theirs, there)] });
+        self.conns.push(Conn { ends: [end(pid, incarnation, back), end(owner, theirs, there)], made_at: self.now });
         let conn = self.conns.len() - 1;
         self.at(there, Event::To(owner, theirs, Input::Accepted(conn)));
         self.at(back, answer(Some(conn)));
-    }
-
-    /// One cut more in this direction between two hosts.
-    pub(crate) fn cut(&mut self, from: usize, to: usize) {
-        if from != to {
-            let (now, hosts) = (self.now, self.hosts);
-            let path = &mut self.paths[from * hosts + to];
-            path.cuts += 1;
-            path.cut_since.get_or_insert(now);
-        }
-    }
-
-    /// One cut less.
-    pub(crate) fn mend(&mut self, from: usize, to: usize) {
-        let (now, at) = (self.now, from * self.hosts + to);
-        let path = &mut self.paths[at];
-        path.cuts = path.cuts.saturating_sub(1);
-        if path.cuts > 0 || from == to {
-            return;
-        }
-        let Some(since) = path.cut_since.take() else { return };
-        let parked = std::mem::take(&mut path.parked);
-        let due = self.rng.range(MS, (now - since).min(3 * SECOND) + 2 * MS);
-        self.paths[at].ready_at = now + due;
-        for (to, incarnation, conn, input) in parked {
-            let side = self.side(conn, to);
-            let arrival = (now + due).max(self.conns[conn].ends[side].last_arrival + 1);
-            self.conns[conn].ends[side].last_arrival = arrival;
-            self.at(arrival, Event::To(to, incarnation, input));
-        }
-    }
-
-    /// Makes every message between a host and all others take longer; 0 for as long as before.
-    pub(crate) fn slow(&mut self, host: usize, by: Us) {
-        for other in 0..self.hosts {
-            self.paths[host * self.hosts + other].slow = by;
-            self.paths[other * self.hosts + host].slow = by;
-        }
     }
 
     pub(crate) fn stop(&mut self, pid: Pid) {
