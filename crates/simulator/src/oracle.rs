@@ -59,6 +59,7 @@ struct Ack {
 pub(crate) struct Oracle {
     minority: Minority,
     only_planned: bool,
+    ignored: Vec<Rule>,
     right: Option<Addr>,
     right_epoch: u64,
     proxies: Vec<Watched>,
@@ -108,8 +109,9 @@ impl World {
 }
 
 impl Oracle {
-    pub(crate) fn new(plan: &Plan) -> Self {
+    pub(crate) fn new(plan: &Plan, ignored: &[Rule]) -> Self {
         Self {
+            ignored: ignored.to_vec(),
             minority: plan.cluster.minority,
             only_planned: plan.is_planned(),
             proxies: vec![Watched::default(); plan.cluster.proxies],
@@ -126,7 +128,8 @@ impl Oracle {
     }
 
     fn violate(&mut self, rule: Rule, pid: Pid, text: String, world: &mut World) {
-        if self.violation.is_none() {
+        if self.violation.is_none() && !self.ignored.contains(&rule) {
+            let text = format!("{text} [minority = {:?}]", self.minority);
             world.net.say(pid, || format!("VIOLATION of {rule:?}: {text}"));
             let who = world.net.process(pid).name.clone();
             self.violation = Some(Violation { rule, at: world.net.now, who, text });

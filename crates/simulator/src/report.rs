@@ -37,6 +37,31 @@ pub enum Rule {
     PlannedLoss,
 }
 
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Safety,
+        Self::LateMajority,
+        Self::OpenedUnheard,
+        Self::ReleasedUnheard,
+        Self::WroteAfterSleep,
+        Self::HoldOpened,
+        Self::BlindWrites,
+        Self::AckAfterEvidence,
+        Self::HealthyTaken,
+        Self::EndlessHold,
+        Self::ReaderOnMaster,
+        Self::Liveness,
+        Self::PlannedLoss,
+    ];
+
+    /// By its name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| format!("{it:?}") == name)
+    }
+}
+
 /// An invariant that did not hold.
 #[derive(Debug, Clone)]
 pub struct Violation {

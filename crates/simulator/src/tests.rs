@@ -31,7 +31,7 @@ fn quiet(seed: u64) -> World {
         latency: (50, 300),
         acquainted: true,
     };
-    let mut world = World::with_plan(Plan { cluster, faults: Vec::new() }, Rng::new(seed), true);
+    let mut world = World::with_plan(Plan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);
     world.run_until(CAUSE);
     world
 }
@@ -210,11 +210,11 @@ fn planned_failover_loses_nothing_and_kill_little() {
 #[test]
 fn same_seed_gives_the_same_run() {
     for seed in [3, 14, 159] {
-        let (one, text) = crate::timeline(seed);
-        let (two, again) = crate::timeline(seed);
+        let (one, text) = crate::timeline(seed, &[]);
+        let (two, again) = crate::timeline(seed, &[]);
         assert_eq!(text, again);
         assert_eq!((one.events, one.acknowledged, one.lost), (two.events, two.acknowledged, two.lost));
-        assert_eq!(crate::run(seed).events, one.events, "the timeline changes nothing");
+        assert_eq!(crate::run(seed, &[]).events, one.events, "the timeline changes nothing");
     }
 }
 

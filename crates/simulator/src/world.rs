@@ -5,7 +5,7 @@ use crate::oracle::Oracle;
 use crate::plan::{Cluster, Kind, Plan};
 use crate::proxy::{self, Proxy};
 use crate::redis::Redis;
-use crate::report::{Run, Violation};
+use crate::report::{Rule, Run, Violation};
 use crate::rng::Rng;
 use crate::sentinel::{File, Sentinel, Settings};
 use crate::trace::Trace;
@@ -49,17 +49,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, traced: bool) -> Self {
+    pub(crate) fn new(seed: u64, traced: bool, ignored: &[Rule]) -> Self {
         let mut rng = Rng::new(seed);
         let plan = Plan::new(&mut rng);
-        Self::with_plan(plan, rng, traced)
+        Self::with_plan(plan, rng, traced, ignored)
     }
 
-    pub(crate) fn with_plan(plan: Plan, rng: Rng, traced: bool) -> Self {
+    pub(crate) fn with_plan(plan: Plan, rng: Rng, traced: bool, ignored: &[Rule]) -> Self {
         let Cluster { proxies, sentinels, redis, together, latency, .. } = plan.cluster;
         let hosts = proxies + sentinels + redis;
         let net = Net::new(rng, hosts, latency, Trace::new(traced));
-        let oracle = Oracle::new(&plan);
+        let oracle = Oracle::new(&plan, ignored);
         let mut world = Self {
             net,
             proxies: Vec::new(),

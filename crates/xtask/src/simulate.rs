@@ -19,9 +19,9 @@ const COPIED: &[&str] =
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How many seeds to run.
-    #[arg(long, default_value_t = 2000)]
-    seeds: u64,
+    /// How many seeds to run [default: 2000].
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first seed. Without --seeds only this one is run, and its timeline printed.
     #[arg(long)]
     seed: Option<u64>,
@@ -34,6 +34,12 @@ pub(crate) struct Options {
     /// Put every known fault back, one at a time, and check that it is found.
     #[arg(long, conflicts_with_all = ["seed", "keep_going", "pairs"])]
     mutations: bool,
+    /// Go on where these rules are broken, to see what they would hide; separated by commas.
+    #[arg(long, value_name = "RULES")]
+    ignore: Option<String>,
+    /// Run only seeds in which these kinds of faults occur, separated by commas.
+    #[arg(long, value_name = "KINDS")]
+    with: Option<String>,
     /// With --mutations: only those whose name contains this.
     #[arg(long, requires = "mutations")]
     only: Option<String>,
@@ -60,11 +66,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         return mutations(options.only.as_deref());
     }
     let mut args = Vec::new();
-    let alone = options.seed.is_some() && !std::env::args().any(|arg| arg.starts_with("--seeds"));
-    if !alone {
-        args.extend(["--seeds".to_owned(), options.seeds.to_string()]);
-    }
-    args.extend(options.seed.into_iter().flat_map(|seed| ["--seed".to_owned(), seed.to_string()]));
+    let number = |name: &str, value: Option<u64>| value.into_iter().map(move |it| format!("--{name}={it}"));
+    let text = |name: &str, value: &Option<String>| value.iter().map(|it| format!("--{name}={it}")).collect::<Vec<_>>();
+    args.extend(number("seeds", options.seeds).chain(number("seed", options.seed)));
+    args.extend(text("ignore", &options.ignore).into_iter().chain(text("with", &options.with)));
     args.extend(options.keep_going.then(|| "--keep-going".to_owned()));
     args.extend(options.pairs.then(|| "--pairs".to_owned()));
     let status = simulator(&root(), &args).status().map_err(|error| format!("cargo could not be started: {error}"))?;
@@ -150,6 +155,7 @@ fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
 
 /// Makes `to` equal to the tree at `from`, and touches only what differs, so that builds there stay incremental.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
     for part in COPIED {
         mirror(&from.join(part), &to.join(part)).map_err(|error| format!("{part}: {error}"))?;
     }

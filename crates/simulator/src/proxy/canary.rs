@@ -1,8 +1,6 @@
 //! Probe connections, as `sentinel/src/canary.rs` keeps them: one idle connection to each node, one question at a time, pauses after
 //! failures, and a question that stays open on its connection when no answer comes in time.
 
-use std::collections::BTreeSet;
-
 use sentinel::{Lineage, NodeAddr, ProbeFailure, Report, Role};
 
 use crate::net::{ConnId, Net};
@@ -76,11 +74,15 @@ impl Canaries {
         self.turn(at, now, net)
     }
 
-    pub(crate) fn keep(&mut self, wanted: &BTreeSet<NodeAddr>, net: &mut Net) {
-        for gone in self.all.iter().filter(|it| !wanted.contains(&it.node)) {
-            gone.conn.into_iter().for_each(|conn| net.close(conn, self.pid));
-        }
-        self.all.retain(|it| wanted.contains(&it.node));
+    pub(crate) fn keep(&mut self, wanted: impl Fn(&NodeAddr) -> bool, net: &mut Net) {
+        let pid = self.pid;
+        self.all.retain(|it| {
+            let kept = wanted(&it.node);
+            if !kept {
+                it.conn.into_iter().for_each(|conn| net.close(conn, pid));
+            }
+            kept
+        });
     }
 
     pub(crate) fn next_due(&self) -> Us {

@@ -12,7 +12,10 @@ use sentinel::{
     ReplicaRules, Role, Rules, State, View,
 };
 
-use crate::wire::{Addr, Us};
+use crate::wire::{Addr, MS, Us};
+
+/// Replicas are judged this often at most.
+const JUDGE_EVERY: Us = 50 * MS;
 
 /// Where this proxy's clients are sent.
 #[derive(Debug, Clone, Default)]
@@ -70,6 +73,7 @@ pub(crate) struct Driver {
     machine: Machine,
     roster: Roster,
     pub(crate) ruling: Ruling,
+    judge_at: Us,
     trust: Us,
     pub(crate) route: Route,
     shut_since: Option<Us>,
@@ -110,6 +114,7 @@ impl Driver {
             machine: Machine::new(base + Duration::from_micros(now), rules, expected),
             roster: Roster::new(ReplicaRules::default()),
             ruling: Ruling::default(),
+            judge_at: 0,
             trust,
             route: Route { vouched_until: Us::MAX, ..Route::default() },
             shut_since: Some(now),
@@ -164,6 +169,10 @@ impl Driver {
     pub(crate) fn electorate(&self) -> String {
         let (all, majority) = self.machine.quorum();
         format!("{majority} of {all}")
+    }
+
+    pub(crate) fn is_watched(&self, node: &NodeAddr) -> bool {
+        self.machine.nodes().any(|(addr, _)| addr == node)
     }
 
     pub(crate) fn watched(&self) -> BTreeSet<NodeAddr> {
@@ -275,8 +284,11 @@ impl Driver {
         if self.route.shut && self.machine.is_minority() {
             self.minority_while_shut = true;
         }
-        let at = self.instant(now);
-        self.ruling = judge(&mut self.roster, at, &self.machine);
+        // As often as the pool would be looked at while nothing happens.
+        if now >= self.judge_at {
+            self.judge_at = now + JUDGE_EVERY;
+            self.ruling = judge(&mut self.roster, self.base + Duration::from_micros(now), &self.machine);
+        }
         (wants, happened)
     }
 

@@ -292,8 +292,8 @@ impl Proxy {
                 Want::DropReplies => self.sessions.drop_replies(net),
             }
         }
-        let wanted: BTreeSet<NodeAddr> = self.driver.watched();
-        self.canaries.keep(&wanted, net);
+        let driver = &self.driver;
+        self.canaries.keep(|node| driver.is_watched(node), net);
         self.sessions.pump(&self.driver, now, net);
     }
 
