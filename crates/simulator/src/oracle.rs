@@ -127,9 +127,9 @@ impl Oracle {
         self.acks.len() as u64
     }
 
-    fn violate(&mut self, rule: Rule, pid: Pid, text: String, world: &mut World) {
+    fn violate(&mut self, rule: Rule, pid: Pid, mut text: String, world: &mut World) {
         if self.violation.is_none() && !self.ignored.contains(&rule) {
-            let text = format!("{text} [minority = {:?}]", self.minority);
+            text.push_str(&format!(" [minority = {:?}]", self.minority));
             world.net.say(pid, || format!("VIOLATION of {rule:?}: {text}"));
             let who = world.net.process(pid).name.clone();
             self.violation = Some(Violation { rule, at: world.net.now, who, text });

@@ -66,10 +66,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         return mutations(options.only.as_deref());
     }
     let mut args = Vec::new();
-    let number = |name: &str, value: Option<u64>| value.into_iter().map(move |it| format!("--{name}={it}"));
-    let text = |name: &str, value: &Option<String>| value.iter().map(|it| format!("--{name}={it}")).collect::<Vec<_>>();
-    args.extend(number("seeds", options.seeds).chain(number("seed", options.seed)));
-    args.extend(text("ignore", &options.ignore).into_iter().chain(text("with", &options.with)));
+    for (name, value) in [("seeds", options.seeds), ("seed", options.seed)] {
+        args.extend(value.map(|value| format!("--{name}={value}")));
+    }
+    for (name, value) in [("ignore", &options.ignore), ("with", &options.with)] {
+        args.extend(value.as_ref().map(|value| format!("--{name}={value}")));
+    }
     args.extend(options.keep_going.then(|| "--keep-going".to_owned()));
     args.extend(options.pairs.then(|| "--pairs".to_owned()));
     let status = simulator(&root(), &args).status().map_err(|error| format!("cargo could not be started: {error}"))?;
