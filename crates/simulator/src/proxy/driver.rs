@@ -263,13 +263,16 @@ impl Driver {
         asked: Us,
         outcome: Result<sentinel::Report, ProbeFailure>,
     ) -> (Vec<Want>, Vec<Happened>) {
-        if let Ok(report) = &outcome
-            && report.role == Role::Master
-            && report.pong
-        {
+        let is_master = outcome.as_ref().is_ok_and(|report| report.role == Role::Master && report.pong);
+        if is_master {
             self.verified.insert(node.clone(), asked);
         }
-        self.step(now, Event::Probed { node, probe: Probe { asked_at: self.instant(asked), outcome } })
+        let probe = Probe { asked_at: self.instant(asked), outcome };
+        let done = self.step(now, Event::Probed { node: node.clone(), probe });
+        if is_master && matches!(self.machine.state(), State::Armed { candidate: Some(it), .. } if *it == node) {
+            self.note_evidence(now, &node);
+        }
+        done
     }
 
     fn step(&mut self, now: Us, event: Event) -> (Vec<Want>, Vec<Happened>) {
