@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pointsman", &["drain", "probe", "proxy", "route", "sentinel"]),
     ("sentinel", &["resp", "route"]),
     ("proxy", &["drain", "resp", "route"]),
+    ("simulator", &["route", "sentinel"]),
     ("xtask", &["harness", "load"]),
 ];
 

@@ -14,24 +14,18 @@ use crate::{MyId, NodeAddr};
 const MAX_LEARNT: usize = 64;
 
 /// Announced address to the address to dial.
-pub(crate) type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
+pub type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
 
 /// Who told of which other sentinels, and where they are said to be.
 #[derive(Debug, Default)]
-pub(crate) struct Learnt {
+pub struct Learnt {
     told: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
 }
 
 impl Learnt {
     /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that changes anything. What was told
     /// by somebody who is not reached any more is forgotten once somebody else tells something new.
-    pub(crate) fn hear(
-        &mut self,
-        teller: MyId,
-        peers: Vec<Peer>,
-        map: &AddressMap,
-        reached: impl Fn(&MyId) -> bool,
-    ) -> bool {
+    pub fn hear(&mut self, teller: MyId, peers: Vec<Peer>, map: &AddressMap, reached: impl Fn(&MyId) -> bool) -> bool {
         let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
         let peers: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(mapped).collect();
         if self.told.get(&teller) == Some(&peers) {
@@ -44,7 +38,8 @@ impl Learnt {
 
     /// Every sentinel that somebody told of, with the addresses it is said to have; those that most agree on come first, and
     /// the bound cuts the rest.
-    pub(crate) fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
+    #[must_use]
+    pub fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
         let mut tellers: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
         for said in self.told.values().flatten() {
             *tellers.entry(said).or_default() += 1;

@@ -40,6 +40,18 @@ mod types;
 mod wanted;
 mod yard;
 
+/// The pure parts of the driver, for the simulator: it answers as sentinels and redis nodes do, and has these make of it what they
+/// make of the real ones.
+pub mod simulation {
+    pub use crate::learnt::{AddressMap, Learnt};
+    pub use crate::notice::parse as parse_notice;
+    pub use crate::questions::{Peer, Round, read_round};
+    pub use crate::reply::Reply;
+    pub use crate::roster::{Member, Roster, Ruling};
+    pub use crate::switchover::{CatchUp, Standing as Offsets, Verdict};
+    pub use crate::yard::judge;
+}
+
 pub use auth::{Credentials, Denied};
 pub use discovery::{Discovery, Timeouts, Watch};
 pub use handle::{Handle, Heartbeat, Order};

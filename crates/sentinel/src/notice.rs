@@ -91,7 +91,7 @@ const LONGEST: usize = 2048;
 /// Reads one message. Gives the master's name (`None` where the event is about the sentinel itself, such as `+tilt`) and the
 /// notice; nothing for what is unknown or malformed, which the next poll makes up for.
 #[must_use]
-pub(crate) fn parse<'a>(channel: &str, payload: &'a str) -> Option<(Option<&'a str>, Notice)> {
+pub fn parse<'a>(channel: &str, payload: &'a str) -> Option<(Option<&'a str>, Notice)> {
     if payload.len() > LONGEST {
         return None;
     }

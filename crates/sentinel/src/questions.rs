@@ -28,16 +28,23 @@ const MAX_LISTED: usize = 64;
 
 /// A sentinel as its peer lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Peer {
-    pub(crate) id: MyId,
-    pub(crate) addr: NodeAddr,
+pub struct Peer {
+    /// Its MYID.
+    pub id: MyId,
+    /// Where it is said to be.
+    pub addr: NodeAddr,
 }
 
 /// What a round about one master came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Round {
+pub enum Round {
     /// A consistent view, and where the peers are.
-    View { view: View, peers: Vec<Peer> },
+    View {
+        /// What it holds to be true.
+        view: View,
+        /// The other sentinels, with their addresses.
+        peers: Vec<Peer>,
+    },
     /// This sentinel does not know the name: it abstains.
     UnknownName,
     /// The address changed during the round: ask again.
@@ -66,7 +73,8 @@ pub(crate) fn put_round(out: &mut BytesMut, master: &str) {
 }
 
 /// Reads the answers to [`put_round`].
-pub(crate) fn read_round(replies: &[Reply], tilt: bool) -> Round {
+#[must_use]
+pub fn read_round(replies: &[Reply], tilt: bool) -> Round {
     let [before, master, sentinels, replicas, after] = replies else { return Round::Malformed("too few answers") };
     if let Some(denied) = refusals(replies).next() {
         return Round::Denied(denied);

@@ -9,7 +9,7 @@ use redis_protocol::resp3::types::BytesFrame as Frame3;
 
 /// A decoded reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// Simple, bulk and verbatim strings, and the scalars that nobody here reads.
     Text(Bytes),
     /// An error line, without the leading `-`.
@@ -50,7 +50,8 @@ impl Reply {
     }
 
     /// The value behind `key` in a flat list of keys and values.
-    pub(crate) fn field(&self, key: &str) -> Option<&str> {
+    #[must_use]
+    pub fn field(&self, key: &str) -> Option<&str> {
         let pairs = self.list()?.chunks_exact(2);
         pairs
             .filter_map(|pair| Some((pair.first()?, pair.get(1)?)))

@@ -82,7 +82,7 @@ impl Yard {
 
     /// Brings the pool in line with all that is known.
     pub(crate) fn turn(&mut self, now: Instant, service: &str, machine: &Machine) {
-        let ruling = self.judge(now, machine);
+        let ruling = judge(&mut self.roster, now, machine);
         for dialled in &ruling.barred {
             self.writer.bar(*dialled);
         }
@@ -96,34 +96,6 @@ impl Yard {
         for (addr, from, to) in ruling.changes {
             self.tell(now, service, &addr, (from, to));
         }
-    }
-
-    fn judge(&mut self, now: Instant, machine: &Machine) -> Ruling {
-        let committed = machine.committed();
-        let leader = committed.map(|it| {
-            let history = it.lineage.as_ref();
-            Leader {
-                addr: &it.addr,
-                dialled: it.dialled,
-                replid: history.map_or("", |lineage| &*lineage.replid),
-                replid2: history.map_or("", |lineage| &*lineage.replid2),
-            }
-        });
-        let candidate = match machine.state() {
-            State::Armed { candidate, .. } => candidate.as_ref(),
-            State::Committing { addr, .. } => Some(addr),
-            _ => None,
-        };
-        let views: Vec<&View> = machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| view).collect();
-        let facts = Facts {
-            leader,
-            candidate,
-            calm: *machine.state() == State::Stable,
-            cut_off: matches!(machine.state(), State::NoMaster { lack: Lack::Minority, .. }),
-            listed: leader.and_then(|leader| listed(leader.addr, views.iter().copied())),
-        };
-        let answers = machine.nodes().filter_map(|(addr, probe)| Some((addr, probe?)));
-        self.roster.judge(now, &facts, answers)
     }
 
     fn publish(&mut self, now: Instant, service: &str, next: (Vec<Member>, Option<Generation>)) {
@@ -178,4 +150,33 @@ impl Yard {
             readmissions: self.readmissions,
         }
     }
+}
+
+/// What the roster makes of all that the machine knows now.
+pub fn judge(roster: &mut Roster, now: Instant, machine: &Machine) -> Ruling {
+    let committed = machine.committed();
+    let leader = committed.map(|it| {
+        let history = it.lineage.as_ref();
+        Leader {
+            addr: &it.addr,
+            dialled: it.dialled,
+            replid: history.map_or("", |lineage| &*lineage.replid),
+            replid2: history.map_or("", |lineage| &*lineage.replid2),
+        }
+    });
+    let candidate = match machine.state() {
+        State::Armed { candidate, .. } => candidate.as_ref(),
+        State::Committing { addr, .. } => Some(addr),
+        _ => None,
+    };
+    let views: Vec<&View> = machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| view).collect();
+    let facts = Facts {
+        leader,
+        candidate,
+        calm: *machine.state() == State::Stable,
+        cut_off: matches!(machine.state(), State::NoMaster { lack: Lack::Minority, .. }),
+        listed: leader.and_then(|leader| listed(leader.addr, views.iter().copied())),
+    };
+    let answers = machine.nodes().filter_map(|(addr, probe)| Some((addr, probe?)));
+    roster.judge(now, &facts, answers)
 }

@@ -14,6 +14,7 @@ mod deploy;
 mod dist;
 mod install;
 mod needs;
+mod simulate;
 mod steps;
 
 use std::ffi::OsString;
@@ -54,6 +55,8 @@ enum Command {
     ///
     /// As root it tries out what it made: the image in a root folder of its own, the Debian package in a Debian of its own.
     Dist(dist::Options),
+    /// Simulate failovers with faults, one run for each seed; prints a timeline of the first that breaks an invariant.
+    Simulate(simulate::Options),
     /// Write the plain manifest and the kustomize base from the chart.
     Manifests,
     /// What CI checks: formatting, lints, tests, documentation, dependencies.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Bench(bench) => bench::run(&bench),
         Command::DeployCheck(options) => deploy::check(&options),
         Command::Dist(options) => dist::dist(&options),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Manifests => deploy::write_manifests(),
         Command::Ci => ci(),
     };

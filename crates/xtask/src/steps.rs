@@ -45,6 +45,11 @@ pub(crate) fn instructions() -> Step {
     step("count", "run --quiet --package xtask -- bench instructions")
 }
 
+/// Simulated failovers: some thousand seeds, the same ones every time.
+pub(crate) fn simulate() -> Step {
+    step("simulate", "run --quiet --profile simulate --package pointsman-simulator -- --seeds 3000")
+}
+
 /// What is in deploy/, as far as the tools for it can be had.
 pub(crate) fn deploy() -> Step {
     step("deploy", "run --quiet --package xtask -- deploy-check --lenient")
@@ -56,6 +61,7 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
         step("format", "fmt --all --check"),
         step("lint", "clippy --workspace --all-targets -- -D warnings"),
         test(&[]),
+        simulate(),
         instructions(),
         deploy(),
         Step { env: Some(("RUSTDOCFLAGS", "-D warnings")), ..step("doc", "doc --workspace --no-deps") },
@@ -168,8 +174,8 @@ mod tests {
     #[test]
     fn ci_checks_dependencies_only_with_the_tool_for_it() {
         let titles = |deny| ci(deny).iter().map(|step| step.title).collect::<Vec<_>>();
-        assert_eq!(titles(false), ["format", "lint", "test", "count", "deploy", "doc"]);
-        assert_eq!(titles(true), ["format", "lint", "test", "count", "deploy", "doc", "deny"]);
+        assert_eq!(titles(false), ["format", "lint", "test", "simulate", "count", "deploy", "doc"]);
+        assert_eq!(titles(true), ["format", "lint", "test", "simulate", "count", "deploy", "doc", "deny"]);
     }
 
     #[test]

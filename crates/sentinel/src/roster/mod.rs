@@ -85,21 +85,24 @@ pub(crate) struct Listed<'a> {
 
 /// A replica that readers may be sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Member {
-    pub(crate) addr: NodeAddr,
-    pub(crate) dialled: SocketAddr,
-    pub(crate) run_id: Option<Box<str>>,
+pub struct Member {
+    /// Its announced address.
+    pub addr: NodeAddr,
+    /// The address that was probed.
+    pub dialled: SocketAddr,
+    /// Its `run_id`, where known.
+    pub run_id: Option<Box<str>>,
 }
 
 /// What follows from all that is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Ruling {
+pub struct Ruling {
     /// The whole set; `None` while it is too early to say.
-    pub(crate) members: Option<Vec<Member>>,
+    pub members: Option<Vec<Member>>,
     /// Nothing may go to these any more.
-    pub(crate) barred: BTreeSet<SocketAddr>,
+    pub barred: BTreeSet<SocketAddr>,
     /// Whose standing changed: from, to.
-    pub(crate) changes: Vec<(NodeAddr, Standing, Standing)>,
+    pub changes: Vec<(NodeAddr, Standing, Standing)>,
 }
 
 /// An answer that was a report.
@@ -129,7 +132,7 @@ struct Entry {
 
 /// All replicas of one master.
 #[derive(Debug, Clone)]
-pub(crate) struct Roster {
+pub struct Roster {
     rules: ReplicaRules,
     entries: BTreeMap<NodeAddr, Entry>,
     past: Past,
@@ -141,7 +144,9 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    pub(crate) fn new(rules: ReplicaRules) -> Self {
+    /// Nobody is known yet.
+    #[must_use]
+    pub fn new(rules: ReplicaRules) -> Self {
         Self {
             rules,
             entries: BTreeMap::new(),
@@ -162,7 +167,7 @@ impl Roster {
 
     /// The process was stopped: every answer is from before, and nothing that was said may be believed until the members have been
     /// asked again.
-    pub(crate) fn wake(&mut self, now: Instant) {
+    pub fn wake(&mut self, now: Instant) {
         self.blind_since = Some(now);
     }
 

@@ -34,6 +34,7 @@ use self::peers::{Clients, Leader, Nodes, Peers, Question};
 pub use self::reason::Reason;
 use self::steps::{Action, Input, Sight};
 use self::weigh::{Cast, cast};
+pub use self::weigh::{CatchUp, Standing, Verdict};
 use crate::handle::Handle;
 use crate::{NodeAddr, Pause};
 

@@ -73,14 +73,15 @@ fn eligible(master: &SeenMaster, nodes: &[SeenNode]) -> Result<Vec<(NodeAddr, So
 
 /// What one node says of its replication (`INFO replication`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
-    pub(super) is_master: bool,
+pub struct Standing {
+    /// It takes writes.
+    pub is_master: bool,
     /// A replica's link; a master has none and counts as up.
-    pub(super) link_up: bool,
+    pub link_up: bool,
     /// Bytes of the stream written by a master, or applied by a replica.
-    pub(super) offset: u64,
+    pub offset: u64,
     /// 0: never to be promoted.
-    pub(super) priority: u64,
+    pub priority: u64,
 }
 
 /// Reads `INFO replication`.
@@ -98,7 +99,7 @@ pub(super) fn standing(info: &str) -> Option<Standing> {
 
 /// What a look at everybody's offset comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// Look again.
     Wait,
     /// Everybody who may be promoted has everything.
@@ -116,7 +117,7 @@ const FRESH: Duration = Duration::from_millis(20);
 
 /// Waits until the replicas have all that was written before the hold, and nearly all that others have written since.
 #[derive(Debug)]
-pub(super) struct CatchUp {
+pub struct CatchUp {
     until: Instant,
     /// How long to look at least: requests that were forwarded before the gate shut arrive meanwhile. And, where the master's
     /// other clients are paused, how long its offset has to stand still.
@@ -130,12 +131,13 @@ pub(super) struct CatchUp {
 
 impl CatchUp {
     /// `paused`: the master's other clients are, so that its offset has to stand still.
-    pub(super) fn new(until: Instant, still: Duration, paused: bool) -> Self {
+    #[must_use]
+    pub fn new(until: Instant, still: Duration, paused: bool) -> Self {
         Self { until, still, paused, began: None, wrote: VecDeque::new(), stands: None }
     }
 
     /// One look: the master's answer, and after it those of the replicas. Replicas that may never be promoted do not count.
-    pub(super) fn weigh(&mut self, now: Instant, master: Standing, replicas: &[(NodeAddr, Standing)]) -> Verdict {
+    pub fn weigh(&mut self, now: Instant, master: Standing, replicas: &[(NodeAddr, Standing)]) -> Verdict {
         if !master.is_master {
             return Verdict::Abort(Reason::Unsettled);
         }

@@ -1,0 +1,104 @@
+//! The command: `pointsman-simulator [--seeds N] [--seed S]`, as `cargo xtask simulate` starts it.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command for people: what it prints is what it is for")]
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use simulator::{Rule, Run, Totals};
+
+/// Simulates failovers with faults, one run for each seed.
+#[derive(Debug, Parser)]
+struct Options {
+    /// How many seeds to run [default: 2000].
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed. Without --seeds only this one is run, and its timeline printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Go on after a failure, and list all of them at the end.
+    #[arg(long)]
+    keep_going: bool,
+    /// List how often each pair of faults occurred.
+    #[arg(long)]
+    pairs: bool,
+    /// Run only seeds in which these kinds of faults occur, separated by commas.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    with: Vec<String>,
+    /// Go on where these rules are broken, to see what they would hide; separated by commas.
+    #[arg(long, value_name = "RULES", value_delimiter = ',', value_parser = rule)]
+    ignore: Vec<Rule>,
+    /// Succeed if, and only if, this rule is broken.
+    #[arg(long, value_name = "RULE", value_parser = rule)]
+    expect: Option<Rule>,
+}
+
+fn rule(name: &str) -> Result<Rule, String> {
+    Rule::parse(name).ok_or_else(|| format!("one of {:?}", Rule::ALL))
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match (options.seed, options.seeds) {
+        (Some(seed), None) => {
+            let run = show(seed, &options.ignore);
+            if run.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+        (first, seeds) => run_many(first.unwrap_or(1), seeds.unwrap_or(2000), &options),
+    }
+}
+
+fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
+    let (mut totals, started, terminal) = (Totals::default(), Instant::now(), std::io::stderr().is_terminal());
+    for seed in first..first.saturating_add(seeds) {
+        let kinds: Vec<String> = simulator::kinds(seed).iter().map(|it| format!("{it:?}")).collect();
+        if !options.with.iter().all(|it| kinds.contains(it)) {
+            continue;
+        }
+        let run = simulator::run(seed, &options.ignore);
+        totals.add(seed, &run);
+        if terminal {
+            eprint!("\r{} of {seeds} seeds, {} failed", seed - first + 1, totals.failed());
+            let _ = std::io::stderr().flush();
+        }
+        let Some(violation) = &run.violation else { continue };
+        if options.expect == Some(violation.rule) {
+            println!("{:?} is broken by seed {seed}, as expected: {}", violation.rule, violation.text);
+            return ExitCode::SUCCESS;
+        }
+        if options.keep_going {
+            println!("seed {seed}: {:?} {:?}: {}", violation.rule, run.kinds, violation.text);
+        } else if options.expect.is_none() {
+            println!();
+            show(seed, &options.ignore);
+            println!("\n{}", totals.text(options.pairs));
+            return ExitCode::FAILURE;
+        }
+    }
+    if terminal {
+        eprintln!();
+    }
+    println!("{}\n{:.1} s", totals.text(options.pairs), started.elapsed().as_secs_f64());
+    if let Some(rule) = options.expect {
+        println!("no seed broke {rule:?}");
+        return ExitCode::FAILURE;
+    }
+    if totals.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The timeline of one seed, with its verdict and how to see it again.
+fn show(seed: u64, ignored: &[Rule]) -> Run {
+    let (run, text) = simulator::timeline(seed, ignored);
+    print!("{text}");
+    println!("seed {seed}: {:?}", run.kinds);
+    println!("{} acknowledged, {} of them lost, converged: {}", run.acknowledged, run.lost, run.converged);
+    match &run.violation {
+        None => println!("no invariant was broken"),
+        Some(it) => println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text),
+    }
+    let rules: Vec<String> = ignored.iter().map(|it| format!("{it:?}")).collect();
+    let ignored = if rules.is_empty() { String::new() } else { format!(" --ignore {}", rules.join(",")) };
+    println!("again: cargo xtask simulate --seed {seed}{ignored}");
+    run
+}

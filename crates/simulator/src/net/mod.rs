@@ -1,0 +1,380 @@
+//! Time, processes, connections and the paths between hosts. No actor knows of another but through here.
+//!
+//! A connection keeps its order, as TCP does. A path that is cut loses nothing that is on a connection: it waits, and arrives after the
+//! path has healed and a retransmission is due, unless somebody has given up by then. A stopped process (SIGSTOP) still has a kernel
+//! that accepts connections and takes bytes; it handles them, in order, when it continues.
+
+mod event;
+mod paths;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use event::Queued;
+pub(crate) use event::{ConnId, Dns, Event, Fact, Input};
+
+use crate::rng::Rng;
+use crate::trace::Trace;
+use crate::wire::{Addr, Body, MS, Pid, Us};
+
+#[derive(Debug)]
+struct End {
+    pid: Pid,
+    incarnation: u32,
+    open: bool,
+    /// When the last message to this end arrives: no later one may overtake it.
+    last_arrival: Us,
+}
+
+#[derive(Debug)]
+struct Conn {
+    ends: [End; 2],
+    made_at: Us,
+}
+
+/// One process as the operating system sees it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) name: String,
+    pub(crate) host: usize,
+    pub(crate) addr: Addr,
+    pub(crate) up: bool,
+    pub(crate) stopped: bool,
+    pub(crate) incarnation: u32,
+    /// How far its wall clock is off.
+    pub(crate) clock_off: i64,
+    /// How long its machine was suspended: its monotonic clock did not run.
+    pub(crate) suspended: Us,
+    pub(crate) stopped_at: Us,
+    inbox: VecDeque<(u32, Input)>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Path {
+    cut_since: Option<Us>,
+    cuts: u32,
+    /// Messages of connections that were there before arrive from then on: a retransmission was due.
+    ready_at: Us,
+    mended_at: Us,
+    parked: Vec<(Pid, u32, ConnId, Input)>,
+    slow: Us,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub(crate) struct Net {
+    pub(crate) now: Us,
+    pub(crate) rng: Rng,
+    pub(crate) trace: Trace,
+    pub(crate) events: u64,
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) dns: Dns,
+    writes: u32,
+    processes: Vec<Process>,
+    hosts: usize,
+    queue: BinaryHeap<Reverse<Queued>>,
+    order: u64,
+    conns: Vec<Conn>,
+    paths: Vec<Path>,
+    latency: (Us, Us),
+}
+
+impl Net {
+    pub(crate) fn new(rng: Rng, hosts: usize, latency: (Us, Us), trace: Trace) -> Self {
+        let paths = vec![Path::default(); hosts * hosts];
+        let (queue, conns, processes) = (BinaryHeap::new(), Vec::new(), Vec::new());
+        let (facts, dns, writes) = (Vec::new(), Dns::default(), 0);
+        Self {
+            now: 0,
+            rng,
+            trace,
+            events: 0,
+            facts,
+            dns,
+            writes,
+            processes,
+            hosts,
+            queue,
+            order: 0,
+            conns,
+            paths,
+            latency,
+        }
+    }
+
+    pub(crate) fn add(&mut self, name: String, host: usize, addr: Addr) -> Pid {
+        let (incarnation, clock_off, suspended, stopped_at) = (0, 0, 0, 0);
+        let (up, stopped, inbox) = (true, false, VecDeque::new());
+        self.processes.push(Process {
+            name,
+            host,
+            addr,
+            up,
+            stopped,
+            incarnation,
+            clock_off,
+            suspended,
+            stopped_at,
+            inbox,
+        });
+        self.processes.len() - 1
+    }
+
+    pub(crate) fn process(&self, pid: Pid) -> &Process {
+        &self.processes[pid]
+    }
+
+    pub(crate) fn process_mut(&mut self, pid: Pid) -> &mut Process {
+        &mut self.processes[pid]
+    }
+
+    pub(crate) fn addr(&self, pid: Pid) -> Addr {
+        self.processes[pid].addr
+    }
+
+    /// Who listens at an address, running or not.
+    pub(crate) fn owner(&self, addr: Addr) -> Option<Pid> {
+        let there = |up: bool| self.processes.iter().position(|it| it.addr == addr && it.up == up);
+        there(true).or_else(|| there(false))
+    }
+
+    /// The wall clock of a process, in milliseconds.
+    pub(crate) fn wall_ms(&self, pid: Pid) -> i64 {
+        (self.now / MS) as i64 + self.processes[pid].clock_off + 1_000_000
+    }
+
+    pub(crate) fn fact(&mut self, fact: Fact) {
+        self.facts.push(fact);
+    }
+
+    pub(crate) fn new_write(&mut self) -> u32 {
+        self.writes += 1;
+        self.writes
+    }
+
+    /// The addresses of the `number`th of so many names, and how long the answer takes.
+    pub(crate) fn resolve(&mut self, number: usize, names: usize) -> (Us, Vec<Addr>) {
+        let late = self.rng.range(MS, 5 * MS) + self.dns.late;
+        if self.dns.missing {
+            return (late, Vec::new());
+        }
+        let mine = self.dns.sentinels.iter().enumerate().filter(|(at, _)| names == 1 || *at == number);
+        let mut found: Vec<Addr> = mine
+            .map(|(_, pid)| *pid)
+            .filter(|pid| self.processes[*pid].up && !self.dns.left_out.contains(pid))
+            .map(|pid| self.processes[pid].addr)
+            .collect();
+        self.rng.shuffle(&mut found);
+        found.sort_unstable();
+        (late, found)
+    }
+
+    /// A line of the timeline.
+    pub(crate) fn say(&mut self, pid: Pid, text: impl FnOnce() -> String) {
+        if self.trace.is_on() {
+            let (now, name) = (self.now, self.processes[pid].name.clone());
+            self.trace.add(now, &name, text());
+        }
+    }
+
+    pub(crate) fn at(&mut self, when: Us, event: Event) {
+        self.order += 1;
+        self.queue.push(Reverse(Queued(when.max(self.now), self.order, event)));
+    }
+
+    pub(crate) fn timer(&mut self, pid: Pid, when: Us, key: u64) {
+        let incarnation = self.processes[pid].incarnation;
+        self.at(when, Event::To(pid, incarnation, Input::Timer(key)));
+    }
+
+    /// The next event that somebody has to handle.
+    pub(crate) fn next(&mut self) -> Option<Event> {
+        loop {
+            let Reverse(Queued(when, _, event)) = self.queue.pop()?;
+            self.now = when;
+            self.events += 1;
+            let Event::To(pid, incarnation, input) = event else { return Some(event) };
+            let process = &mut self.processes[pid];
+            let alive = process.up && process.incarnation == incarnation;
+            if !alive {
+                // The kernel of a machine that is there again knows nothing of the connection.
+                if let (true, Input::Message(conn, _)) = (process.up, &input) {
+                    let side = self.side(*conn, pid);
+                    self.finish(*conn, 1 - side);
+                }
+                continue;
+            }
+            if process.stopped {
+                process.inbox.push_back((incarnation, input));
+                continue;
+            }
+            if let Some(event) = self.hand_over(pid, incarnation, input) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// What is closed at this end is not read any more.
+    fn hand_over(&mut self, pid: Pid, incarnation: u32, input: Input) -> Option<Event> {
+        let conn = match &input {
+            Input::Accepted(conn) | Input::Message(conn, _) | Input::Closed(conn) => *conn,
+            Input::Dialled(..) | Input::Timer(_) | Input::Continued => {
+                return Some(Event::To(pid, incarnation, input));
+            }
+        };
+        let side = self.side(conn, pid);
+        if !self.conns[conn].ends[side].open {
+            if matches!(input, Input::Message(..)) {
+                self.finish(conn, 1 - side);
+            }
+            return None;
+        }
+        if matches!(input, Input::Closed(_)) {
+            self.conns[conn].ends[side].open = false;
+        }
+        Some(Event::To(pid, incarnation, input))
+    }
+
+    fn side(&self, conn: ConnId, pid: Pid) -> usize {
+        usize::from(self.conns[conn].ends[0].pid != pid)
+    }
+
+    fn path(&mut self, from: Pid, to: Pid) -> &mut Path {
+        let (from, to) = (self.processes[from].host, self.processes[to].host);
+        &mut self.paths[from * self.hosts + to]
+    }
+
+    /// Whether bytes pass in this direction.
+    pub(crate) fn passes(&self, from: Pid, to: Pid) -> bool {
+        let (from, to) = (self.processes[from].host, self.processes[to].host);
+        self.paths[from * self.hosts + to].cuts == 0
+    }
+
+    /// Whether two processes can talk.
+    pub(crate) fn reach(&self, one: Pid, two: Pid) -> bool {
+        self.passes(one, two) && self.passes(two, one)
+    }
+
+    fn latency(&mut self, from: Pid, to: Pid) -> Us {
+        let (least, most) = self.latency;
+        let slow = self.path(from, to).slow;
+        self.rng.range(least, most) + if slow > 0 { self.rng.range(slow / 2, slow) } else { 0 }
+    }
+
+    pub(crate) fn send(&mut self, conn: ConnId, from: Pid, body: Body) {
+        let side = self.side(conn, from);
+        if self.conns[conn].ends[side].open {
+            self.carry(conn, 1 - side, Input::Message(conn, body));
+        }
+    }
+
+    /// Takes an input to one end of a connection, in order.
+    fn carry(&mut self, conn: ConnId, side: usize, input: Input) {
+        let (from, to) = (self.conns[conn].ends[1 - side].pid, self.conns[conn].ends[side].pid);
+        let incarnation = self.conns[conn].ends[side].incarnation;
+        if !self.passes(from, to) {
+            self.path(from, to).parked.push((to, incarnation, conn, input));
+            return;
+        }
+        let made_at = self.conns[conn].made_at;
+        let path = self.path(from, to);
+        let ready = if made_at < path.mended_at { path.ready_at } else { 0 };
+        let arrival = (self.now + self.latency(from, to)).max(ready);
+        let arrival = arrival.max(self.conns[conn].ends[side].last_arrival + 1);
+        self.conns[conn].ends[side].last_arrival = arrival;
+        self.at(arrival, Event::To(to, incarnation, input));
+    }
+
+    /// Tells one end that the other is gone.
+    fn finish(&mut self, conn: ConnId, side: usize) {
+        if self.conns[conn].ends[side].open {
+            self.carry(conn, side, Input::Closed(conn));
+        }
+    }
+
+    pub(crate) fn close(&mut self, conn: ConnId, by: Pid) {
+        let side = self.side(conn, by);
+        if std::mem::replace(&mut self.conns[conn].ends[side].open, false) {
+            self.finish(conn, 1 - side);
+        }
+    }
+
+    pub(crate) fn peer(&self, conn: ConnId, of: Pid) -> Pid {
+        self.conns[conn].ends[1 - self.side(conn, of)].pid
+    }
+
+    #[cfg(test)]
+    pub(crate) fn last_conn(&self) -> ConnId {
+        self.conns.len() - 1
+    }
+
+    /// Connects; the outcome comes as [`Input::Dialled`] with this token.
+    pub(crate) fn dial(&mut self, pid: Pid, to: Addr, timeout: Us, token: u64) {
+        let incarnation = self.processes[pid].incarnation;
+        let answer = |conn| Event::To(pid, incarnation, Input::Dialled(token, conn));
+        let owner = self.owner(to).filter(|owner| self.reach(pid, *owner));
+        let Some(owner) = owner else { return self.at(self.now + timeout, answer(None)) };
+        let way = self.latency(pid, owner);
+        let both = way + self.latency(owner, pid);
+        if both > timeout {
+            return self.at(self.now + timeout, answer(None));
+        }
+        if !self.processes[owner].up {
+            return self.at(self.now + both, answer(None));
+        }
+        let end = |pid: Pid, incarnation, last_arrival| End { pid, incarnation, open: true, last_arrival };
+        let theirs = self.processes[owner].incarnation;
+        let (there, back) = (self.now + way, self.now + both);
+        self.conns.push(Conn { ends: [end(pid, incarnation, back), end(owner, theirs, there)], made_at: self.now });
+        let conn = self.conns.len() - 1;
+        self.at(there, Event::To(owner, theirs, Input::Accepted(conn)));
+        self.at(back, answer(Some(conn)));
+    }
+
+    pub(crate) fn stop(&mut self, pid: Pid) {
+        if !std::mem::replace(&mut self.processes[pid].stopped, true) {
+            self.processes[pid].stopped_at = self.now;
+        }
+    }
+
+    /// Continues a stopped process: what waited is handled in its order. `suspended`: its monotonic clock stood still.
+    pub(crate) fn resume(&mut self, pid: Pid, suspended: bool) {
+        let now = self.now;
+        let process = &mut self.processes[pid];
+        if !std::mem::replace(&mut process.stopped, false) {
+            return;
+        }
+        if suspended {
+            process.suspended += now - process.stopped_at;
+        }
+        let incarnation = process.incarnation;
+        self.at(now, Event::To(pid, incarnation, Input::Continued));
+        for (incarnation, input) in std::mem::take(&mut self.processes[pid].inbox) {
+            self.at(now, Event::To(pid, incarnation, input));
+        }
+    }
+
+    /// Ends a process. `silent`: its machine is gone with it, so nobody hears of it.
+    pub(crate) fn crash(&mut self, pid: Pid, silent: bool) {
+        let process = &mut self.processes[pid];
+        (process.up, process.stopped) = (false, false);
+        process.inbox.clear();
+        for conn in 0..self.conns.len() {
+            for side in 0..2 {
+                if self.conns[conn].ends[side].pid == pid && self.conns[conn].ends[side].open {
+                    self.conns[conn].ends[side].open = false;
+                    if !silent {
+                        self.finish(conn, 1 - side);
+                    }
+                }
+            }
+        }
+        self.processes[pid].incarnation += 1;
+    }
+
+    pub(crate) fn start(&mut self, pid: Pid) {
+        let process = &mut self.processes[pid];
+        (process.up, process.stopped) = (true, false);
+        process.clock_off = 0;
+    }
+}

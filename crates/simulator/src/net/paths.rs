@@ -1,0 +1,44 @@
+//! Paths between hosts that are cut, mended and slow.
+
+use super::{Event, Net};
+use crate::wire::{MS, SECOND, Us};
+
+impl Net {
+    /// One cut more in this direction between two hosts.
+    pub(crate) fn cut(&mut self, from: usize, to: usize) {
+        if from != to {
+            let (now, hosts) = (self.now, self.hosts);
+            let path = &mut self.paths[from * hosts + to];
+            path.cuts += 1;
+            path.cut_since.get_or_insert(now);
+        }
+    }
+
+    /// One cut less.
+    pub(crate) fn mend(&mut self, from: usize, to: usize) {
+        let (now, at) = (self.now, from * self.hosts + to);
+        let path = &mut self.paths[at];
+        path.cuts = path.cuts.saturating_sub(1);
+        if path.cuts > 0 || from == to {
+            return;
+        }
+        let Some(since) = path.cut_since.take() else { return };
+        let parked = std::mem::take(&mut path.parked);
+        let due = self.rng.range(MS, (now - since).min(3 * SECOND) + 2 * MS);
+        (self.paths[at].ready_at, self.paths[at].mended_at) = (now + due, now);
+        for (to, incarnation, conn, input) in parked {
+            let side = self.side(conn, to);
+            let arrival = (now + due).max(self.conns[conn].ends[side].last_arrival + 1);
+            self.conns[conn].ends[side].last_arrival = arrival;
+            self.at(arrival, Event::To(to, incarnation, input));
+        }
+    }
+
+    /// Makes every message between a host and all others take longer; 0 for as long as before.
+    pub(crate) fn slow(&mut self, host: usize, by: Us) {
+        for other in 0..self.hosts {
+            self.paths[host * self.hosts + other].slow = by;
+            self.paths[other * self.hosts + host].slow = by;
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What many runs come to: figures, tables, and one readable failure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use crate::plan::Kind;
+use crate::wire::{MS, SECOND, Us};
+
+/// The invariants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// S1 to S6 of the machine: one target, rising epochs, verified, one vote each.
+    Safety,
+    /// No write is acknowledged by a superseded master once a majority that knows better could be heard for a while.
+    LateMajority,
+    /// Nothing is committed that is superseded, without a fresh word for it.
+    OpenedUnheard,
+    /// A hold does not end in favour of a superseded master without a fresh word for it.
+    ReleasedUnheard,
+    /// After it was stopped, or its machine suspended, a proxy sends nothing before it has heard a sentinel.
+    WroteAfterSleep,
+    /// A gate that is held because of a minority does not open to a superseded master on less than a majority's word.
+    HoldOpened,
+    /// With `hold` and `cut`, writes stop when no majority can be heard.
+    BlindWrites,
+    /// After evidence of a promotion a reply of the old master is no acknowledgement.
+    AckAfterEvidence,
+    /// A healthy master is not taken away.
+    HealthyTaken,
+    /// Every hold and every verification ends.
+    EndlessHold,
+    /// Readers are not sent to a master.
+    ReaderOnMaster,
+    /// Writes succeed after everything has healed.
+    Liveness,
+    /// A planned move with nothing wrong loses nothing.
+    PlannedLoss,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Safety,
+        Self::LateMajority,
+        Self::OpenedUnheard,
+        Self::ReleasedUnheard,
+        Self::WroteAfterSleep,
+        Self::HoldOpened,
+        Self::BlindWrites,
+        Self::AckAfterEvidence,
+        Self::HealthyTaken,
+        Self::EndlessHold,
+        Self::ReaderOnMaster,
+        Self::Liveness,
+        Self::PlannedLoss,
+    ];
+
+    /// By its name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| format!("{it:?}") == name)
+    }
+}
+
+/// An invariant that did not hold.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// Which.
+    pub rule: Rule,
+    /// When, in virtual microseconds.
+    pub at: Us,
+    /// At which process.
+    pub who: String,
+    /// What was seen.
+    pub text: String,
+}
+
+/// What one seed came to.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The faults, sorted.
+    pub kinds: Vec<Kind>,
+    /// Virtual microseconds.
+    pub simulated: Us,
+    /// Events handled.
+    pub events: u64,
+    /// Failovers that a leader brought to their end.
+    pub failovers: u64,
+    /// Commits of all proxies.
+    pub commits: u64,
+    /// Holds of all proxies.
+    pub holds: u64,
+    /// Writes that clients were told to be done.
+    pub acknowledged: u64,
+    /// Those of them that the last master does not have.
+    pub lost: u64,
+    /// All sentinels agreed in the end, and all proxies served.
+    pub converged: bool,
+    /// What did not hold.
+    pub violation: Option<Violation>,
+}
+
+/// Totals of many runs.
+#[derive(Debug, Default)]
+pub struct Totals {
+    seeds: u64,
+    simulated: Us,
+    events: u64,
+    failovers: u64,
+    commits: u64,
+    holds: u64,
+    acknowledged: u64,
+    lost: u64,
+    unconverged: u64,
+    kinds: BTreeMap<Kind, u64>,
+    pairs: BTreeMap<(Kind, Kind), u64>,
+    rules: BTreeMap<Rule, Broken>,
+}
+
+/// How often a rule was broken, by some of which seeds, and by which faults.
+type Broken = (u64, Vec<u64>, BTreeMap<Vec<Kind>, u64>);
+
+impl Totals {
+    /// One seed more.
+    pub fn add(&mut self, seed: u64, run: &Run) {
+        self.seeds += 1;
+        self.simulated += run.simulated;
+        self.events += run.events;
+        self.failovers += run.failovers;
+        self.commits += run.commits;
+        self.holds += run.holds;
+        self.acknowledged += run.acknowledged;
+        self.lost += run.lost;
+        self.unconverged += u64::from(!run.converged && run.violation.is_none());
+        for (at, kind) in run.kinds.iter().enumerate() {
+            *self.kinds.entry(*kind).or_default() += 1;
+            for other in &run.kinds[at + 1..] {
+                *self.pairs.entry((*kind, *other)).or_default() += 1;
+            }
+        }
+        if let Some(violation) = &run.violation {
+            let (times, seeds, kinds) = self.rules.entry(violation.rule).or_default();
+            *times += 1;
+            if seeds.len() < 12 {
+                seeds.push(seed);
+            }
+            *kinds.entry(run.kinds.clone()).or_default() += 1;
+        }
+    }
+
+    /// How many seeds failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.rules.values().map(|(times, ..)| times).sum()
+    }
+
+    /// How many seeds broke this rule.
+    #[must_use]
+    pub fn broke(&self, rule: Rule) -> u64 {
+        self.rules.get(&rule).map_or(0, |(times, ..)| *times)
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn text(&self, pairs: bool) -> String {
+        let mut out = String::new();
+        let (seconds, tenths) = (self.simulated / SECOND, self.simulated / (100 * MS) % 10);
+        let hours = seconds as f64 / 3600.0;
+        let _ = writeln!(out, "seeds          {:>12}", self.seeds);
+        let _ = writeln!(out, "simulated      {:>12} h  ({seconds}.{tenths} s)", format!("{hours:.1}"));
+        for (name, count) in [
+            ("events", self.events),
+            ("failovers", self.failovers),
+            ("commits", self.commits),
+            ("holds", self.holds),
+            ("acknowledged", self.acknowledged),
+            ("of these lost", self.lost),
+            ("never agreed", self.unconverged),
+            ("failed", self.failed()),
+        ] {
+            let _ = writeln!(out, "{name:<14} {count:>12}");
+        }
+        let _ = writeln!(out, "\nfaults by kind");
+        for (kind, count) in &self.kinds {
+            let _ = writeln!(out, "  {:<24} {count:>8}", format!("{kind:?}"));
+        }
+        if pairs {
+            self.write_pairs(&mut out);
+        } else {
+            let all = Kind::ALL.len() * (Kind::ALL.len() + 1) / 2;
+            let _ = writeln!(out, "\n{} of {all} pairs of kinds occurred (--pairs lists them)", self.pairs.len());
+        }
+        for (rule, (times, seeds, kinds)) in &self.rules {
+            let _ = writeln!(out, "\n{rule:?}: {times} seeds, e.g. {seeds:?}");
+            let mut kinds: Vec<_> = kinds.iter().collect();
+            kinds.sort_by_key(|(kinds, times)| (std::cmp::Reverse(**times), kinds.len()));
+            for (kinds, times) in kinds.into_iter().take(8) {
+                let _ = writeln!(out, "  {times:>5}  {kinds:?}");
+            }
+        }
+        out
+    }
+
+    /// One row for each kind, one column for each: how often the two were in one run.
+    fn write_pairs(&self, out: &mut String) {
+        let _ = writeln!(out, "\npairs of faults in one run (columns in the order of the rows)");
+        for one in Kind::ALL {
+            let _ = write!(out, "  {:<24}", format!("{one:?}"));
+            for two in Kind::ALL {
+                let count = self.pairs.get(&(one.min(two), one.max(two))).copied().unwrap_or(0);
+                let _ = write!(out, "{count:>6}");
+            }
+            let _ = writeln!(out);
+        }
+    }
+}

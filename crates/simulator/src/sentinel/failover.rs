@@ -1,0 +1,197 @@
+//! The failover, step by step, on the sentinel that leads it.
+
+use super::{ELECTION_TIMEOUT, INFO_PERIOD, MAX_DESYNC, PING_PERIOD, RECONF_RETRY, Reconf, Sentinel, Step};
+use crate::net::Net;
+use crate::wire::{Addr, Body};
+
+impl Sentinel {
+    pub(super) fn start_failover_if_needed(&mut self, net: &mut Net) -> bool {
+        let now = net.wall_ms(self.pid);
+        let recently = now - self.failover_at < self.settings.failover_timeout * 2;
+        if !self.master.o_down || self.failing_over || recently {
+            return false;
+        }
+        self.start_failover(net);
+        true
+    }
+
+    fn start_failover(&mut self, net: &mut Net) {
+        let now = net.wall_ms(self.pid);
+        (self.step, self.failing_over, self.step_at) = (Step::WaitStart, true, now);
+        self.current_epoch += 1;
+        self.failover_epoch = self.current_epoch;
+        let epoch = self.current_epoch.to_string();
+        self.publish("+new-epoch", &epoch, net);
+        self.event_on_master("+try-failover", net);
+        self.failover_at = now + net.rng.range(0, MAX_DESYNC) as i64;
+    }
+
+    /// `SENTINEL FAILOVER` of an operator. Whether it was taken.
+    pub(crate) fn order_failover(&mut self, net: &mut Net) -> bool {
+        if self.failing_over || self.select(net).is_none() {
+            return false;
+        }
+        self.start_failover(net);
+        self.forced = true;
+        true
+    }
+
+    fn enter(&mut self, step: Step, net: &Net) {
+        (self.step, self.step_at) = (step, net.wall_ms(self.pid));
+    }
+
+    pub(super) fn advance_failover(&mut self, net: &mut Net) {
+        if !self.failing_over {
+            return;
+        }
+        match self.step {
+            Step::WaitStart => self.wait_start(net),
+            Step::SelectSlave => match self.select(net) {
+                None => self.abort("-failover-abort-no-good-slave", net),
+                Some(addr) => {
+                    self.event_on("+selected-slave", addr, None, net);
+                    self.replicas.iter_mut().filter(|it| it.addr == addr).for_each(|it| it.promoted = true);
+                    self.promoted = Some(addr);
+                    self.enter(Step::SendSlaveOfNoOne, net);
+                    self.event_on("+failover-state-send-slaveof-noone", addr, None, net);
+                }
+            },
+            Step::SendSlaveOfNoOne => self.promote(net),
+            Step::WaitPromotion => {
+                if net.wall_ms(self.pid) - self.step_at > self.settings.failover_timeout {
+                    self.abort("-failover-abort-slave-timeout", net);
+                }
+            }
+            Step::ReconfSlaves => self.reconfigure_next(net),
+            Step::None | Step::UpdateConfig => {}
+        }
+    }
+
+    fn wait_start(&mut self, net: &mut Net) {
+        let (now, epoch) = (net.wall_ms(self.pid), self.failover_epoch);
+        let leads = self.elected(epoch, net) == Some(self.id);
+        if leads || self.forced {
+            self.event_on_master("+elected-leader", net);
+            self.enter(Step::SelectSlave, net);
+            self.event_on_master("+failover-state-select-slave", net);
+        } else if now - self.failover_at > ELECTION_TIMEOUT.min(self.settings.failover_timeout) {
+            self.abort("-failover-abort-not-elected", net);
+        }
+    }
+
+    fn abort(&mut self, channel: &'static str, net: &mut Net) {
+        match self.promoted.filter(|_| channel == "-failover-abort-slave-timeout") {
+            // As Sentinel does, in the master's name.
+            Some(_) | None => self.event_on_master(channel, net),
+        }
+        (self.failing_over, self.forced) = (false, false);
+        self.enter(Step::None, net);
+        self.promoted = None;
+        self.replicas.iter_mut().for_each(|it| it.promoted = false);
+    }
+
+    fn promote(&mut self, net: &mut Net) {
+        let (pid, now) = (self.pid, net.wall_ms(self.pid));
+        let Some(addr) = self.promoted else { return };
+        let it = self.replicas.iter().find(|it| it.addr == addr);
+        let conn = it.filter(|it| !it.disconnected).and_then(|it| it.cc);
+        match conn {
+            None if now - self.step_at > self.settings.failover_timeout => {
+                self.abort("-failover-abort-slave-timeout", net);
+            }
+            None => {}
+            Some(conn) => {
+                net.send(conn, pid, Body::SlaveOf(None));
+                self.event_on("+failover-state-wait-promotion", addr, None, net);
+                self.enter(Step::WaitPromotion, net);
+            }
+        }
+    }
+
+    /// The replica to promote: by priority, then by offset, then by run ID.
+    fn select(&self, net: &Net) -> Option<Addr> {
+        let now = net.wall_ms(self.pid);
+        let master_down = self.master.s_down;
+        let down_for = if master_down { now - self.master.s_down_at } else { 0 };
+        let most_unlinked = down_for + self.settings.down_after * 10;
+        let validity = if master_down { PING_PERIOD * 5 } else { INFO_PERIOD * 3 };
+        let good = self.replicas.iter().filter(|it| {
+            !it.s_down
+                && !it.disconnected
+                && it.cc.is_some()
+                && now - it.last_avail <= PING_PERIOD * 5
+                && it.priority > 0
+                && now - it.info_at <= validity
+                && it.link_down_for <= most_unlinked
+        });
+        let best = good.min_by_key(|it| (it.priority, u64::MAX - it.offset, it.id.unwrap_or(u64::MAX)));
+        best.map(|it| it.addr)
+    }
+
+    /// Points the other replicas to the promoted one, one at a time.
+    fn reconfigure_next(&mut self, net: &mut Net) {
+        let (pid, now) = (self.pid, net.wall_ms(self.pid));
+        let Some(promoted) = self.promoted else { return };
+        let mut busy = self.replicas.iter().filter(|it| matches!(it.reconf, Reconf::Sent | Reconf::InProgress)).count();
+        let mut sent = Vec::new();
+        for it in &mut self.replicas {
+            if busy >= 1 {
+                break;
+            }
+            if it.promoted || it.reconf == Reconf::Done {
+                continue;
+            }
+            if it.reconf == Reconf::Sent && now - it.reconf_at > RECONF_RETRY {
+                it.reconf = Reconf::Done;
+            }
+            let Some(conn) = it.cc.filter(|_| !it.disconnected && it.reconf == Reconf::None) else { continue };
+            net.send(conn, pid, Body::SlaveOf(Some(promoted)));
+            (it.reconf, it.reconf_at) = (Reconf::Sent, now);
+            sent.push(it.addr);
+            busy += 1;
+        }
+        for it in &mut self.replicas {
+            if it.reconf == Reconf::Sent && now - it.reconf_at > RECONF_RETRY {
+                it.reconf = Reconf::Done;
+            }
+        }
+        for addr in sent {
+            self.event_on("+slave-reconf-sent", addr, None, net);
+        }
+        self.detect_end(promoted, net);
+    }
+
+    fn detect_end(&mut self, promoted: Addr, net: &mut Net) {
+        let (pid, now) = (self.pid, net.wall_ms(self.pid));
+        if self.replicas.iter().any(|it| it.addr == promoted && it.s_down) {
+            return;
+        }
+        let mut left =
+            self.replicas.iter().filter(|it| !it.promoted && it.reconf != Reconf::Done && !it.s_down).count();
+        let timeout = now - self.step_at > self.settings.failover_timeout;
+        if timeout {
+            left = 0;
+            self.event_on_master("+failover-end-for-timeout", net);
+        }
+        if left > 0 {
+            return;
+        }
+        self.event_on_master("+failover-end", net);
+        if timeout {
+            for it in self.replicas.iter_mut().filter(|it| !it.promoted && it.reconf == Reconf::None) {
+                if let Some(conn) = it.cc.filter(|_| !it.disconnected) {
+                    net.send(conn, pid, Body::SlaveOf(Some(promoted)));
+                    it.reconf = Reconf::Sent;
+                }
+            }
+        }
+        self.enter(Step::UpdateConfig, net);
+    }
+
+    pub(super) fn switch_to_promoted(&mut self, net: &mut Net) {
+        let new = self.promoted.unwrap_or(self.master.addr);
+        self.switched += 1;
+        self.announce_switch(new, net);
+        self.reset_to(new, net);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a sentinel makes of a redis node's `INFO`.
+
+use super::tick::Which;
+use super::{INFO_PERIOD, Instance, Kind, PUBLISH_PERIOD, Reconf, Sentinel, Step};
+use crate::net::{ConnId, Net};
+use crate::wire::{Addr, Body, Info, MS};
+
+impl Sentinel {
+    pub(super) fn info_came(&mut self, conn: ConnId, info: &Info, net: &mut Net) {
+        let which = if self.master.cc == Some(conn) {
+            Which::Master
+        } else if let Some(at) = self.replicas.iter().position(|it| it.cc == Some(conn)) {
+            Which::Replica(at)
+        } else {
+            return;
+        };
+        self.take_down(which, info, net);
+        if which == Which::Master {
+            self.find_replicas(info, net);
+        }
+        if self.tilt_since.is_some() {
+            return;
+        }
+        if let Which::Replica(at) = which {
+            if info.master.is_none() {
+                self.replica_says_master(at, net);
+            } else {
+                self.replica_follows(at, info, net);
+            }
+        }
+    }
+
+    fn get_redis(&mut self, which: Which) -> &mut Instance {
+        match which {
+            Which::Replica(at) => &mut self.replicas[at],
+            _ => &mut self.master,
+        }
+    }
+
+    fn take_down(&mut self, which: Which, info: &Info, net: &mut Net) {
+        let now = net.wall_ms(self.pid);
+        let it = self.get_redis(which);
+        let rebooted = it.id.is_some_and(|id| id != info.run_id);
+        it.id = Some(info.run_id);
+        it.info_at = now;
+        let says_master = info.master.is_none();
+        let changed = says_master != it.says_master;
+        if changed {
+            (it.says_master, it.role_at) = (says_master, now);
+            if !says_master {
+                it.follows_at = now;
+            }
+        }
+        it.link_down_for = (info.link_down_for / MS) as i64;
+        if info.master != it.follows && info.master.is_some() {
+            (it.follows, it.follows_at) = (info.master, now);
+        }
+        (it.link_up, it.priority, it.offset) = (info.link_up, info.priority, info.offset);
+        let (kind, addr) = (it.kind, it.addr);
+        if rebooted {
+            self.event_on_redis("+reboot", kind, addr, net);
+        }
+        if changed {
+            let expected = says_master == (kind == Kind::Master);
+            self.event_on_redis(if expected { "+role-change" } else { "-role-change" }, kind, addr, net);
+        }
+    }
+
+    fn event_on_redis(&mut self, channel: &'static str, kind: Kind, addr: Addr, net: &mut Net) {
+        match kind {
+            Kind::Master => self.event_on_master(channel, net),
+            _ => self.event_on(channel, addr, None, net),
+        }
+    }
+
+    fn find_replicas(&mut self, info: &Info, net: &mut Net) {
+        let now = net.wall_ms(self.pid);
+        for addr in &info.replicas {
+            if self.replicas.iter().all(|it| it.addr != *addr) {
+                self.replicas.push(Instance::new(Kind::Replica, *addr, None, now));
+                self.flush();
+                self.event_on("+slave", *addr, None, net);
+            }
+        }
+    }
+
+    fn master_looks_sane(&self, now: i64) -> bool {
+        let it = &self.master;
+        it.says_master && !it.s_down && !it.o_down && now - it.info_at < INFO_PERIOD * 2
+    }
+
+    fn replica_says_master(&mut self, at: usize, net: &mut Net) {
+        let (pid, now, master) = (self.pid, net.wall_ms(self.pid), self.master.addr);
+        let sane = self.master_looks_sane(now);
+        let it = &self.replicas[at];
+        if it.promoted && self.failing_over && self.step == Step::WaitPromotion {
+            let addr = it.addr;
+            self.config_epoch = self.failover_epoch;
+            (self.step, self.step_at) = (Step::ReconfSlaves, now);
+            self.flush();
+            self.event_on("+promoted-slave", addr, None, net);
+            self.event_on_master("+failover-state-reconf-slaves", net);
+            self.force_hello();
+            return;
+        }
+        let wait = PUBLISH_PERIOD * 4;
+        if !it.promoted && sane && it.no_down_for(wait, now) && now - it.role_at > wait {
+            let addr = it.addr;
+            if let Some(conn) = it.cc {
+                net.send(conn, pid, Body::SlaveOf(Some(master)));
+                self.event_on("+convert-to-slave", addr, None, net);
+            }
+        }
+    }
+
+    fn replica_follows(&mut self, at: usize, info: &Info, net: &mut Net) {
+        let (pid, now, master) = (self.pid, net.wall_ms(self.pid), self.master.addr);
+        let (sane, wait) = (self.master_looks_sane(now), self.settings.failover_timeout);
+        let promoted = self.promoted;
+        let it = &mut self.replicas[at];
+        let addr = it.addr;
+        if info.master != Some(master) && sane && it.no_down_for(wait, now) && now - it.follows_at > wait {
+            if let Some(conn) = it.cc {
+                net.send(conn, pid, Body::SlaveOf(Some(master)));
+                self.event_on("+fix-slave-config", addr, None, net);
+            }
+            return;
+        }
+        let mut event = None;
+        if it.reconf == Reconf::Sent && promoted.is_some() && info.master == promoted {
+            it.reconf = Reconf::InProgress;
+            event = Some("+slave-reconf-inprog");
+        }
+        if it.reconf == Reconf::InProgress && info.link_up {
+            it.reconf = Reconf::Done;
+            event = Some("+slave-reconf-done");
+        }
+        if let Some(channel) = event {
+            self.event_on(channel, addr, None, net);
+        }
+    }
+}

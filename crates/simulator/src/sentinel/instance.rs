@@ -1,0 +1,134 @@
+//! A redis node or another sentinel as one sentinel sees it.
+
+use crate::net::ConnId;
+use crate::wire::Addr;
+
+/// What an instance is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Master,
+    Replica,
+    Sentinel,
+}
+
+/// How far a replica has been pointed to the promoted one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reconf {
+    None,
+    Sent,
+    InProgress,
+    Done,
+}
+
+/// See the module's header. Times are milliseconds of the sentinel's wall clock; 0: never.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) kind: Kind,
+    pub(crate) addr: Addr,
+    /// The `run_id` of a redis node, or the MYID of a sentinel.
+    pub(crate) id: Option<u64>,
+    // The link.
+    pub(crate) cc: Option<ConnId>,
+    pub(crate) pc: Option<ConnId>,
+    pub(crate) cc_token: Option<u64>,
+    pub(crate) pc_token: Option<u64>,
+    pub(crate) disconnected: bool,
+    pub(crate) reconnect_at: i64,
+    pub(crate) cc_at: i64,
+    pub(crate) pc_at: i64,
+    pub(crate) pc_activity: i64,
+    pub(crate) open_ping: i64,
+    pub(crate) last_ping: i64,
+    pub(crate) last_pong: i64,
+    pub(crate) last_avail: i64,
+    pub(crate) last_pub: i64,
+    pub(crate) info_at: i64,
+    pub(crate) info_asked: i64,
+    // What is held of it.
+    pub(crate) s_down: bool,
+    pub(crate) s_down_at: i64,
+    pub(crate) o_down: bool,
+    pub(crate) o_down_at: i64,
+    pub(crate) says_master: bool,
+    pub(crate) role_at: i64,
+    // Of a replica.
+    pub(crate) follows: Option<Addr>,
+    pub(crate) follows_at: i64,
+    pub(crate) link_up: bool,
+    pub(crate) link_down_for: i64,
+    pub(crate) priority: u64,
+    pub(crate) offset: u64,
+    pub(crate) promoted: bool,
+    pub(crate) reconf: Reconf,
+    pub(crate) reconf_at: i64,
+    // Of a sentinel.
+    pub(crate) master_down: bool,
+    pub(crate) leader: Option<u64>,
+    pub(crate) leader_epoch: u64,
+    pub(crate) asked_back_at: i64,
+}
+
+impl Instance {
+    pub(crate) fn new(kind: Kind, addr: Addr, id: Option<u64>, now: i64) -> Self {
+        Self {
+            kind,
+            addr,
+            id,
+            cc: None,
+            pc: None,
+            cc_token: None,
+            pc_token: None,
+            disconnected: true,
+            reconnect_at: 0,
+            cc_at: 0,
+            pc_at: 0,
+            pc_activity: 0,
+            open_ping: now,
+            last_ping: 0,
+            last_pong: now,
+            last_avail: now,
+            last_pub: now,
+            info_at: 0,
+            info_asked: 0,
+            s_down: false,
+            s_down_at: 0,
+            o_down: false,
+            o_down_at: 0,
+            says_master: kind == Kind::Master,
+            role_at: now,
+            follows: None,
+            follows_at: now,
+            link_up: false,
+            link_down_for: 0,
+            priority: 100,
+            offset: 0,
+            promoted: false,
+            reconf: Reconf::None,
+            reconf_at: 0,
+            master_down: false,
+            leader: None,
+            leader_epoch: 0,
+            asked_back_at: 0,
+        }
+    }
+
+    pub(crate) fn pong(&mut self, now: i64) {
+        (self.open_ping, self.last_avail, self.last_pong) = (0, now, now);
+    }
+
+    /// A connection ended.
+    pub(crate) fn closed(&mut self, conn: ConnId) {
+        if self.cc == Some(conn) {
+            (self.cc, self.disconnected) = (None, true);
+        }
+        if self.pc == Some(conn) {
+            (self.pc, self.disconnected) = (None, true);
+        }
+    }
+
+    /// Since when nothing was held against it; `true` if that is longer ago than `ms`.
+    pub(crate) fn no_down_for(&self, ms: i64, now: i64) -> bool {
+        let recent = self.s_down_at.max(self.o_down_at);
+        recent == 0 || now - recent > ms
+    }
+}

@@ -1,0 +1,234 @@
+//! The model against what was measured with real servers (Redis and Sentinel 7.0.15, three sentinels, `down-after-milliseconds 2000`).
+//!
+//! A range is wider than one measurement: Sentinel's own timer, its one-second `PING` and its ten-second `INFO` are not in step with the
+//! cause. Each test runs several seeds.
+#![allow(clippy::expect_used, reason = "tests report by a clear panic")]
+
+use sentinel::Minority;
+use sentinel::simulation::{Reply, Round, read_round};
+
+use crate::plan::{Cluster, Plan};
+use crate::rng::Rng;
+use crate::wire::{Body, MS, SECOND, Us};
+use crate::world::World;
+
+const CAUSE: Us = 15 * SECOND;
+
+fn quiet(seed: u64) -> World {
+    let cluster = Cluster {
+        sentinels: 3,
+        redis: 3,
+        proxies: 1,
+        clients: 4,
+        think: 10 * MS,
+        quorum: 2,
+        down_after: 2000,
+        failover_timeout: 10_000,
+        minority: Minority::Keep,
+        one_name: false,
+        together: false,
+        epoch: 0,
+        latency: (50, 300),
+        acquainted: true,
+    };
+    let mut world = World::with_plan(Plan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);
+    world.run_until(CAUSE);
+    world
+}
+
+/// Milliseconds from the cause to the first line that matches.
+fn first(world: &World, who: &str, text: &str) -> u64 {
+    let times = world.net.trace.times(who, text);
+    let time = times.into_iter().find(|at| *at >= CAUSE).unwrap_or_else(|| panic!("no {text}"));
+    (time - CAUSE) / MS
+}
+
+/// From the cause: `+sdown`, `+odown`, election, selection, promotion, `+promoted-slave`, the first switch and the leader's own.
+fn check(world: &World, limits: &[(&str, std::ops::Range<u64>)]) {
+    for (text, range) in limits {
+        let at = first(world, "", text);
+        assert!(range.contains(&at), "{text} after {at} ms, not in {range:?}\n{}", world.net.trace.text());
+    }
+    let switches = world.net.trace.times("sentinel", "+switch-master");
+    let leaders = first(world, "", "+failover-end master");
+    let observers: Vec<u64> = switches.iter().filter(|at| **at >= CAUSE).map(|at| (at - CAUSE) / MS).collect();
+    let last = *observers.last().expect("a switch");
+    assert!(last >= leaders, "the leader switches when its failover ends");
+    let gap = last - observers.first().expect("a switch");
+    assert!((900..3200).contains(&gap), "the leader switches {gap} ms after the first observer");
+}
+
+#[test]
+fn planned_failover_takes_as_long_as_measured() {
+    for seed in 1..8 {
+        let mut world = quiet(seed);
+        assert!(world.sentinels[0].order_failover(&mut world.net));
+        world.run_until(CAUSE + 30 * SECOND);
+        // Measured: 8, 84, 175, 1061, 1146, 11198.
+        check(
+            &world,
+            &[
+                ("+elected-leader", 0..101),
+                ("+selected-slave", 50..210),
+                ("PROMOTED", 100..320),
+                ("+promoted-slave", 300..1500),
+                ("+switch-master", 350..1650),
+                ("+convert-to-slave", 8000..22_000),
+            ],
+        );
+        let selected = first(&world, "", "+selected-slave");
+        let promoted = first(&world, "", "PROMOTED");
+        assert!((50..115).contains(&(promoted - selected)), "the candidate is announced one turn ahead");
+    }
+}
+
+#[test]
+fn failover_after_a_kill_takes_as_long_as_measured() {
+    for seed in 1..8 {
+        let mut world = quiet(seed);
+        let master = world.redis[0].pid;
+        world.net.crash(master, false);
+        world.run_until(CAUSE + 20 * SECOND);
+        // Measured: 2051, 2112, 2203, 2279, 2351, 3124, 3191.
+        check(
+            &world,
+            &[
+                ("+sdown master", 1900..2300),
+                ("+odown", 1950..3600),
+                ("+elected-leader", 2000..4700),
+                ("PROMOTED", 2150..5000),
+                ("+promoted-slave", 2400..6000),
+                ("+switch-master", 2450..6100),
+            ],
+        );
+    }
+}
+
+#[test]
+fn failover_of_a_stopped_master_takes_as_long_as_measured() {
+    for seed in 1..8 {
+        let mut world = quiet(seed);
+        let master = world.redis[0].pid;
+        world.net.stop(master);
+        world.run_until(CAUSE + 20 * SECOND);
+        // Measured: 2024, 2429, 2485, 2585, 2638, 3472, 3536.
+        check(
+            &world,
+            &[
+                ("+sdown master", 1400..3200),
+                ("+odown", 1500..4500),
+                ("PROMOTED", 1700..6000),
+                ("+switch-master", 2000..7000),
+            ],
+        );
+    }
+}
+
+#[test]
+fn failover_of_a_cut_master_takes_as_long_as_measured() {
+    for seed in 1..8 {
+        let mut world = quiet(seed);
+        let host = world.net.process(world.redis[0].pid).host;
+        for other in 0..7 {
+            world.net.cut(host, other);
+            world.net.cut(other, host);
+        }
+        world.run_until(CAUSE + 20 * SECOND);
+        // Measured: 2233, 2801, 2891, 2993, 3056, 3850, 3935.
+        check(
+            &world,
+            &[
+                ("+sdown master", 1400..3300),
+                ("+odown", 1500..4500),
+                ("PROMOTED", 1700..6000),
+                ("+switch-master", 2000..7000),
+            ],
+        );
+    }
+}
+
+/// Between `+promoted-slave` and its own switch the leader gives the new address, and `MASTER` the old one with the new epoch.
+#[test]
+fn leader_mixes_old_address_and_new_epoch() {
+    let mut world = quiet(3);
+    world.sentinels[0].order_failover(&mut world.net);
+    while world.net.trace.times("sentinel0", "+promoted-slave").is_empty() {
+        let soon = world.net.now + MS;
+        world.run_until(soon);
+    }
+    let replies: Vec<Reply> = world.sentinels[0].answers();
+    let (old, new) = (world.net.addr(world.redis[0].pid), world.sentinels[0].current_master());
+    assert_ne!(old, new);
+    assert_eq!(replies[1].field("ip"), Some(old.host().as_str()));
+    let Round::View { view, .. } = read_round(&replies, false) else { panic!("a view") };
+    assert_eq!((view.addr, view.epoch, view.failing_over), (new.node(), 1, true));
+    assert!(view.replicas.iter().any(|it| it.addr == old.node()), "the old master is listed as the replica it will be");
+}
+
+/// A request in the socket of a stopped server runs when it continues, although the sender has closed the connection.
+#[test]
+fn stopped_server_runs_what_was_queued() {
+    let mut world = quiet(1);
+    let (proxy, master) = (0, world.redis[0].pid);
+    let addr = world.net.addr(master);
+    world.net.stop(master);
+    world.net.dial(proxy, addr, SECOND, 77);
+    let conn = world.net.last_conn();
+    world.net.send(conn, proxy, Body::Write { id: u32::MAX });
+    world.run_until(CAUSE + 10 * MS);
+    world.net.close(conn, proxy);
+    assert!(!world.redis[0].writes.contains(&u32::MAX));
+    world.net.resume(master, false);
+    world.run_until(CAUSE + 20 * MS);
+    assert!(world.redis[0].writes.contains(&u32::MAX));
+}
+
+#[test]
+fn sentinel_stopped_for_seconds_enters_tilt() {
+    let mut world = quiet(1);
+    let pid = world.sentinels[1].pid;
+    world.net.stop(pid);
+    world.run_until(CAUSE + 8 * SECOND);
+    world.net.resume(pid, false);
+    world.run_until(CAUSE + 45 * SECOND);
+    let entered = first(&world, "sentinel1", "+tilt");
+    assert!((8000..8200).contains(&entered), "{entered}");
+    let left = first(&world, "sentinel1", "-tilt");
+    assert!((30_000..30_200).contains(&(left - entered)), "{left}");
+}
+
+#[test]
+fn planned_failover_loses_nothing_and_kill_little() {
+    for seed in 1..6 {
+        let mut world = quiet(seed);
+        world.sentinels[0].order_failover(&mut world.net);
+        let (run, text) = world.run();
+        assert!(run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(), "{run:?}\n{text}");
+    }
+}
+
+#[test]
+fn same_seed_gives_the_same_run() {
+    for seed in [3, 14, 159] {
+        let (one, text) = crate::timeline(seed, &[]);
+        let (two, again) = crate::timeline(seed, &[]);
+        assert_eq!(text, again);
+        assert_eq!((one.events, one.acknowledged, one.lost), (two.events, two.acknowledged, two.lost));
+        assert_eq!(crate::run(seed, &[]).events, one.events, "the timeline changes nothing");
+    }
+}
+
+/// A node that follows a promoted one takes over from where it is; one that wrote on alone needs a whole copy.
+#[test]
+fn replicas_continue_and_lone_masters_start_over() {
+    let mut world = quiet(5);
+    world.sentinels[0].order_failover(&mut world.net);
+    world.run_until(CAUSE + 40 * SECOND);
+    let master = world.redis.iter().find(|it| it.is_master()).expect("a master");
+    assert!(world.redis.iter().filter(|it| it.is_master()).count() == 1);
+    for node in &world.redis {
+        assert_eq!(node.replid, master.replid);
+        let behind = master.writes.len() - node.writes.len();
+        assert!(master.writes.starts_with(&node.writes) && behind < 10, "{behind}");
+    }
+}

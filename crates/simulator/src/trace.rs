@@ -1,0 +1,67 @@
+//! The timeline of one run, for people: kept only when it will be printed.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use crate::wire::{MS, Us};
+
+/// The most lines that are kept; the oldest go first.
+const MOST: usize = 4000;
+
+/// Lines with their time and who they are about.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    lines: Option<VecDeque<(Us, String, String)>>,
+    dropped: u64,
+}
+
+impl Trace {
+    pub(crate) fn new(on: bool) -> Self {
+        Self { lines: on.then(VecDeque::new), dropped: 0 }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    pub(crate) fn add(&mut self, at: Us, who: &str, text: String) {
+        let Some(lines) = &mut self.lines else { return };
+        if lines.len() >= MOST {
+            lines.pop_front();
+            self.dropped += 1;
+        }
+        lines.push_back((at, who.to_owned(), text));
+    }
+
+    /// Every line, with milliseconds; a line that repeats the one before is counted.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        if self.dropped > 0 {
+            let _ = writeln!(out, "  ... {} earlier lines left out", self.dropped);
+        }
+        let mut last: Option<(&String, &String, u32)> = None;
+        for (at, who, text) in self.lines.iter().flatten() {
+            match &mut last {
+                Some((one, other, times)) if *one == who && *other == text => {
+                    *times += 1;
+                    continue;
+                }
+                Some((_, _, times)) if *times > 1 => {
+                    let _ = writeln!(out, "{:>12}  {:<10} (the same {times} times)", "", "");
+                }
+                _ => {}
+            }
+            let (ms, part) = (at / MS, at % MS);
+            let _ = writeln!(out, "{ms:>8}.{part:03}  {who:<10} {text}");
+            last = Some((who, text, 1));
+        }
+        out
+    }
+
+    /// Times of the lines of which both parts match, for tests.
+    #[cfg(test)]
+    pub(crate) fn times(&self, who: &str, text: &str) -> Vec<Us> {
+        let lines = self.lines.iter().flatten();
+        lines.filter(|(_, by, said)| by.starts_with(who) && said.contains(text)).map(|(at, ..)| *at).collect()
+    }
+}

@@ -1,0 +1,179 @@
+//! What travels over the simulated network, and the names of those who send it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use sentinel::NodeAddr;
+use sentinel::simulation::Reply;
+
+/// Virtual microseconds since the start of the run.
+pub(crate) type Us = u64;
+
+/// One millisecond.
+pub(crate) const MS: Us = 1000;
+
+/// One second.
+pub(crate) const SECOND: Us = 1_000_000;
+
+/// A process by its number: proxies first, then sentinels, then redis nodes.
+pub(crate) type Pid = usize;
+
+/// An address: the last byte of 10.0.0.x, and the port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Addr {
+    pub(crate) ip: u8,
+    pub(crate) port: u16,
+}
+
+/// The port of every redis node.
+pub(crate) const REDIS: u16 = 6379;
+
+/// The port of every sentinel.
+pub(crate) const SENTINEL: u16 = 26379;
+
+impl Addr {
+    pub(crate) fn redis(ip: u8) -> Self {
+        Self { ip, port: REDIS }
+    }
+
+    pub(crate) fn node(self) -> NodeAddr {
+        NodeAddr { host: self.host().into(), port: self.port }
+    }
+
+    pub(crate) fn host(self) -> String {
+        format!("10.0.0.{}", self.ip)
+    }
+
+    pub(crate) fn socket(self) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, self.ip)), self.port)
+    }
+
+    /// `None` for what is no address of this simulation.
+    pub(crate) fn of(node: &NodeAddr) -> Option<Self> {
+        let ip = node.host.strip_prefix("10.0.0.")?.parse().ok()?;
+        Some(Self { ip, port: node.port })
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ".{}:{}", self.ip, self.port)
+    }
+}
+
+/// Forty hexadecimal digits from a number: a run ID, a MYID or a replication ID.
+pub(crate) fn hex(number: u64) -> String {
+    format!("{number:040x}")
+}
+
+/// A hello: what a sentinel says of itself and of its master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) addr: Addr,
+    pub(crate) id: u64,
+    pub(crate) current_epoch: u64,
+    pub(crate) master: Addr,
+    pub(crate) config_epoch: u64,
+}
+
+/// `INFO` of a redis node, as far as a sentinel or a proxy reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub(crate) run_id: u64,
+    pub(crate) master: Option<Addr>,
+    pub(crate) link_up: bool,
+    pub(crate) link_down_for: Us,
+    pub(crate) replicas: Vec<Addr>,
+    pub(crate) priority: u64,
+    pub(crate) offset: u64,
+    pub(crate) replid: u64,
+    pub(crate) replid2: u64,
+    pub(crate) second_offset: i64,
+}
+
+/// A copy of a data set, for a full synchronisation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub(crate) replid: u64,
+    pub(crate) offset: u64,
+    pub(crate) writes: Rc<Vec<u32>>,
+}
+
+/// A message on a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Body {
+    // From a sentinel, or to one.
+    Ping,
+    Pong,
+    Info,
+    InfoIs(Box<Info>),
+    Subscribe,
+    Publish(Rc<Hello>),
+    Hello(Rc<Hello>),
+    SlaveOf(Option<Addr>),
+    IsMasterDown {
+        addr: Addr,
+        epoch: u64,
+        candidate: Option<u64>,
+    },
+    MasterDown {
+        down: bool,
+        leader: Option<u64>,
+        leader_epoch: u64,
+    },
+    // From a proxy to a sentinel, and back.
+    Greet,
+    Greeted {
+        id: u64,
+    },
+    Ask {
+        round: u64,
+    },
+    Round {
+        round: u64,
+        tilt: bool,
+        replies: Rc<Vec<Reply>>,
+    },
+    Event {
+        channel: &'static str,
+        payload: Rc<str>,
+    },
+    Failover,
+    FailoverTaken(bool),
+    // From a proxy to a redis node, and back.
+    Probe {
+        asked: Us,
+    },
+    Probed {
+        asked: Us,
+        info: Box<Info>,
+    },
+    Write {
+        id: u32,
+    },
+    Written {
+        id: u32,
+        at: Us,
+    },
+    ReadOnly {
+        id: u32,
+    },
+    PauseWrites(Us),
+    /// `-ERR max number of clients reached`, before the server closes.
+    TooMany,
+    // Between redis nodes.
+    Psync {
+        replid: u64,
+        offset: u64,
+        from: Addr,
+    },
+    Continue {
+        replid: u64,
+    },
+    Full(Box<Snapshot>),
+    Stream {
+        id: Option<u32>,
+        offset: u64,
+    },
+}

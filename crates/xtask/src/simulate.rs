@@ -1,0 +1,251 @@
+//! `cargo xtask simulate`: failovers with faults, from seeds; and whether the simulation still finds what it once found.
+//!
+//! The simulator is built optimized, so that thousands of seeds run in a minute or two. With `--mutations` each known fault is put back, one
+//! at a time, into a copy of the tree, and the simulator has to find it there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use crate::steps::seconds;
+
+/// The folder of the patches, from the workspace's root.
+const MUTATIONS: &str = "crates/simulator/mutations";
+
+/// What of the tree is copied: all that a build of the simulator reads.
+const COPIED: &[&str] =
+    &["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "clippy.toml", "benches", "crates", "tests"];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// How many seeds to run [default: 2000].
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first seed. Without --seeds only this one is run, and its timeline printed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Go on after a failure, and list all of them at the end.
+    #[arg(long)]
+    keep_going: bool,
+    /// List how often each pair of faults occurred.
+    #[arg(long)]
+    pairs: bool,
+    /// Put every known fault back, one at a time, and check that it is found.
+    #[arg(long, conflicts_with_all = ["seed", "keep_going", "pairs"])]
+    mutations: bool,
+    /// Go on where these rules are broken, to see what they would hide; separated by commas.
+    #[arg(long, value_name = "RULES")]
+    ignore: Option<String>,
+    /// Run only seeds in which these kinds of faults occur, separated by commas.
+    #[arg(long, value_name = "KINDS")]
+    with: Option<String>,
+    /// With --mutations: only those whose name contains this.
+    #[arg(long, requires = "mutations")]
+    only: Option<String>,
+}
+
+/// A fault that is put back, and the rule that it has to break.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mutation {
+    name: String,
+    rule: String,
+    first: u64,
+    seeds: u64,
+    /// Only seeds with these kinds of faults; empty for all.
+    with: String,
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+    if options.mutations {
+        return mutations(options.only.as_deref());
+    }
+    let mut args = Vec::new();
+    for (name, value) in [("seeds", options.seeds), ("seed", options.seed)] {
+        args.extend(value.map(|value| format!("--{name}={value}")));
+    }
+    for (name, value) in [("ignore", &options.ignore), ("with", &options.with)] {
+        args.extend(value.as_ref().map(|value| format!("--{name}={value}")));
+    }
+    args.extend(options.keep_going.then(|| "--keep-going".to_owned()));
+    args.extend(options.pairs.then(|| "--pairs".to_owned()));
+    let status = simulator(&root(), &args).status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn simulator(tree: &Path, args: &[String]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(tree);
+    command.args(["run", "--quiet", "--profile", "simulate", "--package", "pointsman-simulator", "--"]).args(args);
+    command
+}
+
+/// Reads the list: a name, the rule to be broken, the first seed, the number of seeds and the kinds of faults on each line.
+fn parse(list: &str) -> Result<Vec<Mutation>, String> {
+    let mut found = Vec::new();
+    for line in list.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).filter(|it| !it.is_empty()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, rule, first, seeds, with] = words.as_slice() else {
+            return Err(format!("five words are needed: {line}"));
+        };
+        let number = |word: &str| word.parse().map_err(|_| format!("no number in: {line}"));
+        let (first, seeds) = (number(first)?, number(seeds)?);
+        let with = if *with == "-" { String::new() } else { (*with).to_owned() };
+        found.push(Mutation { name: (*name).to_owned(), rule: (*rule).to_owned(), first, seeds, with });
+    }
+    Ok(found)
+}
+
+fn mutations(only: Option<&str>) -> Result<ExitCode, String> {
+    let folder = root().join(MUTATIONS);
+    let list = fs::read_to_string(folder.join("list.txt")).map_err(|error| format!("list.txt: {error}"))?;
+    let (tree, started) = (root().join("target/mutations/tree"), Instant::now());
+    let mut failed = Vec::new();
+    let list = parse(&list)?;
+    for mutation in list.iter().filter(|it| only.is_none_or(|part| it.name.contains(part))) {
+        let patch = folder.join(format!("{}.patch", mutation.name));
+        let outcome = copy(&root(), &tree).and_then(|()| apply(&patch, &tree)).and_then(|()| find(mutation, &tree));
+        match outcome {
+            Ok(()) => println!("── {} is found", mutation.name),
+            Err(problem) => {
+                println!("── {}: {problem}", mutation.name);
+                failed.push(mutation.name.as_str());
+            }
+        }
+    }
+    let took = seconds(started.elapsed());
+    if failed.is_empty() {
+        println!("Every mutation is found, in {took}.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(format!("Not found, after {took}: {}.", failed.join(", ")))
+}
+
+fn find(mutation: &Mutation, tree: &Path) -> Result<(), String> {
+    let Mutation { rule, first, seeds, with, .. } = mutation;
+    let args = ["--seed", &first.to_string(), "--seeds", &seeds.to_string(), "--expect", rule].map(str::to_owned);
+    let mut args = args.to_vec();
+    if !with.is_empty() {
+        args.extend(["--with".to_owned(), with.clone()]);
+    }
+    let mut command = simulator(tree, &args);
+    command.env("CARGO_TARGET_DIR", root().join("target/mutations/build"));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("{rule} was not broken by {seeds} seeds from {first} on, or it does not build")),
+        Err(error) => Err(format!("cargo could not be started: {error}")),
+    }
+}
+
+fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
+    if !patch.exists() {
+        return Err(format!("there is no {}", patch.display()));
+    }
+    let mut command = Command::new("patch");
+    command.args(["--strip=1", "--batch", "--silent", "--no-backup-if-mismatch", "--directory"]).arg(tree);
+    match command.arg("--input").arg(patch).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err("the patch does not apply".to_owned()),
+        Err(error) => Err(format!("patch could not be started: {error}")),
+    }
+}
+
+/// Makes `to` equal to the tree at `from`, and touches only what differs, so that builds there stay incremental.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
+    for part in COPIED {
+        mirror(&from.join(part), &to.join(part)).map_err(|error| format!("{part}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn mirror(from: &Path, to: &Path) -> std::io::Result<()> {
+    if from.is_dir() {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(to)? {
+            let entry = entry?.path();
+            let Some(name) = entry.file_name() else { continue };
+            if !from.join(name).exists() {
+                if entry.is_dir() { fs::remove_dir_all(&entry)? } else { fs::remove_file(&entry)? }
+            }
+        }
+        for entry in fs::read_dir(from)? {
+            let name = entry?.file_name();
+            if name != "target" {
+                mirror(&from.join(&name), &to.join(&name))?;
+            }
+        }
+        return Ok(());
+    }
+    let content = fs::read(from)?;
+    if fs::read(to).is_ok_and(|known| known == content) { Ok(()) } else { fs::write(to, content) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_list_and_refuses_what_is_none() {
+        let list = "# a comment\n\nseen-before LateMajority 1 500 Failover,CutSets # why\n";
+        let (name, rule, with) = ("seen-before".into(), "LateMajority".into(), "Failover,CutSets".into());
+        assert_eq!(parse(list), Ok(vec![Mutation { name, rule, first: 1, seeds: 500, with }]));
+        assert!(parse("one two three").is_err() && parse("a B c 4 -").is_err());
+    }
+
+    /// Every patch is on the list and still fits; what is on the list without a patch waits for the fix that it takes out.
+    #[test]
+    fn every_patch_is_listed_and_fits_the_tree() {
+        let folder = root().join(MUTATIONS);
+        let listed = parse(&fs::read_to_string(folder.join("list.txt")).unwrap()).unwrap();
+        let names: Vec<&str> = listed.iter().map(|it| it.name.as_str()).collect();
+        let mut patches = 0;
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|it| it != "patch") {
+                continue;
+            }
+            patches += 1;
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            assert!(names.contains(&&*name), "{name} is not on the list");
+            let text = fs::read_to_string(&path).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            for file in text.lines().filter_map(|line| line.strip_prefix("+++ b/")) {
+                let file = file.split('\t').next().unwrap();
+                let to = folder.path().join(file);
+                fs::create_dir_all(to.parent().unwrap()).unwrap();
+                fs::copy(root().join(file), to).unwrap();
+            }
+            assert_eq!(apply(&path, folder.path()), Ok(()), "{name}");
+        }
+        assert!(patches > 0);
+    }
+
+    #[test]
+    fn copies_what_differs_and_removes_what_is_gone() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let write = |folder: &Path, name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write(from.path(), "src/kept.rs", "same");
+        write(from.path(), "src/changed.rs", "new");
+        write(from.path(), "target/debug", "never");
+        write(to.path(), "src/kept.rs", "same");
+        write(to.path(), "src/changed.rs", "old");
+        write(to.path(), "src/gone/away.rs", "old");
+        let untouched = fs::metadata(to.path().join("src/kept.rs")).unwrap().modified().unwrap();
+        mirror(from.path(), to.path()).unwrap();
+        let read = |name: &str| fs::read_to_string(to.path().join(name)).ok();
+        assert_eq!(read("src/changed.rs").as_deref(), Some("new"));
+        assert!(read("src/gone/away.rs").is_none() && read("target/debug").is_none());
+        let kept = fs::metadata(to.path().join("src/kept.rs")).unwrap().modified().unwrap();
+        assert_eq!(kept, untouched);
+    }
+}
