@@ -72,7 +72,7 @@ pub(crate) fn put_round(out: &mut BytesMut, master: &str) {
     }
 }
 
-/// Reads the answers to [`put_round`].
+/// Reads the answers to one round of questions.
 #[must_use]
 pub fn read_round(replies: &[Reply], tilt: bool) -> Round {
     let [before, master, sentinels, replicas, after] = replies else { return Round::Malformed("too few answers") };

@@ -156,7 +156,8 @@ impl Oracle {
                 if named == 0 {
                     let text =
                         format!("opened to {to} ({how}) without a word for it since the gate shut; {right} is right");
-                    let rule = if how == "released" { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
+                    let expired = how.starts_with("released") && !how.ends_with("no_master");
+                    let rule = if expired { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
                     self.violate(rule, pid, text, world);
                 } else if minority && self.minority == Minority::Hold && named <= world.sentinels.len() / 2 {
                     let text = format!(

@@ -13,7 +13,7 @@ pub enum Rule {
     Safety,
     /// No write is acknowledged by a superseded master once a majority that knows better could be heard for a while.
     LateMajority,
-    /// Nothing is committed that is superseded, without a fresh word for it.
+    /// After blindness the gate does not open to a superseded master, by a commit or by a release, without a fresh word for it.
     OpenedUnheard,
     /// A hold does not end in favour of a superseded master without a fresh word for it.
     ReleasedUnheard,

@@ -277,7 +277,7 @@ impl Driver {
     pub(crate) fn probed(
         &mut self,
         now: Us,
-        node: NodeAddr,
+        node: &NodeAddr,
         asked: Us,
         outcome: Result<sentinel::Report, ProbeFailure>,
     ) -> (Vec<Want>, Vec<Happened>) {
@@ -287,17 +287,18 @@ impl Driver {
         }
         let probe = Probe { asked_at: self.instant(asked), outcome };
         let done = self.step(now, Event::Probed { node: node.clone(), probe });
-        if is_master && matches!(self.machine.state(), State::Armed { candidate: Some(it), .. } if *it == node) {
-            self.note_evidence(now, &node);
+        if is_master && matches!(self.machine.state(), State::Armed { candidate: Some(it), .. } if it == node) {
+            self.note_evidence(now, node);
         }
         done
     }
 
     fn step(&mut self, now: Us, event: Event) -> (Vec<Want>, Vec<Happened>) {
         let (mut wants, mut happened) = (Vec::new(), Vec::new());
+        let before = self.machine.state().label();
         let actions = self.machine.step(self.instant(now), event);
         for action in actions {
-            self.carry_out(now, action, &mut wants, &mut happened);
+            self.carry_out((now, before), action, &mut wants, &mut happened);
         }
         if let Some(broken) = self.machine.broken_invariant() {
             happened.push(Happened::Broken(broken.to_owned()));
@@ -313,7 +314,13 @@ impl Driver {
         (wants, happened)
     }
 
-    fn carry_out(&mut self, now: Us, action: Action, wants: &mut Vec<Want>, happened: &mut Vec<Happened>) {
+    fn carry_out(
+        &mut self,
+        (now, before): (Us, &str),
+        action: Action,
+        wants: &mut Vec<Want>,
+        happened: &mut Vec<Happened>,
+    ) {
         match action {
             Action::Ask => wants.push(Want::Ask),
             Action::Probe(node) => {
@@ -335,7 +342,7 @@ impl Driver {
                 self.route.shut = false;
                 self.evidence = None;
                 let target = self.route.target.as_ref().map(|it| it.addr);
-                target.into_iter().for_each(|to| happened.push(self.opened(to, "released".to_owned())));
+                target.into_iter().for_each(|to| happened.push(self.opened(to, format!("released from {before}"))));
             }
             Action::Commit(commit) => self.commit(now, commit, happened),
             Action::Clear(_) => {

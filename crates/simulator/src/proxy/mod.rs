@@ -268,7 +268,7 @@ impl Proxy {
     fn sing(&mut self, songs: Vec<Song>, now: Us, net: &mut Net) {
         for song in songs {
             let done = match song {
-                Song::Probed(node, asked, outcome) => self.driver.probed(now, node, asked, outcome),
+                Song::Probed(node, asked, outcome) => self.driver.probed(now, &node, asked, outcome),
                 Song::Ended(node) => self.driver.canary_lost(now, node),
             };
             self.perform(done, now, net);
