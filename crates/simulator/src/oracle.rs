@@ -18,6 +18,8 @@ use crate::wire::{Addr, MS, Pid, SECOND, Us};
 use crate::world::World;
 
 /// From the moment at which a majority that knows better can be heard: a redial, a greeting, a round and a verification.
+/// With `keep` the last master may be used again after no sentinel was heard for this long.
+const SILENT: Us = 5 * SECOND;
 const HEARD: Us = 4 * SECOND;
 /// The same where a majority has to insist on an older epoch, or where most sentinels are strangers at first.
 const INSIST: Us = 90 * SECOND;
@@ -144,11 +146,11 @@ impl Oracle {
                 self.judge_ack(pid, node, executed, world);
             }
             Fact::Happened(pid, Happened::Broken(text)) => self.violate(Rule::Safety, pid, text, world),
-            Fact::Happened(pid, Happened::Opened { to, how, fresh, minority, was_shut }) => {
+            Fact::Happened(pid, Happened::Opened { to, how, fresh, minority, shut_for }) => {
                 self.proxies[pid].opened_at = world.net.now;
                 let right = world.right_master();
                 let superseded = right.is_some_and(|right| right != to);
-                if !superseded || !was_shut {
+                if !superseded || shut_for.is_none() {
                     return;
                 }
                 let right = right.map(|it| it.to_string()).unwrap_or_default();
@@ -158,7 +160,11 @@ impl Oracle {
                         format!("opened to {to} ({how}) without a word for it since the gate shut; {right} is right");
                     let expired = how.starts_with("released") && !how.ends_with("no_master");
                     let rule = if expired { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
-                    self.violate(rule, pid, text, world);
+                    // With `keep` silence takes no master away: after its time the last one is used again.
+                    let patient = self.minority == Minority::Keep && shut_for >= Some(SILENT);
+                    if !patient {
+                        self.violate(rule, pid, text, world);
+                    }
                 } else if minority && self.minority == Minority::Hold && named <= world.sentinels.len() / 2 {
                     let text = format!(
                         "held as a minority, then opened to {to} ({how}) on the word of {named}; {right} is right"
@@ -270,8 +276,10 @@ impl Oracle {
         let alive = process.up && !process.stopped && node.is_master() && world.net.reach(pid, node.pid);
         let alone = world.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = world.sentinels.iter().all(|it| !it.failing_over);
-        // With `hold` and `cut` the word of strangers is none yet.
-        let known = self.minority == Minority::Keep || !world.are_strangers();
+        // With `hold` and `cut` the word of strangers is none yet, a majority has to name it, and what was cut has to be verified anew.
+        let naming = world.sentinels.iter().filter(|it| it.current_master() == addr).count();
+        let strict = !world.are_strangers() && naming > world.sentinels.len() / 2 && !node.full;
+        let known = self.minority == Minority::Keep || strict;
         same && alive && alone && quiet && known && heard > world.sentinels.len() / 2
     }
 

@@ -318,13 +318,10 @@ impl Machine {
             self.state = State::NoMaster { lack: Lack::Unverified, since: now };
             return;
         }
-        // A hold that shut nothing which was not shut for a doubt already has cost no traffic.
-        if !self.is_in_grave_doubt() {
-            if self.failed_holds.len() >= FAILED_HOLDS {
-                self.failed_holds.pop_front();
-            }
-            self.failed_holds.push_back(now);
+        if self.failed_holds.len() >= FAILED_HOLDS {
+            self.failed_holds.pop_front();
         }
+        self.failed_holds.push_back(now);
         self.state = State::Suspect { since: now, fed_at: now };
     }
 
@@ -340,6 +337,10 @@ impl Machine {
             }
         }
         self.disarm(now);
+        // Nobody followed, as far as was heard: so sentinels have to be heard before the old master is used again.
+        if self.committed.as_ref().is_some_and(|committed| committed.published) {
+            self.doubt(now, now, true);
+        }
     }
 
     fn run_out(&mut self, now: Instant) {

@@ -13,7 +13,8 @@
 //! It ends with a commit, or when the master answers and sentinels confirm it in views that were asked for *after the last
 //! sign of the doubt*: a majority at once; fewer after a grace like that of the start, if none contradicts; and the very same
 //! process also without any sentinel, or against a claim that nothing comes of, after a longer one, since silence takes no
-//! master away (S5). Another process is never used again without a vote. One that does not even continue the history may be
+//! master away (S5). Where neither the master nor any majority answers for ten seconds, although the master is not out of
+//! reach, the network is only too slow for questions. Another process is never used again without a vote. One that does not even continue the history may be
 //! an empty pod at a reused address, which the sentinels are about to replace: it needs views without any sign of that.
 
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use super::nodes::verifies;
 use super::state::{Basis, Lack, State};
 use super::{Action, Committed, Machine, Note};
-use crate::{Minority, MyId, NodeAddr, Probe, ProbeFailure, Report};
+use crate::{Minority, MyId, NodeAddr, Probe, ProbeFailure, Report, Role, View};
 
 /// See the module's header.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -35,6 +36,8 @@ pub(super) struct Doubt {
     grave: bool,
     /// No majority of the sentinels could be heard when it began.
     alone: bool,
+    /// It is grave only because neither the master nor the sentinels answered.
+    mutual: bool,
     /// The process that answers at the address of the one that was committed.
     successor: Option<Box<str>>,
 }
@@ -78,10 +81,11 @@ impl Machine {
     /// The committed master failed to answer, or answered that it is none, to a question of `asked_at`.
     pub(super) fn doubt(&mut self, now: Instant, asked_at: Instant, grave: bool) -> &mut Doubt {
         let alone = !self.electorate.majority_speaks();
-        let new = Doubt { since: asked_at, until: now, grave, alone, successor: None };
+        let new = Doubt { since: asked_at, until: now, grave, alone, mutual: false, successor: None };
         let doubt = self.doubt.get_or_insert(new);
         doubt.until = doubt.until.max(now);
         doubt.grave |= grave;
+        doubt.mutual &= !grave;
         doubt
     }
 
@@ -150,6 +154,10 @@ impl Machine {
             _ => {}
         }
         match &self.state {
+            State::Unconfirmed { .. } if self.is_only_slow(now) => {
+                self.doubt = None;
+                self.state = State::Suspect { since: now, fed_at: now };
+            }
             State::Unconfirmed { .. } => self.confirm(now),
             State::NoMaster { .. } if !published && !self.is_cut_off() => self.confirm(now),
             _ => {}
@@ -172,9 +180,19 @@ impl Machine {
         }
         let lost = answered || now.saturating_duration_since(doubt.since) >= self.rules.unreachable;
         if let Some(doubt) = self.doubt.as_mut().filter(|_| lost) {
-            doubt.grave = true;
+            (doubt.grave, doubt.mutual) = (true, true);
         }
         lost
+    }
+
+    /// Nobody has answered for long, neither the master, which is not out of reach, nor the sentinels: as over a network that is
+    /// too slow for questions. Traffic may still find its way, and waiting longer tells nothing.
+    fn is_only_slow(&self, now: Instant) -> bool {
+        let Some(doubt) = self.doubt.as_ref().filter(|doubt| doubt.mutual) else { return false };
+        let long = now.saturating_duration_since(doubt.since) >= self.rules.verify_deadline;
+        long && self.rules.minority == Minority::Keep
+            && self.last_word().is_none()
+            && !self.electorate.majority_speaks()
     }
 
     /// The answer of the committed node to a question from after the last sign of the doubt, if it verifies or must not be asked.
@@ -183,7 +201,9 @@ impl Machine {
         let last = self.nodes.get(&committed.addr)?.last.as_ref()?;
         let speaks = match &last.outcome {
             Ok(report) => verifies(report, self.rules.verify),
-            Err(failure) => *failure == ProbeFailure::Denied,
+            Err(ProbeFailure::Denied) => true,
+            Err(ProbeFailure::TurnedAway) => self.sentinels_see_the_same(doubt, committed),
+            Err(_) => false,
         };
         (speaks && last.asked_at >= doubt.until).then_some(last)
     }
@@ -210,6 +230,21 @@ impl Machine {
         }
     }
 
+    /// A master that is full turns the question away. Sentinels are connected already: if a majority sees the very process that was
+    /// committed, and sees it up, it is there.
+    fn sentinels_see_the_same(&self, doubt: &Doubt, committed: &Committed) -> bool {
+        let Some(lineage) = &committed.lineage else { return false };
+        let same = |view: &View| view.addr == committed.addr && view.run_id == lineage.run_id && !view.down;
+        let votes = self.electorate.member_views().filter(|(_, view)| same(view)).map(|(id, _)| id);
+        let fresh: BTreeSet<&MyId> = self.electorate.own_votes_since(doubt.until).map(|(id, ..)| id).collect();
+        self.electorate.is_majority(&votes.filter(|id| fresh.contains(id)).collect())
+    }
+
+    fn is_replica_since(&self, addr: &NodeAddr, since: Instant) -> bool {
+        let last = self.nodes.get(addr).and_then(|node| node.last.as_ref()).filter(|probe| probe.asked_at >= since);
+        last.is_some_and(|probe| matches!(&probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })))
+    }
+
     fn doubted(&self) -> Option<(&Doubt, &Committed, &Probe)> {
         Some((self.doubt.as_ref()?, self.committed.as_ref()?, self.last_word()?))
     }
@@ -220,7 +255,9 @@ impl Machine {
         let votes = || self.electorate.own_votes_since(doubt.until).filter(|(.., epoch)| *epoch >= committed.epoch);
         let ours = |addr: &NodeAddr| *addr == committed.addr;
         let confirming: BTreeSet<&MyId> = votes().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
-        let opposed = votes().any(|(_, addr, _)| !ours(addr));
+        // At the same epoch a claim for a node that says itself that it is a replica is none.
+        let refuted = |addr: &NodeAddr, epoch| epoch == committed.epoch && self.is_replica_since(addr, doubt.until);
+        let opposed = votes().any(|(_, addr, epoch)| !ours(addr) && !refuted(addr, epoch));
         let newer = votes().any(|(_, addr, epoch)| !ours(addr) && epoch > committed.epoch);
         let views = || self.electorate.member_views_since(doubt.until).filter(|view| !view.tilt);
         if kinship == Kinship::Stranger && views().any(|view| view.down || view.failing_over || view.rebooted) {

@@ -8,7 +8,9 @@
 //!   would be an electorate of one for ever, and one that has lost its file answers as fast as any other.
 //! - **Configured.** Later, a sentinel that answers at a configured address is admitted if it and a member know each other.
 //! - **Listed.** A sentinel that more than half of the speaking members list as their peer.
-//! - **Successor.** When no member has spoken for a long time but others do, all sentinels were replaced: those vote.
+//! - **Successor.** When no member has spoken for a long time but others do, as many as a majority of the members and of the
+//!   configuration, all sentinels were replaced: those vote. A single stranger, such as the only sentinel in reach, which has
+//!   lost its file, is no electorate.
 //!
 //! A member leaves when it is silent and at most half of the speaking members list it. So neither a cluster that merges with
 //! this one nor a stray sentinel with an old configuration can vote itself in, and the entries that Sentinel keeps of replaced
@@ -166,7 +168,8 @@ impl Electorate {
     fn succeed(&mut self, now: Instant, long: Duration) {
         let speaks = |sentinel: &Sentinel| sentinel.heard.as_ref().is_some_and(Heard::knows_something);
         let member_speaks = self.by_id.values().any(|it| it.member.is_some() && speaks(it));
-        if member_speaks || !self.by_id.values().any(speaks) {
+        let strangers = self.by_id.values().filter(|it| speaks(it)).count();
+        if member_speaks || strangers < self.majority().max(self.expected / 2 + 1) {
             self.strangers_since = None;
         } else if now.saturating_duration_since(*self.strangers_since.get_or_insert(now)) > long {
             self.strangers_since = None;
@@ -370,13 +373,19 @@ impl Electorate {
         self.majority_clock().is_some_and(|at| at >= since)
     }
 
+    /// Whether a majority named this itself in answer to questions from `since` on.
+    pub(super) fn majority_names_since(&self, since: Instant, addr: &NodeAddr, epoch: Epoch) -> bool {
+        let ours = self.own_votes_since(since).filter(|(_, named, at)| *named == addr && *at == epoch);
+        self.is_majority(&ours.map(|(id, ..)| id).collect())
+    }
+
     /// Whether every member that can be heard says, by its own count of the peers it knows, that it cannot reach a majority of
     /// them. Each is judged by its own list, as its own election would be. `None` where no view says anything about it: in TILT
     /// the count means nothing.
     pub(super) fn provable_minority(&self) -> Option<bool> {
         let cut_off = |view: &View| {
             let (known, up) = (1 + view.peers.len(), 1 + view.peers.iter().filter(|(_, up)| *up).count());
-            up < (known / 2 + 1).max(view.quorum.min(known))
+            up < known / 2 + 1
         };
         let mut views = self.member_views().filter(|(_, view)| !view.tilt).map(|(_, view)| cut_off(view)).peekable();
         views.peek()?;

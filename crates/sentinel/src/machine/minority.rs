@@ -26,12 +26,17 @@ impl Machine {
             }
             Some(_) if !strict && provable == Some(false) => self.minority = None,
             Some(since) if strict && provable != Some(true) && !silent => {
-                let majority = match &self.finding {
-                    Finding::Confirmed { majority, .. } => *majority,
-                    Finding::Claimed(claim) | Finding::Regressed(claim) => claim.majority,
-                    Finding::Silence => false,
+                let leading = match &self.finding {
+                    Finding::Confirmed { .. } => self.committed.as_ref().map(|it| (&it.addr, it.epoch)),
+                    // Where nothing is published, a majority for something else ends it, too. Where the gate is shut to the
+                    // last master, only the commit of that does.
+                    Finding::Claimed(claim) | Finding::Regressed(claim) if self.rules.minority == Minority::Cut => {
+                        Some((&claim.addr, claim.epoch))
+                    }
+                    Finding::Claimed(_) | Finding::Regressed(_) | Finding::Silence => None,
                 };
-                if majority && self.majority_at >= since {
+                // First hand: that a sentinel followed another one's hello is no word of a majority that can be reached.
+                if leading.is_some_and(|(addr, epoch)| self.electorate.majority_names_since(since, addr, epoch)) {
                     self.minority = None;
                 }
             }
@@ -73,11 +78,15 @@ impl Machine {
                 self.minority = Some(now);
                 self.actions.push(Action::Note(Note::Minority));
             }
-            // The evidence may be older than the node's answer: by then no majority may be heard any more.
+            // The evidence may be older than the node's answer, or second hand.
             Basis::Majority | Basis::Regress
                 if !self.is_majority_silent(now) && self.electorate.provable_minority() != Some(true) =>
             {
-                self.minority = None;
+                let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
+                let named = |(since, (addr, epoch))| self.electorate.majority_names_since(since, addr, epoch);
+                if self.minority.zip(committed).is_some_and(named) {
+                    self.minority = None;
+                }
             }
             _ => {}
         }

@@ -14,7 +14,7 @@ const FAILED_MAX: Us = SECOND;
 const PATIENCE: Us = 250 * MS;
 
 /// What an error line before the end of a new connection means.
-const AFTER_ERROR_LINE: ProbeFailure = ProbeFailure::Unreachable;
+const AFTER_ERROR_LINE: ProbeFailure = ProbeFailure::TurnedAway;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use sentinel::simulation::{Peer, Roster, Ruling, judge};
 use route::Replies;
+use sentinel::simulation::{Peer, Roster, Ruling, judge};
 use sentinel::{
     Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe, ProbeFailure,
     ReplicaRules, Role, Rules, State, View,
@@ -59,8 +59,8 @@ pub(crate) enum Happened {
         fresh: BTreeSet<MyId>,
         /// The gate was shut because the sentinels in reach were a minority.
         minority: bool,
-        /// It was shut before.
-        was_shut: bool,
+        /// How long it was shut, if it was.
+        shut_for: Option<Us>,
     },
     /// A rule of the machine's own was broken.
     Broken(String),
@@ -116,13 +116,7 @@ impl Driver {
             ruling: Ruling::default(),
             judge_at: 0,
             trust,
-            route: Route {
-                target: None,
-                shut: false,
-                vouched_until: Us::MAX,
-                generation: 0,
-                replies: Replies::Pass,
-            },
+            route: Route { target: None, shut: false, vouched_until: Us::MAX, generation: 0, replies: Replies::Pass },
             shut_since: Some(now),
             minority_while_shut: false,
             unproven_since: None,
@@ -228,6 +222,10 @@ impl Driver {
 
     pub(crate) fn resume(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
         self.step(now, Event::Resume)
+    }
+
+    pub(crate) fn stalled(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
+        self.step(now, Event::Stalled)
     }
 
     /// The configured names lead to this many addresses now.
@@ -342,7 +340,9 @@ impl Driver {
                 self.route.shut = false;
                 self.evidence = None;
                 let target = self.route.target.as_ref().map(|it| it.addr);
-                target.into_iter().for_each(|to| happened.push(self.opened(to, format!("released from {before}"))));
+                target
+                    .into_iter()
+                    .for_each(|to| happened.push(self.opened(now, to, format!("released from {before}"))));
             }
             Action::Commit(commit) => self.commit(now, commit, happened),
             Action::Clear(_) => {
@@ -372,13 +372,13 @@ impl Driver {
         self.verified.clear();
     }
 
-    fn opened(&mut self, to: Addr, how: String) -> Happened {
-        let was_shut = self.shut_since.take().is_some();
+    fn opened(&mut self, now: Us, to: Addr, how: String) -> Happened {
+        let shut_for = self.shut_since.take().map(|since| now.saturating_sub(since));
         let named = self.named.iter().filter(|(_, (addr, _))| Addr::of(addr) == Some(to));
         let fresh = named.map(|(id, _)| id.clone()).collect();
         self.named.clear();
         let minority = std::mem::take(&mut self.minority_while_shut);
-        Happened::Opened { to, how, fresh, minority, was_shut }
+        Happened::Opened { to, how, fresh, minority, shut_for }
     }
 
     fn commit(&mut self, now: Us, commit: Commit, happened: &mut Vec<Happened>) {
@@ -393,14 +393,16 @@ impl Driver {
         if commit.held {
             self.shut(now);
         } else {
-            happened.push(self.opened(addr, format!("committed at epoch {epoch} ({:?})", commit.basis)));
+            happened.push(self.opened(now, addr, format!("committed at epoch {epoch} ({:?})", commit.basis)));
         }
         self.claims.clear();
     }
 
     /// S3 and S4, as far as they show from outside.
     fn check_commit(&mut self, commit: &Commit, happened: &mut Vec<Happened>) {
-        if commit.epoch < self.last_epoch && commit.basis != Basis::Regress {
+        // The epoch of the same master is taken over from a majority before it is used again.
+        let may_fall = commit.basis == Basis::Regress || commit.basis == Basis::Again;
+        if commit.epoch < self.last_epoch && !may_fall {
             happened.push(Happened::Broken(format!("S3: epoch {} after {}", commit.epoch, self.last_epoch)));
         }
         self.last_epoch = commit.epoch;

@@ -135,6 +135,9 @@ impl Proxy {
                 // What waited in the stopped process is read before its timers are looked at.
                 if net.now - net.process(self.pid).stopped_at > STALL {
                     self.driver.slept(now, net.now);
+                    // The clocks tell of a stop and of a suspend alike, before anything that has come is believed.
+                    let done = self.driver.stalled(now);
+                    self.perform(done, now, net);
                 }
                 self.wake_at = net.now + 1;
                 return net.timer(self.pid, net.now + 1, WAKE);

@@ -214,3 +214,43 @@ fn gate_stays_shut_without_a_gap() {
     let opened = rig.log.iter().filter(|(_, action)| matches!(action, Action::Release | Action::Hold)).count();
     assert_eq!(opened, 1, "{:?}", rig.told());
 }
+
+#[test]
+fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
+    let mut rig = Rig::new();
+    rig.all_name('A', 0).run(3000);
+    rig.sentinels.remove(&1);
+    rig.sentinels.insert(4, super::rig::view('B', 0, &[2, 3], &[]));
+    rig.run(4000);
+    rig.stall(5000);
+    rig.mark();
+    rig.run(3000);
+    assert_eq!(rig.deeds(), ["hold", "release"], "{:?} {:?}", rig.machine.quorum(), rig.machine.finding());
+    rig.mark();
+    rig.run(60_000);
+    assert!(rig.told().is_empty(), "{:?}", rig.told());
+}
+
+#[test]
+fn a_network_too_slow_for_questions_stops_traffic_for_ten_seconds_only() {
+    let mut rig = Rig::booted();
+    rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Silent).run(60_000);
+    assert_eq!(rig.deeds(), ["hold", "release"], "{:?}", rig.told());
+    let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!((10_000..=11_500).contains(&at), "{:?}", rig.told());
+}
+
+#[test]
+fn a_full_master_is_confirmed_by_sentinels_that_see_the_same_process() {
+    for (run_id, deeds) in [("process-A", vec!["hold", "release"]), ("another", vec!["hold"])] {
+        let mut rig = Rig::booted();
+        rig.fails('A', ProbeFailure::Unreachable).run(3000);
+        // It is back, and its clients were faster than the prober.
+        rig.fails('A', ProbeFailure::TurnedAway);
+        for sentinel in 1..=3 {
+            rig.change(sentinel, |it| it.run_id = run_id.into());
+        }
+        rig.run(4000);
+        assert_eq!(rig.deeds(), deeds, "sentinels see {run_id}");
+    }
+}
