@@ -279,7 +279,10 @@ impl Oracle {
         // With `hold` and `cut` the word of strangers is none yet, a majority has to name it, and what was cut has to be verified anew.
         let naming = world.sentinels.iter().filter(|it| it.current_master() == addr).count();
         let strict = !world.are_strangers() && naming > world.sentinels.len() / 2 && !node.full;
-        let known = self.minority == Minority::Keep || strict;
+        let strict = strict && world.slowest() == 0;
+        // A master that was taken away is used again on votes only, and those of strangers are none for half a minute.
+        let published = driver.route.target.is_some() || !world.are_strangers();
+        let known = (self.minority == Minority::Keep && published) || strict;
         same && alive && alone && quiet && known && heard > world.sentinels.len() / 2
     }
 

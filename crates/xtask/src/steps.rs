@@ -47,7 +47,7 @@ pub(crate) fn instructions() -> Step {
 
 /// Simulated failovers: some thousand seeds, the same ones every time.
 pub(crate) fn simulate() -> Step {
-    step("simulate", "run --quiet --profile simulate --package pointsman-simulator -- --seeds 3000")
+    step("simulate", "run --quiet --profile simulate --package pointsman-simulator -- --seeds 700")
 }
 
 /// What is in deploy/, as far as the tools for it can be had.
