@@ -50,6 +50,8 @@ pub enum Class {
     /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMOVEM`, `BLMPOP`, `BRPOPLPUSH`, `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD`
     /// and `XREADGROUP` whether or not they say `BLOCK`.
     Blocking,
+    /// `SCAN` and its like, with a cursor in the request and the next one in the reply; and `FT.CURSOR DEL`, which gives one up.
+    Iterate,
     /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
     Wait,
     /// `SUBSCRIBE`.
@@ -144,7 +146,8 @@ impl Class {
             | Self::NoticesOff
             | Self::Prepare
             | Self::DiscardAll
-            | Self::Lasting => Group::Pinning,
+            | Self::Lasting
+            | Self::Iterate => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
             | Self::Unsubscribe
@@ -163,6 +166,11 @@ impl Class {
     /// Whether it is the handshake about pushes that tell of maintenance.
     pub(crate) const fn is_about_notices(self) -> bool {
         matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
+    }
+
+    /// Whether it need not be answered to know what it did to the connection: a cursor that was not returned cannot be used.
+    pub(crate) const fn changes_nothing_unanswered(self) -> bool {
+        matches!(self, Self::Ordinary | Self::Blocking | Self::Wait | Self::Shutdown | Self::Iterate)
     }
 
     /// Whether what it does is kept apart from the rest, as that of newer commands is.

@@ -3,9 +3,9 @@
 //! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and three of their subcommands a
 //! third. Most names are dismissed by their length and first letter.
 //!
-//! Two subcommands of `CLIENT` are longer than any word that is kept while it arrives. They are told by their length alone, which
-//! no other has: whoever sends another word of that length gets an error from the server, and an error changes nothing.
+//! A command that iterates has its cursor among its words; of that a digest is kept.
 
+use crate::bound::digest;
 use crate::class::Class;
 
 /// How far the class of a request is known.
@@ -15,6 +15,8 @@ pub(crate) enum Naming {
     After(Prefix),
     /// Known, whatever follows.
     Known(Class),
+    /// A command that iterates, with the digest of its cursor; zero for the first one.
+    Iterates(u32),
 }
 
 /// The words that say nothing without the next one.
@@ -34,31 +36,24 @@ pub(crate) enum Prefix {
     Himport,
     Script,
     ScriptDebug,
+    /// `SCAN`: a cursor follows.
+    Cursor,
+    /// `HSCAN` and its like: a key and a cursor follow.
+    KeyCursor,
+    /// `FT.AGGREGATE`, which returns a cursor if `WITHCURSOR` is anywhere behind it.
+    Aggregate,
+    /// `FT.CURSOR`: a subcommand, a key and a cursor follow.
+    SearchCursor,
 }
-
-/// The length of `IMPORT-SOURCE`.
-const LASTING: usize = 13;
-
-/// The length of `MAINT_NOTIFICATIONS`.
-const NOTICES: usize = 19;
 
 impl Naming {
     pub(crate) const START: Self = Self::After(Prefix::Nothing);
-
-    /// The same with one more word that is too long to have been kept.
-    #[cold]
-    pub(crate) fn with_long(self, len: usize) -> Self {
-        match self {
-            Self::After(Prefix::Client) => client_by_length(len),
-            naming => naming.with(b""),
-        }
-    }
 
     /// The same with one more word; an empty word stands for one that is too long to be known.
     #[inline]
     pub(crate) fn with(self, word: &[u8]) -> Self {
         match self {
-            Self::Known(_) => self,
+            Self::Known(_) | Self::Iterates(_) => self,
             Self::After(Prefix::Nothing) => first(word),
             Self::After(prefix) => further(prefix, word),
         }
@@ -68,6 +63,7 @@ impl Naming {
     pub(crate) fn class(self) -> Class {
         match self {
             Self::Known(class) => class,
+            Self::Iterates(_) => Class::Iterate,
             Self::After(Prefix::NoticesOn | Prefix::NoticesType) => Class::NoticesOn,
             Self::After(_) => Class::Ordinary,
         }
@@ -90,14 +86,14 @@ fn first(word: &[u8]) -> Naming {
     let Some(initial) = word.first().map(|byte| byte | 0x20) else { return Naming::Known(Class::Ordinary) };
     match (word.len(), initial) {
         (4, b'a' | b'e' | b'q' | b's' | b'w')
-        | (5, b'b' | b'h' | b'm' | b'p' | b'r' | b'w' | b'x')
+        | (5, b'b' | b'h' | b'm' | b'p' | b'r' | b's' | b'w' | b'x' | b'z')
         | (6, b'a' | b'b' | b'c' | b's')
         | (7, b'b' | b'c' | b'd' | b'm' | b'u' | b'w')
         | (8, b'b' | b'r' | b's')
-        | (9, b'r' | b's')
+        | (9, b'f' | b'r' | b's')
         | (10, b'b' | b'p' | b's' | b'x')
-        | (11, b'u')
-        | (12, b'p' | b's') => first_known(word),
+        | (11, b'b' | b'c' | b'u')
+        | (12, b'f' | b'p' | b's') => first_known(word),
         // Apart from HGETALL, HINCRBY and their like, which are for every day.
         (7, b'h') if matches!(word, [_, b'i' | b'I', b'm' | b'M', ..]) => first_known(word),
         _ => Naming::Known(Class::Ordinary),
@@ -117,8 +113,23 @@ fn first_known(word: &[u8]) -> Naming {
     if is(word, b"HIMPORT") {
         return Naming::After(Prefix::Himport);
     }
+    if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
+        return Naming::After(*prefix);
+    }
     one_of(word, FIRST)
 }
+
+/// Commands that return a cursor, by what stands before the one that they are sent.
+const ITERATING: &[(&[u8], Prefix)] = &[
+    (b"SCAN", Prefix::Cursor),
+    (b"HSCAN", Prefix::KeyCursor),
+    (b"SSCAN", Prefix::KeyCursor),
+    (b"ZSCAN", Prefix::KeyCursor),
+    (b"BF.SCANDUMP", Prefix::KeyCursor),
+    (b"CF.SCANDUMP", Prefix::KeyCursor),
+    (b"FT.AGGREGATE", Prefix::Aggregate),
+    (b"FT.CURSOR", Prefix::SearchCursor),
+];
 
 const FIRST: &[(&[u8], Class)] = &[
     (b"EXEC", Class::Exec),
@@ -166,20 +177,12 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"NO-EVICT", Class::NoEvict),
     (b"NO-TOUCH", Class::NoTouch),
     (b"CAPA", Class::Lasting),
+    (b"IMPORT-SOURCE", Class::Lasting),
 ];
 
 const HIMPORT: &[(&[u8], Class)] = &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
 
 const REPLY: &[(&[u8], Class)] = &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
-
-/// A subcommand of `CLIENT` that is known by its length.
-fn client_by_length(len: usize) -> Naming {
-    match len {
-        LASTING => Naming::Known(Class::Lasting),
-        NOTICES => Naming::After(Prefix::Notices),
-        _ => Naming::Known(Class::Ordinary),
-    }
-}
 
 #[cold]
 fn further(prefix: Prefix, word: &[u8]) -> Naming {
@@ -187,7 +190,7 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::Nothing => first(word),
         Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
         Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
-        Prefix::Client if word.len() >= LASTING => client_by_length(word.len()),
+        Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => Naming::After(Prefix::Notices),
         Prefix::Client => one_of(word, CLIENT),
         Prefix::Notices if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
         Prefix::Notices if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
@@ -206,6 +209,12 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::Script => Naming::Known(Class::Ordinary),
         Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
         Prefix::ScriptDebug => Naming::Known(Class::Debugger),
+        Prefix::Cursor => Naming::Iterates(digest(word)),
+        Prefix::KeyCursor => Naming::After(Prefix::Cursor),
+        Prefix::Aggregate if is(word, b"WITHCURSOR") => Naming::Iterates(0),
+        Prefix::Aggregate => Naming::After(Prefix::Aggregate),
+        Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => Naming::After(Prefix::KeyCursor),
+        Prefix::SearchCursor => Naming::Known(Class::Ordinary),
     }
 }
 

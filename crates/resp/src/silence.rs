@@ -81,10 +81,10 @@ impl Silence {
                 return Ok(true);
             }
             (_, Told::Nothing) => return Ok(true),
-            (Class::Ordinary | Class::Blocking | Class::Wait | Class::Shutdown, Told::Skip) => {
+            (class, Told::Skip) if class.changes_nothing_unanswered() => {
                 self.told = Told::Nothing;
             }
-            (Class::Ordinary | Class::Blocking | Class::Wait | Class::Shutdown, Told::Off) => {}
+            (class, Told::Off) if class.changes_nothing_unanswered() => {}
             _ => return Err(Lost),
         }
         self.unsure = true;

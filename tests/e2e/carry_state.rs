@@ -1,0 +1,61 @@
+//! Failovers under sessions that rely on what only the old master knew: they end, and nothing is answered wrongly.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use harness::{Client, Cluster};
+
+use crate::pointsman;
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const KEYS: usize = 20_000;
+
+/// One page of an iteration: the next cursor.
+fn scan(client: &mut Client, cursor: &str, found: &mut BTreeSet<String>) -> Option<String> {
+    let page = client.cmd(&["SCAN", cursor, "COUNT", "100"]).ok()?;
+    let [next, keys] = page.items() else { panic!("no page: {page}") };
+    found.extend(keys.items().iter().filter_map(|key| key.text().map(str::to_owned)));
+    next.text().map(str::to_owned)
+}
+
+#[test]
+fn ends_a_connection_that_iterates_at_a_failover() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut writer = pointsman.client();
+    for batch in 0..KEYS / 1000 {
+        let commands = (0..1000).map(|key| vec!["SET".to_owned(), format!("key:{batch}:{key}"), "v".to_owned()]);
+        let answers = writer.pipeline(&commands.collect::<Vec<_>>()).expect("answers");
+        assert!(answers.iter().all(harness::Value::is_ok));
+    }
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a timeout");
+    let (mut found, mut cursor) = (BTreeSet::new(), "0".to_owned());
+    while found.len() < KEYS / 2 {
+        cursor = scan(&mut client, &cursor, &mut found).expect("a page");
+        assert_ne!(cursor, "0", "the iteration ended early");
+    }
+    // Another session, which has finished its iteration, is carried.
+    let mut finished = pointsman.client();
+    finished.set_timeout(PATIENCE).expect("a timeout");
+    let (mut all, mut at) = (BTreeSet::new(), "0".to_owned());
+    loop {
+        at = scan(&mut finished, &at, &mut all).expect("a page");
+        if at == "0" {
+            break;
+        }
+    }
+    assert_eq!(all.len(), KEYS);
+    let failover = cluster.failover();
+    assert_ne!(failover.from, failover.to);
+    let mut ended = false;
+    while !ended {
+        match scan(&mut client, &cursor, &mut found) {
+            Some(next) if next == "0" => break,
+            Some(next) => cursor = next,
+            None => ended = true,
+        }
+    }
+    assert!(ended, "the iteration ended with {} of {KEYS} keys, and no error", found.len());
+    assert!(finished.cmd(&["PING"]).is_ok(), "a session without an open cursor was closed");
+}
