@@ -59,3 +59,26 @@ fn ends_a_connection_that_iterates_at_a_failover() {
     assert!(ended, "the iteration ended with {} of {KEYS} keys, and no error", found.len());
     assert!(finished.cmd(&["PING"]).is_ok(), "a session without an open cursor was closed");
 }
+
+#[test]
+fn ends_connections_that_know_ids_or_scripts_at_a_failover() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let client = |commands: &[&[&str]]| {
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).expect("a timeout");
+        commands.iter().for_each(|command| drop(client.cmd(command).expect("an answer")));
+        client
+    };
+    let bound = [&["CLIENT", "ID"][..], &["SCRIPT", "LOAD", "return 1"], &["EVAL", "return 2", "0"]];
+    let mut bound = bound.map(|command| (client(&[command]), command));
+    let absent = ["EVALSHA", "0123456789012345678901234567890123456789", "0"];
+    let mut falls_back = client(&[&absent, &["EVAL", "return 3", "0"]]);
+    cluster.failover();
+    for (client, command) in &mut bound {
+        let (bytes, _) = client.read_to_end().expect("the end of the connection");
+        assert_eq!(bytes, b"", "{command:?}");
+    }
+    let answer = falls_back.cmd(&absent).expect("an answer");
+    assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
+}

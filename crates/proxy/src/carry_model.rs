@@ -50,6 +50,8 @@ pub(crate) struct Connection {
     promised: bool,
     /// Cursors of iterations under way, which no other server knows.
     cursors: BTreeSet<u32>,
+    /// The client may rely on the connection's number or on the cache of scripts.
+    relies: bool,
     /// Channels, patterns that stand for the one channel they name, and shard channels.
     channels: [BTreeSet<String>; 3],
 }
@@ -62,7 +64,7 @@ impl Connection {
     /// Whether nothing stands against carrying it, if subscriptions are replayed or not.
     pub(crate) fn is_free(&self, subscriptions: Subscriptions) -> bool {
         let subscribed = subscriptions == Subscriptions::Close && self.is_subscribed();
-        let bound = self.stays || !self.cursors.is_empty();
+        let bound = self.stays || self.relies || !self.cursors.is_empty();
         self.queue.is_none() && !self.watching && !bound && !self.lost_sight_of && !subscribed
     }
 
@@ -158,6 +160,7 @@ impl Connection {
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let subscribing = words[0].ends_with("SUBSCRIBE");
+        self.relies |= matches!(words[..], ["EVAL", ..] | ["CLIENT", "ID"]);
         if let Some(refusal) = self.refuse(words[0], subscribing) {
             return refusal.to_owned();
         }
@@ -183,6 +186,7 @@ impl Connection {
             [command, ref names @ ..] if subscribing => self.subscribe(command, names),
             ["WHO", number] => self.who(number, log),
             ["SCAN", cursor] => self.scan(cursor),
+            ["EVAL", ..] | ["CLIENT", "ID"] => ":7\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => self.transact(words[0], log),
             _ => self.become_somebody(&words),
@@ -192,9 +196,10 @@ impl Connection {
     fn who(&self, number: &str, log: &mut Vec<u32>) -> String {
         let count: u32 = number.parse().unwrap();
         log.push(count);
-        let Self { db, user, name, library, no_touch, read_only, promised, resp3, .. } = self;
+        let Self { db, user, name, library, no_touch, read_only, promised, relies, resp3, .. } = self;
         let bait = if count.is_multiple_of(3) { BAIT } else { "" };
-        let text = format!("{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {resp3}{bait}");
+        let text =
+            format!("{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {relies} {resp3}{bait}");
         format!("${}\r\n{text}\r\n", text.len())
     }
 
@@ -228,9 +233,9 @@ impl Connection {
             }
             ["RESET"] => {
                 // The name of the library survives it, and so does what cannot be followed or had again elsewhere.
-                let Self { knows, stays, lost_sight_of, .. } = *self;
+                let Self { knows, stays, relies, lost_sight_of, .. } = *self;
                 let (library, cursors) = (std::mem::take(&mut self.library), std::mem::take(&mut self.cursors));
-                *self = Self { knows, stays, lost_sight_of, library, cursors, ..Self::default() };
+                *self = Self { knows, stays, relies, lost_sight_of, library, cursors, ..Self::default() };
                 "+RESET\r\n".to_owned()
             }
             _ => "-ERR not like this\r\n".to_owned(),

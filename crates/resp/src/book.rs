@@ -129,6 +129,7 @@ impl Book {
             Class::Replication | Class::Debugger => return Err(Lost),
             class => class,
         };
+        self.bound.asked(class);
         let position = self.answered.wrapping_add(self.owed);
         if !self.silence.request(class, position)? {
             return Ok(());
@@ -137,7 +138,7 @@ impl Book {
             self.waiting = self.waiting.asked();
         }
         self.novel.asked(class);
-        if !matches!(class, Class::Ordinary | Class::Shutdown) {
+        if !matches!(class, Class::Ordinary | Class::Shutdown | Class::ClientId | Class::Script) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()
@@ -170,6 +171,7 @@ impl Book {
         let top = frame.top();
         match top {
             b'>' => return self.push(frame),
+            b'-' => self.bound.refused(frame.line()),
             b'*' if !self.kept.resp3 && frame.said().0 != Said::Other && self.message(frame)? => return Ok(()),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! State that only one server has: iterations under way, which bind a session to the server that gave the cursor.
+//! State that only one server has: cursors of iterations under way, the number of the connection, the cache of scripts.
 //!
 //! A cursor is a position in the hash table of the server that returned it, and every server has a hash seed of its own
 //! (`redis:src/dict.c`, `dictScan`). On another server the same cursor is accepted and silently skips keys. So a session that
@@ -9,7 +9,13 @@
 //! never finished, or is finished over another connection, leaves a number that is not zero: the session stays bound, and no
 //! memory is needed for it.
 //!
-//! Deliberately absent: the cursors themselves, and how long ago they were used.
+//! A session that asked for its number (`CLIENT ID`) or that put or looked up a script counts as one that relies on them from the
+//! request on. A script does not bind a session that was answered `NOSCRIPT` before: what it sends then is the fallback that
+//! it will use again.
+//!
+//! Deliberately absent: the cursors themselves, how long ago they were used, and the scripts.
+
+use crate::class::Class;
 
 /// Digests fit into what a [mark](crate::marks) can keep.
 const DIGEST_BITS: u32 = 24;
@@ -38,9 +44,34 @@ pub(crate) struct Bound {
     cursors: u32,
     /// A cursor may have been returned that was not seen.
     unseen_cursor: bool,
+    /// The client asked for the connection's number.
+    number: bool,
+    /// The client may count on a script in the cache.
+    script: bool,
+    /// The client was told that a script is missing, and went on.
+    falls_back: bool,
 }
 
 impl Bound {
+    /// A request of that class was sent.
+    pub(crate) fn asked(&mut self, class: Class) {
+        match class {
+            Class::ClientId => self.number = true,
+            Class::Script => self.script |= !self.falls_back,
+            _ => {}
+        }
+    }
+
+    /// An error came that may be `NOSCRIPT`.
+    pub(crate) fn refused(&mut self, error: &[u8]) {
+        self.falls_back |= error.starts_with(b"NOSCRIPT ");
+    }
+
+    /// The session was carried over.
+    pub(crate) fn take_over(&mut self, before: Self) {
+        (self.number, self.falls_back) = (before.number, before.falls_back);
+    }
+
     /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it, with its line end perhaps.
     pub(crate) fn page(&mut self, sent: u32, returned: Option<&[u8]>) {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
@@ -60,9 +91,11 @@ impl Bound {
         self.unseen_cursor = true;
     }
 
-    /// Whether the session must not go to another server.
-    pub(crate) fn is_bound(self) -> bool {
-        self.cursors != 0 || self.unseen_cursor
+    /// Whether the session must not go to another server. `library` is the name that its client library gave.
+    pub(crate) fn is_bound(self, library: &[u8]) -> bool {
+        // It asks each new connection for its number, and shows it in its log.
+        let number = self.number && !library.starts_with(b"SE.Redis");
+        self.cursors != 0 || self.unseen_cursor || self.script || number
     }
 }
 
@@ -86,11 +119,11 @@ mod tests {
         let cursors: Vec<String> = (1..500_u64).map(|it| (it * 7919).to_string()).collect();
         cursors.iter().for_each(|cursor| bound.page(0, Some(cursor.as_bytes())));
         for cursor in cursors.iter().rev() {
-            assert!(bound.is_bound());
+            assert!(bound.is_bound(b""));
             bound.page(digest(cursor.as_bytes()), Some(b"0\r"));
         }
-        assert!(!bound.is_bound());
+        assert!(!bound.is_bound(b""));
         bound.page(0, Some(b"abc"));
-        assert!(bound.is_bound());
+        assert!(bound.is_bound(b""));
     }
 }

@@ -137,3 +137,54 @@ fn pins_a_session_with_an_open_search_cursor() {
     it.c("HELLO 3").s("%1/+proto/:3/").c("FT.AGGREGATE idx * WITHCURSOR").s("*2/%1/+results/*0/:80/");
     stays(&it);
 }
+
+#[test]
+fn pins_a_session_that_knows_its_number() {
+    let mut it = talk();
+    it.c("client id").s(":113/");
+    stays(&it);
+    it.c("RESET").s("+RESET/");
+    stays(&it);
+    // StackExchange.Redis asks in its handshake and uses the number for its log.
+    let mut handshake = talk();
+    handshake.c("CLIENT SETINFO LIB-NAME SE.Redis").c("CLIENT ID").s("+OK/:113/");
+    is_free(&handshake);
+    handshake.c("CLIENT SETINFO LIB-NAME other").s("+OK/");
+    stays(&handshake);
+}
+
+#[test]
+fn pins_a_session_that_may_count_on_a_script() {
+    for command in ["EVAL x 0", "eval_ro x 0", "SCRIPT LOAD x", "script exists 0a"] {
+        let mut it = talk();
+        it.c(command).s("$2/0a/");
+        stays(&it);
+        let mut queued = talk();
+        queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");
+        stays(&queued);
+        let mut silent = talk();
+        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        stays(&silent);
+        let mut falls_back = talk();
+        falls_back.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./").c(command).s("$2/0a/");
+        is_free(&falls_back);
+        falls_back.c("EVALSHA 0a 0").s(":1/");
+        is_free(&falls_back);
+    }
+    let mut it = talk();
+    it.c("EVALSHA 0a 0").c("FCALL f 0").c("SCRIPT FLUSH").c("FUNCTION LOAD x").s(":1/:1/+OK/$1/x/");
+    is_free(&it);
+    it.c("EVAL x 0").c("GET k").s("-ERR NOSCRIPT /$-1/");
+    stays(&it);
+}
+
+#[test]
+fn pins_a_listener_for_invalidations_of_others() {
+    let mut it = talk();
+    it.c("SUBSCRIBE news").s("*3/$9/subscribe/$4/news/:1/");
+    assert!(it.0.can_be_carried());
+    it.c("SUBSCRIBE __redis__:invalidate").s("*3/$9/subscribe/$20/__redis__:invalidate/:2/");
+    stays(&it);
+    it.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$4/news/:1/*3/$11/unsubscribe/$20/__redis__:invalidate/:0/");
+    is_free(&it);
+}

@@ -52,6 +52,10 @@ pub enum Class {
     Blocking,
     /// `SCAN` and its like, with a cursor in the request and the next one in the reply; and `FT.CURSOR DEL`, which gives one up.
     Iterate,
+    /// `CLIENT ID`: the client knows by which number this server, and no other, calls its connection.
+    ClientId,
+    /// `EVAL`, `EVAL_RO`, `SCRIPT LOAD`, `SCRIPT EXISTS`: the client may count on this server's cache of scripts.
+    Script,
     /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
     Wait,
     /// `SUBSCRIBE`.
@@ -147,7 +151,9 @@ impl Class {
             | Self::Prepare
             | Self::DiscardAll
             | Self::Lasting
-            | Self::Iterate => Group::Pinning,
+            | Self::Iterate
+            | Self::ClientId
+            | Self::Script => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
             | Self::Unsubscribe
@@ -168,9 +174,19 @@ impl Class {
         matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
     }
 
-    /// Whether it need not be answered to know what it did to the connection: a cursor that was not returned cannot be used.
-    pub(crate) const fn changes_nothing_unanswered(self) -> bool {
-        matches!(self, Self::Ordinary | Self::Blocking | Self::Wait | Self::Shutdown | Self::Iterate)
+    /// Whether its reply need not be seen to follow the session. A cursor that was not returned cannot be used, and a script
+    /// counts from the request on.
+    pub(crate) const fn may_be_silent(self) -> bool {
+        matches!(
+            self,
+            Self::Ordinary
+                | Self::Blocking
+                | Self::Wait
+                | Self::Shutdown
+                | Self::Iterate
+                | Self::ClientId
+                | Self::Script
+        )
     }
 
     /// Whether what it does is kept apart from the rest, as that of newer commands is.

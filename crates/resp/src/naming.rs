@@ -94,6 +94,8 @@ fn first(word: &[u8]) -> Naming {
         | (10, b'b' | b'p' | b's' | b'x')
         | (11, b'b' | b'c' | b'u')
         | (12, b'f' | b'p' | b's') => first_known(word),
+        // `EVAL_RO`, and not `EVALSHA`.
+        (7, b'e') if matches!(word, [_, _, _, _, b'_', ..]) => first_known(word),
         // Apart from HGETALL, HINCRBY and their like, which are for every day.
         (7, b'h') if matches!(word, [_, b'i' | b'I', b'm' | b'M', ..]) => first_known(word),
         _ => Naming::Known(Class::Ordinary),
@@ -133,6 +135,8 @@ const ITERATING: &[(&[u8], Prefix)] = &[
 
 const FIRST: &[(&[u8], Class)] = &[
     (b"EXEC", Class::Exec),
+    (b"EVAL", Class::Script),
+    (b"EVAL_RO", Class::Script),
     (b"MULTI", Class::Multi),
     (b"WATCH", Class::Watch),
     (b"UNWATCH", Class::Unwatch),
@@ -172,6 +176,7 @@ const FIRST: &[(&[u8], Class)] = &[
 ];
 
 const CLIENT: &[(&[u8], Class)] = &[
+    (b"ID", Class::ClientId),
     (b"SETINFO", Class::SetInfo),
     (b"SETNAME", Class::SetName),
     (b"NO-EVICT", Class::NoEvict),
@@ -179,6 +184,8 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"CAPA", Class::Lasting),
     (b"IMPORT-SOURCE", Class::Lasting),
 ];
+
+const SCRIPT: &[(&[u8], Class)] = &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script)];
 
 const HIMPORT: &[(&[u8], Class)] = &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
 
@@ -206,7 +213,7 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
         Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
         Prefix::Script if is(word, b"DEBUG") => Naming::After(Prefix::ScriptDebug),
-        Prefix::Script => Naming::Known(Class::Ordinary),
+        Prefix::Script => one_of(word, SCRIPT),
         Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
         Prefix::ScriptDebug => Naming::Known(Class::Debugger),
         Prefix::Cursor => Naming::Iterates(digest(word)),
@@ -248,7 +255,8 @@ mod tests {
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b"off"]), Class::TrackingOff);
         assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"SYNC"]), Class::Debugger);
         assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"no"]), Class::Ordinary);
-        assert_eq!(class(&[b"SCRIPT", b"LOAD", b"YES"]), Class::Ordinary);
+        assert_eq!(class(&[b"script", b"Load", b"YES"]), Class::Script);
+        assert_eq!(class(&[b"SCRIPT", b"FLUSH", b"YES"]), Class::Ordinary);
         assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
         assert_eq!(class(&[b"CLUSTER", b"syncslots", b"CAPA"]), Class::Replication);
         assert_eq!(class(&[b"CLUSTER", b"SLOTS"]), Class::Ordinary);
@@ -292,7 +300,8 @@ mod tests {
             b"PING",
             b"\xff\xfe",
             b"SUBSCRIBF",
-            b"EVAL",
+            b"EVALSHA",
+            b"FCALL",
             b"CLIENT",
             b"SCRIPT",
             b"HGETALL",
@@ -307,7 +316,7 @@ mod tests {
         for words in [&[&b"CLIENT"[..], b"REPLY"][..], &[b"CLIENT", b"TRACKING"], &[b"SCRIPT", b"DEBUG"]] {
             assert_eq!(class(words), Class::Ordinary, "{words:?}");
         }
-        assert_eq!(class(&[b"CLIENT", b"ID"]), Class::Ordinary);
+        assert_eq!(class(&[b"CLIENT", b"INFO"]), Class::Ordinary);
         assert_eq!(class(&[b"GET", b"MULTI"]), Class::Ordinary);
     }
 }

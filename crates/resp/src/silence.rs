@@ -81,10 +81,10 @@ impl Silence {
                 return Ok(true);
             }
             (_, Told::Nothing) => return Ok(true),
-            (class, Told::Skip) if class.changes_nothing_unanswered() => {
+            (class, Told::Skip) if class.may_be_silent() => {
                 self.told = Told::Nothing;
             }
-            (class, Told::Off) if class.changes_nothing_unanswered() => {}
+            (class, Told::Off) if class.may_be_silent() => {}
             _ => return Err(Lost),
         }
         self.unsure = true;

@@ -28,13 +28,18 @@ impl Book {
     /// The state that can be had again on another connection, `None` for that of a fresh one; the outer `None` if something
     /// stands against that.
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
-        if self.waiting == Waiting::Stays || self.bound.is_bound() { None } else { self.recorder.memory() }
+        if self.waiting == Waiting::Stays || self.bound.is_bound(self.recorder.library()) {
+            None
+        } else {
+            self.recorder.memory()
+        }
     }
 
     /// Notes that the session has been on another connection before, where it was that of `before`.
     pub(crate) fn was_carried(&mut self, before: &Self) {
         self.waiting = Waiting::Carried;
         self.novel.take_over(&before.novel);
+        self.bound.take_over(before.bound);
     }
 
     pub(crate) fn is_forfeit(&self) -> bool {
