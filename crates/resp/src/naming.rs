@@ -40,7 +40,7 @@ pub(crate) enum Prefix {
     Cursor,
     /// `HSCAN` and its like: a key and a cursor follow.
     KeyCursor,
-    /// `FT.AGGREGATE`, which returns a cursor if `WITHCURSOR` is anywhere behind it.
+    /// `FT.AGGREGATE` and `FT.HYBRID`, which return a cursor if `WITHCURSOR` is anywhere behind.
     Aggregate,
     /// `FT.CURSOR`: a subcommand, a key and a cursor follow.
     SearchCursor,
@@ -130,6 +130,7 @@ const ITERATING: &[(&[u8], Prefix)] = &[
     (b"BF.SCANDUMP", Prefix::KeyCursor),
     (b"CF.SCANDUMP", Prefix::KeyCursor),
     (b"FT.AGGREGATE", Prefix::Aggregate),
+    (b"FT.HYBRID", Prefix::Aggregate),
     (b"FT.CURSOR", Prefix::SearchCursor),
 ];
 
@@ -185,7 +186,7 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"IMPORT-SOURCE", Class::Lasting),
 ];
 
-const SCRIPT: &[(&[u8], Class)] = &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script)];
+const SCRIPT: &[(&[u8], Class)] = &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
 
 const HIMPORT: &[(&[u8], Class)] = &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
 
@@ -227,8 +228,55 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
 
 #[cfg(test)]
 mod tests {
-    use super::{CLIENT, FIRST, Naming, REPLY};
+    use std::collections::BTreeMap;
+
+    use super::{CLIENT, FIRST, HIMPORT, ITERATING, Naming, REPLY, SCRIPT};
     use crate::class::Class;
+
+    /// Commands with the arguments that decide, and the name of the class that they were reviewed to have.
+    fn reviewed() -> BTreeMap<String, &'static str> {
+        let (mut all, mut class) = (BTreeMap::new(), "");
+        for line in include_str!("../testdata/commands.txt").lines().filter(|line| !line.starts_with('#')) {
+            match line.strip_suffix(':') {
+                Some(name) => class = name,
+                None => all.extend(
+                    line.split(',').map(str::trim).filter(|it| !it.is_empty()).map(|it| (it.to_owned(), class)),
+                ),
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn classifies_every_command_of_redis_and_valkey_as_reviewed() {
+        let reviewed = reviewed();
+        assert!(reviewed.len() > 450, "only {} commands", reviewed.len());
+        let differs = |(command, expected): (&String, &&str)| {
+            let is = |text: &str| {
+                let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+                format!("{:?}", class(&words))
+            };
+            let found = [is(command), is(&command.to_lowercase())];
+            (found != [*expected; 2]).then(|| format!("{command}: {found:?}, not {expected}"))
+        };
+        let differences: Vec<String> = reviewed.iter().filter_map(differs).collect();
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
+
+    #[test]
+    fn lists_every_name_in_the_table_for_review() {
+        let reviewed = reviewed();
+        let names = |prefix: &'static str, table: &[(&'static [u8], Class)]| -> Vec<String> {
+            table.iter().map(|(name, _)| format!("{prefix}{}", String::from_utf8_lossy(name))).collect()
+        };
+        let iterating = ITERATING.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned());
+        let tables =
+            [("", FIRST), ("CLIENT ", CLIENT), ("CLIENT REPLY ", REPLY), ("HIMPORT ", HIMPORT), ("SCRIPT ", SCRIPT)];
+        for name in tables.into_iter().flat_map(|(prefix, table)| names(prefix, table)).chain(iterating) {
+            let listed = reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
+            assert!(listed, "{name}");
+        }
+    }
 
     fn class(words: &[&[u8]]) -> Class {
         words.iter().fold(Naming::START, |naming, word| naming.with(word)).class()
