@@ -82,3 +82,16 @@ fn ends_connections_that_know_ids_or_scripts_at_a_failover() {
     let answer = falls_back.cmd(&absent).expect("an answer");
     assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
 }
+
+#[test]
+fn ends_connections_that_sent_renamed_commands_at_a_failover() {
+    let cluster = Cluster::builder().redis_line("rename-command GET FETCH").start();
+    let pointsman = pointsman(&cluster);
+    let [mut renamed, mut plain] = [pointsman.client(), pointsman.client()];
+    assert!(plain.cmd(&["SET", "k", "v"]).expect("an answer").is_ok());
+    assert_eq!(renamed.cmd(&["FETCH", "k"]).expect("an answer").text(), Some("v"));
+    [&renamed, &plain].iter().for_each(|client| client.set_timeout(PATIENCE).expect("a timeout"));
+    cluster.failover();
+    assert_eq!(renamed.read_to_end().expect("the end of the connection").0, b"");
+    assert!(plain.cmd(&["SET", "k", "w"]).expect("an answer").is_ok());
+}

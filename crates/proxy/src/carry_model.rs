@@ -160,7 +160,7 @@ impl Connection {
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let subscribing = words[0].ends_with("SUBSCRIBE");
-        self.relies |= matches!(words[..], ["EVAL", ..] | ["CLIENT", "ID"]);
+        self.relies |= matches!(words[..], ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"]);
         if let Some(refusal) = self.refuse(words[0], subscribing) {
             return refusal.to_owned();
         }
@@ -184,9 +184,9 @@ impl Connection {
                 it.promised = it.agreed != Agreed::No;
             }),
             [command, ref names @ ..] if subscribing => self.subscribe(command, names),
-            ["WHO", number] => self.who(number, log),
+            ["ECHO", number] => self.who(number, log),
             ["SCAN", cursor] => self.scan(cursor),
-            ["EVAL", ..] | ["CLIENT", "ID"] => ":7\r\n".to_owned(),
+            ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"] => ":7\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => self.transact(words[0], log),
             _ => self.become_somebody(&words),

@@ -138,7 +138,7 @@ impl Book {
             self.waiting = self.waiting.asked();
         }
         self.novel.asked(class);
-        if !matches!(class, Class::Ordinary | Class::Shutdown | Class::ClientId | Class::Script) {
+        if !matches!(class, Class::Ordinary | Class::Shutdown | Class::Unknown | Class::ClientId | Class::Script) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()

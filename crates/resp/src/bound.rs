@@ -9,6 +9,8 @@
 //! never finished, or is finished over another connection, leaves a number that is not zero: the session stays bound, and no
 //! memory is needed for it.
 //!
+//! A command that is not known by name may leave anything. It binds for good, too.
+//!
 //! A session that asked for its number (`CLIENT ID`) or that put or looked up a script counts as one that relies on them from the
 //! request on. A script does not bind a session that was answered `NOSCRIPT` before: what it sends then is the fallback that
 //! it will use again.
@@ -42,8 +44,8 @@ fn number(cursor: &[u8]) -> Option<u64> {
 pub(crate) struct Bound {
     /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
     cursors: u32,
-    /// A cursor may have been returned that was not seen.
-    unseen_cursor: bool,
+    /// A cursor may have been returned that was not seen, or a command was sent of which nobody knows what it leaves.
+    for_good: bool,
     /// The client asked for the connection's number.
     number: bool,
     /// The client may count on a script in the cache.
@@ -56,6 +58,7 @@ impl Bound {
     /// A request of that class was sent.
     pub(crate) fn asked(&mut self, class: Class) {
         match class {
+            Class::Unknown => self.for_good = true,
             Class::ClientId => self.number = true,
             Class::Script => self.script |= !self.falls_back,
             _ => {}
@@ -77,7 +80,7 @@ impl Bound {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
         match returned.filter(|cursor| number(cursor).is_some()) {
             Some(cursor) => self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor)),
-            None => self.unseen_cursor = true,
+            None => self.for_good = true,
         }
     }
 
@@ -88,14 +91,14 @@ impl Bound {
 
     /// A cursor may come in a place that is not looked into.
     pub(crate) fn lose_sight(&mut self) {
-        self.unseen_cursor = true;
+        self.for_good = true;
     }
 
     /// Whether the session must not go to another server. `library` is the name that its client library gave.
     pub(crate) fn is_bound(self, library: &[u8]) -> bool {
         // It asks each new connection for its number, and shows it in its log.
         let number = self.number && !library.starts_with(b"SE.Redis");
-        self.cursors != 0 || self.unseen_cursor || self.script || number
+        self.cursors != 0 || self.for_good || self.script || number
     }
 }
 

@@ -188,3 +188,29 @@ fn pins_a_listener_for_invalidations_of_others() {
     it.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$4/news/:1/*3/$11/unsubscribe/$20/__redis__:invalidate/:0/");
     is_free(&it);
 }
+
+#[test]
+fn pins_a_session_that_sent_an_unknown_command() {
+    for command in ["FETCH k", "GRAPH.QUERY g q", "CLIENT NOVELTY", "A.NAME.THAT.IS.VERY.LONG k"] {
+        let mut it = talk();
+        it.c("GET k").s("$1/v/");
+        is_free(&it);
+        it.c(command).s("$1/v/").is(Standing::Quiet, 0);
+        stays(&it);
+        it.c("RESET").s("+RESET/");
+        stays(&it);
+        let mut silent = talk();
+        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        stays(&silent);
+    }
+    let mut it = talk();
+    for _ in 0..2000 {
+        it.c("FETCH k");
+    }
+    it.is(Standing::Busy, 2000);
+    for _ in 0..2000 {
+        it.s(":1/");
+    }
+    it.is(Standing::Quiet, 0);
+    assert_eq!(it.0.allocated(), 0);
+}

@@ -4,8 +4,8 @@
 //! played again on another connection, pins the session to this one, blocks, subscribes, or leaves the protocol. The
 //! classes follow what `RESET` has to clear (`redis:src/networking.c`, `clearClientConnectionState`).
 
-/// The class of one request. Everything that is not listed by name is [`Class::Ordinary`]: one request, one reply, no
-/// trace left in the connection.
+/// The class of one request. Most known commands are [`Class::Ordinary`]: one request, one reply, no trace left in the
+/// connection. What is not known by name is [`Class::Unknown`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -52,6 +52,8 @@ pub enum Class {
     Blocking,
     /// `SCAN` and its like, with a cursor in the request and the next one in the reply; and `FT.CURSOR DEL`, which gives one up.
     Iterate,
+    /// A command that is not known: one of a module, a renamed one, or none at all. Nobody knows what it leaves.
+    Unknown,
     /// `CLIENT ID`: the client knows by which number this server, and no other, calls its connection.
     ClientId,
     /// `EVAL`, `EVAL_RO`, `SCRIPT LOAD`, `SCRIPT EXISTS`: the client may count on this server's cache of scripts.
@@ -153,7 +155,8 @@ impl Class {
             | Self::Lasting
             | Self::Iterate
             | Self::ClientId
-            | Self::Script => Group::Pinning,
+            | Self::Script
+            | Self::Unknown => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
             | Self::Unsubscribe
@@ -186,6 +189,7 @@ impl Class {
                 | Self::Iterate
                 | Self::ClientId
                 | Self::Script
+                | Self::Unknown
         )
     }
 

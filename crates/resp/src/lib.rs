@@ -20,6 +20,7 @@ mod class;
 mod feed;
 mod frames;
 mod inline;
+mod known;
 mod ledger;
 mod limits;
 mod marks;

@@ -1,12 +1,13 @@
 //! From words to classes, without regard to case and without a copy.
 //!
 //! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and three of their subcommands a
-//! third. Most names are dismissed by their length and first letter.
+//! third. Most names are among those that [leave nothing](crate::known).
 //!
 //! A command that iterates has its cursor among its words; of that a digest is kept.
 
 use crate::bound::digest;
 use crate::class::Class;
+use crate::known::leaves_nothing;
 
 /// How far the class of a request is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,34 +75,18 @@ fn is(word: &[u8], name: &[u8]) -> bool {
     word.eq_ignore_ascii_case(name)
 }
 
-/// The first of `names` that `word` is, in any case.
-fn one_of(word: &[u8], names: &[(&[u8], Class)]) -> Naming {
-    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(Class::Ordinary, |(_, class)| *class))
+/// The class of the first of `names` that `word` is, in any case, or `other`.
+fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> Naming {
+    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class))
 }
 
 #[inline]
 fn first(word: &[u8]) -> Naming {
-    // Everyday commands leave here: GET, SET, DEL, TTL, INCR, HGET, HSET, LPUSH, ZADD, EXPIRE, PUBLISH ... The length and
-    // the initial decide; what passes is compared in full.
-    let Some(initial) = word.first().map(|byte| byte | 0x20) else { return Naming::Known(Class::Ordinary) };
-    match (word.len(), initial) {
-        (4, b'a' | b'e' | b'q' | b's' | b'w')
-        | (5, b'b' | b'h' | b'm' | b'p' | b'r' | b's' | b'w' | b'x' | b'z')
-        | (6, b'a' | b'b' | b'c' | b's')
-        | (7, b'b' | b'c' | b'd' | b'm' | b'u' | b'w')
-        | (8, b'b' | b'r' | b's')
-        | (9, b'f' | b'r' | b's')
-        | (10, b'b' | b'p' | b's' | b'x')
-        | (11, b'b' | b'c' | b'u')
-        | (12, b'f' | b'p' | b's') => first_known(word),
-        // `EVAL_RO`, and not `EVALSHA`.
-        (7, b'e') if matches!(word, [_, _, _, _, b'_', ..]) => first_known(word),
-        // Apart from HGETALL, HINCRBY and their like, which are for every day.
-        (7, b'h') if matches!(word, [_, b'i' | b'I', b'm' | b'M', ..]) => first_known(word),
-        _ => Naming::Known(Class::Ordinary),
-    }
+    // Everyday commands leave here.
+    if leaves_nothing(word) { Naming::Known(Class::Ordinary) } else { first_known(word) }
 }
 
+#[cold]
 fn first_known(word: &[u8]) -> Naming {
     if is(word, b"CLIENT") {
         return Naming::After(Prefix::Client);
@@ -118,7 +103,7 @@ fn first_known(word: &[u8]) -> Naming {
     if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
         return Naming::After(*prefix);
     }
-    one_of(word, FIRST)
+    one_of(word, FIRST, Class::Unknown)
 }
 
 /// Commands that return a cursor, by what stands before the one that they are sent.
@@ -182,6 +167,18 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"SETNAME", Class::SetName),
     (b"NO-EVICT", Class::NoEvict),
     (b"NO-TOUCH", Class::NoTouch),
+    (b"CACHING", Class::Ordinary),
+    (b"COUNT", Class::Ordinary),
+    (b"GETNAME", Class::Ordinary),
+    (b"GETREDIR", Class::Ordinary),
+    (b"HELP", Class::Ordinary),
+    (b"INFO", Class::Ordinary),
+    (b"KILL", Class::Ordinary),
+    (b"LIST", Class::Ordinary),
+    (b"PAUSE", Class::Ordinary),
+    (b"TRACKINGINFO", Class::Ordinary),
+    (b"UNBLOCK", Class::Ordinary),
+    (b"UNPAUSE", Class::Ordinary),
     (b"CAPA", Class::Lasting),
     (b"IMPORT-SOURCE", Class::Lasting),
 ];
@@ -199,7 +196,7 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
         Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
         Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => Naming::After(Prefix::Notices),
-        Prefix::Client => one_of(word, CLIENT),
+        Prefix::Client => one_of(word, CLIENT, Class::Unknown),
         Prefix::Notices if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
         Prefix::Notices if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
         Prefix::Notices => Naming::Known(Class::Ordinary),
@@ -209,12 +206,12 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
         Prefix::Cluster if is(word, b"SYNCSLOTS") => Naming::Known(Class::Replication),
         Prefix::Cluster => Naming::Known(Class::Ordinary),
-        Prefix::Himport => one_of(word, HIMPORT),
-        Prefix::ClientReply => one_of(word, REPLY),
+        Prefix::Himport => one_of(word, HIMPORT, Class::Ordinary),
+        Prefix::ClientReply => one_of(word, REPLY, Class::Ordinary),
         Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
         Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
         Prefix::Script if is(word, b"DEBUG") => Naming::After(Prefix::ScriptDebug),
-        Prefix::Script => one_of(word, SCRIPT),
+        Prefix::Script => one_of(word, SCRIPT, Class::Ordinary),
         Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
         Prefix::ScriptDebug => Naming::Known(Class::Debugger),
         Prefix::Cursor => Naming::Iterates(digest(word)),
@@ -272,7 +269,9 @@ mod tests {
         let iterating = ITERATING.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned());
         let tables =
             [("", FIRST), ("CLIENT ", CLIENT), ("CLIENT REPLY ", REPLY), ("HIMPORT ", HIMPORT), ("SCRIPT ", SCRIPT)];
-        for name in tables.into_iter().flat_map(|(prefix, table)| names(prefix, table)).chain(iterating) {
+        let ordinary = crate::known::NAMES.split(' ').map(str::to_owned);
+        let special = tables.into_iter().flat_map(|(prefix, table)| names(prefix, table));
+        for name in special.chain(iterating).chain(ordinary) {
             let listed = reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
             assert!(listed, "{name}");
         }
@@ -336,31 +335,19 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_ordinary() {
-        let names: &[&[u8]] = &[
-            b"",
-            b"GET",
-            b"SET",
-            b"EXECX",
-            b"EXEX",
-            b"SELECTS",
-            b"CLIENTS",
-            b"PING",
-            b"\xff\xfe",
-            b"SUBSCRIBF",
-            b"EVALSHA",
-            b"FCALL",
-            b"CLIENT",
-            b"SCRIPT",
-            b"HGETALL",
-            b"XADD",
-            b"PUBSUB",
-            b"PUBLISH",
-            b"SPUBLISH",
-        ];
-        for name in names {
+    fn tells_ordinary_commands_from_unknown_ones() {
+        let ordinary: &[&[u8]] =
+            &[b"GET", b"SET", b"PING", b"EVALSHA", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB"];
+        for name in ordinary {
             assert_eq!(class(&[name]), Class::Ordinary, "{name:?}");
         }
+        let unknown: &[&[u8]] =
+            &[b"", b"X", b"EXECX", b"EXEX", b"SELECTS", b"CLIENTS", b"\xff\xfe", b"SUBSCRIBF", b"MOD.GET"];
+        for name in unknown {
+            assert_eq!(class(&[name]), Class::Unknown, "{name:?}");
+        }
+        assert_eq!(class(&[b"CLIENT", b"NOVELTY"]), Class::Unknown);
+        assert_eq!(class(&[b"CLIENT", b""]), Class::Unknown);
         for words in [&[&b"CLIENT"[..], b"REPLY"][..], &[b"CLIENT", b"TRACKING"], &[b"SCRIPT", b"DEBUG"]] {
             assert_eq!(class(words), Class::Ordinary, "{words:?}");
         }
