@@ -37,6 +37,7 @@
 mod accounts;
 mod bytes;
 mod carry;
+mod carry_state;
 mod control_socket;
 mod discovery;
 mod doctor;

@@ -48,6 +48,10 @@ pub(crate) struct Connection {
     agreed: Agreed,
     /// The server itself has agreed to the handshake.
     promised: bool,
+    /// Cursors of iterations under way, which no other server knows.
+    cursors: BTreeSet<u32>,
+    /// The client may rely on the connection's number or on the cache of scripts.
+    relies: bool,
     /// Channels, patterns that stand for the one channel they name, and shard channels.
     channels: [BTreeSet<String>; 3],
 }
@@ -60,7 +64,8 @@ impl Connection {
     /// Whether nothing stands against carrying it, if subscriptions are replayed or not.
     pub(crate) fn is_free(&self, subscriptions: Subscriptions) -> bool {
         let subscribed = subscriptions == Subscriptions::Close && self.is_subscribed();
-        self.queue.is_none() && !self.watching && !self.stays && !self.lost_sight_of && !subscribed
+        let bound = self.stays || self.relies || !self.cursors.is_empty();
+        self.queue.is_none() && !self.watching && !bound && !self.lost_sight_of && !subscribed
     }
 
     /// What its client may be told of maintenance.
@@ -155,6 +160,7 @@ impl Connection {
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let subscribing = words[0].ends_with("SUBSCRIBE");
+        self.relies |= matches!(words[..], ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"]);
         if let Some(refusal) = self.refuse(words[0], subscribing) {
             return refusal.to_owned();
         }
@@ -167,6 +173,7 @@ impl Connection {
             && !matches!(words[0], "EXEC" | "DISCARD" | "RESET" | "MULTI" | "WATCH")
         {
             self.lost_sight_of |= handshake || words[0] == "HELLO";
+            self.stays |= words[0] == "SCAN";
             queue.push(command.to_vec());
             return "+QUEUED\r\n".to_owned();
         }
@@ -177,7 +184,9 @@ impl Connection {
                 it.promised = it.agreed != Agreed::No;
             }),
             [command, ref names @ ..] if subscribing => self.subscribe(command, names),
-            ["WHO", number] => self.who(number, log),
+            ["ECHO", number] => self.who(number, log),
+            ["SCAN", cursor] => self.scan(cursor),
+            ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"] => ":7\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => self.transact(words[0], log),
             _ => self.become_somebody(&words),
@@ -187,10 +196,23 @@ impl Connection {
     fn who(&self, number: &str, log: &mut Vec<u32>) -> String {
         let count: u32 = number.parse().unwrap();
         log.push(count);
-        let Self { db, user, name, library, no_touch, read_only, promised, resp3, .. } = self;
+        let Self { db, user, name, library, no_touch, read_only, promised, relies, resp3, .. } = self;
         let bait = if count.is_multiple_of(3) { BAIT } else { "" };
-        let text = format!("{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {resp3}{bait}");
+        let text =
+            format!("{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {relies} {resp3}{bait}");
         format!("${}\r\n{text}\r\n", text.len())
+    }
+
+    /// A page of an iteration of two. A real server would take a cursor that another one gave, and leave out keys.
+    fn scan(&mut self, cursor: &str) -> String {
+        let cursor: u32 = cursor.parse().unwrap();
+        let next = if cursor == 0 { (1..).find(|it| !self.cursors.contains(it)).unwrap_or(1) } else { 0 };
+        if cursor == 0 {
+            self.cursors.insert(next);
+        } else if !self.cursors.remove(&cursor) {
+            return "-ERR not a cursor of this server\r\n".to_owned();
+        }
+        format!("*2\r\n${}\r\n{next}\r\n*0\r\n", next.to_string().len())
     }
 
     fn become_somebody(&mut self, words: &[&str]) -> String {
@@ -211,9 +233,9 @@ impl Connection {
             }
             ["RESET"] => {
                 // The name of the library survives it, and so does what cannot be followed or had again elsewhere.
-                let Self { knows, stays, lost_sight_of, .. } = *self;
-                let library = std::mem::take(&mut self.library);
-                *self = Self { knows, stays, lost_sight_of, library, ..Self::default() };
+                let Self { knows, stays, relies, lost_sight_of, .. } = *self;
+                let (library, cursors) = (std::mem::take(&mut self.library), std::mem::take(&mut self.cursors));
+                *self = Self { knows, stays, relies, lost_sight_of, library, cursors, ..Self::default() };
                 "+RESET\r\n".to_owned()
             }
             _ => "-ERR not like this\r\n".to_owned(),

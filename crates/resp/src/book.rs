@@ -7,12 +7,13 @@
 //!
 //! Deliberately absent: bytes. Both scanners hand over whole frames.
 
+mod carrying;
 mod notices;
 mod runs;
 
+use crate::bound::Bound;
 use crate::class::{Class, Group};
 use crate::marks::{MOST_EXPECTED, Mark, Marks};
-use crate::memory::Memory;
 use crate::novel::Novel;
 use crate::recorder::{Answered, Recorder};
 use crate::reply::Replies;
@@ -64,6 +65,7 @@ pub(crate) struct Book {
     recorder: Recorder,
     waiting: Waiting,
     novel: Novel,
+    bound: Bound,
 }
 
 impl Book {
@@ -81,6 +83,7 @@ impl Book {
             recorder: Recorder::default(),
             waiting: Waiting::Never,
             novel: Novel::default(),
+            bound: Bound::default(),
         }
     }
 
@@ -94,7 +97,7 @@ impl Book {
         !self.marks.is_empty() || self.is_subscribed()
     }
 
-    /// A request ended: `class`, and its number of words.
+    /// A request ended: `class`, and its number of words, or the digest of its cursor.
     #[inline]
     pub(crate) fn request(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
         self.counts.requests = self.counts.requests.saturating_add(1);
@@ -126,6 +129,7 @@ impl Book {
             Class::Replication | Class::Debugger => return Err(Lost),
             class => class,
         };
+        self.bound.asked(class);
         let position = self.answered.wrapping_add(self.owed);
         if !self.silence.request(class, position)? {
             return Ok(());
@@ -134,20 +138,31 @@ impl Book {
             self.waiting = self.waiting.asked();
         }
         self.novel.asked(class);
-        if !matches!(class, Class::Ordinary | Class::Shutdown) {
+        if !matches!(class, Class::Ordinary | Class::Shutdown | Class::Unknown | Class::ClientId | Class::Script) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()
     }
 
     fn mark(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
-        let expected = if class.group() == Group::Subscribing { args - 1 } else { 0 };
+        let expected = match class.group() {
+            Group::Subscribing => args - 1,
+            _ if class == Class::Iterate => args,
+            _ => 0,
+        };
         if expected > MOST_EXPECTED {
             return Err(Lost);
         }
         let mark = Mark::new(self.answered.wrapping_add(self.owed), class, expected);
-        // A blocking request is marked only to be told from others; it can do without.
-        if self.marks.push(mark, most_marks) || class.group() == Group::Blocking { Ok(()) } else { Err(Lost) }
+        match class {
+            _ if self.marks.push(mark, most_marks) => {}
+            // Without a mark nobody looks for the cursor in the reply.
+            Class::Iterate => self.bound.lose_sight(),
+            // A blocking request is marked only to be told from others; it can do without.
+            _ if class.group() == Group::Blocking => {}
+            _ => return Err(Lost),
+        }
+        Ok(())
     }
 
     /// A frame from the server ended; `frame` still knows it.
@@ -156,6 +171,7 @@ impl Book {
         let top = frame.top();
         match top {
             b'>' => return self.push(frame),
+            b'-' => self.bound.refused(frame.line()),
             b'*' if !self.kept.resp3 && frame.said().0 != Said::Other && self.message(frame)? => return Ok(()),
             _ => {}
         }
@@ -255,6 +271,7 @@ impl Book {
     fn special_reply(&mut self, frame: &Replies) -> Result<(), Lost> {
         let head = self.head();
         self.heard(head);
+        let detail = self.marks.first().map_or(0, Mark::expected);
         let Some(class) = head else {
             self.answered();
             return Ok(());
@@ -270,6 +287,10 @@ impl Book {
         self.novel.answered(class);
         self.recorder.answered(Answered { class, answer, top: frame.top(), line: frame.line() });
         match answer {
+            _ if class == Class::Iterate => {
+                self.iterated(detail, answer, frame);
+                Ok(())
+            }
             Answer::Done => self.took_effect(class, frame.top()),
             Answer::Queued if class.takes_effect_unseen() => Err(Lost),
             Answer::Queued => Ok(()),
@@ -346,11 +367,6 @@ impl Book {
         watching || asking || tracking || self.novel.is_kept() || !self.silence.is_over()
     }
 
-    /// Whether all subscriptions are known by name, and nothing else pins the session.
-    pub(crate) fn can_subscribe_again(&self) -> bool {
-        !self.is_pinned() && self.subscriptions.are(self.recorder.subscriptions())
-    }
-
     pub(crate) fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }
@@ -378,21 +394,5 @@ impl Book {
 
     pub(crate) fn recorder(&mut self) -> &mut Recorder {
         &mut self.recorder
-    }
-
-    /// The state that can be had again on another connection, `None` for that of a fresh one; the outer `None` if something
-    /// stands against that.
-    pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
-        if self.waiting == Waiting::Stays { None } else { self.recorder.memory() }
-    }
-
-    /// Notes that the session has been on another connection before, where it was that of `before`.
-    pub(crate) fn was_carried(&mut self, before: &Self) {
-        self.waiting = Waiting::Carried;
-        self.novel.take_over(&before.novel);
-    }
-
-    pub(crate) fn is_forfeit(&self) -> bool {
-        self.waiting == Waiting::Forfeit
     }
 }

@@ -4,8 +4,8 @@
 //! played again on another connection, pins the session to this one, blocks, subscribes, or leaves the protocol. The
 //! classes follow what `RESET` has to clear (`redis:src/networking.c`, `clearClientConnectionState`).
 
-/// The class of one request. Everything that is not listed by name is [`Class::Ordinary`]: one request, one reply, no
-/// trace left in the connection.
+/// The class of one request. Most known commands are [`Class::Ordinary`]: one request, one reply, no trace left in the
+/// connection. What is not known by name is [`Class::Unknown`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -50,6 +50,14 @@ pub enum Class {
     /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMOVEM`, `BLMPOP`, `BRPOPLPUSH`, `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD`
     /// and `XREADGROUP` whether or not they say `BLOCK`.
     Blocking,
+    /// `SCAN` and its like, with a cursor in the request and the next one in the reply; and `FT.CURSOR DEL`, which gives one up.
+    Iterate,
+    /// A command that is not known: one of a module, a renamed one, or none at all. Nobody knows what it leaves.
+    Unknown,
+    /// `CLIENT ID`: the client knows by which number this server, and no other, calls its connection.
+    ClientId,
+    /// `EVAL`, `EVAL_RO`, `SCRIPT LOAD`, `SCRIPT EXISTS`: the client may count on this server's cache of scripts.
+    Script,
     /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
     Wait,
     /// `SUBSCRIBE`.
@@ -144,7 +152,11 @@ impl Class {
             | Self::NoticesOff
             | Self::Prepare
             | Self::DiscardAll
-            | Self::Lasting => Group::Pinning,
+            | Self::Lasting
+            | Self::Iterate
+            | Self::ClientId
+            | Self::Script
+            | Self::Unknown => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
             | Self::Unsubscribe
@@ -163,6 +175,22 @@ impl Class {
     /// Whether it is the handshake about pushes that tell of maintenance.
     pub(crate) const fn is_about_notices(self) -> bool {
         matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
+    }
+
+    /// Whether its reply need not be seen to follow the session. A cursor that was not returned cannot be used, and a script
+    /// counts from the request on.
+    pub(crate) const fn may_be_silent(self) -> bool {
+        matches!(
+            self,
+            Self::Ordinary
+                | Self::Blocking
+                | Self::Wait
+                | Self::Shutdown
+                | Self::Iterate
+                | Self::ClientId
+                | Self::Script
+                | Self::Unknown
+        )
     }
 
     /// Whether what it does is kept apart from the rest, as that of newer commands is.

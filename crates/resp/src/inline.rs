@@ -160,6 +160,9 @@ mod tests {
             (b"SET k \"a\\\" b\\\\\" 'it\\'s'\r\n", 4, Class::Ordinary),
             (b"SET k 'back\\\\ ' 'a\\b'\r\n", 4, Class::Ordinary),
             (b"client reply skip\r\n", 3, Class::ReplySkip),
+            (b"client import-source on\r\n", 3, Class::Lasting),
+            (b"CLIENT maint_notifications ON\r\n", 3, Class::NoticesOn),
+            (b"AUTH pa\x0css\r\n", 2, Class::Auth),
             (b"SET k '' \"\"\r\n", 4, Class::Ordinary),
             (b"MULTI\rx\r\n", 2, Class::Multi),
         ];

@@ -14,11 +14,13 @@
 //! Deliberately absent: I/O, time, buffers, and any value of a reply. This crate finds ends; it does not parse contents.
 
 mod book;
+mod bound;
 mod bulk;
 mod class;
 mod feed;
 mod frames;
 mod inline;
+mod known;
 mod ledger;
 mod limits;
 mod marks;
@@ -42,6 +44,8 @@ mod waiting;
 mod word;
 mod words;
 
+#[cfg(test)]
+mod bound_tests;
 #[cfg(test)]
 mod conversation_tests;
 #[cfg(test)]

@@ -125,6 +125,8 @@ impl Memory {
     pub(crate) fn subscribe(&mut self, class: Class, words: Option<&[&[u8]]>, most: usize) {
         debug_assert!(class.group() == Group::Subscribing);
         let names = words.and_then(|words| words.get(1..)).filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
+        // The server sends to these what other connections track, and they name this connection by its number.
+        let names = names.filter(|names| !names.iter().any(|name| name.starts_with(b"__redis__:")));
         if !names.is_some_and(|names| self.names.accept(class, names, most)) {
             self.doubt(part::SUBSCRIPTIONS);
         }

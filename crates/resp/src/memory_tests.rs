@@ -226,3 +226,24 @@ fn no_secret_is_shown() {
     let shown = format!("{:?} {:?}", it.0, Replay::of(&authenticated().0).unwrap());
     assert!(!shown.contains("pw") && !shown.contains("hush") && !shown.contains("104, 117"), "{shown}");
 }
+
+#[test]
+fn remembers_inline_credentials_as_the_server_splits_them() {
+    let mut it = talk();
+    it.0.request(b"AUTH pa\x0css\r\n");
+    it.s("+OK/");
+    says(&it, &["AUTH pa\x0css"]);
+    it.0.request(b"\x0bAUTH \x0c me\x0b  pw\r\n");
+    it.s("+OK/");
+    says(&it, &["AUTH me\x0b pw"]);
+}
+
+#[test]
+fn pins_a_session_that_imports_said_inline() {
+    for line in [&b"CLIENT IMPORT-SOURCE ON\r\n"[..], b"client 'import-source' on\n"] {
+        let mut it = talk();
+        it.0.request(line);
+        it.s("+OK/");
+        it.is(crate::Standing::Pinned, 0);
+    }
+}

@@ -1,12 +1,13 @@
 //! From words to classes, without regard to case and without a copy.
 //!
 //! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and three of their subcommands a
-//! third. Most names are dismissed by their length and first letter.
+//! third. Most names are among those that [leave nothing](crate::known).
 //!
-//! Two subcommands of `CLIENT` are longer than any word that is kept while it arrives. They are told by their length alone, which
-//! no other has: whoever sends another word of that length gets an error from the server, and an error changes nothing.
+//! A command that iterates has its cursor among its words; of that a digest is kept.
 
+use crate::bound::digest;
 use crate::class::Class;
+use crate::known::leaves_nothing;
 
 /// How far the class of a request is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(crate) enum Naming {
     After(Prefix),
     /// Known, whatever follows.
     Known(Class),
+    /// A command that iterates, with the digest of its cursor; zero for the first one.
+    Iterates(u32),
 }
 
 /// The words that say nothing without the next one.
@@ -34,31 +37,24 @@ pub(crate) enum Prefix {
     Himport,
     Script,
     ScriptDebug,
+    /// `SCAN`: a cursor follows.
+    Cursor,
+    /// `HSCAN` and its like: a key and a cursor follow.
+    KeyCursor,
+    /// `FT.AGGREGATE` and `FT.HYBRID`, which return a cursor if `WITHCURSOR` is anywhere behind.
+    Aggregate,
+    /// `FT.CURSOR`: a subcommand, a key and a cursor follow.
+    SearchCursor,
 }
-
-/// The length of `IMPORT-SOURCE`.
-const LASTING: usize = 13;
-
-/// The length of `MAINT_NOTIFICATIONS`.
-const NOTICES: usize = 19;
 
 impl Naming {
     pub(crate) const START: Self = Self::After(Prefix::Nothing);
-
-    /// The same with one more word that is too long to have been kept.
-    #[cold]
-    pub(crate) fn with_long(self, len: usize) -> Self {
-        match self {
-            Self::After(Prefix::Client) => client_by_length(len),
-            naming => naming.with(b""),
-        }
-    }
 
     /// The same with one more word; an empty word stands for one that is too long to be known.
     #[inline]
     pub(crate) fn with(self, word: &[u8]) -> Self {
         match self {
-            Self::Known(_) => self,
+            Self::Known(_) | Self::Iterates(_) => self,
             Self::After(Prefix::Nothing) => first(word),
             Self::After(prefix) => further(prefix, word),
         }
@@ -68,6 +64,7 @@ impl Naming {
     pub(crate) fn class(self) -> Class {
         match self {
             Self::Known(class) => class,
+            Self::Iterates(_) => Class::Iterate,
             Self::After(Prefix::NoticesOn | Prefix::NoticesType) => Class::NoticesOn,
             Self::After(_) => Class::Ordinary,
         }
@@ -78,32 +75,18 @@ fn is(word: &[u8], name: &[u8]) -> bool {
     word.eq_ignore_ascii_case(name)
 }
 
-/// The first of `names` that `word` is, in any case.
-fn one_of(word: &[u8], names: &[(&[u8], Class)]) -> Naming {
-    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(Class::Ordinary, |(_, class)| *class))
+/// The class of the first of `names` that `word` is, in any case, or `other`.
+fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> Naming {
+    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class))
 }
 
 #[inline]
 fn first(word: &[u8]) -> Naming {
-    // Everyday commands leave here: GET, SET, DEL, TTL, INCR, HGET, HSET, LPUSH, ZADD, EXPIRE, PUBLISH ... The length and
-    // the initial decide; what passes is compared in full.
-    let Some(initial) = word.first().map(|byte| byte | 0x20) else { return Naming::Known(Class::Ordinary) };
-    match (word.len(), initial) {
-        (4, b'a' | b'e' | b'q' | b's' | b'w')
-        | (5, b'b' | b'h' | b'm' | b'p' | b'r' | b'w' | b'x')
-        | (6, b'a' | b'b' | b'c' | b's')
-        | (7, b'b' | b'c' | b'd' | b'm' | b'u' | b'w')
-        | (8, b'b' | b'r' | b's')
-        | (9, b'r' | b's')
-        | (10, b'b' | b'p' | b's' | b'x')
-        | (11, b'u')
-        | (12, b'p' | b's') => first_known(word),
-        // Apart from HGETALL, HINCRBY and their like, which are for every day.
-        (7, b'h') if matches!(word, [_, b'i' | b'I', b'm' | b'M', ..]) => first_known(word),
-        _ => Naming::Known(Class::Ordinary),
-    }
+    // Everyday commands leave here.
+    if leaves_nothing(word) { Naming::Known(Class::Ordinary) } else { first_known(word) }
 }
 
+#[cold]
 fn first_known(word: &[u8]) -> Naming {
     if is(word, b"CLIENT") {
         return Naming::After(Prefix::Client);
@@ -117,11 +100,29 @@ fn first_known(word: &[u8]) -> Naming {
     if is(word, b"HIMPORT") {
         return Naming::After(Prefix::Himport);
     }
-    one_of(word, FIRST)
+    if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
+        return Naming::After(*prefix);
+    }
+    one_of(word, FIRST, Class::Unknown)
 }
+
+/// Commands that return a cursor, by what stands before the one that they are sent.
+const ITERATING: &[(&[u8], Prefix)] = &[
+    (b"SCAN", Prefix::Cursor),
+    (b"HSCAN", Prefix::KeyCursor),
+    (b"SSCAN", Prefix::KeyCursor),
+    (b"ZSCAN", Prefix::KeyCursor),
+    (b"BF.SCANDUMP", Prefix::KeyCursor),
+    (b"CF.SCANDUMP", Prefix::KeyCursor),
+    (b"FT.AGGREGATE", Prefix::Aggregate),
+    (b"FT.HYBRID", Prefix::Aggregate),
+    (b"FT.CURSOR", Prefix::SearchCursor),
+];
 
 const FIRST: &[(&[u8], Class)] = &[
     (b"EXEC", Class::Exec),
+    (b"EVAL", Class::Script),
+    (b"EVAL_RO", Class::Script),
     (b"MULTI", Class::Multi),
     (b"WATCH", Class::Watch),
     (b"UNWATCH", Class::Unwatch),
@@ -161,25 +162,32 @@ const FIRST: &[(&[u8], Class)] = &[
 ];
 
 const CLIENT: &[(&[u8], Class)] = &[
+    (b"ID", Class::ClientId),
     (b"SETINFO", Class::SetInfo),
     (b"SETNAME", Class::SetName),
     (b"NO-EVICT", Class::NoEvict),
     (b"NO-TOUCH", Class::NoTouch),
+    (b"CACHING", Class::Ordinary),
+    (b"COUNT", Class::Ordinary),
+    (b"GETNAME", Class::Ordinary),
+    (b"GETREDIR", Class::Ordinary),
+    (b"HELP", Class::Ordinary),
+    (b"INFO", Class::Ordinary),
+    (b"KILL", Class::Ordinary),
+    (b"LIST", Class::Ordinary),
+    (b"PAUSE", Class::Ordinary),
+    (b"TRACKINGINFO", Class::Ordinary),
+    (b"UNBLOCK", Class::Ordinary),
+    (b"UNPAUSE", Class::Ordinary),
     (b"CAPA", Class::Lasting),
+    (b"IMPORT-SOURCE", Class::Lasting),
 ];
+
+const SCRIPT: &[(&[u8], Class)] = &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
 
 const HIMPORT: &[(&[u8], Class)] = &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
 
 const REPLY: &[(&[u8], Class)] = &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
-
-/// A subcommand of `CLIENT` that is known by its length.
-fn client_by_length(len: usize) -> Naming {
-    match len {
-        LASTING => Naming::Known(Class::Lasting),
-        NOTICES => Naming::After(Prefix::Notices),
-        _ => Naming::Known(Class::Ordinary),
-    }
-}
 
 #[cold]
 fn further(prefix: Prefix, word: &[u8]) -> Naming {
@@ -187,8 +195,8 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::Nothing => first(word),
         Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
         Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
-        Prefix::Client if word.len() >= LASTING => client_by_length(word.len()),
-        Prefix::Client => one_of(word, CLIENT),
+        Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => Naming::After(Prefix::Notices),
+        Prefix::Client => one_of(word, CLIENT, Class::Unknown),
         Prefix::Notices if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
         Prefix::Notices if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
         Prefix::Notices => Naming::Known(Class::Ordinary),
@@ -198,21 +206,76 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
         Prefix::Cluster if is(word, b"SYNCSLOTS") => Naming::Known(Class::Replication),
         Prefix::Cluster => Naming::Known(Class::Ordinary),
-        Prefix::Himport => one_of(word, HIMPORT),
-        Prefix::ClientReply => one_of(word, REPLY),
+        Prefix::Himport => one_of(word, HIMPORT, Class::Ordinary),
+        Prefix::ClientReply => one_of(word, REPLY, Class::Ordinary),
         Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
         Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
         Prefix::Script if is(word, b"DEBUG") => Naming::After(Prefix::ScriptDebug),
-        Prefix::Script => Naming::Known(Class::Ordinary),
+        Prefix::Script => one_of(word, SCRIPT, Class::Ordinary),
         Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
         Prefix::ScriptDebug => Naming::Known(Class::Debugger),
+        Prefix::Cursor => Naming::Iterates(digest(word)),
+        Prefix::KeyCursor => Naming::After(Prefix::Cursor),
+        Prefix::Aggregate if is(word, b"WITHCURSOR") => Naming::Iterates(0),
+        Prefix::Aggregate => Naming::After(Prefix::Aggregate),
+        Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => Naming::After(Prefix::KeyCursor),
+        Prefix::SearchCursor => Naming::Known(Class::Ordinary),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CLIENT, FIRST, Naming, REPLY};
+    use std::collections::BTreeMap;
+
+    use super::{CLIENT, FIRST, HIMPORT, ITERATING, Naming, REPLY, SCRIPT};
     use crate::class::Class;
+
+    /// Commands with the arguments that decide, and the name of the class that they were reviewed to have.
+    fn reviewed() -> BTreeMap<String, &'static str> {
+        let (mut all, mut class) = (BTreeMap::new(), "");
+        for line in include_str!("../testdata/commands.txt").lines().filter(|line| !line.starts_with('#')) {
+            match line.strip_suffix(':') {
+                Some(name) => class = name,
+                None => all.extend(
+                    line.split(',').map(str::trim).filter(|it| !it.is_empty()).map(|it| (it.to_owned(), class)),
+                ),
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn classifies_every_command_of_redis_and_valkey_as_reviewed() {
+        let reviewed = reviewed();
+        assert!(reviewed.len() > 450, "only {} commands", reviewed.len());
+        let differs = |(command, expected): (&String, &&str)| {
+            let is = |text: &str| {
+                let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+                format!("{:?}", class(&words))
+            };
+            let found = [is(command), is(&command.to_lowercase())];
+            (found != [*expected; 2]).then(|| format!("{command}: {found:?}, not {expected}"))
+        };
+        let differences: Vec<String> = reviewed.iter().filter_map(differs).collect();
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
+
+    #[test]
+    fn lists_every_name_in_the_table_for_review() {
+        let reviewed = reviewed();
+        let names = |prefix: &'static str, table: &[(&'static [u8], Class)]| -> Vec<String> {
+            table.iter().map(|(name, _)| format!("{prefix}{}", String::from_utf8_lossy(name))).collect()
+        };
+        let iterating = ITERATING.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned());
+        let tables =
+            [("", FIRST), ("CLIENT ", CLIENT), ("CLIENT REPLY ", REPLY), ("HIMPORT ", HIMPORT), ("SCRIPT ", SCRIPT)];
+        let ordinary = crate::known::NAMES.split(' ').map(str::to_owned);
+        let special = tables.into_iter().flat_map(|(prefix, table)| names(prefix, table));
+        for name in special.chain(iterating).chain(ordinary) {
+            let listed = reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
+            assert!(listed, "{name}");
+        }
+    }
 
     fn class(words: &[&[u8]]) -> Class {
         words.iter().fold(Naming::START, |naming, word| naming.with(word)).class()
@@ -239,7 +302,8 @@ mod tests {
         assert_eq!(class(&[b"CLIENT", b"TRACKING", b"off"]), Class::TrackingOff);
         assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"SYNC"]), Class::Debugger);
         assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"no"]), Class::Ordinary);
-        assert_eq!(class(&[b"SCRIPT", b"LOAD", b"YES"]), Class::Ordinary);
+        assert_eq!(class(&[b"script", b"Load", b"YES"]), Class::Script);
+        assert_eq!(class(&[b"SCRIPT", b"FLUSH", b"YES"]), Class::Ordinary);
         assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
         assert_eq!(class(&[b"CLUSTER", b"syncslots", b"CAPA"]), Class::Replication);
         assert_eq!(class(&[b"CLUSTER", b"SLOTS"]), Class::Ordinary);
@@ -271,34 +335,23 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_ordinary() {
-        let names: &[&[u8]] = &[
-            b"",
-            b"GET",
-            b"SET",
-            b"EXECX",
-            b"EXEX",
-            b"SELECTS",
-            b"CLIENTS",
-            b"PING",
-            b"\xff\xfe",
-            b"SUBSCRIBF",
-            b"EVAL",
-            b"CLIENT",
-            b"SCRIPT",
-            b"HGETALL",
-            b"XADD",
-            b"PUBSUB",
-            b"PUBLISH",
-            b"SPUBLISH",
-        ];
-        for name in names {
+    fn tells_ordinary_commands_from_unknown_ones() {
+        let ordinary: &[&[u8]] =
+            &[b"GET", b"SET", b"PING", b"EVALSHA", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB"];
+        for name in ordinary {
             assert_eq!(class(&[name]), Class::Ordinary, "{name:?}");
         }
+        let unknown: &[&[u8]] =
+            &[b"", b"X", b"EXECX", b"EXEX", b"SELECTS", b"CLIENTS", b"\xff\xfe", b"SUBSCRIBF", b"MOD.GET"];
+        for name in unknown {
+            assert_eq!(class(&[name]), Class::Unknown, "{name:?}");
+        }
+        assert_eq!(class(&[b"CLIENT", b"NOVELTY"]), Class::Unknown);
+        assert_eq!(class(&[b"CLIENT", b""]), Class::Unknown);
         for words in [&[&b"CLIENT"[..], b"REPLY"][..], &[b"CLIENT", b"TRACKING"], &[b"SCRIPT", b"DEBUG"]] {
             assert_eq!(class(words), Class::Ordinary, "{words:?}");
         }
-        assert_eq!(class(&[b"CLIENT", b"ID"]), Class::Ordinary);
+        assert_eq!(class(&[b"CLIENT", b"INFO"]), Class::Ordinary);
         assert_eq!(class(&[b"GET", b"MULTI"]), Class::Ordinary);
     }
 }

@@ -112,7 +112,7 @@ fn a_name_that_comes_in_pieces_is_the_same_name() {
         (HERE, Class::NoticesHere),
         (OFF, Class::NoticesOff),
         ("CLIENT IMPORT-SOURCE ON", Class::Lasting),
-        ("CLIENT SOMETHING-ELSE-NEW x", Class::Ordinary),
+        ("CLIENT SOMETHING-ELSE-NEW x", Class::Unknown),
         ("CLUSTER SYNCSLOTS-NOT", Class::Ordinary),
     ];
     for (words, expected) in all {

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::class::{Class, Group};
 use crate::limits::Room;
-use crate::memory::{Memory, parts};
+use crate::memory::{Memory, Text, parts};
 use crate::standing::Answer;
 use crate::words::words;
 
@@ -94,6 +94,11 @@ impl Recorder {
         let Some(record) = &self.record else { return Some(None) };
         let sure = !record.memory.is_in_doubt() && record.pending.is_empty() && record.queued == 0;
         sure.then_some(Some(&record.memory))
+    }
+
+    /// The name that the client library gave; empty if it gave none.
+    pub(crate) fn library(&self) -> &[u8] {
+        self.record.as_ref().map_or(&[], |record| record.memory.text(Text::LibName))
     }
 
     /// A piece of a request came that may be one to be copied, and not its end. `first`: it is its beginning.

@@ -54,6 +54,8 @@ enum Look {
     Here,
     /// The number in the outermost aggregate, which is a confirmation.
     Number,
+    /// The number under way, which follows an aggregate: the second element of the outermost one.
+    Second,
     Nothing,
 }
 
@@ -124,6 +126,11 @@ impl Replies {
     /// The first element of the frame that has just ended, if it was looked at, and the count of a confirmation.
     pub(crate) fn said(&self) -> (Said, Option<u32>) {
         (self.said, said::count(self.word.whole()))
+    }
+
+    /// The cursor in the array that has just ended, if it was looked at: its first element, or the number behind an aggregate.
+    pub(crate) fn cursor(&self) -> Option<&[u8]> {
+        Some(self.word.whole()).filter(|word| self.top == b'*' && !word.is_empty())
     }
 
     /// Everyday replies were taken elsewhere, from one boundary to another: nothing is said of the last of them.
@@ -206,7 +213,8 @@ impl Replies {
             self.look = match self.look {
                 Look::First => Look::Here,
                 Look::Number => Look::Number,
-                Look::Here | Look::Line | Look::Nothing => Look::Nothing,
+                Look::Here if kind == b':' => Look::Second,
+                Look::Here | Look::Second | Look::Line | Look::Nothing => Look::Nothing,
             };
         }
         match kind {
@@ -294,8 +302,11 @@ impl Replies {
     fn first_said(&mut self) {
         let word = self.word.whole();
         self.said = Said::of(word.strip_suffix(b"\r").unwrap_or(word));
-        self.look = if let Said::Confirmed(_) = self.said { Look::Number } else { Look::Nothing };
-        self.word.clear();
+        self.look = Look::Nothing;
+        if let Said::Confirmed(_) = self.said {
+            self.look = Look::Number;
+            self.word.clear();
+        }
     }
 
     #[inline]
@@ -333,7 +344,7 @@ impl Replies {
         let wanted = match self.look {
             Look::Nothing | Look::First => false,
             Look::Line => true,
-            Look::Here => self.stack.depth() == 1,
+            Look::Here | Look::Second => self.stack.depth() == 1,
             Look::Number => self.stack.depth() == 1 && self.kind == b':',
         };
         if wanted {

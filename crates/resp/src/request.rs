@@ -18,7 +18,8 @@ pub(crate) enum Asked {
     More,
     /// A request that gets no reply ended: an empty line, or an array of none.
     Empty,
-    /// A request ended, of that class and with that many words, its name included.
+    /// A request ended, of that class and with that many words, its name included; one that iterates with the digest of its
+    /// cursor instead.
     Request(Class, u32),
     /// Not a request, or beyond a limit.
     Lost,
@@ -81,6 +82,7 @@ impl Requests {
     pub(crate) fn class_so_far(&self) -> Option<Class> {
         match self.naming {
             Naming::Known(class) => Some(class),
+            Naming::Iterates(_) => Some(Class::Iterate),
             Naming::After(_) => None,
         }
     }
@@ -187,7 +189,8 @@ impl Requests {
         let class = self.naming.class();
         self.state = State::Start;
         self.last = Some(class);
-        Asked::Request(class, self.args)
+        let detail = if let Naming::Iterates(cursor) = self.naming { cursor } else { self.args };
+        Asked::Request(class, detail)
     }
 
     fn empty(&mut self) -> Asked {
@@ -222,7 +225,7 @@ impl Requests {
         self.state = State::Body;
         if let Naming::After(_) = self.naming {
             if len > LONGEST {
-                self.naming = self.naming.with_long(size(len));
+                self.naming = self.naming.with(b"");
             } else {
                 self.word.clear();
                 self.state = State::Word;

@@ -48,7 +48,7 @@ fn arrays_inline_lines_and_empty_ones_end_where_they_end() {
             (31, None),
             (54, Some(Class::Select)),
             (58, None),
-            (68, Some(Class::Ordinary)),
+            (68, Some(Class::Unknown)),
             (74, Some(Class::Ordinary)),
         ]
     );

@@ -34,10 +34,16 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds) -> Run<'a> {
         return run;
     }
     while let Some((words, rest)) = short_array(run.rest) {
-        let Some((name, mut rest)) = short_string(rest) else { break };
-        if Naming::START.with(name) != Naming::Known(Class::Ordinary) {
-            break;
-        }
+        let mut rest = match frequent(rest) {
+            Some(rest) => rest,
+            None => {
+                let Some((name, rest)) = short_string(rest) else { break };
+                if Naming::START.with(name) != Naming::Known(Class::Ordinary) {
+                    break;
+                }
+                rest
+            }
+        };
         let mut left = words - 1;
         while left > 0 {
             let Some((_, behind)) = short_string(rest) else { break };
@@ -51,6 +57,18 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds) -> Run<'a> {
         run.whole += 1;
     }
     run
+}
+
+/// What is behind the name at the front of `input`, if that is one of the two most frequent: they are known by one look at eight
+/// bytes, which is less than a look into the table of all names.
+#[inline]
+fn frequent(input: &[u8]) -> Option<&[u8]> {
+    const GET: u64 = u64::from_le_bytes(*b"$3\r\nget\r");
+    const SET: u64 = u64::from_le_bytes(*b"$3\r\nset\r");
+    const CASE: u64 = u64::from_le_bytes(*b"\0\0\0\0   \0");
+    let (head, rest) = input.split_first_chunk::<9>()?;
+    let head = u64::from_le_bytes(*head.first_chunk::<8>()?) | CASE;
+    (head == GET || head == SET).then_some(rest)
 }
 
 /// Takes up to `most` replies off the front of `input`, which begins between two, and returns how many and what is behind them.

@@ -81,10 +81,10 @@ impl Silence {
                 return Ok(true);
             }
             (_, Told::Nothing) => return Ok(true),
-            (Class::Ordinary | Class::Blocking | Class::Wait | Class::Shutdown, Told::Skip) => {
+            (class, Told::Skip) if class.may_be_silent() => {
                 self.told = Told::Nothing;
             }
-            (Class::Ordinary | Class::Blocking | Class::Wait | Class::Shutdown, Told::Off) => {}
+            (class, Told::Off) if class.may_be_silent() => {}
             _ => return Err(Lost),
         }
         self.unsure = true;

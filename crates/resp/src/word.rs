@@ -3,8 +3,8 @@
 //! The only place where bytes of the stream are copied. Whatever is too long to be one of the known words is remembered only
 //! as too long.
 
-/// As many bytes as are ever compared: `PUNSUBSCRIBE`, and `CLUSTERDOWN` with the blank behind it.
-pub(crate) const LONGEST: u32 = 12;
+/// As many bytes as are ever compared: `MAINT_NOTIFICATIONS`, and the digits of the longest cursor.
+pub(crate) const LONGEST: u32 = 20;
 const ROOM: usize = LONGEST as usize;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,16 +52,16 @@ mod tests {
     #[test]
     fn keeps_short_words_and_only_the_beginning_of_long_ones() {
         let mut word = Word::default();
-        word.push(b"PUNSUB");
-        word.push(b"SCRIBE");
-        assert_eq!(word.whole(), b"PUNSUBSCRIBE");
+        word.push(b"GEORADIUS");
+        word.push(b"BYMEMBER_RO");
+        assert_eq!(word.whole(), b"GEORADIUSBYMEMBER_RO");
         word.push(b"");
-        assert_eq!(word.whole(), b"PUNSUBSCRIBE");
+        assert_eq!(word.whole(), b"GEORADIUSBYMEMBER_RO");
         word.push(b"D");
         assert_eq!(word.whole(), b"");
-        assert_eq!(word.beginning(), b"PUNSUBSCRIBE");
+        assert_eq!(word.beginning(), b"GEORADIUSBYMEMBER_RO");
         word.push(b"xyz");
-        assert_eq!(word.beginning(), b"PUNSUBSCRIBE");
+        assert_eq!(word.beginning(), b"GEORADIUSBYMEMBER_RO");
         word.clear();
         assert_eq!(word.beginning(), b"");
         word.push(&[b'x'; 300]);

@@ -9,7 +9,24 @@ pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     match request.strip_prefix(b"*") {
         Some(rest) => array(rest),
         None if request.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | 0)) => None,
-        None => Some(request.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect()),
+        None => Some(line(request)),
+    }
+}
+
+/// The words of a line without quotes. More bytes are skipped between words than end one (`redis:src/sds.c`, `sdssplitargs`): a
+/// form feed within a password belongs to it.
+fn line(mut rest: &[u8]) -> Vec<&[u8]> {
+    let mut words = Vec::new();
+    loop {
+        let begin = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(rest.len());
+        let from = rest.get(begin..).unwrap_or_default();
+        let end = from.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n')).unwrap_or(from.len());
+        let (word, behind) = from.split_at(end);
+        if word.is_empty() {
+            return words;
+        }
+        words.push(word);
+        rest = behind;
     }
 }
 
@@ -43,6 +60,10 @@ mod tests {
             assert_eq!(words(request), Some(vec![&b"AUTH"[..], b"a\r\nbc"]));
         }
         assert_eq!(words(b"  SELECT\t 3 \r\n"), Some(vec![&b"SELECT"[..], b"3"]));
+        // What `isspace` takes for a blank stands between words, and within one only a blank, a tab or a return ends it.
+        assert_eq!(words(b"\x0c AUTH pa\x0css\r\n"), Some(vec![&b"AUTH"[..], b"pa\x0css"]));
+        assert_eq!(words(b"AUTH \x0b pa\x0bss\x0c me\r\n"), Some(vec![&b"AUTH"[..], b"pa\x0bss\x0c", b"me"]));
+        assert_eq!(words(b"AUTH a\rb\n"), Some(vec![&b"AUTH"[..], b"a", b"b"]));
         assert_eq!(words(b"AUTH \"a b\"\r\n"), None);
         assert_eq!(words(b"*1\r\n$4\r\nAUTH\r\nx"), None);
         assert_eq!(words(b"*2\r\n$4\r\nAUTH\r\n"), None);

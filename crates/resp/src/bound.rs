@@ -1,0 +1,132 @@
+//! State that only one server has: cursors of iterations under way, the number of the connection, the cache of scripts.
+//!
+//! A cursor is a position in the hash table of the server that returned it, and every server has a hash seed of its own
+//! (`redis:src/dict.c`, `dictScan`). On another server the same cursor is accepted and silently skips keys. So a session that
+//! holds a cursor is not carried over.
+//!
+//! One number keeps all iterations of a session: the sum of the digests of the cursors that were returned, less those that
+//! were sent back. It is zero if every cursor has been used, in whatever order iterations are interleaved. An iteration that is
+//! never finished, or is finished over another connection, leaves a number that is not zero: the session stays bound, and no
+//! memory is needed for it.
+//!
+//! A command that is not known by name may leave anything. It binds for good, too.
+//!
+//! A session that asked for its number (`CLIENT ID`) or that put or looked up a script counts as one that relies on them from the
+//! request on. A script does not bind a session that was answered `NOSCRIPT` before: what it sends then is the fallback that
+//! it will use again.
+//!
+//! Deliberately absent: the cursors themselves, how long ago they were used, and the scripts.
+
+use crate::class::Class;
+
+/// Digests fit into what a [mark](crate::marks) can keep.
+const DIGEST_BITS: u32 = 24;
+
+/// The digest of a cursor that the server will refuse.
+const UNREADABLE: u32 = 1;
+
+/// The digest of a cursor: zero for the cursor that begins and ends an iteration, and for no other.
+pub(crate) fn digest(cursor: &[u8]) -> u32 {
+    number(cursor).map_or(UNREADABLE, |cursor| {
+        // Multiplication by an odd number close to 2^64 divided by the golden ratio spreads all bits into the highest ones.
+        let spread = cursor.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - DIGEST_BITS);
+        if cursor == 0 { 0 } else { u32::try_from(spread).unwrap_or(UNREADABLE).max(UNREADABLE) }
+    })
+}
+
+fn number(cursor: &[u8]) -> Option<u64> {
+    let plain = !cursor.is_empty() && cursor.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(cursor).ok().filter(|_| plain)?.parse().ok()
+}
+
+/// What binds one session to its server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Bound {
+    /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
+    cursors: u32,
+    /// A cursor may have been returned that was not seen, or a command was sent of which nobody knows what it leaves.
+    for_good: bool,
+    /// The client asked for the connection's number.
+    number: bool,
+    /// The client may count on a script in the cache.
+    script: bool,
+    /// The client was told that a script is missing, and went on.
+    falls_back: bool,
+}
+
+impl Bound {
+    /// A request of that class was sent.
+    pub(crate) fn asked(&mut self, class: Class) {
+        match class {
+            Class::Unknown => self.for_good = true,
+            Class::ClientId => self.number = true,
+            Class::Script => self.script |= !self.falls_back,
+            _ => {}
+        }
+    }
+
+    /// An error came that may be `NOSCRIPT`.
+    pub(crate) fn refused(&mut self, error: &[u8]) {
+        self.falls_back |= error.starts_with(b"NOSCRIPT ");
+    }
+
+    /// The session was carried over.
+    pub(crate) fn take_over(&mut self, before: Self) {
+        (self.number, self.falls_back) = (before.number, before.falls_back);
+    }
+
+    /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it, with its line end perhaps.
+    pub(crate) fn page(&mut self, sent: u32, returned: Option<&[u8]>) {
+        let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
+        match returned.filter(|cursor| number(cursor).is_some()) {
+            Some(cursor) => self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor)),
+            None => self.for_good = true,
+        }
+    }
+
+    /// The cursor with that digest was given up.
+    pub(crate) fn closed(&mut self, sent: u32) {
+        self.cursors = self.cursors.wrapping_sub(sent);
+    }
+
+    /// A cursor may come in a place that is not looked into.
+    pub(crate) fn lose_sight(&mut self) {
+        self.for_good = true;
+    }
+
+    /// Whether the session must not go to another server. `library` is the name that its client library gave.
+    pub(crate) fn is_bound(self, library: &[u8]) -> bool {
+        // It asks each new connection for its number, and shows it in its log.
+        let number = self.number && !library.starts_with(b"SE.Redis");
+        self.cursors != 0 || self.for_good || self.script || number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bound, digest};
+
+    #[test]
+    fn digests_only_the_first_cursor_to_zero() {
+        assert_eq!((digest(b"0"), digest(b"00")), (0, 0));
+        let others = [&b"1"[..], b"17", b"18446744073709551615", b"18446744073709551616", b"", b"-1", b"x", b"+1"];
+        for cursor in others {
+            assert!((1..1 << 24).contains(&digest(cursor)), "{cursor:?}");
+        }
+        assert!((1..100_000_u64).all(|cursor| digest(cursor.to_string().as_bytes()) != 0));
+    }
+
+    #[test]
+    fn is_free_again_after_every_cursor_was_sent_back() {
+        let mut bound = Bound::default();
+        let cursors: Vec<String> = (1..500_u64).map(|it| (it * 7919).to_string()).collect();
+        cursors.iter().for_each(|cursor| bound.page(0, Some(cursor.as_bytes())));
+        for cursor in cursors.iter().rev() {
+            assert!(bound.is_bound(b""));
+            bound.page(digest(cursor.as_bytes()), Some(b"0\r"));
+        }
+        assert!(!bound.is_bound(b""));
+        bound.page(0, Some(b"abc"));
+        assert!(bound.is_bound(b""));
+    }
+}

@@ -1,0 +1,216 @@
+//! Which sessions stay with their server because only that server knows what they rely on.
+
+use crate::talk::Talk;
+use crate::{Ledger, Limits, Standing};
+
+fn talk() -> Talk {
+    Talk(Ledger::new(&Limits { memory: 1024, names: 64 * 1024, ..Limits::default() }))
+}
+
+/// What a reply is made of whose first element is the cursor.
+fn page(cursor: &str) -> String {
+    format!("*2/${}/{cursor}/*1/$1/k/", cursor.len())
+}
+
+#[track_caller]
+fn stays(talk: &Talk) {
+    assert!(!talk.0.can_be_carried());
+}
+
+#[track_caller]
+fn is_free(talk: &Talk) {
+    assert_eq!(talk.0.standing(), Standing::Quiet);
+    assert!(talk.0.can_be_carried());
+}
+
+#[test]
+fn pins_a_session_until_the_cursor_is_zero() {
+    for command in ["SCAN", "scan", "HSCAN h", "SScan s", "ZSCAN z", "BF.SCANDUMP f", "cf.scandump f"] {
+        let mut it = talk();
+        it.c(&format!("{command} 0 COUNT 10")).s(&page("18446744073709551615"));
+        stays(&it);
+        it.c(&format!("{command} 18446744073709551615 COUNT 10")).s(&page("176"));
+        stays(&it);
+        it.c("GET k").s("$1/v/");
+        stays(&it);
+        it.c(&format!("{command} 176 COUNT 10")).s(&page("0"));
+        is_free(&it);
+        it.c(&format!("{command} 0")).s(&page("0"));
+        is_free(&it);
+        assert_eq!(it.0.allocated(), 0, "{command}");
+    }
+}
+
+#[test]
+fn follows_iterations_that_are_interleaved() {
+    let mut it = talk();
+    it.c("SCAN 0").c("SCAN 0 MATCH a*").c("HSCAN h 0").s(&page("5")).s(&page("5")).s(&page("7"));
+    stays(&it);
+    it.c("SCAN 5").s(&page("0"));
+    stays(&it);
+    it.c("HSCAN h 7").s(&page("0"));
+    stays(&it);
+    it.c("SCAN 5 MATCH a*").s(&page("9")).c("SCAN 9 MATCH a*").s(&page("0"));
+    is_free(&it);
+    // The end of an iteration that another connection began says nothing about the one of this connection.
+    it.c("SCAN 0").s(&page("11")).c("SCAN 12").s(&page("0"));
+    stays(&it);
+}
+
+#[test]
+fn keeps_a_cursor_whose_page_was_refused() {
+    let mut it = talk();
+    it.c("SCAN 0").s(&page("5")).c("SCAN 5").s("-LOADING x/");
+    stays(&it);
+    it.c("SCAN 5").s(&page("0"));
+    is_free(&it);
+    it.c("SCAN nonsense").c("SCAN").c("SCAN 1 2 3").s("-ERR invalid cursor/-ERR args/-ERR syntax/");
+    is_free(&it);
+}
+
+#[test]
+fn pins_for_good_where_a_cursor_cannot_be_seen() {
+    let mut it = talk();
+    it.c("MULTI").c("SCAN 0").c("EXEC").s("+OK/+QUEUED/").s(&format!("*1/{}", page("0")));
+    stays(&it);
+    for odd in ["*1/*2/$1/0/*0/", "$1/0/", "%1/+a/$1/0/", "*2/$3/abc/*0/", "*-1/"] {
+        let mut it = talk();
+        it.c("HELLO 3").s("%1/+proto/:3/").c("SCAN 0").s(odd);
+        stays(&it);
+        it.c("SCAN 0").s(&page("0"));
+        stays(&it);
+    }
+    let mut discarded = talk();
+    discarded.c("MULTI").c("SCAN 0").c("DISCARD").s("+OK/+QUEUED/+OK/");
+    stays(&discarded);
+    let mut silent = talk();
+    silent.c("CLIENT REPLY SKIP").c("SCAN 0").c("GET k").s("$-1/");
+    is_free(&silent);
+}
+
+#[test]
+fn more_iterations_in_flight_than_marks_pin_and_are_still_followed() {
+    let mut it = talk();
+    for _ in 0..2000 {
+        it.c("HSCAN h 0");
+    }
+    for _ in 0..2000 {
+        it.s(&page("0"));
+    }
+    it.is(Standing::Quiet, 0);
+    stays(&it);
+    it.c("GET k").s("$1/v/").is(Standing::Quiet, 0);
+}
+
+#[test]
+fn reads_a_cursor_in_pieces_and_inline() {
+    let mut it = talk();
+    for byte in b"  sCaN   0 count 10\r\n" {
+        it.0.request(&[*byte]);
+    }
+    for byte in page("1234567890123456789").replace('/', "\r\n").bytes() {
+        it.0.reply(&[byte]);
+    }
+    stays(&it);
+    for byte in b"*2\r\n$4\r\nSCAN\r\n$19\r\n1234567890123456789\r\n" {
+        it.0.request(&[*byte]);
+    }
+    for byte in page("0").replace('/', "\r\n").bytes() {
+        it.0.reply(&[byte]);
+    }
+    is_free(&it);
+}
+
+#[test]
+fn pins_a_session_with_an_open_search_cursor() {
+    let mut it = talk();
+    it.c("FT.AGGREGATE idx * LOAD 1 name").s("*2/:1/*2/$1/a/$1/b/");
+    is_free(&it);
+    it.c("ft.aggregate idx * LOAD 1 name withcursor COUNT 10").s("*2/*2/:1/*2/$1/a/$1/b/:77/");
+    stays(&it);
+    it.c("FT.CURSOR READ idx 77").s("*2/*1/:0/:78/");
+    stays(&it);
+    it.c("FT.CURSOR READ idx 78").s("*2/*1/:0/:0/");
+    is_free(&it);
+    it.c("FT.AGGREGATE idx * WITHCURSOR").s("*2/*1/:0/:79/").c("ft.cursor del idx 79").s("+OK/");
+    is_free(&it);
+    it.c("HELLO 3").s("%1/+proto/:3/").c("FT.AGGREGATE idx * WITHCURSOR").s("*2/%1/+results/*0/:80/");
+    stays(&it);
+}
+
+#[test]
+fn pins_a_session_that_knows_its_number() {
+    let mut it = talk();
+    it.c("client id").s(":113/");
+    stays(&it);
+    it.c("RESET").s("+RESET/");
+    stays(&it);
+    // StackExchange.Redis asks in its handshake and uses the number for its log.
+    let mut handshake = talk();
+    handshake.c("CLIENT SETINFO LIB-NAME SE.Redis").c("CLIENT ID").s("+OK/:113/");
+    is_free(&handshake);
+    handshake.c("CLIENT SETINFO LIB-NAME other").s("+OK/");
+    stays(&handshake);
+}
+
+#[test]
+fn pins_a_session_that_may_count_on_a_script() {
+    for command in ["EVAL x 0", "eval_ro x 0", "SCRIPT LOAD x", "script exists 0a"] {
+        let mut it = talk();
+        it.c(command).s("$2/0a/");
+        stays(&it);
+        let mut queued = talk();
+        queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");
+        stays(&queued);
+        let mut silent = talk();
+        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        stays(&silent);
+        let mut falls_back = talk();
+        falls_back.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./").c(command).s("$2/0a/");
+        is_free(&falls_back);
+        falls_back.c("EVALSHA 0a 0").s(":1/");
+        is_free(&falls_back);
+    }
+    let mut it = talk();
+    it.c("EVALSHA 0a 0").c("FCALL f 0").c("SCRIPT FLUSH").c("FUNCTION LOAD x").s(":1/:1/+OK/$1/x/");
+    is_free(&it);
+    it.c("EVAL x 0").c("GET k").s("-ERR NOSCRIPT /$-1/");
+    stays(&it);
+}
+
+#[test]
+fn pins_a_listener_for_invalidations_of_others() {
+    let mut it = talk();
+    it.c("SUBSCRIBE news").s("*3/$9/subscribe/$4/news/:1/");
+    assert!(it.0.can_be_carried());
+    it.c("SUBSCRIBE __redis__:invalidate").s("*3/$9/subscribe/$20/__redis__:invalidate/:2/");
+    stays(&it);
+    it.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$4/news/:1/*3/$11/unsubscribe/$20/__redis__:invalidate/:0/");
+    is_free(&it);
+}
+
+#[test]
+fn pins_a_session_that_sent_an_unknown_command() {
+    for command in ["FETCH k", "GRAPH.QUERY g q", "CLIENT NOVELTY", "A.NAME.THAT.IS.VERY.LONG k"] {
+        let mut it = talk();
+        it.c("GET k").s("$1/v/");
+        is_free(&it);
+        it.c(command).s("$1/v/").is(Standing::Quiet, 0);
+        stays(&it);
+        it.c("RESET").s("+RESET/");
+        stays(&it);
+        let mut silent = talk();
+        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        stays(&silent);
+    }
+    let mut it = talk();
+    for _ in 0..2000 {
+        it.c("FETCH k");
+    }
+    it.is(Standing::Busy, 2000);
+    for _ in 0..2000 {
+        it.s(":1/");
+    }
+    it.is(Standing::Quiet, 0);
+    assert_eq!(it.0.allocated(), 0);
+}

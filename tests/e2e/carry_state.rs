@@ -1,0 +1,97 @@
+//! Failovers under sessions that rely on what only the old master knew: they end, and nothing is answered wrongly.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use harness::{Client, Cluster};
+
+use crate::pointsman;
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const KEYS: usize = 20_000;
+
+/// One page of an iteration: the next cursor.
+fn scan(client: &mut Client, cursor: &str, found: &mut BTreeSet<String>) -> Option<String> {
+    let page = client.cmd(&["SCAN", cursor, "COUNT", "100"]).ok()?;
+    let [next, keys] = page.items() else { panic!("no page: {page}") };
+    found.extend(keys.items().iter().filter_map(|key| key.text().map(str::to_owned)));
+    next.text().map(str::to_owned)
+}
+
+#[test]
+fn ends_a_connection_that_iterates_at_a_failover() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let mut writer = pointsman.client();
+    for batch in 0..KEYS / 1000 {
+        let commands = (0..1000).map(|key| vec!["SET".to_owned(), format!("key:{batch}:{key}"), "v".to_owned()]);
+        let answers = writer.pipeline(&commands.collect::<Vec<_>>()).expect("answers");
+        assert!(answers.iter().all(harness::Value::is_ok));
+    }
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a timeout");
+    let (mut found, mut cursor) = (BTreeSet::new(), "0".to_owned());
+    while found.len() < KEYS / 2 {
+        cursor = scan(&mut client, &cursor, &mut found).expect("a page");
+        assert_ne!(cursor, "0", "the iteration ended early");
+    }
+    // Another session, which has finished its iteration, is carried.
+    let mut finished = pointsman.client();
+    finished.set_timeout(PATIENCE).expect("a timeout");
+    let (mut all, mut at) = (BTreeSet::new(), "0".to_owned());
+    loop {
+        at = scan(&mut finished, &at, &mut all).expect("a page");
+        if at == "0" {
+            break;
+        }
+    }
+    assert_eq!(all.len(), KEYS);
+    let failover = cluster.failover();
+    assert_ne!(failover.from, failover.to);
+    let mut ended = false;
+    while !ended {
+        match scan(&mut client, &cursor, &mut found) {
+            Some(next) if next == "0" => break,
+            Some(next) => cursor = next,
+            None => ended = true,
+        }
+    }
+    assert!(ended, "the iteration ended with {} of {KEYS} keys, and no error", found.len());
+    assert!(finished.cmd(&["PING"]).is_ok(), "a session without an open cursor was closed");
+}
+
+#[test]
+fn ends_connections_that_know_ids_or_scripts_at_a_failover() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let client = |commands: &[&[&str]]| {
+        let mut client = pointsman.client();
+        client.set_timeout(PATIENCE).expect("a timeout");
+        commands.iter().for_each(|command| drop(client.cmd(command).expect("an answer")));
+        client
+    };
+    let bound = [&["CLIENT", "ID"][..], &["SCRIPT", "LOAD", "return 1"], &["EVAL", "return 2", "0"]];
+    let mut bound = bound.map(|command| (client(&[command]), command));
+    let absent = ["EVALSHA", "0123456789012345678901234567890123456789", "0"];
+    let mut falls_back = client(&[&absent, &["EVAL", "return 3", "0"]]);
+    cluster.failover();
+    for (client, command) in &mut bound {
+        let (bytes, _) = client.read_to_end().expect("the end of the connection");
+        assert_eq!(bytes, b"", "{command:?}");
+    }
+    let answer = falls_back.cmd(&absent).expect("an answer");
+    assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
+}
+
+#[test]
+fn ends_connections_that_sent_renamed_commands_at_a_failover() {
+    let cluster = Cluster::builder().redis_line("rename-command GET FETCH").start();
+    let pointsman = pointsman(&cluster);
+    let [mut renamed, mut plain] = [pointsman.client(), pointsman.client()];
+    assert!(plain.cmd(&["SET", "k", "v"]).expect("an answer").is_ok());
+    assert_eq!(renamed.cmd(&["FETCH", "k"]).expect("an answer").text(), Some("v"));
+    [&renamed, &plain].iter().for_each(|client| client.set_timeout(PATIENCE).expect("a timeout"));
+    cluster.failover();
+    assert_eq!(renamed.read_to_end().expect("the end of the connection").0, b"");
+    assert!(plain.cmd(&["SET", "k", "w"]).expect("an answer").is_ok());
+}
