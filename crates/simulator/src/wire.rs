@@ -159,7 +159,6 @@ pub(crate) enum Body {
     ReadOnly {
         id: u32,
     },
-    PauseWrites(Us),
     /// `-ERR max number of clients reached`, before the server closes.
     TooMany,
     // Between redis nodes.

@@ -17,7 +17,6 @@ const PING_BYTES: u64 = 14;
 const CRON: u64 = 1;
 const KEEPALIVE: u64 = 2;
 const SYNCS: u64 = 3;
-const UNPAUSE: u64 = 4;
 
 /// The link of a replica to its master.
 #[derive(Debug)]
@@ -62,8 +61,6 @@ pub(crate) struct Redis {
     subscribers: Vec<ConnId>,
     pub(crate) full: bool,
     pub(crate) priority: u64,
-    paused_until: Us,
-    paused: Vec<(ConnId, u32)>,
     tokens: u64,
     /// When it was last promoted.
     pub(crate) promoted_at: Option<Us>,
@@ -89,8 +86,6 @@ impl Redis {
             subscribers: Vec::new(),
             full: false,
             priority: 100,
-            paused_until: 0,
-            paused: Vec::new(),
             tokens: 0,
             promoted_at: None,
         };
@@ -108,7 +103,7 @@ impl Redis {
     /// Starts again after a crash.
     pub(crate) fn restart(&mut self, how: Comeback, net: &mut Net) {
         (self.replicas, self.syncing, self.clients) = (Vec::new(), Vec::new(), Vec::new());
-        (self.subscribers, self.paused, self.paused_until) = (Vec::new(), Vec::new(), 0);
+        self.subscribers = Vec::new();
         self.run_id = net.rng.next();
         self.promoted_at = None;
         let master = match how {
@@ -164,7 +159,6 @@ impl Redis {
                 net.timer(self.pid, net.now + 10 * SECOND, KEEPALIVE);
             }
             Input::Timer(SYNCS) => self.send_copies(net),
-            Input::Timer(UNPAUSE) => self.unpause(net),
             Input::Timer(_) | Input::Continued => {}
             Input::Message(conn, body) => self.message(conn, body, net),
         }
@@ -190,16 +184,7 @@ impl Redis {
                 None
             }
             Body::Probe { asked } => Some(Body::Probed { asked, info: Box::new(self.info(net)) }),
-            Body::Write { id } if net.now < self.paused_until => {
-                self.paused.push((conn, id));
-                None
-            }
             Body::Write { id } => Some(self.write(id, net)),
-            Body::PauseWrites(until) => {
-                self.paused_until = until;
-                net.timer(self.pid, until, UNPAUSE);
-                None
-            }
             Body::Psync { replid, offset, from } => {
                 self.sync_with(conn, replid, offset, from, net);
                 None
@@ -235,15 +220,6 @@ impl Redis {
         Rc::make_mut(&mut self.writes).push(id);
         self.append(Some(id), WRITE_BYTES, net);
         Body::Written { id, at: net.now }
-    }
-
-    fn unpause(&mut self, net: &mut Net) {
-        if net.now >= self.paused_until {
-            for (conn, id) in std::mem::take(&mut self.paused) {
-                let reply = self.write(id, net);
-                net.send(conn, self.pid, reply);
-            }
-        }
     }
 
     fn append(&mut self, id: Option<u32>, bytes: u64, net: &mut Net) {
@@ -305,7 +281,6 @@ impl Redis {
         let (kept, killed): (Vec<ConnId>, Vec<ConnId>) = self.clients.iter().partition(|conn| keep(conn));
         self.clients = kept;
         self.subscribers.retain(|conn| *conn == but);
-        self.paused.clear();
         for conn in killed {
             net.close(conn, self.pid);
         }
@@ -316,7 +291,6 @@ impl Redis {
         self.subscribers.retain(|it| *it != conn);
         self.replicas.retain(|(it, _)| *it != conn);
         self.syncing.retain(|(it, ..)| *it != conn);
-        self.paused.retain(|(it, _)| *it != conn);
         if let Some(upstream) = self.upstream.as_mut().filter(|it| it.conn == Some(conn)) {
             (upstream.conn, upstream.down_since) = (None, net.now);
             upstream.up = false;

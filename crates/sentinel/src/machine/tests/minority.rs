@@ -187,7 +187,7 @@ fn ghosts_are_no_minority() {
     rig.loses(1);
     for sentinel in [2, 3] {
         rig.change(sentinel, |it| {
-            it.peers.iter_mut().filter(|(peer, _)| *peer == id(1)).for_each(|(_, up)| *up = false)
+            it.peers.iter_mut().filter(|(peer, _)| *peer == id(1)).for_each(|(_, up)| *up = false);
         });
     }
     rig.run(60_000);
