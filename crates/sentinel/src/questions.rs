@@ -142,9 +142,10 @@ pub(crate) fn has_flag(reply: &Reply, flag: &str) -> bool {
 
 /// Its MYID, whether it is up, and where it is. A peer with port 0 is none: another one has been heard at its address since, so it
 /// was replaced there. Sentinel keeps such entries until a `SENTINEL RESET`, and a majority counted with them may never be reached.
+/// One that was only just heard of is not connected yet: that is no sign that it is down.
 fn peer(reply: &Reply) -> Option<(MyId, bool, NodeAddr)> {
     let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
-    let up = !has_flag(reply, "s_down") && !has_flag(reply, "disconnected");
+    let up = !has_flag(reply, "s_down");
     Some((MyId::parse(reply.field("runid")?)?, up, addr))
 }
 
@@ -226,7 +227,7 @@ mod tests {
                 "runid",
                 &id,
                 "flags",
-                "sentinel,disconnected",
+                "sentinel,s_down,disconnected",
             ])]),
             Reply::List(vec![list(&[
                 "ip",
@@ -273,6 +274,15 @@ mod tests {
             [],
             "where no failover is under way the address of MASTER means nothing"
         );
+    }
+
+    #[test]
+    fn counts_a_peer_that_is_not_connected_yet() {
+        let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
+        let flags = ["ip", "10.0.0.8", "port", "26379", "runid", &"b".repeat(40), "flags", "sentinel,disconnected"];
+        answers[2] = Reply::List(vec![list(&flags)]);
+        let Round::View { view, .. } = read_round(&answers, false) else { panic!("a view") };
+        assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [true]);
     }
 
     #[test]
