@@ -1,6 +1,6 @@
 //! A reload: the configuration is read again as at the start, checked as a whole, and what can change is changed at once.
 //!
-//! The reading is done by [`reader`](crate::reader) on a thread of its own; here is what becomes of
+//! The reading is done by `reader` on a thread of its own; here is what becomes of
 //! its result.
 //!
 //! It begins with SIGHUP, or because the file has changed. The file is looked at every second rather than watched by the

@@ -3,7 +3,7 @@
 //! Three kinds of threads share the work and never wait for each other: this one for signals,
 //! discovery, reloads and the drain; the workers for the sessions; the probe server for probes and
 //! people. No file is read or written on this thread, because a file system can hang: see
-//! [`threads`](crate::threads) and [`reader`](crate::reader).
+//! `threads` and `reader`.
 //!
 //! Deliberately absent: the start (`startup`, `launch`), reading flags and files (`cli` and
 //! `config`), and printing.

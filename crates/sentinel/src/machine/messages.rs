@@ -50,7 +50,7 @@ pub enum Event {
     Pause(Pause),
     /// An operator does not want it shut any more.
     Resume,
-    /// This process or its machine was stopped, although the clock of [`Machine::step`] may not show it.
+    /// This process or its machine was stopped, although the clock of [`Machine::step`](super::Machine::step) may not show it.
     Stalled,
     /// A deadline passed.
     Tick,
