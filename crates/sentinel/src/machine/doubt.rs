@@ -14,8 +14,10 @@
 //! sign of the doubt*: a majority at once; fewer after a grace like that of the start, if none contradicts; and the very same
 //! process also without any sentinel, or against a claim that nothing comes of, after a longer one, since silence takes no
 //! master away (S5). Where neither the master nor any majority answers for ten seconds, although the master is not out of
-//! reach, the network is only too slow for questions. Another process is never used again without a vote. One that does not even continue the history may be
-//! an empty pod at a reused address, which the sentinels are about to replace: it needs views without any sign of that.
+//! reach, the network is only too slow for questions. Another process is never used again without a vote. One that does not even continue
+//! the history may be an empty pod at a reused address, which the sentinels are about to replace: it needs views without any
+//! sign of that. A process that refuses the question is treated the same way, unless a majority of the sentinels sees the
+//! process that was committed.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -210,18 +212,23 @@ impl Machine {
 
     fn confirm(&mut self, now: Instant) {
         let Some((doubt, committed, word)) = self.doubted() else { return };
-        let kinship = word.outcome.as_ref().map_or(Kinship::Same, |report| kinship(committed, report));
+        let refused = word.outcome.is_err();
+        let kinship = match &word.outcome {
+            Ok(report) => kinship(committed, report),
+            Err(_) if self.sentinels_see_the_same(doubt, committed) => Kinship::Same,
+            // A process that refuses the question may be any process: it is used like one without the history.
+            Err(_) => Kinship::Stranger,
+        };
         let same = committed.published && kinship == Kinship::Same;
-        let denied = word.outcome.is_err();
         let Some(patience) = self.patience(doubt, committed, kinship, same) else { return };
         if now.saturating_duration_since(doubt.until) < patience {
             return;
         }
         let (addr, epoch) = (committed.addr.clone(), committed.epoch);
-        if same {
+        if same || (committed.published && refused) {
             self.doubt = None;
             self.state = State::Suspect { since: now, fed_at: now };
-        } else if !denied {
+        } else if !refused {
             let successor = word.outcome.as_ref().ok().map(process);
             if let Some(doubt) = &mut self.doubt {
                 doubt.successor = successor;

@@ -254,3 +254,28 @@ fn a_full_master_is_confirmed_by_sentinels_that_see_the_same_process() {
         assert_eq!(rig.deeds(), deeds, "sentinels see {run_id}");
     }
 }
+
+#[test]
+fn refused_probe_does_not_identify_the_process() {
+    // The process that answers after the outage refuses the probe's password: an empty pod at a reused address would, too.
+    let mut rig = Rig::booted();
+    blackout(&mut rig, ProbeFailure::Unreachable);
+    rig.run(4000);
+    rig.fails('A', ProbeFailure::Denied).run(600_000);
+    assert_eq!(rig.deeds(), ["hold"], "opened without a vote: {:?}", rig.told());
+    rig.finds(1).finds(2).run(1000);
+    assert_eq!(rig.deeds(), ["hold", "release"], "the sentinels confirm it: {:?}", rig.told());
+}
+
+#[test]
+fn refused_probe_waits_while_sentinels_see_a_restart() {
+    let mut rig = Rig::booted();
+    blackout(&mut rig, ProbeFailure::Unreachable);
+    rig.run(4000);
+    rig.fails('A', ProbeFailure::Denied).finds(1).finds(2).finds(3);
+    rig.change(2, |it| (it.rebooted, it.run_id) = (true, "another".into()));
+    rig.change(3, |it| it.run_id = "another".into()).run(20_000);
+    assert_eq!(rig.deeds(), ["hold"], "the sentinels are about to replace it: {:?}", rig.told());
+    rig.change(2, |it| it.rebooted = false).run(1000);
+    assert_eq!(rig.deeds(), ["hold", "release"], "they keep it: {:?}", rig.told());
+}
