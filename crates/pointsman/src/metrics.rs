@@ -16,7 +16,7 @@ pub use catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
 pub use exposition::{Exposition, Pair};
 pub use scrape::{SPARSE_ABOVE, Scraper};
 
-/// The reference of all metrics, as `deploy/metrics.md` has it.
+/// The reference of all metrics, as `docs/metrics.md` has it.
 #[must_use]
 pub fn reference() -> String {
     let mut out = "# Metrics\n\nWhat `/metrics` shows, made of the catalogue in `crates/pointsman/src/metrics/catalogue.rs`; a test compares, and \

@@ -286,7 +286,7 @@ section! {
     Metrics {
         /// Whether metrics come under haproxy's names too, for dashboards and alerts that were made for it.
         ///
-        /// A proxy is a service (NAME, and NAME/replicas for its readers), a server is a Redis node. deploy/metrics.md has the
+        /// A proxy is a service (NAME, and NAME/replicas for its readers), a server is a Redis node. docs/metrics.md has the
         /// list.
         haproxy_names: bool = Kind::Bool, Some("false"), Restart;
     }
