@@ -181,6 +181,40 @@ fn every_command_line_of_pointsman_is_accepted() {
     }
 }
 
+/// What a reader pastes to get a configuration runs in a shell, in the order of the documents, in one folder.
+#[test]
+fn commands_that_make_and_check_a_configuration_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = Path::new(PROGRAM).parent().expect("a folder of the program");
+    let mut count = 0;
+    for Block { document, text, .. } in blocks().into_iter().filter(|block| block.info == "sh") {
+        for line in text.lines().filter(|it| it.starts_with("pointsman config ") || it.starts_with("pointsman check "))
+        {
+            count += 1;
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", line]).current_dir(folder.path()).env_clear().env("PATH", path);
+            let output = shell.output().expect("a shell");
+            assert!(output.status.success(), "{document}: {line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    assert!(count >= 5, "only {count} commands");
+}
+
+/// The arguments of a container are a command line, too.
+#[test]
+fn commands_in_yaml_blocks_are_accepted() {
+    let mut count = 0;
+    for Block { document, text, .. } in blocks().into_iter().filter(|block| block.info == "yaml") {
+        for line in text.lines().filter_map(|it| it.trim().strip_prefix("command: ")) {
+            count += 1;
+            let words: Vec<String> = serde_json::from_str(line).expect("a list of words");
+            let output = parsed(&words);
+            assert!(output.status.success(), "{document}: {line}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+    assert!(count >= 1, "no command was found");
+}
+
 /// The variants of an enum in a source, as the commands that clap makes of them.
 fn variants(path: &str, name: &str) -> BTreeSet<String> {
     let file = syn::parse_file(&read(path)).expect("Rust");
@@ -213,7 +247,8 @@ fn every_command_of_xtask_exists() {
     for document in documents() {
         let text = read(&document);
         for rest in text.split("cargo xtask ").skip(1) {
-            let words: Vec<&str> = rest.split(['`', '\n', ',', ';', ':', ')']).next().unwrap_or_default().split(' ').collect();
+            let words: Vec<&str> =
+                rest.split(['`', '\n', ',', ';', ':', ')']).next().unwrap_or_default().split(' ').collect();
             let (command, next) = (words[0], words.get(1).copied().unwrap_or_default());
             count += 1;
             let bench = next.starts_with(|c: char| c.is_ascii_lowercase()) && command == "bench";
@@ -229,8 +264,12 @@ fn every_command_of_xtask_exists() {
 #[test]
 fn other_commands_of_shell_blocks_are_known() {
     let known = ["pointsman", "cargo"];
-    let odd = commands().into_iter().filter(|(_, words)| !known.contains(&words[0].as_str()) && !words[0].contains('='));
-    fail_on("commands that no test tries", &odd.map(|(document, words)| format!("{document}: {words:?}")).collect::<Vec<_>>());
+    let odd =
+        commands().into_iter().filter(|(_, words)| !known.contains(&words[0].as_str()) && !words[0].contains('='));
+    fail_on(
+        "commands that no test tries",
+        &odd.map(|(document, words)| format!("{document}: {words:?}")).collect::<Vec<_>>(),
+    );
 }
 
 #[test]

@@ -41,7 +41,8 @@ fn book() -> Vec<String> {
 
 /// Every document that people read: the book and what stands around it.
 fn documents() -> Vec<String> {
-    let around = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "deploy/redis-ha.md"];
+    let around =
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "deploy/redis-ha.md"];
     around.iter().map(|path| (*path).to_owned()).chain(book()).collect()
 }
 

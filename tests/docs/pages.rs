@@ -19,7 +19,8 @@ fn decisions() -> Vec<Decision> {
         let Some(file) = path.strip_prefix("docs/decisions/").filter(|file| *file != "README.md") else { continue };
         let text = read(&path);
         let heading = text.lines().next().and_then(|line| line.strip_prefix("# "));
-        let (number, title) = heading.and_then(|it| it.split_once(". ")).unwrap_or_else(|| panic!("{path}: no `# N. Title`"));
+        let (number, title) =
+            heading.and_then(|it| it.split_once(". ")).unwrap_or_else(|| panic!("{path}: no `# N. Title`"));
         let (number, title) = (number.to_owned(), title.to_owned());
         found.push(Decision { number, file: file.to_owned(), title });
     }

@@ -1,5 +1,6 @@
 //! A screenshot of the status page by a headless Chromium.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -23,11 +24,12 @@ pub(super) fn photograph(url: &str, folder: &Path, file: &Path) -> Result<(), St
     command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update"]);
     command.arg(format!("--window-size={SIZE}")).arg(format!("--virtual-time-budget={TIME}"));
     command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
-    command.arg(format!("--screenshot={}", file.display())).arg(url);
+    // A fresh file first: what stands there from an earlier run would hide that nothing was written.
+    let fresh = folder.join("screenshot.png");
+    command.arg(format!("--screenshot={}", fresh.display())).arg(url);
     command.env("HOME", folder).env("XDG_CONFIG_HOME", folder).env("XDG_CACHE_HOME", folder);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    let before = std::time::SystemTime::now();
     let done = command.output().map_err(|error| format!("the browser cannot be started: {error}"))?;
-    let written = file.metadata().and_then(|it| it.modified()).is_ok_and(|at| at >= before);
-    if written { Ok(()) } else { Err(format!("the browser left no picture: {}", String::from_utf8_lossy(&done.stderr))) }
+    let said = || String::from_utf8_lossy(&done.stderr).into_owned();
+    fs::copy(&fresh, file).map(drop).map_err(|error| format!("no screenshot: {error}; the browser says: {}", said()))
 }
