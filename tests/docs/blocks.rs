@@ -12,7 +12,8 @@ use crate::{documents, fail_on, read};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pointsman");
 
-/// Blocks that are marked `ignore`: the document, the first line, and why they cannot be tried here.
+/// Blocks that are marked `ignore`: the document, the first line, and why they cannot be tried
+/// here.
 const IGNORED: &[(&str, &str, &str)] = &[
     ("CONTRIBUTING.md", "cargo install --locked cargo-fuzz", "installs a tool and runs for ten minutes"),
     ("docs/migrating-from-haproxy.md", "kubectl get configmap", "needs a cluster"),
@@ -150,8 +151,8 @@ fn commands() -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// A command line of pointsman is parsed up to the `--help` at its end; a flag or command that is not known comes first. What
-/// describes a configuration is checked as one.
+/// A command line of pointsman is parsed up to the `--help` at its end; a flag or command that is
+/// not known comes first. What describes a configuration is checked as one.
 fn parsed(words: &[String]) -> Output {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -181,7 +182,8 @@ fn every_command_line_of_pointsman_is_accepted() {
     }
 }
 
-/// What a reader pastes to get a configuration runs in a shell, in the order of the documents, in one folder.
+/// What a reader pastes to get a configuration runs in a shell, in the order of the documents, in
+/// one folder.
 #[test]
 fn commands_that_make_and_check_a_configuration_run() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! Links: every relative one leads to a file, and its anchor to a heading there. External ones are only looked at.
+//! Links: every relative one leads to a file, and its anchor to a heading there. External ones are
+//! only looked at.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -85,7 +86,8 @@ fn every_link_resolves() {
     fail_on("links", &faults);
 }
 
-/// A page of the book that leads out of it is a dead link there: such files are named as code instead.
+/// A page of the book that leads out of it is a dead link there: such files are named as code
+/// instead.
 #[test]
 fn no_page_links_out_of_the_book() {
     let mut faults = Vec::new();

@@ -1,7 +1,9 @@
-//! The documentation, held against the program: links resolve, pages are listed, examples work, generated pages are current.
+//! The documentation, held against the program: links resolve, pages are listed, examples work,
+//! generated pages are current.
 //!
-//! Examples are tried as far as that needs no machine of its own. A TOML block is a configuration that `pointsman check` accepts. A
-//! command line of pointsman is parsed by the program. YAML is parsed. What cannot be tried is marked `ignore` and listed here.
+//! Examples are tried as far as that needs no machine of its own. A TOML block is a configuration
+//! that `pointsman check` accepts. A command line of pointsman is parsed by the program. YAML is
+//! parsed. What cannot be tried is marked `ignore` and listed here.
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
 
 mod blocks;

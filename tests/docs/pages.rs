@@ -1,4 +1,5 @@
-//! Which pages there are: in the book's table of contents, in the list of decisions, in references of the code.
+//! Which pages there are: in the book's table of contents, in the list of decisions, in references
+//! of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,7 +39,8 @@ fn decisions_are_numbered_as_their_files() {
     }
 }
 
-/// The list of decisions and the book's table of contents have every record, in order, under its title.
+/// The list of decisions and the book's table of contents have every record, in order, under its
+/// title.
 #[test]
 fn decisions_are_listed() {
     let all = decisions();

@@ -1,7 +1,8 @@
 //! `cargo xtask docs`: docs/ as a book, by mdBook.
 //!
-//! mdBook is a program and no library of ours: it is installed by cargo below `target/`, in the version that is named here, so that
-//! building the project needs nothing of it and nothing is installed outside of the folder.
+//! mdBook is a program and no library of ours: it is installed by cargo below `target/`, in the
+//! version that is named here, so that building the project needs nothing of it and nothing is
+//! installed outside of the folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

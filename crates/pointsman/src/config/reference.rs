@@ -1,5 +1,5 @@
-//! The reference of the configuration, as `docs/configuration.md` has it: every key with its documentation, made from the
-//! definitions that the parser and the help use.
+//! The reference of the configuration, as `docs/configuration.md` has it: every key with its
+//! documentation, made from the definitions that the parser and the help use.
 
 use std::fmt::Write as _;
 

@@ -1,10 +1,13 @@
-//! `cargo xtask pictures`: the two pictures of the README, drawn from a failover that really takes place.
+//! `cargo xtask pictures`: the two pictures of the README, drawn from a failover that really takes
+//! place.
 //!
-//! The same planned failover is played through haproxy and through Pointsman, with the same writers. Every acknowledged write is
-//! kept with its time and looked for afterwards on the new master. The plot shows both runs on one time axis. The
-//! screenshot of the status page is taken at the end of the second run, while the writers still write.
+//! The same planned failover is played through haproxy and through Pointsman, with the same
+//! writers. Every acknowledged write is kept with its time and looked for afterwards on the new
+//! master. The plot shows both runs on one time axis. The screenshot of the status page is taken at
+//! the end of the second run, while the writers still write.
 //!
-//! Deliberately absent: retouching. The numbers in the plot are counted from the writes that it shows.
+//! Deliberately absent: retouching. The numbers in the plot are counted from the writes that it
+//! shows.
 
 mod page;
 mod plot;

@@ -8,7 +8,8 @@ use harness::{BROWSERS, find_in_path};
 
 /// In CSS pixels: wide enough for the desk layout, and as high as one service needs.
 const SIZE: &str = "1100,1090";
-/// How long the page may run before it is photographed, in milliseconds: the status is fetched and drawn by then.
+/// How long the page may run before it is photographed, in milliseconds: the status is fetched and
+/// drawn by then.
 const TIME: &str = "4000";
 
 /// Photographs a page into a file. The browser keeps its profile in `folder`.
@@ -24,7 +25,8 @@ pub(super) fn photograph(url: &str, folder: &Path, file: &Path) -> Result<(), St
     command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update"]);
     command.arg(format!("--window-size={SIZE}")).arg(format!("--virtual-time-budget={TIME}"));
     command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
-    // A fresh file first: what stands there from an earlier run would hide that nothing was written.
+    // A fresh file first: what stands there from an earlier run would hide that nothing was
+    // written.
     let fresh = folder.join("screenshot.png");
     command.arg(format!("--screenshot={}", fresh.display())).arg(url);
     command.env("HOME", folder).env("XDG_CONFIG_HOME", folder).env("XDG_CACHE_HOME", folder);

@@ -76,8 +76,8 @@ struct Tally {
     acknowledged: Mutex<Vec<(Instant, String)>>,
 }
 
-/// Plays it: writes, orders the failover, waits until the old master is a replica, looks every write up. `meanwhile` runs at the
-/// end, before the writers stop.
+/// Plays it: writes, orders the failover, waits until the old master is a replica, looks every
+/// write up. `meanwhile` runs at the end, before the writers stop.
 ///
 /// # Errors
 /// In words: what did not come.
