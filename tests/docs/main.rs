@@ -66,6 +66,20 @@ fn readme_is_short() {
     assert!(length <= 7000, "README.md has {length} characters");
 }
 
+/// Everyone who clones the repository downloads every version of them.
+#[test]
+fn pictures_are_small() {
+    let folder = root().join("docs/images");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let size = entry.metadata().expect("a size").len();
+        assert!(size < 200_000, "{} has {size} bytes", entry.path().display());
+        count += 1;
+    }
+    assert!(count >= 2, "only {count} pictures");
+}
+
 #[test]
 fn configuration_page_is_current() {
     compare("docs/configuration.md", &pointsman::config::reference());
