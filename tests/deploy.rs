@@ -36,7 +36,7 @@ fn alerts() -> Vec<String> {
 #[test]
 fn dashboard_alerts_and_runbook_name_metrics_that_exist() {
     let known: BTreeSet<&str> = CATALOGUE.iter().map(|it| it.name).collect();
-    let documents = [("deploy/README.md", 6), ("deploy/from-haproxy.md", 12)];
+    let documents = [("docs/operations.md", 6), ("docs/migrating-from-haproxy.md", 12)];
     for (file, least) in [(ALERTS, 15), (DASHBOARD, 30), (ALERT_TESTS, 15)].into_iter().chain(documents) {
         let text = read(file);
         let named = metrics_in(&text);
@@ -121,12 +121,12 @@ fn expressions_select_by_labels_that_the_metric_has() {
 
 #[test]
 fn the_reference_of_metrics_is_the_catalogue() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/metrics.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
     let made = pointsman::metrics::reference();
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(path, &made).expect("deploy/metrics.md");
+        fs::write(path, &made).expect("docs/metrics.md");
     }
-    assert_eq!(read("deploy/metrics.md"), made, "UPDATE=1 cargo test --test deploy writes it anew");
+    assert_eq!(read("docs/metrics.md"), made, "UPDATE=1 cargo test --test deploy writes it anew");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn the_dashboard_is_json_and_every_panel_asks_something() {
 
 #[test]
 fn every_alert_is_tested_both_ways_and_has_an_entry_in_the_runbook() {
-    let (tests, runbook) = (read(ALERT_TESTS), read("deploy/README.md"));
+    let (tests, runbook) = (read(ALERT_TESTS), read("docs/operations.md"));
     for alert in alerts() {
         let cases: Vec<&str> =
             tests.split("alertname: ").filter(|case| case.starts_with(&format!("{alert}\n"))).collect();

@@ -1,6 +1,6 @@
 //! How much warning a planned failover gave: Sentinel leaves 50 to 90 ms between the naming of a candidate and its promotion, and
 //! traffic has to be held by then. A machine that is away in that time lets the old master acknowledge what the new one never gets,
-//! which nobody in front of Redis can prevent (63 in crates/DECISIONS.md). So "nothing is lost" is held against the program whenever
+//! which nobody in front of Redis can prevent (decision 63). So "nothing is lost" is held against the program whenever
 //! it was given some of that time, and otherwise only what was under way in these milliseconds may be lost.
 
 use std::time::{Duration, Instant};

@@ -16,17 +16,17 @@ pub use catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
 pub use exposition::{Exposition, Pair};
 pub use scrape::{SPARSE_ABOVE, Scraper};
 
-/// The reference of all metrics, as `deploy/metrics.md` has it.
+/// The reference of all metrics, as `docs/metrics.md` has it.
 #[must_use]
 pub fn reference() -> String {
-    let mut out = "# Metrics\n\nWhat `/metrics` shows, made of the catalogue in `crates/pointsman/src/metrics/catalogue.rs`; a test compares, and \
-                   `UPDATE=1 cargo test --test deploy` writes it anew.\n"
+    let mut out = "# Metrics\n\nAll metrics of `/metrics`. This page is made from the catalogue in `crates/pointsman/src/metrics/catalogue.rs`; a \
+                   test compares them, and\n`UPDATE=1 cargo test --test deploy` writes it.\n\n"
         .to_owned();
     // Writing to a string cannot fail.
     let _ = write!(
         out,
-        "With more than {SPARSE_ABOVE} services, counters of a service that stand at zero are left out, and the histograms of \
-                         failovers and dials\nare about all services together.\n"
+        "With more than {SPARSE_ABOVE} services, counters of a service that are zero are left out, and the histograms of \
+         failovers and dials cover all\nservices together.\n"
     );
     table(&mut out, CATALOGUE);
     out.push_str("\n## With `[metrics] haproxy_names = true`\n");

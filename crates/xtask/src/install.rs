@@ -58,6 +58,14 @@ pub(crate) fn for_failovers() -> Result<(), String> {
     for_failovers_of_ours()
 }
 
+/// Installs what the pictures of the README are made with.
+///
+/// # Errors
+/// As [`whatever_is_missing`].
+pub(crate) fn for_pictures() -> Result<(), String> {
+    install(&[REDIS, HAPROXY, BROWSER])
+}
+
 /// Installs what the measurement of traffic needs on the system: Redis, and what brings a private network up.
 ///
 /// # Errors

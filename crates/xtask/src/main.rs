@@ -12,8 +12,10 @@ mod build;
 mod demo;
 mod deploy;
 mod dist;
+mod docs;
 mod install;
 mod needs;
+mod pictures;
 mod simulate;
 mod steps;
 
@@ -57,6 +59,10 @@ enum Command {
     Dist(dist::Options),
     /// Simulate failovers with faults, one run for each seed; prints a timeline of the first that breaks an invariant.
     Simulate(simulate::Options),
+    /// Build the documentation as a book, in target/book. Installs mdBook below target/ if it is missing.
+    Docs,
+    /// Make the two pictures of the README from real failovers, in docs/images.
+    Pictures(pictures::Options),
     /// Write the plain manifest and the kustomize base from the chart.
     Manifests,
     /// What CI checks: formatting, lints, tests, documentation, dependencies.
@@ -71,6 +77,8 @@ fn main() -> ExitCode {
         Command::DeployCheck(options) => deploy::check(&options),
         Command::Dist(options) => dist::dist(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Docs => docs::build(),
+        Command::Pictures(options) => pictures::run(&options),
         Command::Manifests => deploy::write_manifests(),
         Command::Ci => ci(),
     };

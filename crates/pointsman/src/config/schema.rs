@@ -23,13 +23,13 @@ pub static SECTIONS: &[Section] = &[
     Section { path: "service", about: Service::ABOUT, options: Service::OPTIONS },
     Section {
         path: "service.auth",
-        about: "How this proxy authenticates at masters and replicas for its own checks; clients authenticate for themselves. \
-                At most one of the three password keys may stand.",
+        about: "Credentials of this proxy's own checks at masters and replicas. Clients authenticate for themselves. At most one of \
+                the three password keys may be set.",
         options: CredentialKeys::OPTIONS,
     },
     Section {
         path: "service.sentinel_auth",
-        about: "How this proxy authenticates at the sentinels. At most one of the three password keys may stand.",
+        about: "Credentials at the sentinels. At most one of the three password keys may be set.",
         options: CredentialKeys::OPTIONS,
     },
     Section { path: "service.replicas", about: Replicas::ABOUT, options: Replicas::OPTIONS },

@@ -1,7 +1,7 @@
 {{/*
 In the place of the redis-ha chart's haproxy: that chart's values in, ours out. Names, ports, labels, selectors and secrets stay as
 they were, so that clients, monitors and the network policies of Redis notice nothing. What haproxy was told and Pointsman has no use
-for is left out here and explained in deploy/from-haproxy.md; what cannot be taken over is refused instead of forgotten.
+for is left out here and explained in docs/migrating-from-haproxy.md; what cannot be taken over is refused instead of forgotten.
 */}}
 
 {{- define "pointsman.redisHa" -}}

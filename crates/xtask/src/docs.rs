@@ -1,0 +1,49 @@
+//! `cargo xtask docs`: docs/ as a book, by mdBook.
+//!
+//! mdBook is a program and no library of ours: it is installed by cargo below `target/`, in the
+//! version that is named here, so that building the project needs nothing of it and nothing is
+//! installed outside of the folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use harness::find_in_path;
+
+use crate::steps::cargo;
+
+/// The version that the book is built with.
+const VERSION: &str = "0.5.4";
+
+/// Builds the book into target/book.
+///
+/// # Errors
+/// In words, if mdBook cannot be installed or started.
+pub(crate) fn build() -> Result<ExitCode, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let status = Command::new(mdbook(&root)?).arg("build").current_dir(&root).status();
+    let done = status.map_err(|error| format!("mdbook cannot be started: {error}"))?.success();
+    if !done {
+        return Err("The book was not built; mdbook says why above.".to_owned());
+    }
+    println!("Written to target/book; open target/book/index.html.");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The program: what is below target/ already, what is in PATH, or what cargo installs.
+fn mdbook(root: &Path) -> Result<PathBuf, String> {
+    let tools = root.join("target/docs-tools");
+    let ours = tools.join("bin/mdbook");
+    if ours.is_file() {
+        return Ok(ours);
+    }
+    if let Some(there) = find_in_path("mdbook") {
+        return Ok(there);
+    }
+    println!("Installing mdBook {VERSION} into target/docs-tools");
+    let mut install = cargo();
+    install
+        .args(["install", "mdbook", "--locked", "--version", VERSION, "--no-default-features", "--root"])
+        .arg(&tools);
+    let done = install.status().map_err(|error| format!("cargo could not be started: {error}"))?.success();
+    if done { Ok(ours) } else { Err("mdBook was not installed; cargo says why above.".to_owned()) }
+}

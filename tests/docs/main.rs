@@ -1,0 +1,86 @@
+//! The documentation, held against the program: links resolve, pages are listed, examples work,
+//! generated pages are current.
+//!
+//! Examples are tried as far as that needs no machine of its own. A TOML block is a configuration
+//! that `pointsman check` accepts. A command line of pointsman is parsed by the program. YAML is
+//! parsed. What cannot be tried is marked `ignore` and listed here.
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
+
+mod blocks;
+mod links;
+mod pages;
+
+use std::fs;
+use std::path::PathBuf;
+
+/// The file of the generated list of decisions, and of the book's table of contents.
+const DECISIONS: &str = "docs/decisions/README.md";
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every Markdown file below `docs/`, by its path from the root.
+fn book() -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["docs", "docs/decisions"] {
+        for entry in fs::read_dir(root().join(folder)).expect("a folder") {
+            let name = entry.expect("an entry").file_name().into_string().expect("a name in UTF-8");
+            if name.ends_with(".md") {
+                found.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.len() > 80, "only {} pages", found.len());
+    found
+}
+
+/// Every document that people read: the book and what stands around it.
+fn documents() -> Vec<String> {
+    let around =
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "deploy/redis-ha.md"];
+    around.iter().map(|path| (*path).to_owned()).chain(book()).collect()
+}
+
+fn fail_on(what: &str, faults: &[String]) {
+    assert!(faults.is_empty(), "{what}:\n  {}", faults.join("\n  "));
+}
+
+/// Compares a generated file, and writes it where that is asked for.
+fn compare(path: &str, made: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(root().join(path), made).expect(path);
+    }
+    assert!(read(path) == made, "{path} is not current: UPDATE=1 cargo test --test docs writes it");
+}
+
+#[test]
+fn readme_is_short() {
+    let length = read("README.md").chars().count();
+    assert!(length <= 7000, "README.md has {length} characters");
+}
+
+/// Everyone who clones the repository downloads every version of them.
+#[test]
+fn pictures_are_small() {
+    let folder = root().join("docs/images");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let size = entry.metadata().expect("a size").len();
+        assert!(size < 200_000, "{} has {size} bytes", entry.path().display());
+        count += 1;
+    }
+    assert!(count >= 2, "only {count} pictures");
+}
+
+#[test]
+fn configuration_page_is_current() {
+    compare("docs/configuration.md", &pointsman::config::reference());
+}
