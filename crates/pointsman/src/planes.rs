@@ -208,6 +208,7 @@ fn rules(service: &Service) -> ReplicaRules {
         unanswered: replicas.unanswered,
         readmit: replicas.readmit_after,
         settle: replicas.settle,
+        rebalance: replicas.rebalance_per_second,
     }
 }
 

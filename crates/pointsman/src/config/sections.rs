@@ -170,6 +170,13 @@ section! {
         ///
         /// Right after it they list every replica as disconnected; until then a replica's own answers decide.
         settle: Duration = Kind::DurationOrOff, Some("2s"), Restart;
+        /// How many clients per second are moved from replicas with more of them to those with
+        /// fewer; 0 for none.
+        ///
+        /// After a failover or a readmission, until no two replicas differ by more than one client
+        /// of this process. Only clients that notice nothing of it are moved, and none before the
+        /// replicas have been the same for three seconds.
+        rebalance_per_second: usize = Kind::Count(0, 10_000), Some("10"), Restart;
     }
 }
 
