@@ -91,6 +91,14 @@ section! {
         ///
         /// Linux forgets half-closed connections after 60 s in its connection tracking, and a FIN sent later never arrives.
         half_close_timeout: Duration = Kind::Duration, Some("30s"), Live;
+        /// How long a client waits for a replica that was put out because it answers nobody; "0s"
+        /// for ever.
+        ///
+        /// Counts from the moment when it is put out (replicas.unanswered). A client with nothing
+        /// under way is moved to another replica then; any other is closed at the end of this time,
+        /// unless the replica answers again. Keep it above the longest command of your readers.
+        /// Clients of a hung master are closed when another master is confirmed.
+        silent_timeout: Duration = Kind::DurationOrOff, Some("10s"), Live;
         /// Idle time before TCP asks whether the peer is still there; "0s" turns the asking off.
         tcp_keepalive: Duration = Kind::DurationOrOff, Some("60s"), Live;
         /// How long sent bytes may stay unacknowledged before the connection is given up; "0s" for the kernel's rule.
