@@ -36,6 +36,8 @@ const PURE: &[&str] = &[
     "crates/proxy/src/accept.rs",
     "crates/proxy/src/close.rs",
     "crates/resp/src/",
+    "crates/route/src/balance.rs",
+    "crates/route/src/look.rs",
     "crates/sentinel/src/doctor/diagnose.rs",
     "crates/sentinel/src/doctor/nodes.rs",
     "crates/sentinel/src/doctor/observed.rs",

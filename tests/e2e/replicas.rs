@@ -12,16 +12,16 @@ use harness::{Client, Cluster, Ending, Node, Pointsman, wait_until};
 
 use crate::{builder, metric};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// For a failover whose election is lost and held again.
-const LONG_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const LONG_PATIENCE: Duration = Duration::from_secs(60);
 
 /// On a machine that is busy with other tests an answer may take its time.
-const PATIENT: &str = "replicas.unanswered = \"10s\"";
+pub(super) const PATIENT: &str = "replicas.unanswered = \"10s\"";
 
 /// A pointsman with a listener for readers, and where that is.
-fn with_readers(cluster: &Cluster, lines: &[&str]) -> (Pointsman, SocketAddr) {
+pub(super) fn with_readers(cluster: &Cluster, lines: &[&str]) -> (Pointsman, SocketAddr) {
     let readers = cluster.address().port();
     let mut builder = builder(cluster).service_line(&format!("replica_listen = [\"{readers}\"]"));
     for line in lines {
@@ -34,7 +34,7 @@ fn eligible(pointsman: &Pointsman) -> f64 {
     metric(pointsman, "pointsman_replicas_eligible{service=\"mymaster\"}").unwrap_or(-1.0)
 }
 
-fn wait_eligible(pointsman: &Pointsman, count: u32) {
+pub(super) fn wait_eligible(pointsman: &Pointsman, count: u32) {
     let what = format!("{count} replicas for readers");
     wait_until(&what, PATIENCE, || {
         if (eligible(pointsman) - f64::from(count)).abs() < 0.5 { Ok(()) } else { Err(states(pointsman)) }
@@ -42,7 +42,7 @@ fn wait_eligible(pointsman: &Pointsman, count: u32) {
 }
 
 /// Where each replica stands, as the status says.
-fn states(pointsman: &Pointsman) -> String {
+pub(super) fn states(pointsman: &Pointsman) -> String {
     let (_, status) = pointsman.get("/status").expect("status");
     let keep = |line: &&str| ["\"addr\"", "\"state\"", "\"lag", "\"sessions\""].iter().any(|key| line.contains(key));
     status.lines().filter(keep).map(str::trim).collect::<Vec<_>>().join(" ")
@@ -57,13 +57,13 @@ fn state_of(pointsman: &Pointsman, replica: &Node) -> String {
     it.and_then(|it| it["state"].as_str()).unwrap_or_else(|| panic!("not listed: {status}")).to_owned()
 }
 
-fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
+pub(super) fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
     let series =
         format!("pointsman_sessions_closed_total{{service=\"mymaster\",listener=\"replica\",reason=\"{reason}\"}}");
     metric(pointsman, &series).unwrap_or(0.0)
 }
 
-fn carried(pointsman: &Pointsman) -> f64 {
+pub(super) fn carried(pointsman: &Pointsman) -> f64 {
     let series = "pointsman_sessions_carried_total{service=\"mymaster\",listener=\"replica\"}";
     metric(pointsman, series).unwrap_or(0.0)
 }
@@ -77,7 +77,7 @@ fn try_port_of(client: &mut Client) -> std::io::Result<u16> {
 }
 
 /// The port of the node that a client has got to.
-fn port_of(client: &mut Client) -> u16 {
+pub(super) fn port_of(client: &mut Client) -> u16 {
     try_port_of(client).expect("INFO")
 }
 
@@ -96,7 +96,7 @@ fn wait_moved(pointsman: &Pointsman, cluster: &Cluster, old: SocketAddr) {
 }
 
 /// So many readers, each with the port of its replica.
-fn readers(at: SocketAddr, count: usize) -> Vec<(u16, Client)> {
+pub(super) fn readers(at: SocketAddr, count: usize) -> Vec<(u16, Client)> {
     let mut connected = Vec::new();
     for _ in 0..count {
         let mut client = Client::connect(at).expect("a connection");
@@ -105,7 +105,7 @@ fn readers(at: SocketAddr, count: usize) -> Vec<(u16, Client)> {
     connected
 }
 
-fn spread(readers: &[(u16, Client)]) -> BTreeMap<u16, usize> {
+pub(super) fn spread(readers: &[(u16, Client)]) -> BTreeMap<u16, usize> {
     let mut spread = BTreeMap::new();
     for (port, _) in readers {
         *spread.entry(*port).or_default() += 1;
@@ -113,7 +113,7 @@ fn spread(readers: &[(u16, Client)]) -> BTreeMap<u16, usize> {
     spread
 }
 
-fn replicas(cluster: &Cluster) -> Vec<&Node> {
+pub(super) fn replicas(cluster: &Cluster) -> Vec<&Node> {
     let master = cluster.master().addr();
     cluster.nodes().iter().filter(|node| node.addr() != master).collect()
 }

@@ -152,6 +152,7 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
         client_idle_timeout: service.client_idle_timeout,
         first_byte_timeout: service.first_byte_timeout,
         half_close_timeout: service.half_close_timeout,
+        silent_timeout: service.silent_timeout,
         sessions: match service.sessions {
             Sessions::Carry => proxy::Sessions::Carry,
             Sessions::Close => proxy::Sessions::Close,
@@ -208,6 +209,7 @@ fn rules(service: &Service) -> ReplicaRules {
         unanswered: replicas.unanswered,
         readmit: replicas.readmit_after,
         settle: replicas.settle,
+        rebalance: replicas.rebalance_per_second,
     }
 }
 

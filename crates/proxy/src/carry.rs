@@ -22,6 +22,7 @@ use route::{Generation, Ride, Target};
 use crate::close::Reason;
 use crate::end::End;
 use crate::hold::{self, Held};
+use crate::kick::Kicked;
 use crate::notice::{self, Notice, NoticeKind};
 use crate::resume::{self, Failed, Followed};
 use crate::service::{DialFailure, Hint};
@@ -60,6 +61,8 @@ pub(crate) struct Passenger<'a> {
     /// Unforwarded bytes of the client, in the end too.
     pub(crate) unsent: &'a mut Vec<u8>,
     pub(crate) ledger: Box<Ledger>,
+    /// The target that it lost.
+    pub(crate) from: Option<&'a Ride>,
     /// How the session lost its target, as long as it is not known whether that was meant.
     pub(crate) lost: Option<(Generation, Reason)>,
 }
@@ -76,6 +79,12 @@ impl Passenger<'_> {
         let _held = Held::new(block);
         let route = &shared.service.route;
         let until = Instant::now() + shared.service.options.now().hold_timeout;
+        let replica = self.from.filter(|from| from.look().is_some());
+        if let (Some(from), Some((_, reason))) = (replica, self.lost) {
+            self.lost = None;
+            let Self { seat, ticket, client, unsent, .. } = self;
+            Kicked { seat, ticket, client, unsent, from }.judge(reason, until).await?;
+        }
         loop {
             if route.open_target().is_none() {
                 // A failover is under way: whatever ended the connection is part of it.

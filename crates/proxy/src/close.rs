@@ -73,6 +73,9 @@ reasons! {
     ReplyDropped = "reply_dropped";
     /// Its replica is worse than others by now, it could not be carried over, and this was a boundary.
     Dismissed = "dismissed";
+    /// Its target answered nobody any more, and it could not be carried over: what it waited for
+    /// may never come.
+    TargetSilent = "target_silent";
     /// No replica may be used, and the master does not stand in.
     NoReplica = "no_replica";
     /// The new target does not accept what the old one had accepted of the session's state.
@@ -127,6 +130,7 @@ impl Reason {
             | Self::HalfCloseTimeout
             | Self::Fenced
             | Self::ReplyDropped
+            | Self::TargetSilent
             | Self::NoReplica
             | Self::CarryRefused
             | Self::Forfeit

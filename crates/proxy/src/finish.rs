@@ -39,6 +39,7 @@ pub(crate) const fn is_heard(reason: Reason) -> bool {
         | Reason::Fenced
         | Reason::ReplyDropped
         | Reason::Dismissed
+        | Reason::TargetSilent
         | Reason::NoReplica
         | Reason::CarryRefused
         | Reason::Forfeit

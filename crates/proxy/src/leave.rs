@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 use resp::Standing;
+use route::Target;
 
 /// How long a session that is asked waits for a reply to leave behind. Who gets none in this time is idle, and leaves at once.
 pub(crate) const LISTEN: Duration = Duration::from_millis(250);
@@ -24,9 +25,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(750);
 /// Sessions that a dismissed replica has to part with go within this time, so that they do not all come back at once.
 const SPREAD: Duration = Duration::from_secs(1);
 
-/// When it is one session's turn to leave a dismissed replica.
-pub(crate) fn spread() -> Duration {
-    SPREAD.mul_f64(fastrand::f64())
+/// Returns when it is one session's turn to leave a dismissed replica. At once if that is silent or
+/// about to be promoted: what its client asks meanwhile would be lost, and what paces the rush is
+/// that only so many sessions are on their way at a time.
+pub(crate) async fn turn(target: &Target) {
+    if !target.is_urgent() {
+        tokio::time::sleep(SPREAD.mul_f64(fastrand::f64())).await;
+    }
 }
 
 /// How far a session is on its way out.
@@ -36,6 +41,8 @@ pub(crate) enum Leaving {
     No,
     /// The client was told to move, and is expected to end its connection by itself.
     Told,
+    /// Continues with an emptier replica as soon as it is quiet, and is not closed for it.
+    Moving,
     /// Goes behind the next reply.
     AfterReply,
     /// Goes when it happens to be quiet.
@@ -71,6 +78,8 @@ pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
         (Leaving::AfterReply, Standing::Quiet | Standing::Ended) => {
             moment.heard && moment.requests_idle && moment.replied
         }
+        (Leaving::Moving, Standing::Quiet) => moment.requests_idle,
+        (Leaving::Moving, _) => false,
         // A client that came so late that it was asked at once has its first request on the way.
         (Leaving::WhenQuiet, Standing::Quiet | Standing::Ended) => moment.heard && moment.requests_idle,
         // Watched keys are given the same time to come to their transaction as a pipeline to come to its end.
@@ -113,13 +122,14 @@ mod tests {
             assert_eq!((now, later), expected, "{standing:?}");
             assert!(!may_leave(Leaving::No, moment(standing)));
             assert!(!may_leave(Leaving::Told, moment(standing)));
+            assert_eq!(may_leave(Leaving::Moving, moment(standing)), standing == Standing::Quiet, "{standing:?}");
         }
     }
 
     #[test]
     fn nobody_goes_with_something_undelivered() {
         let quiet = moment(Standing::Quiet);
-        for leaving in [Leaving::AfterReply, Leaving::WhenQuiet, Leaving::AtBoundary] {
+        for leaving in [Leaving::Moving, Leaving::AfterReply, Leaving::WhenQuiet, Leaving::AtBoundary] {
             assert!(!may_leave(leaving, Moment { replies_delivered: false, ..quiet }));
             assert!(!may_leave(leaving, Moment { unmeasured: false, ..quiet }));
         }

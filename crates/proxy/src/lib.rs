@@ -40,6 +40,7 @@ mod handover;
 mod heartbeat;
 mod hold;
 mod kept;
+mod kick;
 mod latency;
 mod leave;
 mod limits;
@@ -99,6 +100,8 @@ mod pool_tests;
 mod pump_tests;
 #[cfg(test)]
 mod reactor_tests;
+#[cfg(test)]
+mod replica_tests;
 #[cfg(test)]
 mod session_tests;
 #[cfg(test)]

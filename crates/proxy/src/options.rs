@@ -53,6 +53,9 @@ pub struct Options {
     /// How long the second direction may stay open after the first has ended. Linux's connection tracking forgets
     /// half-closed connections after 60 s (`nf_conntrack_tcp_timeout_close_wait`), so keep it below.
     pub half_close_timeout: Duration,
+    /// How long a session waits for a replica that was put out because it answers nobody; zero for
+    /// ever.
+    pub silent_timeout: Duration,
     /// What becomes of sessions when the points move.
     pub sessions: Sessions,
     /// What becomes of subscribed sessions when the master is replaced. Holds for sessions that begin after a change.
@@ -88,6 +91,7 @@ impl Default for Options {
             client_idle_timeout: Duration::ZERO,
             first_byte_timeout: Duration::ZERO,
             half_close_timeout: Duration::from_secs(30),
+            silent_timeout: Duration::from_secs(10),
             sessions: Sessions::default(),
             subscriptions: Subscriptions::default(),
             max_connections: 10_000,

@@ -16,6 +16,7 @@ mod ending;
 mod notices;
 #[cfg(test)]
 mod notices_tests;
+mod replica;
 mod start;
 mod superseded;
 #[cfg(test)]
@@ -36,7 +37,7 @@ use crate::end::End;
 use crate::flow::{Flow, Step, Tell};
 use crate::hold::PATROL;
 use crate::latency::Stopwatch;
-use crate::leave::{self, Leaving, Moment};
+use crate::leave::{self, Leaving};
 use crate::options::Sessions;
 use crate::resume::Followed;
 use crate::scratch;
@@ -88,6 +89,8 @@ struct Rare<'a> {
     patience: Alarm,
     /// Set while the gate is shut.
     patrol: Alarm,
+    /// Set while the target answers nobody.
+    silent: Alarm,
 }
 
 impl<'a, C: End, U: End> Pump<'a, C, U> {
@@ -188,12 +191,16 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if ticket.is_cut() {
             return Some(Reason::Cut);
         }
+        if let Some(reason) = self.look_for_silence(waker).or_else(|| self.look_for_a_move(waker)) {
+            return Some(reason);
+        }
         if self.leaving == Leaving::No && (self.is_draining() || self.target.is_dismissed()) {
             // Made only now: ten thousand sessions need no room for it while nobody has to leave.
-            let draining = self.is_draining();
-            let turn = self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
-                if draining { Box::pin(ticket.asked()) } else { Box::pin(tokio::time::sleep(leave::spread())) }
-            });
+            let (draining, target) = (self.is_draining(), self.target);
+            let turn =
+                self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
+                    if draining { Box::pin(ticket.asked()) } else { Box::pin(leave::turn(target)) }
+                });
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.rare().turn = None;
                 // Who goes on elsewhere need not choose his moment: his client notices nothing.
@@ -379,17 +386,5 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     /// that is stopped at a boundary leaves what it has not read.
     fn has_unread_request(&self) -> bool {
         self.leaving != Leaving::AtBoundary && self.client.has_unread()
-    }
-
-    fn may_leave(&self, idle: bool) -> bool {
-        let moment = Moment {
-            standing: self.ledger.standing(),
-            heard: self.heard,
-            requests_idle: idle,
-            replied: self.replied,
-            replies_delivered: self.replies.is_clear(),
-            unmeasured: self.measured == 0,
-        };
-        leave::may_leave(self.leaving, moment)
     }
 }

@@ -20,7 +20,8 @@ use crate::hold::Held;
 use crate::limits::Admission;
 use crate::line::Line;
 use crate::pump::{After, Pump, Start, Stopped};
-use crate::service::{DialFailure, Hint};
+use crate::resume::{self, Followed};
+use crate::service::{DialFailure, Hint, Service};
 use crate::turns::Turn;
 use crate::worker::Seat;
 use crate::{answers, dial, finish, hold, notice, tell};
@@ -29,6 +30,9 @@ use crate::{answers, dial, finish, hold, notice, tell};
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// A session that is moved to make shares equal is not served for this long at most.
+const MOVE_WITHIN: Duration = Duration::from_millis(if cfg!(test) { 30_000 } else { 250 });
 
 /// A client that was let in.
 #[derive(Debug)]
@@ -90,14 +94,24 @@ impl Session {
                         Pump::new((&mut client, &mut upstream), &self.seat, target_now, start).run(&self.ticket).await;
                     self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
                     self.commands = self.commands.saturating_add(commands);
-                    if matches!(reason, Reason::Fenced | Reason::ReplyDropped) {
+                    if matches!(reason, Reason::Fenced | Reason::ReplyDropped | Reason::TargetSilent) {
                         // What a cut-off master has not acknowledged would be sent again when it comes back.
                         upstream.forget_unsent();
                     }
+                    let after = match (after.map(|after| *after), self.target.take()) {
+                        (Some(After::Move(luggage)), Some(here)) => {
+                            (target, upstream, start) = Box::pin(self.move_over((here, upstream), luggage)).await;
+                            continue;
+                        }
+                        (after, here) => {
+                            self.target = here;
+                            after
+                        }
+                    };
                     // The connection to the target ends here, before the goodbye to the client.
                     drop(upstream);
                     let Some(after) = after else { break 'served (reason, undelivered) };
-                    match Box::pin(self.go_on(*after, &mut client, undelivered)).await {
+                    match Box::pin(self.go_on(after, &mut client, undelivered)).await {
                         Ok(arrived) => (target, upstream, start) = arrived,
                         Err(goodbye) => break 'served goodbye,
                     }
@@ -179,10 +193,11 @@ impl Session {
     /// Gets to another target, in the state that the session was in, or has answers for its client behind what is `undelivered`.
     async fn go_on(&self, after: After, client: &mut Line, undelivered: Vec<u8>) -> Result<Arrived, Goodbye> {
         let (reason, unsent, transaction, mut word) = match after {
-            After::Carry(Luggage { ledger, mut unsent, lost }) => {
-                let lost = self.target.as_ref().map(|target| target.generation()).zip(lost);
+            After::Carry(Luggage { ledger, mut unsent, lost }) | After::Move(Luggage { ledger, mut unsent, lost }) => {
+                let from = self.target.as_ref();
+                let lost = from.map(|target| target.generation()).zip(lost);
                 let (seat, ticket, line) = (&*self.seat, &self.ticket, &mut *client);
-                let mut passenger = Passenger { seat, ticket, client: line, unsent: &mut unsent, ledger, lost };
+                let mut passenger = Passenger { seat, ticket, client: line, unsent: &mut unsent, ledger, from, lost };
                 match passenger.carry().await {
                     Ok(Connected { target, upstream, followed }) => {
                         return Ok((target, upstream, Start { early: unsent, followed: Some(followed) }));
@@ -199,6 +214,25 @@ impl Session {
         let mut words = answers::last_words(client, unsent, reason, transaction).await;
         words.append(&mut word);
         Err((reason, words))
+    }
+
+    /// Gets to a replica with fewer sessions, or back to where it is: nothing is given up before
+    /// the other connection stands, and one attempt is all.
+    async fn move_over(&self, (here, upstream): Connection, luggage: Luggage) -> Arrived {
+        let Luggage { ledger, unsent: early, .. } = luggage;
+        let Seat { shared, block, .. } = &*self.seat;
+        let Service { route, options, .. } = &*shared.service;
+        if let Some(there) = route.open_target().filter(|there| here.is_fuller_than(there)) {
+            let resumed = resume::resume(there.addr(), options, &ledger, Instant::now() + MOVE_WITHIN).await;
+            if let Some((upstream, followed)) = resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_shut()) {
+                block.dials.one();
+                block.rebalanced.one();
+                there.note_use();
+                return (there, upstream, Start { early, followed: Some(followed) });
+            }
+        }
+        let followed = Followed { ledger: *ledger, messages: Vec::new() };
+        (here, upstream, Start { early, followed: Some(Box::new(followed)) })
     }
 
     /// Waits until a target may be used, if there is a place to wait, and then for the turn to dial it.

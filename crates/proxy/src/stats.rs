@@ -60,6 +60,7 @@ pub(crate) struct Block {
     pub(crate) measured: Commands,
     pub(crate) dialled_in: Histogram,
     pub(crate) carried: Count,
+    pub(crate) rebalanced: Count,
     pub(crate) agreements: Count,
     pub(crate) notices: [Count; NoticeKind::ALL.len()],
 }
@@ -156,6 +157,8 @@ pub struct Snapshot {
     pub dial_time: Distribution,
     /// Times that a session was carried over to another connection.
     pub carried: u64,
+    /// Times that a session was moved to another replica to make shares equal.
+    pub rebalanced: u64,
     /// Handshakes about maintenance that were answered in the server's place.
     pub agreements: u64,
     /// Pushes about maintenance, by [`NoticeKind`]'s number.
@@ -209,6 +212,7 @@ impl Snapshot {
         self.command_time.add(&block.measured.took);
         self.dial_time.add(&block.dialled_in);
         self.carried += block.carried.get();
+        self.rebalanced += block.rebalanced.get();
         self.agreements += block.agreements.get();
         for (sum, count) in self.notices.iter_mut().zip(&block.notices) {
             *sum += count.get();

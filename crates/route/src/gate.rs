@@ -104,7 +104,9 @@ impl Gate {
     }
 
     fn store(&self, state: u8) {
-        self.state.store(state, Ordering::Release);
+        // There is one writer, so nothing is lost between the two.
+        let kind = self.state.load(Ordering::Relaxed) & READS;
+        self.state.store(state | kind, Ordering::Release);
         self.bell.notify_waiters();
     }
 }

@@ -15,9 +15,11 @@
 //! Deliberately absent: any idea of Redis, of Sentinel and of sockets; of time it knows only how long the writer's word holds
 //! (`lease`). This crate cannot decide that a target is good; it can only make the decision take effect everywhere at once.
 
+mod balance;
 mod fence;
 mod gate;
 mod lease;
+mod look;
 mod points;
 mod pool;
 mod target;
@@ -29,6 +31,7 @@ mod pool_tests;
 pub use fence::Fence;
 pub use gate::Replies;
 pub use lease::Moment;
+pub use look::{Cause, Look};
 pub use points::{Points, Route};
 pub use pool::{Empty, Pool, PoolWriter};
 pub use target::{Destination, Generation, Ride, Target};

@@ -17,13 +17,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 
+use crate::balance::Balance;
 use crate::gate::Gate;
 use crate::lease::Moment;
-use crate::{Destination, Generation, Ride, Route, Target};
+use crate::{Destination, Generation, Look, Ride, Route, Target};
 
 /// What readers get where no replica may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +126,7 @@ pub struct PoolWriter {
     published: u64,
     /// Every target that is a member or may still have riders.
     known: Vec<Arc<Target>>,
+    balance: Balance,
 }
 
 impl PoolWriter {
@@ -138,7 +140,7 @@ impl PoolWriter {
             empty,
             turn: AtomicUsize::new(0),
         });
-        (Self { pool: Arc::clone(&pool), published: 0, known: Vec::new() }, pool)
+        (Self { pool: Arc::clone(&pool), published: 0, known: Vec::new(), balance: Balance::default() }, pool)
     }
 
     /// The reader's side of this pool.
@@ -183,9 +185,54 @@ impl PoolWriter {
         self.pool.bell().notify_waiters();
     }
 
+    /// Shuts or opens the gate before all members: from here on requests wait, and replies pass.
+    /// Whether that is a change.
+    pub fn hold(&mut self, shut: bool) -> bool {
+        let change = self.pool.gate.is_held() != shut;
+        if change {
+            self.pool.gate.set(shut);
+        }
+        change
+    }
+
     /// As [`Points::vouch`](crate::Points::vouch), for what this pool says.
     pub fn vouch(&mut self, looked: Moment, span: Duration) {
         self.pool.gate.vouch(looked, span);
+    }
+
+    /// Passes on what is known of the node that was announced as `name`, for the sessions that are
+    /// on it. `run_id`: the process that answers there now; one that was replaced by it is silent.
+    /// `silent`: see [`Target::is_silent`].
+    pub fn note(&mut self, name: &str, run_id: Option<&str>, look: Look, silent: bool) {
+        let mut changed = false;
+        for target in self.known.iter().filter(|it| *it.destination().name == *name && !self.is_instead(it)) {
+            let then = target.destination().run_id.as_deref();
+            let replaced = then.zip(run_id).is_some_and(|(then, now)| then != now);
+            target.set_look(look);
+            changed |= target.set_silent(silent || replaced);
+        }
+        if changed {
+            self.pool.bell().notify_waiters();
+        }
+    }
+
+    /// Lets the members that have more sessions than others give up some, at most so many per
+    /// second. To be called a few times per second; `calm`: nothing else moves sessions.
+    pub fn balance(&mut self, now: Instant, most: usize, calm: bool) {
+        let Some(set) = self.pool.set.load_full() else { return };
+        let usable = |target: &&Arc<Target>| !target.fence().has_fallen() && !target.is_shunned();
+        let members: Vec<&Arc<Target>> = set.members.iter().filter(usable).collect();
+        let loads: Vec<_> = members.iter().map(|target| (target.generation(), target.load())).collect();
+        let left = members.iter().map(|target| target.moves()).sum();
+        let Some(moves) = self.balance.step(now, &loads, (most, calm && !self.pool.gate.is_shut()), left) else {
+            return;
+        };
+        // A target that is no member any more has nothing to give up.
+        self.known.iter().for_each(|target| target.set_moves(0));
+        members.iter().zip(&moves).for_each(|(target, count)| target.set_moves(*count));
+        if moves.iter().any(|count| *count > 0) {
+            self.pool.bell().notify_waiters();
+        }
     }
 
     /// Targets that are members or may still have riders.

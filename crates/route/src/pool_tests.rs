@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::{Destination, Empty, Moment, Points, PoolWriter, Replies, Ride, Way};
+use crate::{Destination, Empty, Look, Moment, Points, PoolWriter, Replies, Ride, Way};
 
 fn to(port: u16) -> Destination {
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
@@ -210,4 +210,44 @@ proptest! {
             prop_assert!(writer.known().len() <= 5 + riders.len());
         }
     }
+}
+
+#[tokio::test]
+async fn holds_requests_of_readers_and_no_replies() {
+    let (_points, mut writer, way) = pool(Empty::Reject);
+    writer.publish(vec![to(1)]);
+    let ride = way.open_target().expect("a member");
+    assert!(writer.hold(true) && !writer.hold(true));
+    assert!(!ride.takes_requests() && !ride.expects_requests() && ride.replies() == Replies::Pass);
+    let waiter = {
+        let way = way.clone();
+        tokio::spawn(async move { way.wait_open().await.is_some() })
+    };
+    tokio::task::yield_now().await;
+    assert!(!waiter.is_finished());
+    assert!(writer.hold(false) && ride.takes_requests() && ride.replies() == Replies::Pass);
+    assert!(waiter.await.expect("waiter"));
+}
+
+#[test]
+fn tells_sessions_what_is_known_of_their_replica_only() {
+    let (_points, mut writer, way) = pool(Empty::Reject);
+    let process = |run_id: &str| Destination { run_id: Some(run_id.into()), ..to(1) };
+    writer.publish(vec![process("old")]);
+    let (old, name) = (way.open_target().expect("a member"), to(1).name);
+    assert_eq!(old.look(), None);
+    let look = Look { failing_over: true, ..Look::default() };
+    writer.note("another", Some("old"), look, true);
+    assert_eq!((old.look(), old.is_silent()), (None, false));
+    writer.note(&name, Some("old"), look, false);
+    assert_eq!((old.look(), old.is_silent(), old.is_urgent()), (Some(look), false, false));
+    writer.note(&name, Some("old"), Look { about_to_end: true, ..look }, false);
+    assert!(old.is_urgent() && !old.is_silent());
+    // Another process answers at its address: nobody will answer for the old one any more.
+    writer.publish(vec![process("new")]);
+    let new = way.open_target().expect("a member");
+    writer.note(&name, Some("new"), look, false);
+    assert_eq!((old.is_silent(), new.is_silent()), (true, false));
+    writer.note(&name, None, look, false);
+    assert_eq!((old.is_silent(), new.is_silent()), (false, false), "not known is no other");
 }

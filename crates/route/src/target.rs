@@ -7,9 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::Fence;
+use arc_swap::ArcSwapOption;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
 use crate::gate::{Gate, Replies};
 use crate::lease::Until;
+use crate::{Fence, Look};
 
 /// A target that could not be dialled is passed over for this long while there are others.
 const SHUNNED_FOR: Duration = Duration::from_secs(1);
@@ -60,6 +64,11 @@ pub struct Target {
     shunned: Until,
     load: AtomicUsize,
     first_use: OnceLock<Instant>,
+    look: ArcSwapOption<Look>,
+    looked: Notify,
+    silent: AtomicBool,
+    /// Sessions that it may give up to other members now.
+    moves: AtomicUsize,
 }
 
 impl Target {
@@ -73,6 +82,10 @@ impl Target {
             shunned: Until::default(),
             load: AtomicUsize::new(0),
             first_use: OnceLock::new(),
+            look: ArcSwapOption::empty(),
+            looked: Notify::new(),
+            silent: AtomicBool::new(false),
+            moves: AtomicUsize::new(0),
         }
     }
 
@@ -183,6 +196,74 @@ impl Target {
         self.dismissed.store(dismissed, Ordering::Release);
     }
 
+    /// What discovery knows of this replica. Never anything of a master, standing in or not.
+    #[must_use]
+    pub fn look(&self) -> Option<Look> {
+        self.look.load().as_deref().copied()
+    }
+
+    /// Returns at the next change of [`look`](Self::look) after this call, polled or not.
+    pub fn looked(&self) -> Notified<'_> {
+        self.looked.notified()
+    }
+
+    pub(crate) fn set_look(&self, look: Look) {
+        if self.look() != Some(look) {
+            self.look.store(Some(Arc::new(look)));
+            self.looked.notify_waiters();
+        }
+    }
+
+    /// Whether it has answered no question for so long that it was put out for it: a reply that is
+    /// owed may never come.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Acquire)
+    }
+
+    /// Whether that is a change.
+    pub(crate) fn set_silent(&self, silent: bool) -> bool {
+        self.silent.swap(silent, Ordering::AcqRel) != silent
+    }
+
+    /// Whether sessions may be moved from here to emptier members.
+    #[must_use]
+    pub fn offers_moves(&self) -> bool {
+        self.moves() > 0
+    }
+
+    /// Whether a session may be moved from here to an emptier member. Takes the permission; a
+    /// session that has it compares the loads once more with
+    /// [`is_fuller_than`](Self::is_fuller_than).
+    #[must_use]
+    pub fn take_move(&self) -> bool {
+        let left = |moves: usize| moves.checked_sub(1);
+        self.moves.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
+    }
+
+    /// Whether all of its connections are about to end: sessions leave it at once, and not spread
+    /// over a while.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.is_silent() || self.look.load().as_ref().is_some_and(|look| look.about_to_end)
+    }
+
+    pub(crate) fn set_moves(&self, moves: usize) {
+        self.moves.store(moves, Ordering::Relaxed);
+    }
+
+    /// Permissions that nobody has taken.
+    pub(crate) fn moves(&self) -> usize {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    /// Whether shares become more equal if a session that is counted on both leaves this target for
+    /// `other`.
+    #[must_use]
+    pub fn is_fuller_than(&self, other: &Self) -> bool {
+        self.load() > other.load()
+    }
+
     /// A connection to it could not be opened: others are tried first for a moment, where there are others.
     pub fn shun(&self) {
         self.shunned.set(SHUNNED_FOR);
@@ -201,12 +282,18 @@ impl Target {
 
 /// A target in somebody's hands: counted on it from here to the drop.
 #[derive(Debug)]
-pub struct Ride(Arc<Target>);
+pub struct Ride(Arc<Target>, Instant);
 
 impl Ride {
     pub(crate) fn new(target: Arc<Target>) -> Self {
         target.load.fetch_add(1, Ordering::Relaxed);
-        Self(target)
+        Self(target, Instant::now())
+    }
+
+    /// When it began. A connection of whoever holds it is younger.
+    #[must_use]
+    pub fn since(&self) -> Instant {
+        self.1
     }
 }
 

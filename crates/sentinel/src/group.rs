@@ -105,7 +105,8 @@ impl Group {
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
-        self.machine.next_deadline()
+        let (machine, yard) = (self.machine.next_deadline(), self.yard.as_ref().and_then(Yard::next_deadline));
+        yard.map_or(machine, |at| at.min(machine))
     }
 
     /// The configuration leads to this many sentinels now.
@@ -125,6 +126,7 @@ impl Group {
     pub(crate) fn heard(&mut self, event: Event, heard_at: Instant, links: &Links) {
         let before = self.machine.state().label();
         self.chronicle.before(&event, heard_at, &self.machine);
+        self.yard.iter_mut().for_each(|yard| yard.hear(&event));
         for action in self.machine.step(Instant::now(), event) {
             self.perform(action, links);
         }
@@ -133,9 +135,8 @@ impl Group {
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
         self.aviary.keep(&wanted);
-        let after = self.machine.state().label();
-        if before != after {
-            let service = Arc::clone(&self.name);
+        if before != self.machine.state().label() {
+            let (service, after) = (Arc::clone(&self.name), self.machine.state().label());
             self.voice.say(Instant::now(), move |unsaid| {
                 info!(%service, unsaid, from = before, to = after, "discovery state");
             });
@@ -162,19 +163,18 @@ impl Group {
         }
     }
 
-    /// Brings the replicas for readers in line with what is known now.
+    /// Brings readers' replicas in line with what is known, and asks them what sessions want to know.
     fn turn_the_yard(&mut self) {
-        if let Some(yard) = &mut self.yard {
-            yard.turn(Instant::now(), &self.name, &self.machine);
-        }
+        let Some(yard) = &mut self.yard else { return };
+        let now = Instant::now();
+        yard.turn(now, &self.name, &self.machine);
+        yard.take_hint(now).iter().for_each(|member| self.aviary.ask(member, false));
     }
 
     /// A reader's session noticed something: says nothing about the master, so the replicas alone are asked.
     pub(crate) fn hinted_by_a_reader(&mut self) {
-        let members = self.yard.as_mut().map(|yard| yard.hinted(Instant::now())).unwrap_or_default();
-        for member in members {
-            self.aviary.ask(&member, false);
-        }
+        self.yard.iter_mut().for_each(Yard::hint);
+        self.turn_the_yard();
     }
 
     /// A canary's answer, with what it was refused.

@@ -37,6 +37,9 @@ pub enum Notice {
         /// The promoted node.
         candidate: NodeAddr,
     },
+    /// `+slave-reconf-done`: a replica follows the new master, and the next one is pointed to it
+    /// within 100 ms, if there is one.
+    ReplicaDone,
     /// `-failover-abort-*`: nothing will come of it.
     Aborted,
     /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and the like, on the master.
@@ -122,6 +125,7 @@ fn about(channel: &str, kind: &str, words: &[&str]) -> Option<Notice> {
         "+selected-slave" | "+failover-state-send-slaveof-noone" => Notice::CandidateSelected { candidate: node()? },
         "+failover-state-wait-promotion" => Notice::PromotionOrdered { candidate: node()? },
         "+promoted-slave" => Notice::Promoted { candidate: node()? },
+        "+slave-reconf-done" => Notice::ReplicaDone,
         _ if channel.starts_with("-failover-abort") => Notice::Aborted,
         "+sdown" | "+odown" | "+try-failover" | "+elected-leader" | "+reboot" if on_master => Notice::Trouble,
         _ => Notice::Changed,
@@ -154,6 +158,8 @@ mod tests {
             let read = parse(channel, "slave 10.0.0.2:6380 10.0.0.2 6380 @ mymaster 10.0.0.1 6379");
             assert_eq!(read, Some((Some("mymaster"), expected)), "{channel}");
         }
+        let done = parse("+slave-reconf-done", "slave 10.0.0.3:6380 10.0.0.3 6380 @ mymaster 10.0.0.1 6379");
+        assert_eq!(done, Some((Some("mymaster"), Notice::ReplicaDone)));
         let peer = "a".repeat(40);
         assert_eq!(
             parse("+config-update-from", &format!("sentinel {peer} 10.0.0.9 26379 @ mymaster 10.0.0.1 6379"))

@@ -105,13 +105,17 @@ pub struct ReplicaRules {
     pub readmit: Duration,
     /// For how long after the master was in question the links to it, and what sentinels say of them, count for nothing.
     pub settle: Duration,
+    /// Sessions per second that are moved from replicas with more of them to those with fewer; 0
+    /// for none.
+    pub rebalance: usize,
 }
 
 impl Default for ReplicaRules {
     fn default() -> Self {
         let ms = Duration::from_millis;
         let max_lag_bytes = 64 * 1024 * 1024;
-        Self { max_lag_bytes, max_lag: ms(10_000), unanswered: ms(3000), readmit: ms(2000), settle: ms(2000) }
+        let (unanswered, readmit, settle) = (ms(3000), ms(2000), ms(2000));
+        Self { max_lag_bytes, max_lag: ms(10_000), unanswered, readmit, settle, rebalance: 10 }
     }
 }
 

@@ -6,13 +6,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use route::{Destination, Empty, Generation, Moment, PoolWriter};
-use tracing::{info, warn};
+use route::{Destination, Empty, Generation, Look, Moment, PoolWriter};
+use tracing::{debug, info, warn};
 
 use crate::hush::Hush;
-use crate::roster::{Facts, Leader, Member, Roster, Ruling, Standing, listed};
+use crate::roster::{Facts, Leader, Member, Pause, Roster, Ruling, Standing, listed};
 use crate::seen::{SeenReplica, SeenReplicas};
-use crate::{Lack, Machine, NodeAddr, ReplicaRules, State, View};
+use crate::{Event, Lack, Machine, NodeAddr, Notice, ReplicaRules, State, View};
 
 /// Sessions' hints make the replicas be asked again this often at most.
 const HINTS_APART: Duration = Duration::from_millis(100);
@@ -35,7 +35,14 @@ pub(crate) struct Yard {
     published: Option<(Vec<Member>, Option<Generation>)>,
     ejections: u64,
     readmissions: u64,
+    /// A session noticed something that nobody has been asked about yet.
+    hinted: bool,
     hint_after: Option<Instant>,
+    /// A sentinel has announced that replicas are about to be re-pointed.
+    announced: bool,
+    pause: Pause,
+    /// Sessions moved per second where shares are unequal, at most.
+    rebalance: usize,
     /// Bounds what is logged about replicas.
     hush: Hush,
 }
@@ -43,12 +50,16 @@ pub(crate) struct Yard {
 impl Yard {
     pub(crate) fn new(replicas: Replicas) -> Self {
         Self {
+            rebalance: replicas.rules.rebalance,
             roster: Roster::new(replicas.rules),
             writer: replicas.writer,
             published: None,
             ejections: 0,
             readmissions: 0,
+            hinted: false,
             hint_after: None,
+            announced: false,
+            pause: Pause::default(),
             hush: Hush::new(20, Duration::from_secs(5)),
         }
     }
@@ -70,12 +81,33 @@ impl Yard {
         }
     }
 
-    /// The members to be asked again because a session noticed something; nobody if that was a moment ago.
-    pub(crate) fn hinted(&mut self, now: Instant) -> Vec<NodeAddr> {
-        if self.hint_after.is_some_and(|at| now < at) {
+    /// A session noticed something.
+    pub(crate) fn hint(&mut self) {
+        self.hinted = true;
+    }
+
+    /// Takes note of what a sentinel announces, before the machine is told.
+    pub(crate) fn hear(&mut self, event: &Event) {
+        if let Event::Notice { from: Some(_), notice: Notice::Promoted { .. } | Notice::ReplicaDone } = event {
+            self.announced = true;
+        }
+    }
+
+    /// When a step is due for the replicas' sake: a hint that waits for its turn, or the end of a
+    /// pause.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let hint = self.hint_after.filter(|_| self.hinted);
+        hint.into_iter().chain(self.pause.deadline()).min()
+    }
+
+    /// The members to be asked again for that reason now. A hint that comes right after another
+    /// waits for its turn: the answer to an older question would not say what the session has to
+    /// know.
+    pub(crate) fn take_hint(&mut self, now: Instant) -> Vec<NodeAddr> {
+        if !self.hinted || self.hint_after.is_some_and(|at| now < at) {
             return Vec::new();
         }
-        self.hint_after = Some(now + HINTS_APART);
+        (self.hinted, self.hint_after) = (false, Some(now + HINTS_APART));
         let members = self.published.iter().flat_map(|(members, _)| members);
         members.map(|member| member.addr.clone()).collect()
     }
@@ -83,6 +115,13 @@ impl Yard {
     /// Brings the pool in line with all that is known.
     pub(crate) fn turn(&mut self, now: Instant, service: &str, machine: &Machine) {
         let ruling = judge(&mut self.roster, now, machine);
+        let failing_over = is_failing_over(machine);
+        let members = ruling.members.as_ref().is_none_or(|members| !members.is_empty());
+        // Without either, sessions that leave early are turned away, and the promotion may yet be
+        // aborted.
+        let others = members || self.writer.pool().empty() == Empty::Master;
+        // Before anybody is asked to leave: the sessions that are asked look how urgent it is.
+        self.inform(now, failing_over, others);
         for dialled in &ruling.barred {
             self.writer.bar(*dialled);
         }
@@ -91,10 +130,42 @@ impl Yard {
             let next = (members, master);
             if self.published.as_ref() != Some(&next) {
                 self.publish(now, service, next);
+                self.inform(now, failing_over, others);
             }
         }
         for (addr, from, to) in ruling.changes {
             self.tell(now, service, &addr, (from, to));
+        }
+        self.pause((now, service), failing_over, machine);
+        let calm = !failing_over && *machine.state() == State::Stable && self.roster.sees();
+        self.writer.balance(now, self.rebalance, calm);
+    }
+
+    /// Lets requests wait while replicas are about to be re-pointed. An announcement is believed
+    /// while a failover is under way.
+    fn pause(&mut self, (now, service): (Instant, &str), failing_over: bool, machine: &Machine) {
+        let next = match machine.state() {
+            State::Armed { candidate, .. } => candidate.as_ref(),
+            State::Committing { addr, .. } => Some(addr),
+            _ => machine.committed().map(|it| &it.addr),
+        };
+        let members = self.published.as_ref().map_or(&[][..], |(members, _)| members);
+        let serves = |addr: &NodeAddr| members.iter().any(|member| member.addr == *addr);
+        let signs = self.roster.signs(now).filter(|sign| serves(sign.addr));
+        let signs: Vec<_> = signs.map(|sign| (sign.repointed_at, next.is_some() && sign.follows == next)).collect();
+        let announced = std::mem::take(&mut self.announced) && failing_over;
+        let waits = self.pause.step(now, announced, signs.iter().copied());
+        if self.writer.hold(waits) {
+            debug!(service, waits, "requests of readers wait while replicas are re-pointed");
+        }
+    }
+
+    /// Tells the sessions on the replicas what is known of them.
+    fn inform(&mut self, now: Instant, failing_over: bool, others: bool) {
+        for sign in self.roster.signs(now) {
+            let (asked_at, repointed_at) = (sign.asked_at, sign.repointed_at);
+            let look = Look { asked_at, repointed_at, failing_over, about_to_end: sign.candidate && others };
+            self.writer.note(&sign.addr.to_string(), sign.run_id, look, sign.silent);
         }
     }
 
@@ -150,6 +221,13 @@ impl Yard {
             readmissions: self.readmissions,
         }
     }
+}
+
+/// Whether a failover is under way by what is known now, to the moment when the last replica
+/// follows the new master.
+fn is_failing_over(machine: &Machine) -> bool {
+    let announced = matches!(machine.state(), State::Armed { .. } | State::Committing { .. });
+    announced || machine.views().any(|(_, member, view, _)| member && view.failing_over)
 }
 
 /// What the roster makes of all that the machine knows now.

@@ -108,6 +108,14 @@ section! {
         /// Linux forgets half-closed connections after 60 s in its connection tracking, and a FIN
         /// sent later never arrives.
         half_close_timeout: Duration = Kind::Duration, Some("30s"), Live;
+        /// How long a client waits for a replica that was put out because it answers nobody; "0s"
+        /// for ever.
+        ///
+        /// Counts from the moment when it is put out (replicas.unanswered). A client with nothing
+        /// under way is moved to another replica then; any other is closed at the end of this time,
+        /// unless the replica answers again. Keep it above the longest command of your readers.
+        /// Clients of a hung master are closed when another master is confirmed.
+        silent_timeout: Duration = Kind::DurationOrOff, Some("10s"), Live;
         /// Idle time before TCP keepalive probes are sent, to clients and to Redis; "0s" turns them
         /// off.
         tcp_keepalive: Duration = Kind::DurationOrOff, Some("60s"), Live;
@@ -200,6 +208,13 @@ section! {
         /// Right after a failover, sentinels list every replica as disconnected; until then a
         /// replica's own answers decide.
         settle: Duration = Kind::DurationOrOff, Some("2s"), Restart;
+        /// How many clients per second are moved from replicas with more of them to those with
+        /// fewer; 0 for none.
+        ///
+        /// After a failover or a readmission, until no two replicas differ by more than one client
+        /// of this process. Only clients that notice nothing of it are moved, and none before the
+        /// replicas have been the same for three seconds.
+        rebalance_per_second: usize = Kind::Count(0, 10_000), Some("10"), Restart;
     }
 }
 

@@ -300,6 +300,7 @@ pub const CATALOGUE: &[Metric] = &[
         TRAFFIC,
         "Times a session was carried over to another connection, unnoticed by its client.",
     ),
+    counter("pointsman_sessions_rebalanced_total", TRAFFIC, "Sessions moved to a replica that had fewer."),
     counter(
         "pointsman_maintenance_handshakes_total",
         TRAFFIC,

@@ -116,6 +116,9 @@ pub(super) fn traffic(page: &mut Exposition, service: &str, reads: bool, limit: 
     ] {
         page.count(name, of, value);
     }
+    if reads {
+        page.count("pointsman_sessions_rebalanced_total", of, traffic.rebalanced);
+    }
     for (limit, count) in Limit::ALL.into_iter().zip(traffic.refused) {
         page.count("pointsman_sessions_refused_total", &and("limit", limit.label()), count);
     }

@@ -13,6 +13,7 @@ use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::Step;
 use crate::hold::PATROL;
+use crate::leave::{self, Leaving, Moment};
 use crate::notice;
 use crate::service::Hint;
 
@@ -43,6 +44,8 @@ pub(crate) enum After {
     },
     /// The session can go on over another connection.
     Carry(Luggage),
+    /// The same, but it keeps the one it has until then.
+    Move(Luggage),
 }
 
 impl<C: End, U: End> Pump<'_, C, U> {
@@ -122,6 +125,28 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
     }
 
+    /// Whether this is the moment for a session that was asked to leave. `idle`: there are no
+    /// requests to be forwarded now.
+    pub(super) fn may_leave(&mut self, idle: bool) -> bool {
+        let moment = Moment {
+            standing: self.ledger.standing(),
+            heard: self.heard,
+            requests_idle: idle,
+            replied: self.replied,
+            replies_delivered: self.replies.is_clear(),
+            unmeasured: self.measured == 0,
+        };
+        if !leave::may_leave(self.leaving, moment) {
+            return false;
+        }
+        // No session is closed because another replica has fewer.
+        let stays = self.leaving == Leaving::Moving && !self.can_be_moved();
+        if stays {
+            self.stay();
+        }
+        !stays
+    }
+
     /// Takes the pump apart.
     pub(super) fn stop(&mut self, reason: Reason) -> Stopped {
         let lost = match reason {
@@ -133,7 +158,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let goes_on = lost.is_some() || matches!(reason, Reason::Fenced | Reason::Dismissed);
         let after = if goes_on && self.can_be_carried() {
             let ledger = std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
-            Some(After::Carry(Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost }))
+            let luggage = Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost };
+            let moves = reason == Reason::Dismissed && self.leaving == Leaving::Moving;
+            Some(if moves { After::Move(luggage) } else { After::Carry(luggage) })
         } else if reason == Reason::HoldTimeout && self.can_be_refused() {
             let transaction = self.ledger.standing() == Standing::Transaction;
             Some(After::Refuse { unsent: self.requests.take_kept(), transaction })

@@ -154,7 +154,7 @@ impl Machine {
                 }
                 self.suspect(now);
             }
-            (Notice::ConfigUpdateFrom { .. } | Notice::Changed, _) => {}
+            (Notice::ConfigUpdateFrom { .. } | Notice::ReplicaDone | Notice::Changed, _) => {}
             (_, _) => self.suspect(now),
         }
     }

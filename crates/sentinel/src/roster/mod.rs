@@ -20,8 +20,10 @@
 
 mod fault;
 mod lag;
+mod pause;
 #[cfg(test)]
 mod property_tests;
+mod sign;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,9 @@ use std::time::{Duration, Instant};
 use fault::{fault, is_wrong};
 pub use lag::Lag;
 use lag::Past;
+pub(crate) use pause::Pause;
+pub(crate) use sign::Sign;
+use sign::Signs;
 pub use standing::Standing;
 pub(crate) use views::listed;
 
@@ -128,6 +133,7 @@ struct Entry {
     /// Without a fault since.
     sound_since: Option<Instant>,
     lag: Lag,
+    signs: Signs,
 }
 
 /// All replicas of one master.
@@ -165,6 +171,16 @@ impl Roster {
         })
     }
 
+    /// What sessions on the replicas have to know of them.
+    pub(crate) fn signs(&self, now: Instant) -> impl Iterator<Item = Sign<'_>> {
+        let unanswered = self.blind_since.is_none().then_some(self.rules.unanswered);
+        self.entries.iter().map(move |(addr, entry)| {
+            let lineage = entry.answer.as_ref().and_then(|answer| answer.report.lineage.as_ref());
+            let sign = entry.signs.tell(now, (addr, lineage.map(|it| &*it.run_id)), unanswered);
+            Sign { candidate: entry.standing == Standing::Candidate, ..sign }
+        })
+    }
+
     /// The process was stopped: every answer is from before, and nothing that was said may be believed until the members have been
     /// asked again.
     pub fn wake(&mut self, now: Instant) {
@@ -189,6 +205,7 @@ impl Roster {
             return;
         }
         entry.heard = Some(probe.clone());
+        entry.signs.hear(now, probe);
         match &probe.outcome {
             Ok(report) => {
                 entry.failed = None;
@@ -322,6 +339,7 @@ impl Entry {
             unlisted_since: None,
             sound_since: None,
             lag: Lag::default(),
+            signs: Signs::default(),
         }
     }
 

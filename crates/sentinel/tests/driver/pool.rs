@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use route::{Empty, Pool, PoolWriter, Ride, Way};
+use route::{Cause, Empty, Pool, PoolWriter, Ride, Way};
 use sentinel::{ReplicaRules, Replicas, Rules, Standing};
 
 use crate::fake::Manner;
@@ -274,4 +274,44 @@ async fn a_readers_hint_has_the_replicas_asked_again_and_nobody_else_suspected()
     yard.holds(&[1]).await;
     assert_eq!(yard.stage.nodes[0].commands(), master, "the master is not asked for it");
     assert_eq!(yard.driver.seen().state, "stable");
+}
+
+#[tokio::test]
+async fn tells_a_repointed_replica_from_one_that_kicked() {
+    // Nobody is asked by the clock.
+    let yard = Yard::ready(Empty::Reject, patient_rules()).await;
+    yard.stage.quiet().await;
+    let ride = yard.reader_on(2);
+    let cause = |ended: Instant| ride.look().expect("a look").cause(ride.since(), ended);
+    let ended = Instant::now();
+    assert_eq!(cause(ended), Cause::NotKnown);
+    yard.driver.handle.hint_by_a_reader();
+    until("it is known that it follows whom it followed", || cause(ended) == Cause::Other).await;
+    // Right after another one: a hint that was left out would leave this end without an
+    // explanation.
+    yard.stage.follow(2, 1);
+    let ended = Instant::now();
+    yard.driver.handle.hint_by_a_reader();
+    until("it is known that it follows another node", || cause(ended) == Cause::Failover).await;
+    assert_eq!(yard.driver.seen().state, "stable");
+}
+
+#[tokio::test]
+async fn holds_requests_of_readers_while_replicas_are_repointed() {
+    let yard = Yard::settled(Empty::Reject, rules(), PATIENCE).await;
+    let stage = &yard.stage;
+    stage.announce(0, "+slave-reconf-done", 2, 0);
+    stays(ms(50), "no failover is under way", || yard.way.open_target().is_some()).await;
+    stage.announce(0, "+selected-slave", 1, 0);
+    yard.holds(&[2]).await;
+    stage.promote(1);
+    stage.announce(0, "+promoted-slave", 1, 0);
+    until("requests wait", || yard.way.open_target().is_none()).await;
+    // Its idle connections are ended in the same moment.
+    stage.follow(2, 1);
+    stage.nodes[2].cut();
+    until("requests flow", || yard.way.open_target().is_some()).await;
+    (0..3).for_each(|sentinel| stage.switch(sentinel, 0, 1, 2));
+    yard.driver.leads_to(stage.addr(1)).await;
+    assert_eq!(yard.members().expect("members"), [stage.addr(2)]);
 }
