@@ -137,7 +137,6 @@ impl Book {
         if class == Class::Wait {
             self.waiting = self.waiting.asked();
         }
-        self.novel.asked(class);
         if !matches!(class, Class::Ordinary | Class::Shutdown | Class::Unknown | Class::ClientId | Class::Script) {
             self.mark(class, args, most_marks)?;
         }
@@ -155,14 +154,25 @@ impl Book {
         }
         let mark = Mark::new(self.answered.wrapping_add(self.owed), class, expected);
         match class {
-            _ if self.marks.push(mark, most_marks) => {}
+            _ if self.marks.push(mark, most_marks) => self.novel.asked(class),
             // Without a mark nobody looks for the cursor in the reply.
             Class::Iterate => self.bound.lose_sight(),
             // A blocking request is marked only to be told from others; it can do without.
             _ if class.group() == Group::Blocking => {}
+            _ if class.is_counted_without_a_mark() => self.marks.miss(mark.at),
             _ => return Err(Lost),
         }
         Ok(())
+    }
+
+    /// Whether there was no mark for a request that needs one. What it did is not known until a `RESET` after it is answered.
+    fn has_missed(&self) -> bool {
+        self.marks.missed_last().is_some()
+    }
+
+    /// Whether the request that ended last has no mark although it should.
+    pub(crate) fn missed_the_last(&self) -> bool {
+        self.marks.missed_last() == Some(self.answered.wrapping_add(self.owed).wrapping_sub(1))
     }
 
     /// A frame from the server ended; `frame` still knows it.
@@ -196,7 +206,7 @@ impl Book {
 
     /// The class of the request that the next reply answers, if it is marked.
     fn head(&self) -> Option<Class> {
-        self.marks.first().filter(|mark| mark.at == self.answered).map(|mark| mark.class)
+        self.marks.first().filter(|mark| mark.at == self.answered).map(Mark::class)
     }
 
     /// A push (RESP3).
@@ -324,6 +334,10 @@ impl Book {
             Class::Reset => {
                 (self.kept, self.subscriptions) = (Kept::default(), Subscriptions::default());
                 self.novel.reset();
+                let position = self.answered.wrapping_sub(1);
+                if self.marks.missed_last().is_some_and(|last| position.wrapping_sub(last) < MOST_OWED) {
+                    self.marks.forget_missed();
+                }
             }
             _ if class.is_novel() => self.novel.accepted(class),
             Class::Quit => self.life = Life::Ended,
@@ -344,7 +358,8 @@ impl Book {
         if self.life == Life::Opaque {
             return Standing::Opaque;
         }
-        if self.kept.transaction {
+        // What is missed may have ended it.
+        if self.kept.transaction && !self.has_missed() {
             return Standing::Transaction;
         }
         if self.owed > 0 || !between_frames {
@@ -364,7 +379,7 @@ impl Book {
 
     fn is_pinned(&self) -> bool {
         let Kept { watching, asking, tracking, transaction: _, resp3: _ } = self.kept;
-        watching || asking || tracking || self.novel.is_kept() || !self.silence.is_over()
+        watching || asking || tracking || self.has_missed() || self.novel.is_kept() || !self.silence.is_over()
     }
 
     pub(crate) fn take_counts(&mut self) -> Counts {

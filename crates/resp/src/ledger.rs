@@ -72,7 +72,11 @@ impl Ledger {
                 let booked = self.book.request(class, args, self.limits.marks);
                 if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
                     let piece = bytes.get(..bytes.len() - input.len()).unwrap_or_default();
-                    self.book.recorder().request(class, piece, first, self.limits.room());
+                    if self.book.missed_the_last() {
+                        self.book.recorder().missed(class);
+                    } else {
+                        self.book.recorder().request(class, piece, first, self.limits.room());
+                    }
                 }
                 booked
             }

@@ -15,6 +15,7 @@
 
 mod book;
 mod bound;
+mod budget;
 mod bulk;
 mod class;
 mod feed;
