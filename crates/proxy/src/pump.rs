@@ -99,8 +99,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         start: impl Into<Start>,
     ) -> Self {
         let Start { early, followed } = start.into();
-        let heard = followed.is_some() || !early.is_empty();
-        if heard && followed.is_none() {
+        let carried = followed.is_some();
+        let heard = carried || !early.is_empty();
+        if heard && !carried {
             seat.drain.arrival();
         }
         let options = seat.shared.service.options.now();
@@ -123,7 +124,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             dropped: false,
             rare: None,
             waited: 0,
-            silence: Silence::default(),
+            silence: Silence::of(carried),
             stopwatch: Stopwatch::default(),
             aside: None,
         }
@@ -255,7 +256,12 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.target.is_shut() {
             self.silence.excuse();
         }
-        let facts = Facts { heard: self.heard, moved: self.requests.moved() as u32, standing: self.ledger.standing() };
+        let facts = Facts {
+            heard: self.heard,
+            asked: self.commands > 0 || self.ledger.has_asked(),
+            moved: self.requests.moved() as u32,
+            awaited: self.ledger.awaits_client() && self.requests.is_clear() && self.replies.is_clear(),
+        };
         self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
     }
 

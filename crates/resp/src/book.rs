@@ -382,6 +382,16 @@ impl Book {
         watching || asking || tracking || self.has_missed() || self.novel.is_kept() || !self.silence.is_over()
     }
 
+    /// Whether nothing is owed, and neither a subscription nor an open transaction is a reason for the client's silence.
+    pub(crate) fn awaits_client(&self) -> bool {
+        let in_transaction = self.kept.transaction && !self.has_missed();
+        self.life == Life::Followed && self.owed == 0 && !in_transaction && !self.is_subscribed()
+    }
+
+    pub(crate) fn has_asked(&self) -> bool {
+        self.counts.requests > 0 || self.is_opaque()
+    }
+
     pub(crate) fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }

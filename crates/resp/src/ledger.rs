@@ -256,6 +256,20 @@ impl Ledger {
         self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
     }
 
+    /// Whether the next word is the client's: nothing is owed, no frame of the server's is under way, and neither a subscription
+    /// nor an open transaction is a reason for silence. A part of a request changes nothing about that.
+    #[must_use]
+    pub fn awaits_client(&self) -> bool {
+        self.replies.at_boundary() && self.book.awaits_client()
+    }
+
+    /// Whether a request has ended since [`take_counts`](Self::take_counts), as far as that is known: an opaque session may have
+    /// sent any.
+    #[must_use]
+    pub fn has_asked(&self) -> bool {
+        self.book.has_asked()
+    }
+
     /// How many bytes of the bulk string under way are still to come that nobody needs to look at, without its final
     /// `\r\n`: they may be moved unseen if [`skip_body`](Self::skip_body) is told. Zero if there is none, and if the session
     /// is opaque.

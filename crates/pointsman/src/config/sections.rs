@@ -80,12 +80,14 @@ section! {
         moving_to: Option<String> = Kind::Endpoint, None, Live;
         /// Closes a client that has sent nothing for this long; "0s" for never.
         ///
-        /// Redis clients keep idle connections in pools, and blocked or subscribed ones are silent by nature, so this is off.
+        /// Redis clients keep idle connections in pools, and blocked or subscribed ones are silent by nature, so this is off. Only
+        /// bytes that arrive count: a client that stops within a request is idle, one whose large value arrives slowly is not.
         client_idle_timeout: Duration = Kind::DurationOrOff, Some("0s"), Live;
         /// Closes a client that has sent nothing at all for this long after it came; "0s" for never.
         ///
-        /// Guards against connections that are opened and left, where clients cannot be trusted. Pools that open connections
-        /// in advance need it off or long. Time at the gate does not count.
+        /// Guards against connections that are opened and left, where clients cannot be trusted. Until the first request is whole
+        /// it holds for each next byte too. Pools that open connections in advance need it off or long. Time at the gate does
+        /// not count.
         first_byte_timeout: Duration = Kind::DurationOrOff, Some("0s"), Live;
         /// How long the second direction may stay open after one side has ended; below 60s.
         ///
