@@ -201,7 +201,7 @@ impl Flow {
                     Bulk::Wait(step) => return step,
                 }
             }
-            let piece = (scratch::SIZE >> self.halved).min(kept::most()).min(scratch.len());
+            let piece = self.piece().min(scratch.len());
             let Some(room) = scratch.get_mut(..piece) else { return Step::Stuck };
             let read = match source.poll_read(cx, room) {
                 Poll::Pending => return Step::Idle,
@@ -224,6 +224,12 @@ impl Flow {
             }
         }
         Step::More
+    }
+
+    /// How much is read at a time: what its sink does not take of it is kept.
+    #[inline]
+    pub(crate) fn piece(&self) -> usize {
+        (scratch::SIZE >> self.halved).min(kept::most())
     }
 
     /// Writes `bytes` and keeps what the sink does not take.

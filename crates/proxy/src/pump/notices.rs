@@ -186,13 +186,16 @@ impl<C: End, U: End> Pump<'_, C, U> {
             if far || !self.has_words() || self.replies.has_ended() {
                 return None;
             }
-            let read = match self.upstream.poll_read(cx, scratch) {
+            // All of it is kept for a moment, and for longer if the client does not take it.
+            let piece = self.replies.piece().min(scratch.len());
+            let Some(room) = scratch.get_mut(..piece) else { return Some(Step::Stuck) };
+            let read = match self.upstream.poll_read(cx, room) {
                 Poll::Pending => return Some(Step::Idle),
                 Poll::Ready(Ok(read)) => read,
                 Poll::Ready(Err(error)) => return Some(Step::SourceFailed(error)),
             };
             self.replies.ended = read == 0;
-            let came = self.take_apart(scratch.get(..read).unwrap_or_default());
+            let came = self.take_apart(room.get(..read).unwrap_or_default());
             self.replies.keep_instead(came);
         }
         Some(Step::More)
