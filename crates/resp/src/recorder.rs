@@ -186,12 +186,14 @@ impl Recorder {
             record.fragment = Some(Copied::default());
         }
         record.most_names = room.names;
-        let len = piece.len() + record.fragment.as_ref().map_or(0, |before| before.bytes.len());
-        if record.pending.len() >= MOST_PENDING || record.is_in_the_way(class, len, room) {
+        let left = record.left(Some(class), room);
+        let request = record.fragment.take().and_then(|before| before.with(piece, left, is_about_names(class)));
+        let len = request.as_ref().map_or(0, |request| request.bytes.len());
+        let beyond = record.copied + len > left;
+        if record.pending.len() >= MOST_PENDING || (beyond && record.may_replace_pending(class)) {
             record.skip_pending();
         }
-        let left = record.left(Some(class), room);
-        let bytes = record.fragment.take().and_then(|before| before.with(piece, left, is_about_names(class)));
+        let bytes = request.filter(|_| record.copied + len <= left);
         record.copied += bytes.as_ref().map_or(0, |copied| copied.bytes.len());
         record.pending.push_back(Pending { class, bytes });
     }
@@ -268,13 +270,10 @@ impl Record {
         self.most_names > 0 && is_about_names(class)
     }
 
-    /// Whether a request of that class and length would fit but for others that wait. What it says may replace what they say, so
-    /// it is worth more; names are added up, so all of them are wanted.
-    fn is_in_the_way(&self, class: Class, len: usize, room: Room) -> bool {
-        len > self.left(Some(class), room)
-            && len <= room.text.saturating_sub(self.memory.weight())
-            && !is_about_names(class)
-            && !self.pending.iter().any(|it| is_about_names(it.class))
+    /// Whether a request of that class is worth more than those that wait: what it says may replace what they say. Names are added
+    /// up, so all of them are wanted.
+    fn may_replace_pending(&self, class: Class) -> bool {
+        !is_about_names(class) && !self.pending.iter().any(|it| is_about_names(it.class))
     }
 
     /// Keeps nothing of the requests that wait. What they are about is in doubt when they are answered.
@@ -284,7 +283,7 @@ impl Record {
         self.copied = 0;
     }
 
-    /// How long a request of that class may be.
+    /// How long a request of that class may be, with those that wait.
     fn left(&self, class: Option<Class>, room: Room) -> usize {
         let names = class.is_some_and(is_about_names);
         let (most, weight) = match names {
@@ -292,7 +291,7 @@ impl Record {
             true => (room.names + FRAMES, self.memory.names().weight()),
             false => (room.text, self.memory.weight()),
         };
-        most.saturating_sub(weight + self.copied)
+        most.saturating_sub(weight)
     }
 
     /// The oldest copied request was answered.
