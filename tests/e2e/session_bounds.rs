@@ -94,6 +94,36 @@ fn asks_a_session_beyond_its_marks_to_leave_in_a_drain() {
     assert!(pointsman.process().log().contains("\"asked\":1,\"cut\":0"), "{}", pointsman.process().tail());
 }
 
+/// A client that writes everything before it reads anything is not made to wait for the replies that it does not read yet.
+#[test]
+fn forwards_deep_pipelines_of_clients_that_read_last() {
+    const TRANSACTIONS: usize = 3_000;
+    let cluster = small();
+    let pointsman = builder(&cluster).start();
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a timeout");
+    let value = "x".repeat(16 * 1024);
+    assert!(client.cmd(&["SET", "k", &value]).expect("an answer").is_ok());
+    let mut pipeline = Vec::new();
+    for n in 0..TRANSACTIONS {
+        pipeline.extend(encode(&["MULTI"]));
+        (0..=n % 3).for_each(|_| pipeline.extend(encode(&["GET", "k"])));
+        pipeline.extend(encode(&["EXEC"]));
+    }
+    let before = series(&pointsman, "client_bytes_total", ",direction=\"in\"");
+    client.send(&pipeline).expect("a pipeline");
+    wait_until("all of it to be forwarded", PATIENCE, || {
+        series(&pointsman, "client_bytes_total", ",direction=\"in\"") >= before + pipeline.len() as f64
+    });
+    for n in 0..TRANSACTIONS {
+        (0..2 + n % 3).for_each(|_| assert!(client.read_value().expect("an answer").text().is_some()));
+        let executed = client.read_value().expect("an answer");
+        assert_eq!(executed.items().len(), 1 + n % 3);
+        assert!(executed.items().iter().all(|item| item.text() == Some(&value)));
+    }
+    assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
+}
+
 #[test]
 fn closes_clients_that_stop_within_a_request() {
     let cluster = small();
