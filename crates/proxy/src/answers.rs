@@ -13,6 +13,7 @@ use std::task::Poll;
 
 use resp::Refusals;
 
+use crate::broken;
 use crate::close::Reason;
 use crate::end::End;
 use crate::scratch;
@@ -50,10 +51,9 @@ pub(crate) async fn last_words(client: &mut impl End, unsent: Vec<u8>, reason: R
                 return Poll::Ready(Ok(0));
             }
             let read = client.poll_read(cx, room);
-            if let Poll::Ready(Ok(read)) = read {
-                refusals.request(room.get(..read).unwrap_or_default());
-            }
-            read
+            let Poll::Ready(Ok(read)) = read else { return read };
+            refusals.request(broken::first(room, read)?);
+            Poll::Ready(Ok(read))
         }) else {
             // Nothing more for now, or an error: whether the client is still there shows when it is written to.
             return Poll::Ready(());

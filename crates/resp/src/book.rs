@@ -8,18 +8,19 @@
 //! Deliberately absent: bytes. Both scanners hand over whole frames.
 
 mod carrying;
+mod marking;
 mod notices;
 mod runs;
 
 use crate::bound::Bound;
 use crate::class::{Class, Group};
-use crate::marks::{MOST_EXPECTED, Mark, Marks};
+use crate::marks::{Mark, Marks};
 use crate::novel::Novel;
 use crate::recorder::{Answered, Recorder};
 use crate::reply::Replies;
 use crate::said::Said;
 use crate::silence::Silence;
-use crate::standing::{Answer, Counts, Standing};
+use crate::standing::{Answer, Counts, Fault, MustEnd, Standing};
 use crate::subscriptions::Subscriptions;
 use crate::waiting::Waiting;
 
@@ -66,6 +67,7 @@ pub(crate) struct Book {
     waiting: Waiting,
     novel: Novel,
     bound: Bound,
+    must_end: Option<MustEnd>,
 }
 
 impl Book {
@@ -84,6 +86,7 @@ impl Book {
             waiting: Waiting::Never,
             novel: Novel::default(),
             bound: Bound::default(),
+            must_end: None,
         }
     }
 
@@ -136,43 +139,12 @@ impl Book {
         }
         if class == Class::Wait {
             self.waiting = self.waiting.asked();
+            self.must_end = self.must_end.or((self.waiting == Waiting::Forfeit).then_some(MustEnd::Forfeit));
         }
         if !matches!(class, Class::Ordinary | Class::Shutdown | Class::Unknown | Class::ClientId | Class::Script) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()
-    }
-
-    fn mark(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
-        let expected = match class.group() {
-            Group::Subscribing => args - 1,
-            _ if class == Class::Iterate => args,
-            _ => 0,
-        };
-        if expected > MOST_EXPECTED {
-            return Err(Lost);
-        }
-        let mark = Mark::new(self.answered.wrapping_add(self.owed), class, expected);
-        match class {
-            _ if self.marks.push(mark, most_marks) => self.novel.asked(class),
-            // Without a mark nobody looks for the cursor in the reply.
-            Class::Iterate => self.bound.lose_sight(),
-            // A blocking request is marked only to be told from others; it can do without.
-            _ if class.group() == Group::Blocking => {}
-            _ if class.is_counted_without_a_mark() => self.marks.miss(mark.at),
-            _ => return Err(Lost),
-        }
-        Ok(())
-    }
-
-    /// Whether there was no mark for a request that needs one. What it did is not known until a `RESET` after it is answered.
-    fn has_missed(&self) -> bool {
-        self.marks.missed_last().is_some()
-    }
-
-    /// Whether the request that ended last has no mark although it should.
-    pub(crate) fn missed_the_last(&self) -> bool {
-        self.marks.missed_last() == Some(self.answered.wrapping_add(self.owed).wrapping_sub(1))
     }
 
     /// A frame from the server ended; `frame` still knows it.
@@ -202,11 +174,6 @@ impl Book {
 
     fn uncounted(&mut self) {
         self.counts.pushes = self.counts.pushes.saturating_add(1);
-    }
-
-    /// The class of the request that the next reply answers, if it is marked.
-    fn head(&self) -> Option<Class> {
-        self.marks.first().filter(|mark| mark.at == self.answered).map(Mark::class)
     }
 
     /// A push (RESP3).
@@ -334,10 +301,7 @@ impl Book {
             Class::Reset => {
                 (self.kept, self.subscriptions) = (Kept::default(), Subscriptions::default());
                 self.novel.reset();
-                let position = self.answered.wrapping_sub(1);
-                if self.marks.missed_last().is_some_and(|last| position.wrapping_sub(last) < MOST_OWED) {
-                    self.marks.forget_missed();
-                }
+                self.forget_missed();
             }
             _ if class.is_novel() => self.novel.accepted(class),
             Class::Quit => self.life = Life::Ended,
@@ -415,6 +379,16 @@ impl Book {
         self.marks.clear();
         self.recorder.clear();
         self.novel = Novel::default();
+    }
+
+    /// An invariant does not hold.
+    pub(crate) fn fail(&mut self, fault: Fault) {
+        self.turn_opaque();
+        self.must_end = Some(MustEnd::Broken(fault));
+    }
+
+    pub(crate) fn must_end(&self) -> Option<MustEnd> {
+        self.must_end
     }
 
     pub(crate) fn recorder(&mut self) -> &mut Recorder {

@@ -77,4 +77,4 @@ pub use limits::Limits;
 pub use novel::Notices;
 pub use refusal::Refusals;
 pub use replay::{Refused, Replay};
-pub use standing::{Answer, Counts, Direction, Hint, Standing};
+pub use standing::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};

@@ -127,7 +127,8 @@ impl Names {
     }
 
     fn remove_all(&mut self, kind: Kind) {
-        let gone = self.sets.get_mut(kind as usize).map(std::mem::take).unwrap_or_default();
+        let Some(set) = self.sets.get_mut(kind as usize) else { return };
+        let gone = std::mem::take(set);
         self.give(gone.iter().map(|name| EACH + name.len()).sum());
     }
 

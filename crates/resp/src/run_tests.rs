@@ -75,14 +75,14 @@ fn feed(ledger: &mut Ledger, direction: Direction, bytes: &[u8]) {
 fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, Counts, Option<Vec<u8>>) {
     let both = [Direction::Request, Direction::Reply];
     let words = format!(
-        "{:?}, owes {}, between {:?}, unseen {:?}, last {:?} {:?}, forfeit {}",
+        "{:?}, owes {}, between {:?}, unseen {:?}, last {:?} {:?}, must end {:?}",
         ledger.standing(),
         ledger.owed(),
         both.map(|direction| ledger.at_boundary(direction)),
         both.map(|direction| ledger.body_left(direction)),
         ledger.last_request(),
         ledger.last_answer(),
-        ledger.is_forfeit(),
+        ledger.must_end(),
     );
     // Nothing is counted of an opaque session.
     let counts = if ledger.is_opaque() { Counts::default() } else { ledger.take_counts() };

@@ -21,6 +21,7 @@ use route::Replies as Fate;
 
 use super::Pump;
 use super::superseded::Withheld;
+use crate::broken;
 use crate::end::End;
 use crate::flow::Step;
 use crate::kept::Kept;
@@ -195,7 +196,11 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 Poll::Ready(Err(error)) => return Some(Step::SourceFailed(error)),
             };
             self.replies.ended = read == 0;
-            let came = self.take_apart(room.get(..read).unwrap_or_default());
+            let bytes = match broken::first(room, read) {
+                Ok(bytes) => bytes,
+                Err(error) => return Some(Step::SourceFailed(error)),
+            };
+            let came = self.take_apart(bytes);
             self.replies.keep_instead(came);
         }
         Some(Step::More)
@@ -213,7 +218,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             let holding = self.aside.as_ref().is_some_and(|aside| !aside.held.is_empty());
             let refusal = holding || (*first == b'-' && self.ledger.next_is_about_notices());
-            let (piece, behind) = rest.split_at(self.ledger.reply_one(rest).min(rest.len()));
+            let (piece, behind) = self.ledger.reply_split(rest);
             rest = behind;
             if refusal {
                 all.append(&mut self.hold_back(piece));

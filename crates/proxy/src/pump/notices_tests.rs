@@ -49,7 +49,7 @@ fn reads_no_more_than_the_worker_may_keep() {
         pump.upstream.says.push_back(b">2\r\n+invalidate\r\n_\r\n".to_vec());
         pump.upstream.asked = 0;
         poll(&mut pump);
-        assert_eq!(pump.upstream.asked, (256 * 1024 >> stuck).max(16 * 1024));
+        assert_eq!(pump.upstream.asked, ((256 * 1024) >> stuck).max(16 * 1024));
     }
 }
 

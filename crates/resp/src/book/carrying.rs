@@ -41,8 +41,4 @@ impl Book {
         self.novel.take_over(&before.novel);
         self.bound.take_over(before.bound);
     }
-
-    pub(crate) fn is_forfeit(&self) -> bool {
-        self.waiting == Waiting::Forfeit
-    }
 }
