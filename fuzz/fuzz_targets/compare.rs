@@ -51,7 +51,7 @@ fn state(ledger: &Ledger) -> State {
         BOTH.map(|direction| ledger.body_left(direction)),
         ledger.last_request(),
         ledger.notices(),
-        [ledger.awaits_notices(), ledger.next_is_about_notices(), ledger.is_forfeit()],
+        [ledger.awaits_notices(), ledger.next_is_about_notices(), ledger.must_end().is_some()],
     )
 }
 

@@ -62,6 +62,7 @@ mod replicas;
 mod restart;
 mod schema;
 mod services;
+mod session_bounds;
 mod shutdown;
 mod subscribers;
 mod supervised;

@@ -55,7 +55,9 @@ impl Flow {
                 Poll::Pending => return Some(Step::Stuck),
                 Poll::Ready(Err(error)) if pipe::is_refusal(&error) => {
                     refused(&error);
-                    self.take_over();
+                    if let Err(error) = self.take_over() {
+                        return Some(Step::SinkFailed(error));
+                    }
                 }
                 Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),
             }
@@ -103,10 +105,15 @@ impl Flow {
     }
 
     /// Takes what is in the pipe into memory.
-    pub(crate) fn take_over(&mut self) {
+    ///
+    /// # Errors
+    ///
+    /// Not all of it is there.
+    pub(crate) fn take_over(&mut self) -> io::Result<()> {
         if let Some(mut pipe) = self.pipe.take() {
-            self.keep(&pipe.empty());
+            self.keep(&pipe.empty()?);
         }
+        Ok(())
     }
 }
 

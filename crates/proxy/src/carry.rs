@@ -19,6 +19,7 @@ use drain::Ticket;
 use resp::{Ledger, Notices};
 use route::{Generation, Ride, Target};
 
+use crate::broken;
 use crate::close::Reason;
 use crate::end::End;
 use crate::hold::{self, Held};
@@ -167,7 +168,7 @@ impl Passenger<'_> {
         let rest = written.map_err(|_| Reason::HoldAbandoned)?;
         self.ledger.tell_of_failover(true);
         self.seat.block.noticed(NoticeKind::FailingOver);
-        let rest = push.as_bytes().get(rest..).unwrap_or_default();
+        let rest = broken::behind(push.as_bytes(), rest).map_err(|_| Reason::InternalError)?;
         let said = tokio::time::timeout_at(until.into(), resume::write(self.client, rest)).await;
         said.map_or(Err(Reason::HoldAbandoned), |said| said.map_err(|_| Reason::HoldAbandoned))
     }
@@ -201,7 +202,7 @@ impl Passenger<'_> {
         tokio::select! {
             biased;
             () = self.ticket.cut() => Err(Reason::Cut),
-            () = hold::gone(self.client, self.unsent) => Err(Reason::HoldAbandoned),
+            reason = hold::gone(self.client, self.unsent) => Err(reason),
             () = moved => Ok(()),
             () = tokio::time::sleep_until(wake.min(until).into()) => {
                 if wake >= until { Err(Reason::DialFailed) } else { Ok(()) }

@@ -94,6 +94,9 @@ reasons! {
     Drained = "drained";
     /// It was cut at the end of a drain, or by a fast stop.
     Cut = "cut";
+    /// An invariant of this program did not hold: going on might have lost or changed bytes. Never in normal operation; the log
+    /// says which.
+    InternalError = "internal_error";
     /// Its task ended without a reason: a panic, or the end of the process. Never in normal operation.
     Aborted = "aborted";
 }
@@ -138,6 +141,7 @@ impl Reason {
             | Self::HoldFull
             | Self::DialFailed
             | Self::Cut
+            | Self::InternalError
             | Self::Aborted => true,
         }
     }

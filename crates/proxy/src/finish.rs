@@ -9,6 +9,7 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use crate::broken;
 use crate::close::Reason;
 use crate::end::End;
 use crate::scratch;
@@ -29,6 +30,7 @@ pub(crate) const fn is_heard(reason: Reason) -> bool {
         | Reason::HoldAbandoned
         | Reason::HalfCloseTimeout
         | Reason::Cut
+        | Reason::InternalError
         | Reason::Aborted => false,
         Reason::UpstreamClosed
         | Reason::UpstreamReset
@@ -62,7 +64,7 @@ async fn say_goodbye(client: &mut impl End, undelivered: &[u8]) -> io::Result<()
     let mut rest = undelivered;
     while !rest.is_empty() {
         let written = poll_fn(|cx| client.poll_write(cx, rest)).await?;
-        rest = rest.get(written..).unwrap_or_default();
+        rest = broken::behind(rest, written)?;
     }
     poll_fn(|cx| client.poll_end(cx)).await?;
     let mut thrown = 0;

@@ -12,6 +12,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use crate::broken;
 use crate::bulk::Bulk;
 use crate::end::End;
 use crate::kept::{self, Kept};
@@ -144,7 +145,8 @@ impl Flow {
 
     /// Takes what has come and could not be written.
     pub(crate) fn take_kept(&mut self) -> Vec<u8> {
-        self.take_over();
+        // What is lost of it has been logged. The value that it belongs to ends with the session in any case.
+        drop(self.take_over());
         self.kept.take().map_or_else(Vec::new, |kept| kept.into_rest())
     }
 
@@ -201,7 +203,7 @@ impl Flow {
                     Bulk::Wait(step) => return step,
                 }
             }
-            let piece = (scratch::SIZE >> self.halved).min(kept::most()).min(scratch.len());
+            let piece = self.piece().min(scratch.len());
             let Some(room) = scratch.get_mut(..piece) else { return Step::Stuck };
             let read = match source.poll_read(cx, room) {
                 Poll::Pending => return Step::Idle,
@@ -215,7 +217,10 @@ impl Flow {
             if !valve.admits() {
                 return Step::Stopped(read);
             }
-            let bytes = room.get(..read).unwrap_or_default();
+            let bytes = match broken::first(room, read) {
+                Ok(bytes) => bytes,
+                Err(error) => return Step::SourceFailed(error),
+            };
             valve.came(bytes);
             if measured {
                 self.keep(bytes);
@@ -224,6 +229,12 @@ impl Flow {
             }
         }
         Step::More
+    }
+
+    /// How much is read at a time: what its sink does not take of it is kept.
+    #[inline]
+    pub(crate) fn piece(&self) -> usize {
+        (scratch::SIZE >> self.halved).min(kept::most())
     }
 
     /// Writes `bytes` and keeps what the sink does not take.
@@ -243,7 +254,9 @@ impl Flow {
             };
             match wrote {
                 Poll::Ready(Ok(n)) => {
-                    let (gone, left) = rest.split_at(n.min(rest.len()));
+                    let Some((gone, left)) = rest.split_at_checked(n) else {
+                        return Err(Step::SinkFailed(broken::broken("more was written than there was")));
+                    };
                     valve.went(gone, false);
                     self.moved += gone.len() as u64;
                     rest = left;
@@ -273,14 +286,18 @@ impl Flow {
                 Leave::Measured(most) if most > 0 => (most.min(rest.len()), true),
                 Leave::Measured(_) | Leave::Shut => return Some(Step::Stuck),
             };
-            let bytes = rest.get(..most).unwrap_or_default();
+            // No more than there is, as was just seen to.
+            let bytes = rest.get(..most).unwrap_or(rest);
             match sink.poll_write(cx, bytes) {
                 Poll::Ready(Ok(n)) => {
-                    let gone = bytes.get(..n).unwrap_or_default();
-                    let n = gone.len();
+                    let Some(gone) = bytes.get(..n) else {
+                        return Some(Step::SinkFailed(broken::broken("more was written than there was")));
+                    };
                     valve.went(gone, measured);
                     self.moved += n as u64;
-                    kept.took(n);
+                    if let Err(error) = kept.took(n) {
+                        return Some(Step::SinkFailed(error));
+                    }
                 }
                 Poll::Pending => return Some(Step::Stuck),
                 Poll::Ready(Err(error)) => return Some(Step::SinkFailed(error)),

@@ -83,6 +83,17 @@ fn what_is_taken_at_once_is_never_kept() {
 }
 
 #[test]
+fn fails_where_a_sink_takes_more_than_it_was_given() {
+    let (mut flow, mut valve) = (flow(), Ticks::default());
+    let mut source = Puppet::saying(&[b"abcdef"]);
+    let mut sink = Puppet { takes: 4, ..Puppet::default() };
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
+    (sink.takes, sink.overstates) = (9, 1);
+    assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::SinkFailed(_)));
+    assert_eq!((valve.went.as_slice(), flow.moved()), (&b"abcd"[..], 4));
+}
+
+#[test]
 fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
     let word = vec![b'x'; scratch::SIZE];
     let words: Vec<&[u8]> = std::iter::repeat_n(&word[..], 100).collect();

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use drain::Ticket;
 use route::{Ride, Way};
 
+use crate::broken;
 use crate::close::Reason;
 use crate::end::End;
 use crate::line::Line;
@@ -59,7 +60,7 @@ pub(crate) async fn wait(
     tokio::select! {
         biased;
         () = ticket.cut() => Err(Reason::Cut),
-        () = gone(client, early) => Err(Reason::HoldAbandoned),
+        reason = gone(client, early) => Err(reason),
         target = route.wait_open() => match target {
             // Its end may stand behind bytes for which there was no room.
             Some(_) if client.is_gone() => Err(Reason::HoldAbandoned),
@@ -86,27 +87,23 @@ pub(crate) async fn turn(
         tokio::select! {
             biased;
             () = ticket.cut() => return Err(Reason::Cut),
-            gone = listen(client, early, urgent) => if gone { return Err(Reason::HoldAbandoned) },
+            heard = listen(client, early, urgent) => heard?,
             turn = turns.take(urgent) => return Ok(turn),
             () = tokio::time::sleep_until(deadline.into()) => return Err(Reason::HoldTimeout),
         }
     }
 }
 
-/// Returns when the client has gone, which is true, or when it has sent something, unless it had `already`.
-async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> bool {
-    if already {
-        gone(client, early).await;
-        return true;
-    }
-    read(client, early).await == 0
+/// Returns when the client has gone, with the reason for its end, or when it has sent something, unless it had `already`.
+async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), Reason> {
+    if already { Err(gone(client, early).await) } else { read(client, early).await }
 }
 
-/// Returns when the client has gone. Reads as much as there is room for on the way.
-pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) {
+/// Returns when the client has gone, with the reason for its end. Reads as much as there is room for on the way.
+pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> Reason {
     while early.len() < EARLY {
-        if read(client, early).await == 0 {
-            return;
+        if let Err(reason) = read(client, early).await {
+            return reason;
         }
     }
     // No room to read more, so its end stands behind its bytes, and is only known from what the event loop has noted.
@@ -115,16 +112,29 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) {
         // Either way it is looked again.
         drop(tokio::time::timeout(PATROL, broken).await);
     }
+    Reason::HoldAbandoned
 }
 
-/// Reads once, as much as there is room for; 0 at the end.
-async fn read(client: &mut Line, early: &mut Vec<u8>) -> usize {
+/// Reads once, as much as there is room for.
+///
+/// # Errors
+///
+/// The client has gone.
+async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), Reason> {
     poll_fn(|cx| {
         scratch::with(|scratch| {
-            let room = scratch.get_mut(..EARLY - early.len()).unwrap_or_default();
-            let read = std::task::ready!(client.poll_read(cx, room)).unwrap_or(0);
-            early.extend_from_slice(room.get(..read).unwrap_or_default());
-            Poll::Ready(read)
+            let Some(room) = EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most)) else {
+                return Poll::Ready(Err(broken::found("a held client was to be read beyond its room")));
+            };
+            let read = std::task::ready!(client.poll_read(cx, room)).and_then(|read| broken::first(room, read));
+            Poll::Ready(match read {
+                Ok(bytes @ [_, ..]) => {
+                    early.extend_from_slice(bytes);
+                    Ok(())
+                }
+                Err(error) if broken::is_broken(&error) => Err(Reason::InternalError),
+                Ok([]) | Err(_) => Err(Reason::HoldAbandoned),
+            })
         })
     })
     .await

@@ -8,8 +8,9 @@
 //! Deliberately absent: the kernel's own buffers, which shrink by themselves when a cgroup comes near its bound.
 
 use std::cell::Cell;
+use std::io;
 
-use crate::scratch;
+use crate::{broken, scratch};
 
 /// The least that is read at a time.
 pub(crate) const LEAST: usize = 16 * 1024;
@@ -63,12 +64,19 @@ impl Kept {
 
     /// What is still to be written.
     pub(crate) fn rest(&self) -> &[u8] {
-        self.bytes.get(self.from..).unwrap_or_default()
+        // `took` has seen to it that there is.
+        self.bytes.get(self.from..).unwrap_or(&[])
     }
 
     /// So many of them were written.
-    pub(crate) fn took(&mut self, n: usize) {
-        self.from = self.from.saturating_add(n);
+    ///
+    /// # Errors
+    ///
+    /// There are not so many.
+    pub(crate) fn took(&mut self, n: usize) -> io::Result<()> {
+        let rest = broken::behind(self.rest(), n)?.len();
+        self.from = self.bytes.len().saturating_sub(rest);
+        Ok(())
     }
 
     pub(crate) fn into_rest(mut self) -> Vec<u8> {
@@ -106,7 +114,8 @@ mod tests {
             all.push(Kept::new(vec![0; STEP]));
         }
         let (mut first, second) = (all.remove(0), all.remove(0));
-        first.took(STEP - 1);
+        first.took(STEP - 1).unwrap();
+        assert!(first.took(2).is_err());
         first.add(b"x");
         assert_eq!((first.rest().len(), first.into_rest().len(), most()), (2, 2, LEAST));
         drop(second);

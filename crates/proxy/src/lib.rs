@@ -27,6 +27,7 @@
 mod accept;
 mod alarm;
 mod answers;
+mod broken;
 mod bulk;
 mod carry;
 mod clock;

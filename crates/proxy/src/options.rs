@@ -45,10 +45,12 @@ pub struct Options {
     /// The most sessions that may wait at the gate at a time; one beyond it is closed at once.
     pub max_held: usize,
     /// Closes a client that has sent nothing for this long and is owed nothing; zero for never. Blocked and subscribed
-    /// sessions and those in a transaction are silent by nature and are left alone.
+    /// sessions and those in a transaction are silent by nature and are left alone. A part of a request is no activity, the
+    /// arrival of its bytes is.
     pub client_idle_timeout: Duration,
     /// Closes a client that has sent nothing at all this long after its connection to the target was there; zero for never. Time
-    /// in which the client was held does not count.
+    /// in which the client was held does not count. Until its first request is whole, one that sends nothing more for this long
+    /// is closed as well.
     pub first_byte_timeout: Duration,
     /// How long the second direction may stay open after the first has ended. Linux's connection tracking forgets
     /// half-closed connections after 60 s (`nf_conntrack_tcp_timeout_close_wait`), so keep it below.

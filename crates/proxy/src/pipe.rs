@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use crate::broken;
+
 /// How much one holds: as much as is read at a time.
 pub(crate) const ROOM: usize = crate::scratch::SIZE;
 
@@ -131,7 +133,11 @@ impl Pipe {
     }
 
     /// Takes out what is in it.
-    pub(crate) fn empty(&mut self) -> Vec<u8> {
+    ///
+    /// # Errors
+    ///
+    /// Not all of it is there.
+    pub(crate) fn empty(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.holds];
         let mut at = 0;
         while let (Some(room @ [_, ..]), Some((reader, _))) = (bytes.get_mut(at..), &self.ends) {
@@ -142,9 +148,9 @@ impl Pipe {
                 Ok(0) | Err(_) => break,
             }
         }
+        let all = at == self.holds;
         self.holds = 0;
-        bytes.truncate(at);
-        bytes
+        if all { Ok(bytes) } else { Err(broken::broken("a pipe held less than was put into it")) }
     }
 }
 
@@ -195,7 +201,7 @@ mod tests {
         let mut got = [0; 8];
         to.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"firstthi");
-        assert_eq!((pipe.fill(&source, 100), pipe.empty()), (Ok(2), b"rd".to_vec()));
+        assert_eq!((pipe.fill(&source, 100), pipe.empty().unwrap()), (Ok(2), b"rd".to_vec()));
         drop(pipe);
         assert_eq!(idle(), 1);
     }

@@ -32,6 +32,7 @@ use route::Target;
 use tokio::sync::futures::Notified;
 
 use crate::alarm::Alarm;
+use crate::broken;
 use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::{Flow, Step, Tell};
@@ -41,7 +42,7 @@ use crate::leave::{self, Leaving};
 use crate::options::Sessions;
 use crate::resume::Followed;
 use crate::scratch;
-use crate::silence::{Facts, Silence};
+use crate::silence::Silence;
 use crate::valve::{Replies, Requests};
 use crate::watch::Watch;
 use crate::worker::Seat;
@@ -102,8 +103,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         start: impl Into<Start>,
     ) -> Self {
         let Start { early, followed } = start.into();
-        let heard = followed.is_some() || !early.is_empty();
-        if heard && followed.is_none() {
+        let carried = followed.is_some();
+        let heard = carried || !early.is_empty();
+        if heard && !carried {
             seat.drain.arrival();
         }
         let options = seat.shared.service.options.now();
@@ -126,7 +128,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             dropped: false,
             rare: None,
             waited: 0,
-            silence: Silence::default(),
+            silence: Silence::of(carried),
             stopwatch: Stopwatch::default(),
             aside: None,
         }
@@ -258,14 +260,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         (due && shut && self.has_waited_too_long()).then_some(Reason::HoldTimeout)
     }
 
-    fn judge_silence(&mut self, waker: &Waker) -> Option<Reason> {
-        if self.target.is_shut() {
-            self.silence.excuse();
-        }
-        let facts = Facts { heard: self.heard, moved: self.requests.moved() as u32, standing: self.ledger.standing() };
-        self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
-    }
-
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
         // What is never sent to a target that has gone can still be sent to the next one.
         let stuck = self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
@@ -277,8 +271,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             }
             requests = self.move_requests(cx, Tell::Yes, scratch);
         }
-        if self.ledger.is_forfeit() {
-            return Poll::Ready(Reason::Forfeit);
+        if self.ledger.must_end().is_some() {
+            return Poll::Ready(self.must_end());
         }
         let done = matches!(requests, Step::Done);
         let mut replies = self.move_replies(cx, Tell::NotYet, scratch);
@@ -287,6 +281,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         }
         if self.dropped {
             return Poll::Ready(Reason::ReplyDropped);
+        }
+        if self.ledger.must_end().is_some() {
+            return Poll::Ready(self.must_end());
         }
         self.note_first_end();
         if matches!(replies, Step::Done) && !done {
@@ -349,7 +346,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (&mut *scratch, tell))
         });
         let step = match step {
-            Step::Stopped(read) => self.sift(cx, scratch.get(..read).unwrap_or_default()),
+            Step::Stopped(read) => match broken::first(scratch, read) {
+                Ok(bytes) => self.sift(cx, bytes),
+                Err(error) => Step::SourceFailed(error),
+            },
             step => step,
         };
         self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;

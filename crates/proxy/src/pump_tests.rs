@@ -66,6 +66,26 @@ async fn both_ends_end_it() {
 }
 
 #[tokio::test]
+async fn ends_sessions_whose_ends_overstate_what_they_moved() {
+    let (_points, seat) = seat();
+    for (client_lies, upstream_lies, from_client) in [(1, 0, true), (0, 1, true), (1, 0, false), (0, 1, false)] {
+        let (says, silent): (&[&[u8]], &[&[u8]]) = (&[b"PING\r\n"], &[]);
+        let push: &[&[u8]] = &[b">2\r\n+invalidate\r\n_\r\n"];
+        let (mut client, mut upstream) = match from_client {
+            true => (Puppet::saying(says), Puppet::saying(silent)),
+            false => (Puppet::saying(silent), Puppet::saying(push)),
+        };
+        (client.overstates, upstream.overstates) = (client_lies, upstream_lies);
+        let stopped = pump(&seat, None, &mut client, &mut upstream).await;
+        assert_eq!(stopped.reason, Reason::InternalError, "{client_lies} {upstream_lies} {from_client}");
+        assert!(stopped.after.is_none() && stopped.undelivered.is_empty());
+        // Nothing that is not known to have been said went on.
+        let went = if from_client { (&upstream.heard, upstream_lies) } else { (&client.heard, client_lies) };
+        assert_eq!(went.0.is_empty(), went.1 == 0);
+    }
+}
+
+#[tokio::test]
 async fn a_session_is_small() {
     let (_points, seat) = seat();
     let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();

@@ -11,6 +11,7 @@ use std::time::Instant;
 use crate::line::Line;
 use resp::{Ledger, Limits, Refused, Replay};
 
+use crate::broken;
 use crate::dial;
 use crate::end::End;
 use crate::scratch;
@@ -59,7 +60,7 @@ pub(crate) async fn resume(
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
-                let behind = bytes.get(taken..).unwrap_or_default();
+                let behind = broken::behind(bytes, taken).map_err(|_| Refused::Odd)?;
                 replay.follow(behind)?;
                 Ok(!behind.is_empty())
             };
@@ -114,8 +115,8 @@ async fn within(
 pub(crate) async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Failed> {
     let mut rest = bytes;
     while !rest.is_empty() {
-        let written = poll_fn(|cx| upstream.poll_write(cx, rest)).await.map_err(broken)?;
-        rest = rest.get(written..).unwrap_or_default();
+        let written = poll_fn(|cx| upstream.poll_write(cx, rest)).await.map_err(broken_off)?;
+        rest = broken::behind(rest, written).map_err(broken_off)?;
     }
     Ok(())
 }
@@ -124,7 +125,7 @@ pub(crate) async fn write(upstream: &mut Line, bytes: &[u8]) -> Result<(), Faile
 async fn read<T>(upstream: &mut Line, mut look: impl FnMut(&[u8]) -> T) -> Result<T, Failed> {
     poll_fn(|cx| {
         scratch::with(|scratch| {
-            let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken)?;
+            let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken_off)?;
             let bytes = scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
             Poll::Ready(Ok(look(bytes)))
         })
@@ -132,6 +133,6 @@ async fn read<T>(upstream: &mut Line, mut look: impl FnMut(&[u8]) -> T) -> Resul
     .await
 }
 
-fn broken(_: io::Error) -> Failed {
+fn broken_off(_: io::Error) -> Failed {
     Failed::Broken
 }

@@ -33,18 +33,70 @@ fn stays(stream: &mut TcpStream) {
 }
 
 #[test]
-fn who_comes_and_says_nothing_is_closed_and_who_said_a_byte_is_not() {
+fn closes_clients_that_send_nothing_and_keeps_those_that_asked() {
     let backend = Backend::new();
     let options = Options { first_byte_timeout: SHORT, ..Options::default() };
-    let (house, mut spoke) = House::awaited(options, Some(&backend), b"P");
+    let (house, mut spoke) = House::awaited(options, Some(&backend), b"PING\r\n");
     let mut spoken_to = backend.accept();
-    expect(&mut spoken_to, b"P");
+    expect(&mut spoken_to, b"PING\r\n");
+    spoken_to.write_all(b"+PONG\r\n").unwrap();
+    expect(&mut spoke, b"+PONG\r\n");
     let mut silent = house.client();
     assert_eq!(rest(&mut silent), b"");
     house.ended(Reason::FirstByteTimeout);
     stays(&mut spoke);
-    spoke.write_all(b"ING\r\n").unwrap();
-    expect(&mut spoken_to, b"ING\r\n");
+    spoke.write_all(b"PING\r\n").unwrap();
+    expect(&mut spoken_to, b"PING\r\n");
+}
+
+#[test]
+fn closes_clients_that_stop_within_a_request() {
+    for part in [&b"*"[..], b"*2\r\n$3\r\nGET\r\n$1\r\n", b"GET k", b"\r\n"] {
+        let backend = Backend::new();
+        let options = Options { first_byte_timeout: SHORT, ..Options::default() };
+        let (house, mut client) = House::awaited(options, Some(&backend), part);
+        let mut upstream = backend.accept();
+        expect(&mut upstream, part);
+        assert_eq!(rest(&mut client), b"");
+        house.ended(Reason::FirstByteTimeout);
+    }
+    for part in [&b"*"[..], b"*2\r\n$3\r\nGET\r\n$1\r\n", b"GET k"] {
+        let backend = Backend::new();
+        let house = House::towards(&backend);
+        let (mut client, mut upstream) = session(&house, &backend);
+        client.write_all(part).unwrap();
+        expect(&mut upstream, part);
+        want_no_idlers(&house);
+        assert_eq!(rest(&mut client), b"");
+        house.ended(Reason::IdleTimeout);
+    }
+}
+
+#[test]
+fn keeps_clients_whose_request_waits_for_the_server() {
+    const VALUE: usize = 64 * 1024 * 1024;
+    let backend = Backend::new();
+    let house = House::towards(&backend);
+    let (mut client, mut upstream) = session(&house, &backend);
+    let mut writing = client.try_clone().unwrap();
+    let head = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${VALUE}\r\n");
+    let request = [head.as_bytes(), &vec![b'x'; VALUE], b"\r\n"].concat();
+    let len = request.len();
+    let writer = std::thread::spawn(move || writing.write_all(&request).unwrap());
+    expect(&mut upstream, head.as_bytes());
+    want_no_idlers(&house);
+    // The server reads nothing, and so nothing of the client's is read.
+    stays(&mut client);
+    let mut left = len - head.len();
+    let mut buffer = vec![0; 1024 * 1024];
+    while left > 0 {
+        left -= upstream.read(&mut buffer).unwrap();
+    }
+    writer.join().unwrap();
+    upstream.write_all(b"+OK\r\n").unwrap();
+    expect(&mut client, b"+OK\r\n");
+    assert_eq!(rest(&mut client), b"");
+    house.ended(Reason::IdleTimeout);
 }
 
 #[test]

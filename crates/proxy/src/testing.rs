@@ -339,6 +339,8 @@ pub(crate) struct Puppet {
     pub(crate) told: bool,
     /// Largest read that was asked of it since this was last set.
     pub(crate) asked: usize,
+    /// It says so much more than it read or took: an end with a bug.
+    pub(crate) overstates: usize,
 }
 
 impl Puppet {
@@ -363,6 +365,7 @@ impl End for Puppet {
         if n < word.len() {
             self.says.push_front(word.split_off(n));
         }
+        let n = if self.overstates > 0 { buffer.len() + self.overstates } else { n };
         Poll::Ready(Ok(n))
     }
 
@@ -373,7 +376,7 @@ impl End for Puppet {
         }
         self.takes -= n;
         self.heard.extend_from_slice(&bytes[..n]);
-        Poll::Ready(Ok(n))
+        Poll::Ready(Ok(n + self.overstates))
     }
 
     fn poll_end(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -48,7 +48,7 @@ impl Requests<'_> {
             return Leave::Shut;
         }
         // What waits was read at once, so it is far below 4 GiB; the rest of anything longer is measured when this has gone.
-        let waiting = waiting.get(..waiting.len().min(u32::MAX as usize)).unwrap_or_default();
+        let waiting = waiting.get(..u32::MAX as usize).unwrap_or(waiting);
         *self.measured = u32::try_from(self.ledger.request_one(waiting)).unwrap_or(u32::MAX);
         Leave::Measured(*self.measured as usize)
     }

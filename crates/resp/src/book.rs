@@ -8,18 +8,19 @@
 //! Deliberately absent: bytes. Both scanners hand over whole frames.
 
 mod carrying;
+mod marking;
 mod notices;
 mod runs;
 
 use crate::bound::Bound;
 use crate::class::{Class, Group};
-use crate::marks::{MOST_EXPECTED, Mark, Marks};
+use crate::marks::{Mark, Marks};
 use crate::novel::Novel;
 use crate::recorder::{Answered, Recorder};
 use crate::reply::Replies;
 use crate::said::Said;
 use crate::silence::Silence;
-use crate::standing::{Answer, Counts, Standing};
+use crate::standing::{Answer, Counts, Fault, MustEnd, Standing};
 use crate::subscriptions::Subscriptions;
 use crate::waiting::Waiting;
 
@@ -66,6 +67,7 @@ pub(crate) struct Book {
     waiting: Waiting,
     novel: Novel,
     bound: Bound,
+    must_end: Option<MustEnd>,
 }
 
 impl Book {
@@ -84,6 +86,7 @@ impl Book {
             waiting: Waiting::Never,
             novel: Novel::default(),
             bound: Bound::default(),
+            must_end: None,
         }
     }
 
@@ -136,33 +139,12 @@ impl Book {
         }
         if class == Class::Wait {
             self.waiting = self.waiting.asked();
+            self.must_end = self.must_end.or((self.waiting == Waiting::Forfeit).then_some(MustEnd::Forfeit));
         }
-        self.novel.asked(class);
         if !matches!(class, Class::Ordinary | Class::Shutdown | Class::Unknown | Class::ClientId | Class::Script) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()
-    }
-
-    fn mark(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
-        let expected = match class.group() {
-            Group::Subscribing => args - 1,
-            _ if class == Class::Iterate => args,
-            _ => 0,
-        };
-        if expected > MOST_EXPECTED {
-            return Err(Lost);
-        }
-        let mark = Mark::new(self.answered.wrapping_add(self.owed), class, expected);
-        match class {
-            _ if self.marks.push(mark, most_marks) => {}
-            // Without a mark nobody looks for the cursor in the reply.
-            Class::Iterate => self.bound.lose_sight(),
-            // A blocking request is marked only to be told from others; it can do without.
-            _ if class.group() == Group::Blocking => {}
-            _ => return Err(Lost),
-        }
-        Ok(())
     }
 
     /// A frame from the server ended; `frame` still knows it.
@@ -192,11 +174,6 @@ impl Book {
 
     fn uncounted(&mut self) {
         self.counts.pushes = self.counts.pushes.saturating_add(1);
-    }
-
-    /// The class of the request that the next reply answers, if it is marked.
-    fn head(&self) -> Option<Class> {
-        self.marks.first().filter(|mark| mark.at == self.answered).map(|mark| mark.class)
     }
 
     /// A push (RESP3).
@@ -324,6 +301,7 @@ impl Book {
             Class::Reset => {
                 (self.kept, self.subscriptions) = (Kept::default(), Subscriptions::default());
                 self.novel.reset();
+                self.forget_missed();
             }
             _ if class.is_novel() => self.novel.accepted(class),
             Class::Quit => self.life = Life::Ended,
@@ -344,7 +322,8 @@ impl Book {
         if self.life == Life::Opaque {
             return Standing::Opaque;
         }
-        if self.kept.transaction {
+        // What is missed may have ended it.
+        if self.kept.transaction && !self.has_missed() {
             return Standing::Transaction;
         }
         if self.owed > 0 || !between_frames {
@@ -364,7 +343,17 @@ impl Book {
 
     fn is_pinned(&self) -> bool {
         let Kept { watching, asking, tracking, transaction: _, resp3: _ } = self.kept;
-        watching || asking || tracking || self.novel.is_kept() || !self.silence.is_over()
+        watching || asking || tracking || self.has_missed() || self.novel.is_kept() || !self.silence.is_over()
+    }
+
+    /// Whether nothing is owed, and neither a subscription nor an open transaction is a reason for the client's silence.
+    pub(crate) fn awaits_client(&self) -> bool {
+        let in_transaction = self.kept.transaction && !self.has_missed();
+        self.life == Life::Followed && self.owed == 0 && !in_transaction && !self.is_subscribed()
+    }
+
+    pub(crate) fn has_asked(&self) -> bool {
+        self.counts.requests > 0 || self.is_opaque()
     }
 
     pub(crate) fn take_counts(&mut self) -> Counts {
@@ -390,6 +379,16 @@ impl Book {
         self.marks.clear();
         self.recorder.clear();
         self.novel = Novel::default();
+    }
+
+    /// An invariant does not hold.
+    pub(crate) fn fail(&mut self, fault: Fault) {
+        self.turn_opaque();
+        self.must_end = Some(MustEnd::Broken(fault));
+    }
+
+    pub(crate) fn must_end(&self) -> Option<MustEnd> {
+        self.must_end
     }
 
     pub(crate) fn recorder(&mut self) -> &mut Recorder {

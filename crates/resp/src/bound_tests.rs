@@ -90,15 +90,27 @@ fn pins_for_good_where_a_cursor_cannot_be_seen() {
 
 #[test]
 fn more_iterations_in_flight_than_marks_pin_and_are_still_followed() {
-    let mut it = talk();
-    for _ in 0..2000 {
+    // At distances that grow: two near ones and a run of three.
+    let mut it = Talk(Ledger::new(&Limits { memory: 200, marks: 1, ..Limits::default() }));
+    for distance in 0..6 {
         it.c("HSCAN h 0");
+        (0..distance).for_each(|_| _ = it.c("GET k"));
     }
-    for _ in 0..2000 {
-        it.s(&page("0"));
+    for distance in 0..6 {
+        it.s(&page("0")).s(&"$1/v/".repeat(distance));
     }
     it.is(Standing::Quiet, 0);
     stays(&it);
+    // As many as one likes of one kind are one run.
+    let mut it = talk();
+    for _ in 0..100_000 {
+        it.c("HSCAN h 0");
+    }
+    for _ in 0..100_000 {
+        it.s(&page("0"));
+    }
+    it.is(Standing::Quiet, 0);
+    assert!(it.0.can_be_carried());
     it.c("GET k").s("$1/v/").is(Standing::Quiet, 0);
 }
 

@@ -193,6 +193,13 @@ impl Class {
         )
     }
 
+    /// Whether replies can be told from each other and from messages without knowing how it was answered. What it did to the
+    /// session is unknown then.
+    pub(crate) const fn is_counted_without_a_mark(self) -> bool {
+        let counted_by_what_is_known = matches!(self, Self::Hello | Self::Reset | Self::ReplyOn | Self::Monitor);
+        !counted_by_what_is_known && !matches!(self.group(), Group::Subscribing)
+    }
+
     /// Whether what it does is kept apart from the rest, as that of newer commands is.
     pub(crate) const fn is_novel(self) -> bool {
         self.is_about_notices() || matches!(self, Self::Prepare | Self::DiscardAll | Self::Lasting)

@@ -69,9 +69,11 @@ proptest! {
     fn what_is_owed_is_exact_after_every_piece(
         says in says(),
         pieces in prop::collection::vec((prop::bool::weighted(0.6), 1_usize..60), 1..60),
+        short_of_marks in prop::bool::weighted(0.3),
     ) {
         let (talk, standing) = Conversation::hold(&says);
-        let mut ledger = Ledger::new(&Limits::default());
+        let marks = if short_of_marks { 1 } else { Limits::default().marks };
+        let mut ledger = Ledger::new(&Limits { marks, ..Limits::default() });
         let (mut sent, mut received) = (0, 0);
         for (request, size) in pieces.iter().cycle() {
             if *request {
@@ -83,18 +85,29 @@ proptest! {
                 ledger.reply(&talk.replies[received..end]);
                 received = end;
             }
+            if short_of_marks && ledger.standing() == Standing::Opaque {
+                return Ok(());
+            }
             prop_assert_eq!(ledger.owed(), talk.owed(sent, received) as u64, "sent {} received {}", sent, received);
             if pieces.iter().all(|(direction, _)| direction == request) || received == talk.replies.len() {
                 break;
             }
         }
         ledger.request(&talk.requests[sent..]);
+        if short_of_marks && ledger.standing() == Standing::Opaque {
+            return Ok(());
+        }
         for byte in &talk.replies[received..] {
             ledger.reply(&[*byte]);
             received += 1;
             prop_assert_eq!(ledger.owed(), talk.owed(talk.requests.len(), received) as u64);
         }
-        prop_assert_eq!((ledger.standing(), ledger.owed(), ledger.allocated()), (standing, 0, 0));
+        // What had no mark may be a transaction; then it is pinned, or subscribed as before.
+        let unknown = matches!(ledger.standing(), Standing::Pinned | Standing::Subscribed);
+        if !short_of_marks || !unknown {
+            prop_assert_eq!(ledger.standing(), standing);
+        }
+        prop_assert_eq!((ledger.owed(), ledger.allocated()), (0, 0));
         let counts = ledger.take_counts();
         prop_assert_eq!((counts.replies as usize, (counts.replies + counts.pushes) as usize), (talk.answered.len(), talk.frames.len()));
     }

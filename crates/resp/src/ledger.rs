@@ -16,7 +16,7 @@ use crate::reply::{Heard, Replies};
 use crate::request::{Asked, Requests};
 use crate::run::{self, Run};
 use crate::said::Said;
-use crate::standing::{Answer, Counts, Direction, Hint, Standing};
+use crate::standing::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};
 
 /// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See the crate's
 /// documentation for what it follows.
@@ -71,8 +71,15 @@ impl Ledger {
             Asked::Request(class, args) => {
                 let booked = self.book.request(class, args, self.limits.marks);
                 if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
-                    let piece = bytes.get(..bytes.len() - input.len()).unwrap_or_default();
-                    self.book.recorder().request(class, piece, first, self.limits.room());
+                    let Some(piece) = taken(bytes, input) else {
+                        *input = &[];
+                        return self.fail(Fault::Request);
+                    };
+                    if self.book.missed_the_last() {
+                        self.book.recorder().missed(class);
+                    } else {
+                        self.book.recorder().request(class, piece, first, self.limits.room());
+                    }
                 }
                 booked
             }
@@ -131,11 +138,28 @@ impl Ledger {
         let booked = match self.replies.scan(input, &self.limits, self.book.is_curious()) {
             Heard::More => return,
             Heard::Frame => self.book.frame(&self.replies),
+            Heard::Lost if self.replies.stack.is_broken() => {
+                *input = &[];
+                return self.fail(Fault::Reply);
+            }
             Heard::Lost => Err(Lost),
         };
         if booked == Err(Lost) {
             *input = &[];
             self.turn_opaque();
+        }
+    }
+
+    /// Takes the first frame that ends within `bytes`, like [`reply_one`](Self::reply_one), and returns it and what follows it.
+    pub fn reply_split<'a>(&mut self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        let mut rest = bytes;
+        self.take_reply(&mut rest);
+        match taken(bytes, rest) {
+            Some(piece) => (piece, rest),
+            None => {
+                self.fail(Fault::Reply);
+                (bytes, &[])
+            }
         }
     }
 
@@ -149,6 +173,12 @@ impl Ledger {
     fn turn_opaque(&mut self) {
         self.replies.clear();
         self.book.turn_opaque();
+    }
+
+    #[cold]
+    fn fail(&mut self, fault: Fault) {
+        self.replies.clear();
+        self.book.fail(fault);
     }
 
     /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay) on it: it is quiet, but for
@@ -169,11 +199,11 @@ impl Ledger {
         self.replies.said().0 == Said::Message
     }
 
-    /// Whether the session was carried over and then asked a question whose answer would be about the connection before
-    /// (`WAIT`): the reply to it must not be delivered.
+    /// Why the session must not go on, if it must not.
+    #[inline]
     #[must_use]
-    pub fn is_forfeit(&self) -> bool {
-        self.book.is_forfeit()
+    pub fn must_end(&self) -> Option<MustEnd> {
+        self.book.must_end()
     }
 
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
@@ -252,6 +282,20 @@ impl Ledger {
         self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
     }
 
+    /// Whether the next word is the client's: nothing is owed, no frame of the server's is under way, and neither a subscription
+    /// nor an open transaction is a reason for silence. A part of a request changes nothing about that.
+    #[must_use]
+    pub fn awaits_client(&self) -> bool {
+        self.replies.at_boundary() && self.book.awaits_client()
+    }
+
+    /// Whether a request has ended since [`take_counts`](Self::take_counts), as far as that is known: an opaque session may have
+    /// sent any.
+    #[must_use]
+    pub fn has_asked(&self) -> bool {
+        self.book.has_asked()
+    }
+
     /// How many bytes of the bulk string under way are still to come that nobody needs to look at, without its final
     /// `\r\n`: they may be moved unseen if [`skip_body`](Self::skip_body) is told. Zero if there is none, and if the session
     /// is opaque.
@@ -265,7 +309,7 @@ impl Ledger {
     }
 
     /// Notes that `n` bytes have been moved without being shown. More than [`body_left`](Self::body_left) is a mistake, after
-    /// which the boundaries are not known any more: the session turns opaque.
+    /// which the boundaries are not known any more: the session [must end](Self::must_end).
     pub fn skip_body(&mut self, direction: Direction, n: u64) {
         if self.book.is_opaque() {
             return;
@@ -276,7 +320,7 @@ impl Ledger {
                 self.requests.skip_body(n);
             }
             (Direction::Reply, Ok(n)) if n <= self.replies.body_left() => self.replies.skip_body(n),
-            _ => self.turn_opaque(),
+            _ => self.fail(Fault::Unseen),
         }
     }
 
@@ -303,4 +347,9 @@ impl Ledger {
     pub fn last_answer(&self) -> Option<(Class, Answer)> {
         self.book.last_answer()
     }
+}
+
+/// What was taken off the front of `bytes` if `rest` is what is left; `None` if that cannot be.
+fn taken<'a>(bytes: &'a [u8], rest: &[u8]) -> Option<&'a [u8]> {
+    bytes.get(..bytes.len().checked_sub(rest.len())?)
 }

@@ -1,7 +1,7 @@
 //! One test for each rule by which replies are matched and a session is judged.
 
 use crate::talk::Talk;
-use crate::{Answer, Class, Counts, Direction, Group, Hint, Ledger, Limits, Standing};
+use crate::{Answer, Class, Counts, Direction, Group, Hint, Ledger, Limits, Replay, Standing};
 
 #[test]
 fn the_ledger_of_an_idle_session_is_small() {
@@ -260,24 +260,89 @@ fn a_pipeline_of_ordinary_requests_has_no_bound_and_no_memory() {
     assert_eq!((ledger.owed(), ledger.standing()), (0, Standing::Transaction));
 }
 
+/// What needs marks of which no three make a run: more than `marks: 1` has room for.
+fn beyond_marks(talk: &mut Talk, last: &str) {
+    talk.c("WATCH a").c("MULTI").c("EXEC").c("SELECT 1").c(last);
+}
+
 #[test]
-fn too_many_marks_turn_the_session_opaque_but_blocking_requests_only_lose_theirs() {
-    let limits = Limits { marks: 4, ..Limits::default() };
-    let mut talk = Talk(Ledger::new(&limits));
-    for _ in 0..6 {
+fn counts_blocking_requests_without_marks() {
+    let mut talk = Talk(Ledger::new(&Limits { marks: 1, ..Limits::default() }));
+    for distance in 0..6 {
         talk.c("BLPOP q 1");
+        (0..distance).for_each(|_| _ = talk.c("GET k"));
     }
-    talk.s("*-1/*-1/*-1/")
-        .is(Standing::Blocked, 3)
-        .s("*-1/")
-        .is(Standing::Busy, 2)
-        .s("*-1/*-1/")
-        .is(Standing::Quiet, 0);
-    for _ in 0..2 {
-        talk.c("MULTI").c("EXEC");
+    talk.s("*-1/*-1/$-1/*-1/$-1/$-1/*-1/$-1/$-1/$-1/").is(Standing::Blocked, 11);
+    talk.s("*-1/$-1/$-1/$-1/$-1/").is(Standing::Busy, 6).s("*-1/").is(Standing::Busy, 5);
+    talk.s("$-1/$-1/$-1/$-1/$-1/").is(Standing::Quiet, 0);
+}
+
+#[test]
+fn counts_replies_beyond_the_marks_and_stays_pinned_until_reset() {
+    let limits = Limits { marks: 1, memory: 200, ..Limits::default() };
+    for (last, answer) in [("MULTI", "+OK/"), ("SELECT 2", "-ERR/"), ("CLIENT SETNAME me", "+OK/"), ("QUIT", "+OK/")] {
+        let mut talk = Talk(Ledger::new(&limits));
+        beyond_marks(&mut talk, last);
+        // A reset before it clears nothing of what came after.
+        talk.is(Standing::Busy, 5).s("+OK/+OK/*0/+OK/").is(Standing::Busy, 1);
+        talk.s(answer).is(Standing::Pinned, 0).c("GET k").is(Standing::Busy, 1).s("+QUEUED/").is(Standing::Pinned, 0);
+        assert!(talk.0.at_boundary(Direction::Reply) && !talk.0.can_be_carried());
+        talk.c("EXEC").s("*1/+v/").is(Standing::Pinned, 0);
+        talk.c("RESET").s("+RESET/").is(Standing::Quiet, 0);
+        assert!(talk.0.can_be_carried(), "{last}");
+        assert_eq!(talk.0.take_counts(), Counts { requests: 8, replies: 8, pushes: 0 });
     }
-    talk.is(Standing::Busy, 4).c("GET k").c("MULTI").is(Standing::Opaque, 5);
-    assert_eq!(talk.0.allocated(), 0);
+}
+
+#[test]
+fn stays_pinned_when_the_reset_came_before_what_had_no_mark() {
+    let mut talk = Talk(Ledger::new(&Limits { marks: 1, memory: 200, ..Limits::default() }));
+    talk.c("WATCH a").c("MULTI").c("RESET").c("SELECT 1").c("SELECT 2");
+    talk.s("+OK/+OK/+RESET/+OK/").is(Standing::Busy, 1).s("+OK/").is(Standing::Pinned, 0);
+    assert!(!talk.0.can_be_carried());
+}
+
+#[test]
+fn turns_opaque_only_without_a_mark_that_counting_needs() {
+    for last in ["HELLO 3", "RESET", "MONITOR", "SUBSCRIBE a", "CLIENT REPLY ON"] {
+        let mut talk = Talk(Ledger::new(&Limits { marks: 1, ..Limits::default() }));
+        beyond_marks(&mut talk, last);
+        talk.is(Standing::Opaque, 4);
+        assert_eq!(talk.0.allocated(), 0, "{last}");
+    }
+}
+
+#[test]
+fn follows_deep_pipelines_of_transactions_to_the_end() {
+    for commands in [|_| 3, |n| n % 4, |n: usize| n * n % 7] {
+        let mut talk = Talk(Ledger::new(&Limits { memory: 200, ..Limits::default() }));
+        for n in 0..10_000 {
+            talk.c("MULTI");
+            (0..commands(n)).for_each(|_| _ = talk.c("GET k"));
+            talk.c("EXEC");
+        }
+        for n in 0..10_000 {
+            talk.s("+OK/").s(&"+QUEUED/".repeat(commands(n))).s("*0/");
+        }
+        talk.is(Standing::Quiet, 0);
+        assert!(talk.0.can_be_carried());
+        assert_eq!(talk.0.allocated(), 0);
+    }
+}
+
+#[test]
+fn remembers_the_last_of_more_requests_than_it_keeps() {
+    let mut talk = Talk(Ledger::new(&Limits { memory: 1000, ..Limits::default() }));
+    for db in 0..5000 {
+        talk.c(&format!("SELECT {}", db % 16)).c("CLIENT SETNAME me");
+    }
+    for n in 1..=5000 {
+        talk.s("+OK/+OK/");
+        assert!(n == 5000 || !talk.0.can_be_carried());
+    }
+    let replay = Replay::of(&talk.0).expect("all of it is known again");
+    let requests = String::from_utf8(replay.requests().to_vec()).unwrap();
+    assert!(requests.contains("$2\r\nme\r\n") && requests.ends_with("SELECT\r\n$1\r\n7\r\n"), "{requests}");
 }
 
 #[test]

@@ -15,6 +15,7 @@
 
 mod book;
 mod bound;
+mod budget;
 mod bulk;
 mod class;
 mod feed;
@@ -76,4 +77,4 @@ pub use limits::Limits;
 pub use novel::Notices;
 pub use refusal::Refusals;
 pub use replay::{Refused, Replay};
-pub use standing::{Answer, Counts, Direction, Hint, Standing};
+pub use standing::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};

@@ -21,8 +21,11 @@ pub struct Limits {
     /// Deepest nesting of aggregates in a reply. Four levels cost nothing; beyond them four bytes a level are allocated,
     /// once, and freed when the frame ends.
     pub depth: u16,
-    /// Most requests in flight that need an eye on their reply (MULTI, SUBSCRIBE, HELLO, ...), eight bytes each. Ordinary
-    /// requests are only counted, in any number.
+    /// Most runs of requests in flight that need an eye on their reply (MULTI, SUBSCRIBE, HELLO, ...), 24 bytes each. A pipeline in
+    /// which two kinds alternate at constant distances is one run; where nothing repeats, a run is two requests. The first 512
+    /// runs are the session's own, the others come out of 16 MiB for all sessions. Beyond it replies are counted, but what the
+    /// requests did is not known: the session stays on its connection until it is reset. Ordinary requests are only counted, in any
+    /// number.
     pub marks: u16,
     /// Most bytes of text that are remembered of the session's state, so that it can be had again on another connection:
     /// credentials and names, for a while twice. A session that says more can still be followed, but not carried over. Zero
@@ -41,7 +44,7 @@ impl Default for Limits {
             bulk_bytes: 512 * 1024 * 1024,
             elements: 1 << 30,
             depth: 128,
-            marks: 1024,
+            marks: 16 * 1024,
             memory: 0,
             names: 0,
         }

@@ -135,7 +135,8 @@ impl Memory {
     /// The text; empty if there is none.
     pub(crate) fn text(&self, text: Text) -> &[u8] {
         let (begin, end) = self.place(text);
-        self.text.get(begin..end).unwrap_or_default()
+        // Where it would not be, `set` has put everything in doubt.
+        self.text.get(begin..end).unwrap_or(&[])
     }
 
     fn place(&self, text: Text) -> (usize, usize) {
@@ -146,13 +147,18 @@ impl Memory {
     /// Puts `new` in the place of what was there. The old bytes are overwritten.
     pub(crate) fn set(&mut self, text: Text, new: &[u8]) {
         let (begin, end) = self.place(text);
-        let (Ok(len), Some(slot)) = (u16::try_from(new.len()), self.lens.get_mut(text as usize)) else { return };
+        let (Some((old, after)), Ok(len), Some(slot)) =
+            (self.text.split_at_checked(end), u16::try_from(new.len()), self.lens.get_mut(text as usize))
+        else {
+            return self.doubt(u8::MAX);
+        };
+        let Some((before, _)) = old.split_at_checked(begin) else { return self.doubt(u8::MAX) };
         *slot = len;
         // Of the right size at once: a vector that grows leaves copies behind.
         let mut all = Vec::with_capacity(self.text.len() - (end - begin) + new.len());
-        all.extend_from_slice(self.text.get(..begin).unwrap_or_default());
+        all.extend_from_slice(before);
         all.extend_from_slice(new);
-        all.extend_from_slice(self.text.get(end..).unwrap_or_default());
+        all.extend_from_slice(after);
         self.text = Zeroizing::new(all);
     }
 

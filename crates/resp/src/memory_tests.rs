@@ -211,12 +211,12 @@ fn a_carried_session_that_waits_for_replicas_is_forfeit() {
     let before = talk();
     let mut after = Talk(Replay::of(&before.0).unwrap().finish(&before.0).unwrap().0);
     after.c("GET k");
-    assert!(!after.0.is_forfeit());
+    assert!(after.0.must_end().is_none());
     after.c("WAIT 1 100");
-    assert!(after.0.is_forfeit());
+    assert!(after.0.must_end() == Some(crate::MustEnd::Forfeit));
     let mut fresh = talk();
     fresh.c("WAIT 1 100");
-    assert!(!fresh.0.is_forfeit());
+    assert!(fresh.0.must_end().is_none());
 }
 
 #[test]

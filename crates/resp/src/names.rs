@@ -1,38 +1,19 @@
 //! The channels and patterns that a session is subscribed to, so that it can subscribe to them again on another connection.
 //!
 //! They are taken from the requests and enter with the last confirmation, like everything that is remembered. One session may remember
-//! so much ([`Limits::names`](crate::Limits::names)), and all of a process together [`MOST_IN_ALL`]: a gateway may listen to ten
+//! so much ([`Limits::names`](crate::Limits::names)), and all of a process together a [budget](crate::budget): a gateway may listen to ten
 //! thousand channels over one connection, but not every one of ten thousand sessions may do so at our expense. What does not fit
 //! is not remembered in part: the session stays where it is.
 //!
 //! Deliberately absent: names of which it is not known that the server accepted them.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::budget::{self, Budget};
 use crate::class::Class;
-
-/// Bytes of names, with what it costs to keep them, that all sessions of a process may remember.
-const MOST_IN_ALL: usize = 32 * 1024 * 1024;
 
 /// What a name costs besides its bytes: its place in a node, its own allocation.
 const EACH: usize = 64;
-
-static ALL: Budget = Budget(AtomicUsize::new(MOST_IN_ALL));
-
-/// Bytes that may still be taken.
-#[derive(Debug)]
-pub(crate) struct Budget(AtomicUsize);
-
-impl Budget {
-    fn take(&self, bytes: usize) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
-    }
-
-    fn give(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
 
 /// The three kinds of subscription, which the server keeps apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +50,7 @@ pub(crate) struct Names {
 
 impl Default for Names {
     fn default() -> Self {
-        Self::within(&ALL)
+        Self::within(&budget::NAMES)
     }
 }
 
@@ -146,7 +127,8 @@ impl Names {
     }
 
     fn remove_all(&mut self, kind: Kind) {
-        let gone = self.sets.get_mut(kind as usize).map(std::mem::take).unwrap_or_default();
+        let Some(set) = self.sets.get_mut(kind as usize) else { return };
+        let gone = std::mem::take(set);
         self.give(gone.iter().map(|name| EACH + name.len()).sum());
     }
 
@@ -164,9 +146,9 @@ impl Names {
 
 #[cfg(test)]
 mod tests {
-    use super::{AtomicUsize, Budget, Class, EACH, Names, Ordering};
+    use super::{Budget, Class, EACH, Names};
 
-    static TIGHT: Budget = Budget(AtomicUsize::new(3 * EACH + 6));
+    static TIGHT: Budget = Budget::new(3 * EACH + 6);
 
     #[test]
     fn all_sessions_share_one_budget_and_give_back_what_they_took() {
@@ -184,6 +166,6 @@ mod tests {
         assert!(!one.accept(Class::Subscribe, &[b"ab"], 2 * EACH), "beyond its own limit");
         assert!(other.accept(Class::Subscribe, &[b"ab"], 1000));
         drop((one, other));
-        assert_eq!(TIGHT.0.load(Ordering::Relaxed), 3 * EACH + 6);
+        assert_eq!(TIGHT.left(), 3 * EACH + 6);
     }
 }

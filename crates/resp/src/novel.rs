@@ -25,7 +25,7 @@ pub enum Notices {
 /// What is known of one session in this respect.
 #[derive(Debug, Default)]
 pub(crate) struct Novel {
-    /// Handshakes that were sent and not answered.
+    /// Handshakes that were sent and not answered. Beyond what fits, the last ones are answered by the server alone.
     asked: u16,
     agreed: Notices,
     /// The client was told of a failover, and not yet of its end.
@@ -37,7 +37,7 @@ pub(crate) struct Novel {
 }
 
 impl Novel {
-    /// A request of that class gets a reply. There are fewer unanswered ones than [`Limits::marks`](crate::Limits::marks).
+    /// A request of that class is marked.
     pub(crate) fn asked(&mut self, class: Class) {
         if class.is_about_notices() {
             self.asked = self.asked.saturating_add(1);

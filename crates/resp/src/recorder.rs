@@ -15,14 +15,47 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+use crate::budget::{self, Share};
 use crate::class::{Class, Group};
 use crate::limits::Room;
 use crate::memory::{Memory, Text, parts};
 use crate::standing::Answer;
 use crate::words::words;
 
-/// The bytes of a request; overwritten with zeros when they go.
-type Copied = Zeroizing<Vec<u8>>;
+/// The bytes of a request; overwritten with zeros when they go. Names of channels come out of a budget of all sessions.
+struct Copied {
+    bytes: Zeroizing<Vec<u8>>,
+    share: Share,
+}
+
+impl Default for Copied {
+    fn default() -> Self {
+        Self { bytes: Zeroizing::default(), share: Share::of(&budget::NAMES) }
+    }
+}
+
+impl Copied {
+    /// With `piece` behind it; `None` if that would be more than `most` bytes or more than the process has for all. Each byte is
+    /// moved only a few times, however small the pieces are.
+    fn with(mut self, piece: &[u8], most: usize, names: bool) -> Option<Self> {
+        let (len, room) = (self.bytes.len() + piece.len(), self.bytes.capacity());
+        if len > most {
+            return None;
+        }
+        let larger = if len > room { len.max((room * 2).min(most)) } else { room };
+        if names && !self.share.grow_to(larger) {
+            return None;
+        }
+        if larger > room {
+            // A vector that grows by itself leaves copies behind.
+            let mut all = Zeroizing::new(Vec::with_capacity(larger));
+            all.extend_from_slice(&self.bytes);
+            self.bytes = all;
+        }
+        self.bytes.extend_from_slice(piece);
+        Some(self)
+    }
+}
 
 /// A request that was forwarded and not answered yet.
 struct Pending {
@@ -30,6 +63,9 @@ struct Pending {
     /// `None` if its bytes are not known.
     bytes: Option<Copied>,
 }
+
+/// The most requests that wait for their answer with their bytes known.
+const MOST_PENDING: usize = 1024;
 
 /// Room for what stands around the names of all kinds of subscription, on the wire.
 const FRAMES: usize = 128;
@@ -49,6 +85,8 @@ pub(crate) struct Answered<'a> {
 struct Record {
     memory: Memory,
     pending: VecDeque<Pending>,
+    /// Requests of which no copy is kept any more although one was made: their answers come before those in `pending`.
+    skipped: u32,
     /// Bytes in `pending`.
     copied: usize,
     /// The request under way so far.
@@ -82,6 +120,11 @@ fn is_copied(class: Class, room: Room) -> bool {
     }
 }
 
+/// Whether a request of that class names channels or patterns.
+fn is_about_names(class: Class) -> bool {
+    class.group() == Group::Subscribing
+}
+
 /// Whether a request may turn out to be copied: its class, if that is known.
 pub(crate) fn may_be_copied(class: Option<Class>, room: Room) -> bool {
     class.is_none_or(|class| is_copied(class, room))
@@ -92,7 +135,7 @@ impl Recorder {
     /// The inner one: that of a fresh connection.
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
         let Some(record) = &self.record else { return Some(None) };
-        let sure = !record.memory.is_in_doubt() && record.pending.is_empty() && record.queued == 0;
+        let sure = !record.memory.is_in_doubt() && record.is_answered() && record.queued == 0;
         sure.then_some(Some(&record.memory))
     }
 
@@ -109,7 +152,17 @@ impl Recorder {
         }
         let Some(record) = &mut self.record else { return };
         let left = record.left(class, room);
-        record.fragment = record.fragment.take().and_then(|before| join(&before, piece, left));
+        let names = class.is_some_and(is_about_names);
+        record.fragment = record.fragment.take().and_then(|before| before.with(piece, left, names));
+    }
+
+    /// A request ended of which nobody will know how it was answered.
+    #[cold]
+    pub(crate) fn missed(&mut self, class: Class) {
+        self.drop_pieces();
+        if parts(class) != 0 {
+            self.record.get_or_insert_default().memory.doubt(parts(class));
+        }
     }
 
     /// The request under way is none to be copied.
@@ -132,10 +185,16 @@ impl Recorder {
         if first {
             record.fragment = Some(Copied::default());
         }
-        let left = record.left(Some(class), room);
         record.most_names = room.names;
-        let bytes = record.fragment.take().and_then(|before| join(&before, piece, left));
-        record.copied += bytes.as_ref().map_or(0, |bytes| bytes.len());
+        let left = record.left(Some(class), room);
+        let request = record.fragment.take().and_then(|before| before.with(piece, left, is_about_names(class)));
+        let len = request.as_ref().map_or(0, |request| request.bytes.len());
+        let beyond = record.copied + len > left;
+        if record.pending.len() >= MOST_PENDING || (beyond && record.may_replace_pending(class)) {
+            record.skip_pending();
+        }
+        let bytes = request.filter(|_| record.copied + len <= left);
+        record.copied += bytes.as_ref().map_or(0, |copied| copied.bytes.len());
         record.pending.push_back(Pending { class, bytes });
     }
 
@@ -156,7 +215,10 @@ impl Recorder {
     pub(crate) fn answered(&mut self, it: Answered<'_>) {
         let Some(record) = &mut self.record else { return };
         // All requests of a class are copied, or none is.
-        if record.pending.front().is_some_and(|oldest| oldest.class == it.class) {
+        if record.skipped > 0 && (it.class.group() == Group::Replayable || record.copies_names(it.class)) {
+            record.skipped -= 1;
+            record.memory.doubt(parts(it.class));
+        } else if record.pending.front().is_some_and(|oldest| oldest.class == it.class) {
             record.decide(it);
         } else if it.class.group() == Group::Replayable {
             record.memory.doubt(parts(it.class));
@@ -197,28 +259,53 @@ impl Recorder {
 
 impl Record {
     fn is_blank(&self) -> bool {
-        self.pending.is_empty() && self.fragment.is_none() && self.queued == 0 && self.memory == Memory::default()
+        self.is_answered() && self.fragment.is_none() && self.queued == 0 && self.memory == Memory::default()
     }
 
-    /// How long a request of that class may be.
+    fn is_answered(&self) -> bool {
+        self.pending.is_empty() && self.skipped == 0
+    }
+
+    fn copies_names(&self, class: Class) -> bool {
+        self.most_names > 0 && is_about_names(class)
+    }
+
+    /// Whether a request of that class is worth more than those that wait: what it says may replace what they say. Names are added
+    /// up, so all of them are wanted.
+    fn may_replace_pending(&self, class: Class) -> bool {
+        !is_about_names(class) && !self.pending.iter().any(|it| is_about_names(it.class))
+    }
+
+    /// Keeps nothing of the requests that wait. What they are about is in doubt when they are answered.
+    fn skip_pending(&mut self) {
+        let gone = std::mem::take(&mut self.pending).len();
+        self.skipped = self.skipped.saturating_add(u32::try_from(gone).unwrap_or(u32::MAX));
+        self.copied = 0;
+    }
+
+    /// How long a request of that class may be, with those that wait.
     fn left(&self, class: Option<Class>, room: Room) -> usize {
-        let names = class.is_some_and(|class| class.group() == Group::Subscribing);
+        let names = class.is_some_and(is_about_names);
         let (most, weight) = match names {
             // On the wire a name takes less than in the memory, but for the frame around all of them.
             true => (room.names + FRAMES, self.memory.names().weight()),
             false => (room.text, self.memory.weight()),
         };
-        most.saturating_sub(weight + self.copied)
+        most.saturating_sub(weight)
     }
 
     /// The oldest copied request was answered.
     fn decide(&mut self, it: Answered<'_>) {
-        let Some(Pending { bytes: request, .. }) = self.pending.pop_front() else { return };
-        self.copied -= request.as_ref().map_or(0, |request| request.len()).min(self.copied);
+        let Some(Pending { bytes: mut request, .. }) = self.pending.pop_front() else { return };
+        self.copied -= request.as_ref().map_or(0, |request| request.bytes.len()).min(self.copied);
         if self.pending.is_empty() {
             self.pending = VecDeque::new();
         }
-        let words = request.as_ref().and_then(|request| words(request));
+        if let Some(request) = &mut request {
+            // The names that follow from it take their own part.
+            request.share.give_back();
+        }
+        let words = request.as_ref().and_then(|request| words(&request.bytes));
         match it.answer {
             Answer::Done if it.class.group() == Group::Subscribing => {
                 self.memory.subscribe(it.class, words.as_deref(), self.most_names);
@@ -233,19 +320,6 @@ impl Record {
     }
 }
 
-/// Both pieces in one; `None` if that would be more than `most` bytes. What goes is overwritten.
-fn join(before: &[u8], piece: &[u8], most: usize) -> Option<Copied> {
-    let len = before.len() + piece.len();
-    if len > most {
-        return None;
-    }
-    // Of the right size at once: a vector that grows leaves copies behind.
-    let mut all = Vec::with_capacity(len);
-    all.extend_from_slice(before);
-    all.extend_from_slice(piece);
-    Some(Zeroizing::new(all))
-}
-
 /// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0 its options take effect one by one, so that the refusal of
 /// a later one leaves the effect of an earlier one (`redis:src/networking.c`, `helloCommand`).
 fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
@@ -255,4 +329,42 @@ fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
     refused_as_a_whole
         || words.is_some_and(|words| words.len() <= 2)
         || (wrong_password && first_option.is_some_and(|option| option.eq_ignore_ascii_case(b"AUTH")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Copied, Share};
+    use crate::budget::Budget;
+
+    static TIGHT: Budget = Budget::new(500_000);
+
+    #[test]
+    fn moves_a_copy_seldom_however_small_its_pieces_are() {
+        let (mut copied, mut moves, mut place) = (Copied::default(), 0, std::ptr::null());
+        for n in 0..300_000_u32 {
+            copied = copied.with(&n.to_le_bytes()[..1], 512 * 1024, false).unwrap();
+            moves += u32::from(copied.bytes.as_ptr() != place);
+            place = copied.bytes.as_ptr();
+        }
+        assert!(moves <= 20, "{moves}");
+        assert!((0_u32..).zip(copied.bytes.iter()).all(|(n, byte)| n.to_le_bytes()[0] == *byte));
+        assert!(copied.with(&[0; 300_000], 512 * 1024, false).is_none());
+    }
+
+    #[test]
+    fn takes_names_out_of_the_budget_and_gives_them_back() {
+        let empty = || Copied { share: Share::of(&TIGHT), ..Copied::default() };
+        let names = vec![b'x'; 200_000];
+        let one = empty().with(&names, 512 * 1024, true).unwrap();
+        let other = empty().with(&names, 512 * 1024, true).unwrap();
+        assert_eq!(TIGHT.left(), 100_000);
+        assert!(empty().with(&names, 512 * 1024, true).is_none());
+        // What is no name is bounded by itself.
+        assert!(empty().with(&names, 512 * 1024, false).is_some());
+        drop(one);
+        let other = other.with(&names, 512 * 1024, true).unwrap();
+        assert_eq!((other.bytes.len(), TIGHT.left()), (400_000, 100_000));
+        drop(other);
+        assert_eq!(TIGHT.left(), 500_000);
+    }
 }

@@ -88,7 +88,7 @@ impl Replay {
         while !self.is_answered() {
             let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) else { break };
             let owed = self.ledger.owed();
-            let piece = rest.get(..self.ledger.reply_one(rest)).unwrap_or_default();
+            let (piece, _) = self.ledger.reply_split(rest);
             taken += piece.len();
             if let Some(messages) = &mut self.messages {
                 let ended = self.ledger.at_boundary(Direction::Reply);

@@ -63,7 +63,7 @@ enum Look {
 pub(crate) struct Replies {
     /// Bytes of the bulk string under way that are still to come, with its line end. In a header: its number so far.
     left: u32,
-    stack: Stack,
+    pub(crate) stack: Stack,
     word: Word,
     said: Said,
     state: State,
@@ -328,9 +328,10 @@ impl Replies {
                 *input = &[];
                 return Step::More;
             };
-            let (text, rest) = input.split_at(feed);
+            // It was found there, so this cannot fail; if it did, the session would only not be followed any more.
+            let Some((text, [_, rest @ ..])) = input.split_at_checked(feed) else { return Step::Lost };
             self.keep(text);
-            *input = rest.get(1..).unwrap_or_default();
+            *input = rest;
             if text.last().map_or(self.carriage, |last| *last == b'\r') {
                 return self.line_end();
             }
@@ -384,7 +385,7 @@ impl Replies {
             }
             Ended::Frame => {
                 self.state = State::Start;
-                Step::Frame
+                if self.stack.is_broken() { Step::Lost } else { Step::Frame }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::{Strategy, any, prop, prop_assert_eq, prop_oneof, proptest};
 
-use crate::{Class, Counts, Direction, Ledger, Limits, Standing};
+use crate::{Class, Counts, Direction, Fault, Ledger, Limits, MustEnd, Standing};
 
 /// The end of each request in `bytes` and its class, and whether the session is opaque at the end.
 fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<(usize, Option<Class>)>, bool) {
@@ -130,7 +130,7 @@ fn a_word_that_may_name_a_command_must_be_shown() {
 }
 
 #[test]
-fn moving_more_than_there_is_turns_the_session_opaque() {
+fn ends_a_session_that_moved_more_than_there_is() {
     for direction in [Direction::Request, Direction::Reply] {
         let mut ledger = Ledger::new(&Limits::default());
         ledger.request(b"PING\r\n*2\r\n$3\r\nGET\r\n$20\r\n");
@@ -138,7 +138,9 @@ fn moving_more_than_there_is_turns_the_session_opaque() {
         ledger.skip_body(direction, 0);
         ledger.skip_body(direction, 19);
         assert_eq!(ledger.standing(), Standing::Busy);
+        assert_eq!(ledger.must_end(), None);
         ledger.skip_body(direction, 2);
+        assert_eq!(ledger.must_end(), Some(MustEnd::Broken(Fault::Unseen)));
         assert_eq!((ledger.standing(), ledger.body_left(direction)), (Standing::Opaque, 0));
         ledger.skip_body(direction, 5);
     }

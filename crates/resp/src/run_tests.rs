@@ -75,14 +75,14 @@ fn feed(ledger: &mut Ledger, direction: Direction, bytes: &[u8]) {
 fn account(ledger: &mut Ledger) -> (String, Vec<Hint>, Counts, Option<Vec<u8>>) {
     let both = [Direction::Request, Direction::Reply];
     let words = format!(
-        "{:?}, owes {}, between {:?}, unseen {:?}, last {:?} {:?}, forfeit {}",
+        "{:?}, owes {}, between {:?}, unseen {:?}, last {:?} {:?}, must end {:?}",
         ledger.standing(),
         ledger.owed(),
         both.map(|direction| ledger.at_boundary(direction)),
         both.map(|direction| ledger.body_left(direction)),
         ledger.last_request(),
         ledger.last_answer(),
-        ledger.is_forfeit(),
+        ledger.must_end(),
     );
     // Nothing is counted of an opaque session.
     let counts = if ledger.is_opaque() { Counts::default() } else { ledger.take_counts() };
@@ -126,6 +126,31 @@ fn what_the_fuzzer_found_worth_keeping_comes_to_the_same() {
             }
         }
     }
+}
+
+#[test]
+fn requests_beyond_the_room_come_to_the_same_in_any_pieces() {
+    let limits = Limits { memory: 200, names: 1024, ..Limits::default() };
+    let (mut runs, mut bytes) = (Ledger::new(&limits), Ledger::new(&limits));
+    let names = format!("*2\r\n$9\r\nSUBSCRIBE\r\n$900\r\n{}\r\n", "n".repeat(900));
+    let select = "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n".repeat(20);
+    let get = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    for turn in [&select, get, &select, &names, &select, &names, get] {
+        feed_both(&mut runs, &mut bytes, Direction::Request, turn.as_bytes());
+    }
+    let ok = "+OK\r\n".repeat(41);
+    let confirmed = format!("*3\r\n$9\r\nsubscribe\r\n$900\r\n{}\r\n:1\r\n", "n".repeat(900));
+    for turn in [ok.as_str(), &confirmed, &ok[..100], &confirmed, &ok[..5]] {
+        feed_both(&mut runs, &mut bytes, Direction::Reply, turn.as_bytes());
+        assert_eq!(account(&mut runs), account(&mut bytes));
+    }
+    // What was said last is known, whatever there was no room for.
+    for (request, reply) in [(&*select, &ok[..100]), ("UNSUBSCRIBE\r\n", "*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n")] {
+        feed_both(&mut runs, &mut bytes, Direction::Request, request.as_bytes());
+        feed_both(&mut runs, &mut bytes, Direction::Reply, reply.as_bytes());
+        assert_eq!(account(&mut runs), account(&mut bytes));
+    }
+    assert!(Replay::of(&runs).is_some());
 }
 
 proptest! {

@@ -28,6 +28,7 @@ pub(crate) struct Stack {
     current: u32,
     near: [u32; NEAR],
     depth: u16,
+    broken: bool,
     far: Option<Box<Far>>,
 }
 
@@ -86,6 +87,11 @@ impl Stack {
         if self.leave() { Ended::Element } else { self.element() }
     }
 
+    /// Whether a level was missing that had been entered. The frame was taken to end there.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Goes up one level; whether the level left was an attribute.
     fn leave(&mut self) -> bool {
         let attribute = self.current & ATTRIBUTE != 0;
@@ -94,13 +100,23 @@ impl Stack {
             None => 0,
             Some(above) => match self.near.get(above) {
                 Some(level) => *level,
-                None => self.far.as_mut().and_then(|far| far.levels.pop()).unwrap_or_default(),
+                None => self.far_level(),
             },
         };
         if self.depth == 0 {
             self.far = None;
         }
         attribute
+    }
+
+    /// The innermost of the far levels, which is taken out.
+    #[cold]
+    fn far_level(&mut self) -> u32 {
+        let level = self.far.as_mut().and_then(|far| far.levels.pop());
+        if level.is_none() {
+            (self.broken, self.depth) = (true, 0);
+        }
+        level.unwrap_or(0)
     }
 
     /// Levels that have been allocated.
@@ -135,6 +151,17 @@ mod tests {
         assert_eq!(stack.depth(), 1);
         assert_eq!(stack.element(), Ended::Frame);
         assert!(stack.far.is_none());
+    }
+
+    #[test]
+    fn notices_a_level_that_is_missing() {
+        let mut stack = Stack::default();
+        for _ in 0..NEAR + 3 {
+            stack.enter(Some(1), false, 64);
+        }
+        stack.far = None;
+        assert!(!stack.is_broken());
+        assert_eq!((stack.element(), stack.is_broken()), (Ended::Frame, true));
     }
 
     #[test]

@@ -53,6 +53,39 @@ pub enum Hint {
     TryAgain,
 }
 
+/// Why a session must not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MustEnd {
+    /// It was carried over and then asked a question whose answer would be about the connection before (`WAIT`): the reply to it
+    /// must not be delivered.
+    Forfeit,
+    /// An invariant does not hold, so nothing that is known of it may be relied on. Never in normal operation.
+    Broken(Fault),
+}
+
+/// The invariant that does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// More bytes were taken of a request than there were.
+    Request,
+    /// The scanner of replies left the frame that it was in.
+    Reply,
+    /// More bytes were moved unseen than the body under way had.
+    Unseen,
+}
+
+impl Fault {
+    /// What it is, for a log.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Request => "more of a request was taken than there was",
+            Self::Reply => "the scanner of replies left its frame",
+            Self::Unseen => "more bytes went unseen than the body had",
+        }
+    }
+}
+
 /// How one request was answered, for whoever records what to play again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Answer {

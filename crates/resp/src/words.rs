@@ -9,21 +9,21 @@ pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     match request.strip_prefix(b"*") {
         Some(rest) => array(rest),
         None if request.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | 0)) => None,
-        None => Some(line(request)),
+        None => line(request),
     }
 }
 
 /// The words of a line without quotes. More bytes are skipped between words than end one (`redis:src/sds.c`, `sdssplitargs`): a
 /// form feed within a password belongs to it.
-fn line(mut rest: &[u8]) -> Vec<&[u8]> {
+fn line(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = Vec::new();
     loop {
         let begin = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(rest.len());
-        let from = rest.get(begin..).unwrap_or_default();
+        let (_, from) = rest.split_at_checked(begin)?;
         let end = from.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n')).unwrap_or(from.len());
-        let (word, behind) = from.split_at(end);
+        let (word, behind) = from.split_at_checked(end)?;
         if word.is_empty() {
-            return words;
+            return Some(words);
         }
         words.push(word);
         rest = behind;

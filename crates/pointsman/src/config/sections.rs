@@ -94,12 +94,14 @@ section! {
         /// Closes a client that has sent nothing for this long; "0s" for never.
         ///
         /// Off by default: Redis clients keep idle connections in pools, and blocked or subscribed
-        /// clients are silent by nature.
+        /// clients are silent by nature. Only arriving bytes count: a client that stops within a
+        /// request is idle, one whose large value arrives slowly is not.
         client_idle_timeout: Duration = Kind::DurationOrOff, Some("0s"), Live;
         /// Closes a client that has not sent its first byte this long after connecting; "0s" for
         /// never.
         ///
         /// Guards against connections that are opened and left, where clients cannot be trusted.
+        /// Until the first request is complete, the timeout applies to each next byte as well.
         /// Pools that connect in advance need it off or long. Time spent waiting for a master does
         /// not count.
         first_byte_timeout: Duration = Kind::DurationOrOff, Some("0s"), Live;

@@ -3,11 +3,13 @@
 //! Deliberately absent: doing it.
 
 use std::io;
+use std::task::Waker;
 use std::time::Duration;
 
-use resp::Standing;
+use resp::{MustEnd, Standing};
 
 use super::Pump;
+use crate::broken;
 use crate::carry::Luggage;
 use crate::close::{Reason, Side};
 use crate::end::End;
@@ -16,6 +18,7 @@ use crate::hold::PATROL;
 use crate::leave::{self, Leaving, Moment};
 use crate::notice;
 use crate::service::Hint;
+use crate::silence::Facts;
 
 /// What is left when a pump has stopped.
 #[derive(Debug)]
@@ -76,6 +79,20 @@ impl<C: End, U: End> Pump<'_, C, U> {
         between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.is_clear()
     }
 
+    /// Whether the client has been silent for too long.
+    pub(super) fn judge_silence(&mut self, waker: &Waker) -> Option<Reason> {
+        if self.target.is_shut() {
+            self.silence.excuse();
+        }
+        let facts = Facts {
+            heard: self.heard,
+            asked: self.commands > 0 || self.ledger.has_asked(),
+            moved: self.requests.moved() as u32,
+            awaited: self.ledger.awaits_client() && self.requests.is_clear() && self.replies.is_clear(),
+        };
+        self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
+    }
+
     /// A patrol found that requests have been waiting at the gate, or that they have not. Whether that is for too long.
     pub(super) fn has_waited_too_long(&mut self) -> bool {
         let waits = !self.requests.is_clear() || self.client.has_unread();
@@ -104,6 +121,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     fn failed(&mut self, side: Side, error: &io::Error) -> Reason {
         match (side, self.first) {
+            _ if broken::is_broken(error) => Reason::InternalError,
             // Whoever has ended may well refuse what still comes: that is the end of it and not another fault.
             (Side::Client, Some(Side::Client)) => Reason::ClientClosed,
             (Side::Upstream, Some(Side::Upstream)) => Reason::UpstreamClosed,
@@ -112,6 +130,16 @@ impl<C: End, U: End> Pump<'_, C, U> {
                 Reason::from_error(side, error.kind())
             }
             _ => Reason::from_error(side, error.kind()),
+        }
+    }
+
+    /// Why the ledger says that the session must not go on.
+    #[cold]
+    pub(super) fn must_end(&self) -> Reason {
+        match self.ledger.must_end() {
+            Some(MustEnd::Forfeit) => Reason::Forfeit,
+            Some(MustEnd::Broken(fault)) => broken::found(fault.text()),
+            None => broken::found("a session was to end without a reason"),
         }
     }
 

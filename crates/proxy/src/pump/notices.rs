@@ -21,6 +21,7 @@ use route::Replies as Fate;
 
 use super::Pump;
 use super::superseded::Withheld;
+use crate::broken;
 use crate::end::End;
 use crate::flow::Step;
 use crate::kept::Kept;
@@ -186,13 +187,20 @@ impl<C: End, U: End> Pump<'_, C, U> {
             if far || !self.has_words() || self.replies.has_ended() {
                 return None;
             }
-            let read = match self.upstream.poll_read(cx, scratch) {
+            // All of it is kept for a moment, and for longer if the client does not take it.
+            let piece = self.replies.piece().min(scratch.len());
+            let Some(room) = scratch.get_mut(..piece) else { return Some(Step::Stuck) };
+            let read = match self.upstream.poll_read(cx, room) {
                 Poll::Pending => return Some(Step::Idle),
                 Poll::Ready(Ok(read)) => read,
                 Poll::Ready(Err(error)) => return Some(Step::SourceFailed(error)),
             };
             self.replies.ended = read == 0;
-            let came = self.take_apart(scratch.get(..read).unwrap_or_default());
+            let bytes = match broken::first(room, read) {
+                Ok(bytes) => bytes,
+                Err(error) => return Some(Step::SourceFailed(error)),
+            };
+            let came = self.take_apart(bytes);
             self.replies.keep_instead(came);
         }
         Some(Step::More)
@@ -210,7 +218,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             let holding = self.aside.as_ref().is_some_and(|aside| !aside.held.is_empty());
             let refusal = holding || (*first == b'-' && self.ledger.next_is_about_notices());
-            let (piece, behind) = rest.split_at(self.ledger.reply_one(rest).min(rest.len()));
+            let (piece, behind) = self.ledger.reply_split(rest);
             rest = behind;
             if refusal {
                 all.append(&mut self.hold_back(piece));

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 use resp::{Frames, Limits, Notices};
 
+use crate::kept::Kept;
 use crate::notice::Notice;
 use crate::pump::Pump;
 use crate::testing::{Puppet, seat};
@@ -32,6 +33,24 @@ fn notices() -> [Notice; 3] {
         Notice::FailedOver { number: 7002 },
         Notice::Moving { number: 7003, seconds: 5, to: Some("redis:6379".into()) },
     ]
+}
+
+#[test]
+fn reads_no_more_than_the_worker_may_keep() {
+    let (_points, seat) = seat();
+    let target = seat.shared.service.route.open_target().unwrap();
+    let (mut client, mut upstream) = (Puppet::saying(&[HANDSHAKE]), Puppet::saying(&[]));
+    let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+    poll(&mut pump);
+    assert!(pump.has_words());
+    for stuck in [0, 1, 3, 6] {
+        // So much is kept for other sessions of this worker, whose clients read nothing.
+        let _others = Kept::new(vec![0; stuck * (4 << 20)]);
+        pump.upstream.says.push_back(b">2\r\n+invalidate\r\n_\r\n".to_vec());
+        pump.upstream.asked = 0;
+        poll(&mut pump);
+        assert_eq!(pump.upstream.asked, ((256 * 1024) >> stuck).max(16 * 1024));
+    }
 }
 
 fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
