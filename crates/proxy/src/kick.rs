@@ -67,7 +67,7 @@ impl Kicked<'_> {
         tokio::select! {
             biased;
             () = ticket.cut() => Err(Reason::Cut),
-            () = hold::gone(client, unsent) => Err(Reason::HoldAbandoned),
+            gone = hold::gone(client, unsent) => Err(gone),
             meant = meant => if meant { Err(reason) } else { Ok(()) },
         }
     }
