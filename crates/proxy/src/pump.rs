@@ -77,6 +77,8 @@ pub(crate) struct Pump<'a, C, U> {
     stopwatch: Stopwatch,
     /// There while something of ours is to go between the replies.
     aside: Option<Box<notices::Aside>>,
+    /// As what it is counted.
+    pin: Option<resp::Pin>,
 }
 
 /// What most sessions never need, or only in their last moments.
@@ -126,6 +128,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             silence: Silence::default(),
             stopwatch: Stopwatch::default(),
             aside: None,
+            pin: None,
         }
     }
 
@@ -168,7 +171,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
                 return Poll::Ready(reason);
             }
         }
-        match scratch::with(|scratch| self.poll(cx, waker, scratch)) {
+        let result = scratch::with(|scratch| self.poll(cx, waker, scratch));
+        self.count_pin();
+        match result {
             Poll::Pending if rung => self.judge_silence(waker).map_or(Poll::Pending, Poll::Ready),
             result => result,
         }

@@ -13,6 +13,7 @@ use route::Target;
 use tracing::Level;
 
 use crate::close::Reason;
+use crate::not_carried::Uncarried;
 
 /// Which sessions get a line at their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -68,6 +69,8 @@ macro_rules! line {
             bytes_in = $session.bytes.0,
             bytes_out = $session.bytes.1,
             commands = $session.commands,
+            not_carried = $session.uncarried.map(|it| it.why.label()),
+            unknown_command = $session.uncarried.and_then(|it| it.command.as_deref()),
             "session ended"
         )
     };
@@ -83,6 +86,7 @@ pub(crate) struct Session<'a> {
     pub(crate) lasted: Duration,
     pub(crate) bytes: (u64, u64),
     pub(crate) commands: u32,
+    pub(crate) uncarried: Option<&'a Uncarried>,
 }
 
 impl Session<'_> {

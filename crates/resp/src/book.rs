@@ -9,6 +9,7 @@
 
 mod carrying;
 mod notices;
+mod pinned;
 mod runs;
 
 use crate::bound::Bound;
@@ -66,6 +67,8 @@ pub(crate) struct Book {
     waiting: Waiting,
     novel: Novel,
     bound: Bound,
+    /// The pin may have changed.
+    changed: bool,
 }
 
 impl Book {
@@ -84,6 +87,7 @@ impl Book {
             waiting: Waiting::Never,
             novel: Novel::default(),
             bound: Bound::default(),
+            changed: false,
         }
     }
 
@@ -129,6 +133,7 @@ impl Book {
             Class::Replication | Class::Debugger => return Err(Lost),
             class => class,
         };
+        self.changed = true;
         self.bound.asked(class);
         let position = self.answered.wrapping_add(self.owed);
         if !self.silence.request(class, position)? {
@@ -138,7 +143,7 @@ impl Book {
             self.waiting = self.waiting.asked();
         }
         self.novel.asked(class);
-        if !matches!(class, Class::Ordinary | Class::Shutdown | Class::Unknown | Class::ClientId | Class::Script) {
+        if class.is_marked() || (class == Class::Eval && self.silence.may_queue()) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()
@@ -234,6 +239,7 @@ impl Book {
         let asked = self.head() == Some(class);
         let Some(mark) = self.marks.first_mut().filter(|_| asked) else {
             // A cluster takes shard channels away when their slot moves. Nothing else comes unasked.
+            self.changed = true;
             self.uncounted();
             self.note_the_last();
             return if class == Class::SUnsubscribe { Ok(()) } else { Err(Lost) };
@@ -263,6 +269,7 @@ impl Book {
 
     /// Notes that the server has come to the request that is answered now.
     fn heard(&mut self, class: Option<Class>) {
+        self.changed = true;
         // Even a refused `ASKING` leaves an earlier one as it is (`redis:src/networking.c`, `resetClient`).
         self.kept.asking = self.kept.asking && class == Some(Class::Asking);
         self.silence.heard(self.answered);
@@ -293,7 +300,10 @@ impl Book {
             }
             Answer::Done => self.took_effect(class, frame.top()),
             Answer::Queued if class.takes_effect_unseen() => Err(Lost),
-            Answer::Queued => Ok(()),
+            Answer::Queued => {
+                self.bound.queued(class);
+                Ok(())
+            }
             Answer::Error => {
                 // `-EXECABORT`, and every other refusal within a transaction, ends it.
                 if class == Class::Exec && self.kept.transaction {
@@ -378,18 +388,6 @@ impl Book {
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.marks.allocated() + self.recorder.allocated()
-    }
-
-    pub(crate) fn is_opaque(&self) -> bool {
-        self.life == Life::Opaque
-    }
-
-    /// Gives up, for good, and frees what was allocated.
-    pub(crate) fn turn_opaque(&mut self) {
-        self.life = Life::Opaque;
-        self.marks.clear();
-        self.recorder.clear();
-        self.novel = Novel::default();
     }
 
     pub(crate) fn recorder(&mut self) -> &mut Recorder {

@@ -56,8 +56,10 @@ pub enum Class {
     Unknown,
     /// `CLIENT ID`: the client knows by which number this server, and no other, calls its connection.
     ClientId,
-    /// `EVAL`, `EVAL_RO`, `SCRIPT LOAD`, `SCRIPT EXISTS`: the client may count on this server's cache of scripts.
+    /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may count on this server's script cache.
     Script,
+    /// `EVAL`, `EVALSHA` and their read-only forms: run a script. They count on the cache within a transaction only (decision 81).
+    Eval,
     /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
     Wait,
     /// `SUBSCRIBE`.
@@ -156,6 +158,7 @@ impl Class {
             | Self::Iterate
             | Self::ClientId
             | Self::Script
+            | Self::Eval
             | Self::Unknown => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
@@ -189,8 +192,14 @@ impl Class {
                 | Self::Iterate
                 | Self::ClientId
                 | Self::Script
+                | Self::Eval
                 | Self::Unknown
         )
+    }
+
+    /// Whether the reply to it is looked at.
+    pub(crate) const fn is_marked(self) -> bool {
+        !matches!(self, Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script | Self::Eval)
     }
 
     /// Whether what it does is kept apart from the rest, as that of newer commands is.

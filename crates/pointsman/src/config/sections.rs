@@ -65,6 +65,14 @@ section! {
         /// keeps none, and nobody tells the client. A session with more names than 512 KiB, or that comes when all sessions remember
         /// 32 MiB of them, is closed. Holds for sessions that begin after a change.
         subscriptions: Subscriptions = Kind::Choice(Subscriptions::NAMES), Some("close"), Live;
+        /// Commands that leave no state on their connection, besides those that are known; none by default.
+        ///
+        /// A session that sent a command which Pointsman does not know is closed when the master is replaced, because the command
+        /// may have left anything on the connection: it may be one of a module, or one that rename-command has renamed. Name the
+        /// commands here that leave nothing, in any case, as "NAME" or "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists
+        /// the known ones. pointsman_sessions{state="unknown_command"} counts the sessions concerned, and the log names the command
+        /// when such a session is closed. Holds for sessions that begin after a change.
+        stateless_commands: Vec<String> = Kind::Commands, Some(""), Live;
         /// Whether clients that ask for it are told of failovers and drains (CLIENT MAINT_NOTIFICATIONS, "smart client handoffs").
         ///
         /// Recent client libraries ask for it by themselves where they speak RESP3. They are told when a failover begins, so that they

@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use resp::Standing;
+use resp::{Pin, Standing};
 
 use super::Pump;
 use crate::carry::Luggage;
@@ -13,6 +13,7 @@ use crate::close::{Reason, Side};
 use crate::end::End;
 use crate::flow::Step;
 use crate::hold::PATROL;
+use crate::not_carried::{NotCarried, Uncarried};
 use crate::notice;
 use crate::service::Hint;
 
@@ -29,6 +30,8 @@ pub(crate) struct Stopped {
     pub(crate) bytes: (u64, u64),
     /// Requests that were forwarded whole.
     pub(crate) commands: u32,
+    /// If it lost its server and cannot go on: why not.
+    pub(crate) uncarried: Option<Box<Uncarried>>,
 }
 
 /// What follows the end of a pump.
@@ -43,6 +46,13 @@ pub(crate) enum After {
     },
     /// The session can go on over another connection.
     Carry(Luggage),
+}
+
+impl<C, U> Drop for Pump<'_, C, U> {
+    /// However it ends, it is not counted as pinned any more.
+    fn drop(&mut self) {
+        self.seat.block.repin(self.pin, None);
+    }
 }
 
 impl<C: End, U: End> Pump<'_, C, U> {
@@ -122,6 +132,39 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
     }
 
+    /// Why the session cannot go on over another connection; `None` if it can, or if its client has ended it.
+    fn uncarried(&self) -> Option<Box<Uncarried>> {
+        let ended = self.first == Some(Side::Client) || self.requests.has_ended();
+        if ended || self.ledger.standing() == Standing::Ended || self.can_be_carried() {
+            return None;
+        }
+        let why = match self.ledger.pin() {
+            _ if !self.carries => NotCarried::Disabled,
+            Some(pin) => NotCarried::Pinned(pin),
+            None => NotCarried::InFlight,
+        };
+        let mut uncarried = Uncarried::new(why);
+        if why == NotCarried::Pinned(Pin::UnknownCommand) {
+            uncarried.command = self.ledger.unknown_command().map(Box::from);
+        }
+        Some(uncarried)
+    }
+
+    /// Counts the session by what pins it now.
+    #[inline]
+    pub(super) fn count_pin(&mut self) {
+        if self.ledger.take_pin_change() {
+            self.recount();
+        }
+    }
+
+    fn recount(&mut self) {
+        let before = std::mem::replace(&mut self.pin, self.ledger.pin());
+        if self.pin != before {
+            self.seat.block.repin(before, self.pin);
+        }
+    }
+
     /// Takes the pump apart.
     pub(super) fn stop(&mut self, reason: Reason) -> Stopped {
         let lost = match reason {
@@ -131,6 +174,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             _ => None,
         };
         let goes_on = lost.is_some() || matches!(reason, Reason::Fenced | Reason::Dismissed);
+        let uncarried = if goes_on || reason == Reason::ReplyDropped { self.uncarried() } else { None };
         let after = if goes_on && self.can_be_carried() {
             let ledger = std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
             Some(After::Carry(Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost }))
@@ -149,6 +193,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             after: after.map(Box::new),
             bytes: (self.requests.moved(), self.replies.moved()),
             commands: self.commands,
+            uncarried,
         }
     }
 }

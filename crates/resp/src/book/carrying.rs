@@ -37,7 +37,7 @@ impl Book {
 
     /// Notes that the session has been on another connection before, where it was that of `before`.
     pub(crate) fn was_carried(&mut self, before: &Self) {
-        self.waiting = Waiting::Carried;
+        (self.waiting, self.changed) = (Waiting::Carried, true);
         self.novel.take_over(&before.novel);
         self.bound.take_over(before.bound);
     }
