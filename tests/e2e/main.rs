@@ -56,6 +56,7 @@ mod liveness;
 mod logs;
 mod maintenance;
 mod metrics;
+mod pinned;
 mod reload;
 mod replicas;
 mod restart;
