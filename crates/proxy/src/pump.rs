@@ -171,9 +171,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
                 return Poll::Ready(reason);
             }
         }
-        let result = scratch::with(|scratch| self.poll(cx, waker, scratch));
-        self.count_pin();
-        match result {
+        match scratch::with(|scratch| self.poll(cx, waker, scratch)) {
             Poll::Pending if rung => self.judge_silence(waker).map_or(Poll::Pending, Poll::Ready),
             result => result,
         }
@@ -317,6 +315,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if more {
             cx.waker().wake_by_ref();
         }
+        self.count_pin();
         Poll::Pending
     }
 

@@ -158,6 +158,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn recount(&mut self) {
         let before = std::mem::replace(&mut self.pin, self.ledger.pin());
         if self.pin != before {

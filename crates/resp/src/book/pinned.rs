@@ -39,7 +39,12 @@ impl Book {
     /// Whether the pin may have changed since this was last asked.
     #[inline]
     pub(crate) fn take_changed(&mut self) -> bool {
-        std::mem::take(&mut self.changed)
+        // Written to only if it is set: it is asked at every wake-up.
+        let changed = self.changed;
+        if changed {
+            self.changed = false;
+        }
+        changed
     }
 
     pub(crate) fn is_opaque(&self) -> bool {
