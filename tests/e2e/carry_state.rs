@@ -99,7 +99,15 @@ fn carries_connections_that_sent_eval_over_a_failover() {
     let mut other = pointsman.client();
     let sha = other.cmd(&["SCRIPT", "LOAD", script]).expect("an answer").text().expect("a digest").to_owned();
     assert_eq!(client.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("scripted"));
+    let mut queues = self::client(&pointsman, &[&["EVAL", script, "0"]]);
     cluster.failover();
+    // Nothing can fall back in a transaction: the answer says so, and then a new connection is due, which begins with `EVAL`.
+    assert!(queues.cmd(&["MULTI"]).expect("the connection stands").is_ok());
+    assert_eq!(queues.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("QUEUED"));
+    let answers = queues.cmd(&["EXEC"]).expect("an answer");
+    let error = answers.items().first().and_then(harness::Value::error);
+    assert!(error.is_some_and(|error| error.starts_with("NOSCRIPT")), "{answers}");
+    assert_eq!(queues.read_to_end().expect("the end of the connection").0, b"");
     let answer = client.cmd(&["EVALSHA", &sha, "0"]).expect("the connection stands");
     assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
     assert_eq!(client.cmd(&["EVAL", script, "0"]).expect("an answer").text(), Some("scripted"));

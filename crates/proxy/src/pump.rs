@@ -315,8 +315,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if more {
             cx.waker().wake_by_ref();
         }
-        self.count_pin();
-        Poll::Pending
+        if self.ledger.take_pin_change() { self.note_pin() } else { Poll::Pending }
     }
 
     fn move_requests(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {

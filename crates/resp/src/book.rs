@@ -143,7 +143,7 @@ impl Book {
             self.waiting = self.waiting.asked();
         }
         self.novel.asked(class);
-        if class.is_marked() || (class == Class::Eval && self.silence.may_queue()) {
+        if class.is_marked() || (class.runs_script() && self.silence.may_queue()) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()

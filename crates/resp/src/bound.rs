@@ -40,6 +40,22 @@ fn number(cursor: &[u8]) -> Option<u64> {
     std::str::from_utf8(cursor).ok().filter(|_| plain)?.parse().ok()
 }
 
+/// What is known of a session in this respect, one bit each.
+mod flag {
+    /// The client asked for the connection's number.
+    pub(super) const NUMBER: u8 = 1;
+    /// The client may count on a script in the cache.
+    pub(super) const SCRIPT: u8 = 1 << 1;
+    /// The client was told that a script is missing, and continued.
+    pub(super) const FALLS_BACK: u8 = 1 << 2;
+    /// It put scripts into this server's cache.
+    pub(super) const FILLED_HERE: u8 = 1 << 3;
+    /// It put scripts into an earlier server's cache.
+    pub(super) const FILLED_ELSEWHERE: u8 = 1 << 4;
+    /// It called a script within a transaction that may be in the cache of an earlier server only.
+    pub(super) const SPENT: u8 = 1 << 5;
+}
+
 /// What binds one session to its server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bound {
@@ -48,38 +64,52 @@ pub(crate) struct Bound {
     /// What binds for good: a cursor may have been returned that was not seen, or an unknown command was sent. Of an opaque session:
     /// since what it is one.
     for_good: Option<Pin>,
-    /// The client asked for the connection's number.
-    number: bool,
-    /// The client may count on a script in the cache.
-    script: bool,
-    /// The client was told that a script is missing, and went on.
-    falls_back: bool,
+    flags: u8,
 }
 
 impl Bound {
+    fn is(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, on: bool) {
+        self.flags |= if on { flag } else { 0 };
+    }
+
     /// A request of that class was sent.
     pub(crate) fn asked(&mut self, class: Class) {
         match class {
             Class::Unknown => self.bind(Pin::UnknownCommand),
-            Class::ClientId => self.number = true,
-            Class::Script => self.script |= !self.falls_back,
+            Class::ClientId => self.set(flag::NUMBER, true),
+            Class::Script => {
+                self.set(flag::SCRIPT, !self.is(flag::FALLS_BACK));
+                self.set(flag::FILLED_HERE, true);
+            }
+            Class::Eval => self.set(flag::FILLED_HERE, true),
             _ => {}
         }
     }
 
     /// A request of that class was queued in a transaction.
     pub(crate) fn queued(&mut self, class: Class) {
-        self.script |= class == Class::Eval;
+        self.set(flag::SCRIPT, class.runs_script());
+        self.set(flag::SPENT, class == Class::EvalSha && self.is(flag::FILLED_ELSEWHERE));
     }
 
     /// An error came that may be `NOSCRIPT`.
     pub(crate) fn refused(&mut self, error: &[u8]) {
-        self.falls_back |= error.starts_with(b"NOSCRIPT ");
+        self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
     }
 
     /// The session was carried over.
     pub(crate) fn take_over(&mut self, before: Self) {
-        (self.number, self.falls_back) = (before.number, before.falls_back);
+        self.flags = before.flags & (flag::NUMBER | flag::FALLS_BACK | flag::FILLED_ELSEWHERE);
+        self.set(flag::FILLED_ELSEWHERE, before.is(flag::FILLED_HERE));
+    }
+
+    /// Whether the client may count on scripts that this server does not have, in a place where it cannot do without.
+    pub(crate) fn is_spent(self) -> bool {
+        self.is(flag::SPENT)
     }
 
     /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it, with its line end perhaps.
@@ -124,8 +154,8 @@ impl Bound {
     /// What binds the session to its server. `library` is the name that its client library gave.
     pub(crate) fn pin(self, library: &[u8]) -> Option<Pin> {
         // It asks each new connection for its number, and shows it in its log.
-        let number = self.number && !library.starts_with(b"SE.Redis");
-        let pins = [(self.cursors != 0, Pin::Cursor), (number, Pin::ClientId), (self.script, Pin::Script)];
+        let number = self.is(flag::NUMBER) && !library.starts_with(b"SE.Redis");
+        let pins = [(self.cursors != 0, Pin::Cursor), (number, Pin::ClientId), (self.is(flag::SCRIPT), Pin::Script)];
         self.for_good.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
     }
 

@@ -1,7 +1,7 @@
 //! Which sessions stay with their server because only that server knows what they rely on.
 
 use crate::talk::Talk;
-use crate::{Ledger, Limits, Pin, Standing, Stateless};
+use crate::{Ledger, Limits, Pin, Replay, Standing, Stateless};
 
 fn talk() -> Talk {
     Talk(Ledger::new(&Limits { memory: 1024, names: 64 * 1024, ..Limits::default() }))
@@ -198,6 +198,35 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
     let mut it = talk();
     it.c("FCALL f 0").c("SCRIPT FLUSH").c("FUNCTION LOAD x").s(":1/+OK/$1/x/");
     is_free(&it);
+}
+
+#[test]
+fn is_spent_after_calling_a_script_of_the_former_server_in_a_transaction() {
+    let carried = |before: &mut Talk| {
+        is_free(before);
+        let mut replay = Replay::of(&before.0).expect("a replay");
+        // There is nothing to be said again, except for a question whether the server answers.
+        if !replay.is_answered() {
+            replay.answer(b"+PONG\r\n").expect("an answer");
+        }
+        Talk(replay.finish(&before.0).expect("the same state").0)
+    };
+    let queue = |it: &mut Talk, command: &str| {
+        it.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/-NOSCRIPT x/");
+        it.0.is_spent()
+    };
+    let mut filled = talk();
+    filled.c("EVAL x 0").s(":1/");
+    let mut it = carried(&mut filled);
+    it.c("EVALSHA 0a 0").s("-NOSCRIPT x/").c("EVAL x 0").s(":1/");
+    assert!(!it.0.is_spent());
+    let mut twice = carried(&mut it);
+    assert!(!queue(&mut twice, "EVAL x 0"));
+    assert!(queue(&mut twice, "EVALSHA 0a 0"));
+    let mut without = talk();
+    without.c("EVALSHA 0a 0").s(":1/");
+    assert!(!queue(&mut carried(&mut without), "EVALSHA 0a 0"));
+    assert!(!queue(&mut filled, "EVALSHA 0a 0"));
 }
 
 #[test]

@@ -58,8 +58,10 @@ pub enum Class {
     ClientId,
     /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may count on this server's script cache.
     Script,
-    /// `EVAL`, `EVALSHA` and their read-only forms: run a script. They count on the cache within a transaction only (decision 81).
+    /// `EVAL` and `EVAL_RO`: run a script, which is in the cache then. Binds within a transaction only (decision 81).
     Eval,
+    /// `EVALSHA` and `EVALSHA_RO`: run a script from the cache. Binds within a transaction only, where no fallback is possible.
+    EvalSha,
     /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
     Wait,
     /// `SUBSCRIBE`.
@@ -159,6 +161,7 @@ impl Class {
             | Self::ClientId
             | Self::Script
             | Self::Eval
+            | Self::EvalSha
             | Self::Unknown => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
@@ -193,13 +196,20 @@ impl Class {
                 | Self::ClientId
                 | Self::Script
                 | Self::Eval
+                | Self::EvalSha
                 | Self::Unknown
         )
     }
 
-    /// Whether the reply to it is looked at.
+    /// Whether it runs a script.
+    pub(crate) const fn runs_script(self) -> bool {
+        matches!(self, Self::Eval | Self::EvalSha)
+    }
+
+    /// Whether the reply to it is looked at, outside of transactions too.
     pub(crate) const fn is_marked(self) -> bool {
-        !matches!(self, Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script | Self::Eval)
+        let unmarked = matches!(self, Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script);
+        !unmarked && !self.runs_script()
     }
 
     /// Whether what it does is kept apart from the rest, as that of newer commands is.

@@ -239,6 +239,14 @@ impl Ledger {
         self.book.is_forfeit()
     }
 
+    /// Whether the session was carried over and then called a script within a transaction that its former server may have had and
+    /// this one has not. The replies are right; but a client that keeps account of scripts for each connection would do so again, and
+    /// only a new connection helps it.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.book.is_spent()
+    }
+
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
         if self.limits.memory == 0 { None } else { self.book.memory() }
     }

@@ -90,7 +90,7 @@ fn first(word: &[u8]) -> Naming {
 fn first_known(word: &[u8]) -> Naming {
     // Nearly all of a job queue's requests are this one.
     if is(word, b"EVALSHA") {
-        return Naming::Known(Class::Eval);
+        return Naming::Known(Class::EvalSha);
     }
     if is(word, b"CLIENT") {
         return Naming::After(Prefix::Client);
@@ -127,8 +127,8 @@ const FIRST: &[(&[u8], Class)] = &[
     (b"EXEC", Class::Exec),
     (b"EVAL", Class::Eval),
     (b"EVAL_RO", Class::Eval),
-    (b"EVALSHA", Class::Eval),
-    (b"EVALSHA_RO", Class::Eval),
+    (b"EVALSHA", Class::EvalSha),
+    (b"EVALSHA_RO", Class::EvalSha),
     (b"MULTI", Class::Multi),
     (b"WATCH", Class::Watch),
     (b"UNWATCH", Class::Unwatch),

@@ -110,7 +110,8 @@ const fn verdict(class: Class) -> (Verdict, &'static str) {
     use Verdict::{Carried, Ends, Never, Until};
     match class {
         Class::Ordinary => (Carried, "leaves no state on the connection"),
-        Class::Eval => (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never"),
+        Class::Eval => (Carried, "brings its script along; within `MULTI`: never"),
+        Class::EvalSha => (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never"),
         Class::Hello
         | Class::Auth
         | Class::Select

@@ -3,6 +3,7 @@
 //! Deliberately absent: doing it.
 
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
 use resp::{Pin, Standing};
@@ -150,21 +151,19 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Some(uncarried)
     }
 
-    /// Counts the session by what pins it now.
-    #[inline]
-    pub(super) fn count_pin(&mut self) {
-        if self.ledger.take_pin_change() {
-            self.recount();
-        }
-    }
-
+    /// Counts the session by what pins it now, and ends it if it relies on scripts of its former server.
     #[cold]
     #[inline(never)]
-    fn recount(&mut self) {
+    pub(super) fn note_pin(&mut self) -> Poll<Reason> {
         let before = std::mem::replace(&mut self.pin, self.ledger.pin());
         if self.pin != before {
             self.seat.block.repin(before, self.pin);
         }
+        let quiet = self.ledger.standing() == Standing::Quiet && self.replies.is_clear() && self.measured == 0;
+        if quiet && self.ledger.is_spent() && !self.client.has_unread() {
+            return Poll::Ready(Reason::Forfeit);
+        }
+        Poll::Pending
     }
 
     /// Takes the pump apart.

@@ -42,6 +42,12 @@ impl Book {
         self.bound.take_over(before.bound);
     }
 
+    /// Whether the session was carried over and then called a script within a transaction that its former server had: it goes on
+    /// doing so for as long as its connection lasts (decision 81).
+    pub(crate) fn is_spent(&self) -> bool {
+        self.bound.is_spent()
+    }
+
     pub(crate) fn is_forfeit(&self) -> bool {
         self.waiting == Waiting::Forfeit
     }
