@@ -195,6 +195,17 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
         stays(&queued);
         assert_eq!(queued.0.pin(), Some(Pin::Script));
     }
+    // In one piece with its transaction, and before and after one.
+    let evalsha = "*3\r\n$7\r\nEvalSha\r\n$2\r\n0a\r\n$1\r\n0\r\n";
+    let (multi, exec) = ("*1\r\n$5\r\nMULTI\r\n", "*1\r\n$4\r\nEXEC\r\n");
+    let mut around = talk();
+    around.0.request([evalsha, evalsha, multi, exec, evalsha].concat().as_bytes());
+    around.s(":1/:1/+OK/*0/:1/");
+    is_free(&around);
+    let mut within = talk();
+    within.0.request([evalsha, multi, evalsha, exec].concat().as_bytes());
+    within.s(":1/+OK/+QUEUED/*1/:1/");
+    stays(&within);
     let mut it = talk();
     it.c("FCALL f 0").c("SCRIPT FLUSH").c("FUNCTION LOAD x").s(":1/+OK/$1/x/");
     is_free(&it);

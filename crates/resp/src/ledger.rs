@@ -53,7 +53,7 @@ impl Ledger {
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         if self.requests.at_boundary() && self.book.counts_requests() {
-            let Run { whole, begun, rest } = run::requests(input, &self.limits);
+            let Run { whole, begun, rest } = run::requests(input, &self.limits, !self.book.may_queue());
             self.requests.ran(whole, begun);
             input = rest;
             if self.book.requests(whole) == Err(Lost) {
@@ -126,6 +126,11 @@ impl Ledger {
     fn look_up(&mut self, piece: &[u8], of: (bool, bool)) -> Option<Class> {
         if self.limits.memory == 0 || self.book.is_bound_for_good() {
             return Some(Class::Unknown);
+        }
+        // Nearly always the request has come as a whole.
+        if of == (true, true) && self.stateless.has_command_of(piece) {
+            self.requests.leave_no_state();
+            return Some(Class::Ordinary);
         }
         let class = self.book.recorder().look_up(&self.stateless, piece, of);
         match class {

@@ -7,7 +7,7 @@
 
 use crate::bound::digest;
 use crate::class::Class;
-use crate::known::leaves_nothing;
+use crate::known::{Known, known};
 
 /// How far the class of a request is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,15 +83,15 @@ fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> Naming {
 #[inline]
 fn first(word: &[u8]) -> Naming {
     // Everyday commands leave here.
-    if leaves_nothing(word) { Naming::Known(Class::Ordinary) } else { first_known(word) }
+    match known(word) {
+        Some(Known::Nothing) => Naming::Known(Class::Ordinary),
+        Some(Known::Script) => Naming::Known(Class::EvalSha),
+        None => first_known(word),
+    }
 }
 
 #[cold]
 fn first_known(word: &[u8]) -> Naming {
-    // Nearly all of a job queue's requests are this one.
-    if is(word, b"EVALSHA") {
-        return Naming::Known(Class::EvalSha);
-    }
     if is(word, b"CLIENT") {
         return Naming::After(Prefix::Client);
     }

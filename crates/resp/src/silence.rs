@@ -57,6 +57,7 @@ impl Silence {
     }
 
     /// Whether a transaction may be open by the time the server reads the next request.
+    #[inline]
     pub(crate) fn may_queue(&self) -> bool {
         self.may_queue
     }

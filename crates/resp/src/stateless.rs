@@ -73,8 +73,10 @@ impl Stateless {
         }
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.0.as_ref().is_some_and(|all| all.binary_search_by(|it| it.as_str().cmp(name)).is_ok())
+    /// Whether a command of that name, in any case, is declared as a whole.
+    fn has(&self, name: &[u8]) -> bool {
+        let compare = |it: &String| it.bytes().cmp(name.iter().map(u8::to_ascii_uppercase));
+        self.0.as_ref().is_some_and(|all| all.binary_search_by(compare).is_ok())
     }
 
     /// Whether subcommands of `name` are declared.
@@ -83,24 +85,31 @@ impl Stateless {
         self.0.as_ref().is_some_and(|all| all.iter().any(within))
     }
 
+    /// Whether the request that begins like this has a command that is declared as a whole.
+    #[inline]
+    pub(crate) fn has_command_of(&self, head: &[u8]) -> bool {
+        self.0.is_some() && leading_words(head).next().is_some_and(|name| self.has(name))
+    }
+
     /// What a request is whose command the table does not list. `head` is its beginning, `whole` says whether it is all of it.
     pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> Looked {
-        let words = leading_words(head);
-        let (Some(name), after) = (words[0].map(shown), words[1]) else {
+        let mut words = leading_words(head);
+        let Some(word) = words.next() else {
             return if whole { Looked::Unknown(String::new()) } else { Looked::NotYet };
         };
         // The table knows the containers that have subcommands which it does not know.
-        let known_container = Naming::START.with(name.as_bytes()) != Naming::Known(Class::Unknown);
-        if !known_container && self.has(&name) {
+        let known_container = Naming::START.with(word) != Naming::Known(Class::Unknown);
+        let name = shown(word);
+        if !known_container && self.has(word) {
             return Looked::Declared;
         }
         if !known_container && !self.has_within(&name) {
             return Looked::Unknown(name);
         }
-        match after {
+        match words.next() {
             Some(sub) => {
                 let both = format!("{name}|{}", shown(sub));
-                if self.has(&both) { Looked::Declared } else { Looked::Unknown(both) }
+                if self.has(both.as_bytes()) { Looked::Declared } else { Looked::Unknown(both) }
             }
             None if whole => Looked::Unknown(name),
             None => Looked::NotYet,
@@ -129,24 +138,41 @@ fn shown(word: &[u8]) -> String {
     name
 }
 
-/// The first two words that `head` has, as far as they are whole. Those of an inline command only if its line is whole and plain.
-fn leading_words(head: &[u8]) -> [Option<&[u8]>; 2] {
-    let Some(rest) = head.strip_prefix(b"*") else {
-        let mut words =
-            head.ends_with(b"\n").then(|| crate::words::words(head)).flatten().unwrap_or_default().into_iter();
-        return [words.next(), words.next()];
-    };
-    let line_end = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-    let mut rest = line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default();
-    let mut next = || {
+/// The words at the beginning of a request, one by one.
+enum Words<'a> {
+    Array(&'a [u8]),
+    Line(std::vec::IntoIter<&'a [u8]>),
+}
+
+/// The words that `head` begins with, as far as they are whole. Those of an inline command only if its line is whole and plain.
+fn leading_words(head: &[u8]) -> Words<'_> {
+    match head.strip_prefix(b"*") {
+        Some(rest) => Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default()),
+        None if head.ends_with(b"\n") => Words::Line(crate::words::words(head).unwrap_or_default().into_iter()),
+        None => Words::Line(Vec::new().into_iter()),
+    }
+}
+
+/// Where the line at the front of `bytes` ends.
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = match self {
+            Self::Line(words) => return words.next(),
+            Self::Array(rest) => rest,
+        };
         let (line, body) = rest.split_at_checked(line_end(rest)?)?;
         let len = std::str::from_utf8(line).ok()?.trim_end().strip_prefix('$')?.parse::<usize>().ok()?;
         // Of a word that is too long, the beginning is enough.
         let (word, after) = body.split_at_checked(len).or_else(|| (len > LONGEST_NAME).then_some((body, &[][..])))?;
-        rest = after.strip_prefix(b"\r\n").unwrap_or_default();
+        *rest = after.strip_prefix(b"\r\n").unwrap_or_default();
         Some(word)
-    };
-    [next(), next()]
+    }
 }
 
 #[cfg(test)]
