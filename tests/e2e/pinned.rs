@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{Client, Cluster, Pointsman, encode, wait_until};
+use harness::{Client, Cluster, Pointsman, Signal, encode, wait_until};
 use serde_json::Value as Json;
 
 use crate::{PROGRAM, builder, metric, pointsman};
@@ -124,4 +124,26 @@ fn carries_declared_commands_and_names_unknown_ones() {
         let expected = [("unknown_command".to_owned(), name.to_owned())];
         wait_until("the line that names the command", PATIENCE, || uncarried(pointsman) == expected);
     }
+}
+
+#[test]
+fn declares_commands_by_a_reload() {
+    let cluster = Cluster::builder().replicas(0).sentinels(1).redis_line("rename-command GET FETCH").start();
+    let pointsman = pointsman(&cluster);
+    let _before = client(&pointsman, &[&["FETCH", "k"]]);
+    wait_until("one pinned session", PATIENCE, || sessions(&pointsman, "unknown_command") == Some(1.0));
+    let file = pointsman.process().log_path().with_file_name("pointsman.toml");
+    let text = std::fs::read_to_string(&file).expect("the file");
+    let key = "stateless_commands = [\"Fetch\", \"X|Y\"]";
+    std::fs::write(&file, text.replacen("[[service]]\n", &format!("[[service]]\n{key}\n"), 1)).expect("the file");
+    pointsman.process().signal(Signal::HUP);
+    wait_until("the reload", PATIENCE, || {
+        metric(&pointsman, "pointsman_config_reloads_total{result=\"applied\"}") >= Some(1.0)
+    });
+    assert_eq!(metric(&pointsman, "pointsman_config_pending_restart"), Some(0.0));
+    // A session that begins now, and the one from before is what it was.
+    let _after = client(&pointsman, &[&["FETCH", "k"], &["x", "y"]]);
+    let _unlike = client(&pointsman, &[&["FETCH", "k"], &["X", "Z"]]);
+    wait_until("a second pinned session", PATIENCE, || sessions(&pointsman, "unknown_command") == Some(2.0));
+    assert_eq!(sessions(&pointsman, "ordinary"), Some(1.0));
 }
