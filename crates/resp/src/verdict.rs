@@ -136,7 +136,10 @@ const fn verdict(class: Class) -> (Verdict, &'static str) {
             (Until("the cursor is 0"), "a cursor means something else to another server: keys would be missed")
         }
         Class::Unknown => (Never, "it is not known what the command leaves on the connection"),
-        Class::ClientId => (Never, "another server gives this number to another connection"),
+        Class::ClientId => (
+            Never,
+            "another server gives this number to another connection; not for StackExchange.Redis, which only logs it",
+        ),
         Class::Script => {
             (Never, "the client counts on the script cache of this server; not if it was answered `NOSCRIPT` before")
         }
