@@ -130,6 +130,16 @@ fn the_reference_of_metrics_is_the_catalogue() {
 }
 
 #[test]
+fn commands_reference_matches_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
+    let made = pointsman::commands::reference();
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(path, &made).expect("docs/commands.md");
+    }
+    assert_eq!(read("docs/commands.md"), made, "UPDATE=1 cargo test --test deploy writes it anew");
+}
+
+#[test]
 fn the_dashboard_is_json_and_every_panel_asks_something() {
     let dashboard: serde_json::Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");

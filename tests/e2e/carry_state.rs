@@ -3,12 +3,20 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use harness::{Client, Cluster};
+use harness::{Client, Cluster, Pointsman};
 
 use crate::pointsman;
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const KEYS: usize = 20_000;
+
+/// A client that has sent these commands and read the answers.
+fn client(pointsman: &Pointsman, commands: &[&[&str]]) -> Client {
+    let mut client = pointsman.client();
+    client.set_timeout(PATIENCE).expect("a timeout");
+    commands.iter().for_each(|command| drop(client.cmd(command).expect("an answer")));
+    client
+}
 
 /// One page of an iteration: the next cursor.
 fn scan(client: &mut Client, cursor: &str, found: &mut BTreeSet<String>) -> Option<String> {
@@ -64,23 +72,46 @@ fn ends_a_connection_that_iterates_at_a_failover() {
 fn ends_connections_that_know_ids_or_scripts_at_a_failover() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
-    let client = |commands: &[&[&str]]| {
-        let mut client = pointsman.client();
-        client.set_timeout(PATIENCE).expect("a timeout");
-        commands.iter().for_each(|command| drop(client.cmd(command).expect("an answer")));
-        client
-    };
-    let bound = [&["CLIENT", "ID"][..], &["SCRIPT", "LOAD", "return 1"], &["EVAL", "return 2", "0"]];
-    let mut bound = bound.map(|command| (client(&[command]), command));
-    let absent = ["EVALSHA", "0123456789012345678901234567890123456789", "0"];
-    let mut falls_back = client(&[&absent, &["EVAL", "return 3", "0"]]);
+    let absent: &[&str] = &["EVALSHA", "0123456789012345678901234567890123456789", "0"];
+    let bound: [&[&[&str]]; 3] = [
+        &[&["CLIENT", "ID"]],
+        &[&["SCRIPT", "LOAD", "return 1"]],
+        &[&["MULTI"], &["EVAL", "return 2", "0"], &["EXEC"]],
+    ];
+    let mut bound = bound.map(|commands| (client(&pointsman, commands), commands));
+    let mut falls_back = client(&pointsman, &[absent, &["SCRIPT", "LOAD", "return 3"]]);
     cluster.failover();
-    for (client, command) in &mut bound {
+    for (client, commands) in &mut bound {
         let (bytes, _) = client.read_to_end().expect("the end of the connection");
-        assert_eq!(bytes, b"", "{command:?}");
+        assert_eq!(bytes, b"", "{commands:?}");
     }
-    let answer = falls_back.cmd(&absent).expect("an answer");
+    let answer = falls_back.cmd(absent).expect("an answer");
     assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
+}
+
+#[test]
+fn carries_connections_that_sent_eval_over_a_failover() {
+    let cluster = Cluster::builder().start();
+    let pointsman = pointsman(&cluster);
+    let script = "return 'scripted'";
+    let mut client = client(&pointsman, &[&["EVAL", script, "0"]]);
+    // The SHA-1 of the script, as its writer asks for it.
+    let mut other = pointsman.client();
+    let sha = other.cmd(&["SCRIPT", "LOAD", script]).expect("an answer").text().expect("a digest").to_owned();
+    assert_eq!(client.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("scripted"));
+    let mut queues = self::client(&pointsman, &[&["EVAL", script, "0"]]);
+    cluster.failover();
+    // Nothing can fall back in a transaction: the answer says so, and then a new connection is due, which begins with `EVAL`.
+    assert!(queues.cmd(&["MULTI"]).expect("the connection stands").is_ok());
+    assert_eq!(queues.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("QUEUED"));
+    let answers = queues.cmd(&["EXEC"]).expect("an answer");
+    let error = answers.items().first().and_then(harness::Value::error);
+    assert!(error.is_some_and(|error| error.starts_with("NOSCRIPT")), "{answers}");
+    assert_eq!(queues.read_to_end().expect("the end of the connection").0, b"");
+    let answer = client.cmd(&["EVALSHA", &sha, "0"]).expect("the connection stands");
+    assert!(answer.error().is_some_and(|error| error.starts_with("NOSCRIPT")), "{answer}");
+    assert_eq!(client.cmd(&["EVAL", script, "0"]).expect("an answer").text(), Some("scripted"));
+    assert_eq!(client.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("scripted"));
 }
 
 #[test]

@@ -56,6 +56,7 @@ mod liveness;
 mod logs;
 mod maintenance;
 mod metrics;
+mod pinned;
 mod readers;
 mod reload;
 mod replicas;

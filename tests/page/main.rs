@@ -138,6 +138,11 @@ impl Scene<'_> {
             tab.wait_text("section", &sentinel.to_string());
         }
         tab.wait_text("#age", "live");
+        // Which sessions a failover would close is seen before it comes.
+        let mut pinned = self.pointsman.client();
+        assert!(pinned.cmd(&["MULTI"]).expect("an answer").is_ok());
+        tab.wait_text("section:first-of-type", "Closed at a failover");
+        tab.wait_text("section:first-of-type", "1 transaction");
         self.look("calm", &SCREENS);
     }
 

@@ -5,6 +5,7 @@
 
 pub mod cgroup;
 pub mod cli;
+pub mod commands;
 pub mod config;
 mod control;
 mod control_socket;

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use proxy::Options;
+use proxy::{Options, Stateless};
 use route::{Empty, Points, PoolWriter};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
 
@@ -161,6 +161,8 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
             Subscriptions::Close => proxy::Subscriptions::Close,
             Subscriptions::Replay => proxy::Subscriptions::Replay,
         },
+        // Every name was checked when the configuration was read.
+        stateless_commands: Stateless::new(service.stateless_commands.iter().map(String::as_str)).unwrap_or_default(),
         maintenance_push: service.maintenance_push,
         moving_to: service.moving_to.as_deref().map(Arc::from),
         keepalive: service.tcp_keepalive,

@@ -8,9 +8,10 @@ mod shape;
 
 use std::time::{Duration, Instant};
 
-use proxy::{Distribution, Reason, Snapshot};
+use proxy::{Distribution, NotCarried, Pin, Reason, Snapshot};
 use sentinel::{ProbeFailure, Role, Seen};
 
+use crate::commands::ORDINARY;
 pub use shape::*;
 
 /// The JSON schema of the document, pretty.
@@ -41,7 +42,12 @@ fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
 #[must_use]
 pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
     let closed = Reason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
+    let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
+    let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
+    let not_carried = NotCarried::all().map(NotCarried::label).zip(counted.not_carried);
     Traffic {
+        sessions_by_state: states.filter(|(_, count)| *count > 0).collect(),
+        sessions_not_carried: not_carried.filter(|(_, count)| *count > 0).collect(),
         sessions_open: counted.open,
         sessions_waiting: counted.held,
         sessions_limit: limit as u64,

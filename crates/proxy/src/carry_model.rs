@@ -160,7 +160,7 @@ impl Connection {
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let subscribing = words[0].ends_with("SUBSCRIBE");
-        self.relies |= matches!(words[..], ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"]);
+        self.relies |= matches!(words[..], ["MODULE.X", ..] | ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..]);
         if let Some(refusal) = self.refuse(words[0], subscribing) {
             return refusal.to_owned();
         }
@@ -174,6 +174,7 @@ impl Connection {
         {
             self.lost_sight_of |= handshake || words[0] == "HELLO";
             self.stays |= words[0] == "SCAN";
+            self.relies |= words[0] == "EVAL";
             queue.push(command.to_vec());
             return "+QUEUED\r\n".to_owned();
         }
@@ -186,7 +187,7 @@ impl Connection {
             [command, ref names @ ..] if subscribing => self.subscribe(command, names),
             ["ECHO", number] => self.who(number, log),
             ["SCAN", cursor] => self.scan(cursor),
-            ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"] => ":7\r\n".to_owned(),
+            ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..] => ":7\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => self.transact(words[0], log),
             _ => self.become_somebody(&words),

@@ -18,7 +18,7 @@
 //! | no `SELECT` from database 8 on (`replay.rs`) | a session is ended |
 //! | requests that were read and not forwarded are dropped (`pump/ending.rs`) | a session is ended |
 //! | a cursor does not bind its session (`bound.rs`, `is_bound`) | another server's answer to it |
-//! | `CLIENT ID`, `EVAL` or an unknown command does not bind its session (`bound.rs`, `asked`) | a connection that is not what it was |
+//! | `CLIENT ID`, `SCRIPT LOAD` or an unknown command does not bind its session (`bound.rs`, `asked`) | a connection that is not what it was |
 //! | the server's own agreement does not pin (`novel.rs`) | a connection that is not what it was |
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
@@ -100,7 +100,8 @@ fn command() -> impl Strategy<Value = String> {
         1 => either("WATCH k", "UNWATCH"),
         2 => either("SCAN 0", "SCAN 1"),
         1 => either("SCAN 1", "SCAN 2"),
-        1 => either("CLIENT ID", "EVAL x 0"),
+        1 => either("CLIENT ID", "SCRIPT LOAD x"),
+        1 => say("EVAL x 0"),
         1 => say("MODULE.X"),
         3 => names("SUBSCRIBE", 1..4),
         1 => names("PSUBSCRIBE", 1..4),

@@ -80,7 +80,8 @@ reasons! {
     NoReplica = "no_replica";
     /// The new target does not accept what the old one had accepted of the session's state.
     CarryRefused = "carry_refused";
-    /// It was carried over and then asked to wait for replicas, which could only have been answered wrongly.
+    /// It was carried over and then asked to wait for replicas, which could only have been answered wrongly; or called scripts within a
+    /// transaction that only its former server had, which it would do again.
     Forfeit = "forfeit";
     /// There was no target for as long as a client may be held.
     HoldTimeout = "hold_timeout";

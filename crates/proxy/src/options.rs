@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use resp::Stateless;
+
 use crate::tell::Lines;
 
 /// What becomes of a session when its target is not the master any more.
@@ -62,6 +64,9 @@ pub struct Options {
     pub sessions: Sessions,
     /// What becomes of subscribed sessions when the master is replaced. Holds for sessions that begin after a change.
     pub subscriptions: Subscriptions,
+    /// Commands that count as leaving no state on their connection, besides those of the built-in table. Holds for sessions that begin
+    /// after a change.
+    pub stateless_commands: Stateless,
     /// The most client connections of this service at a time.
     pub max_connections: usize,
     /// The most of them from one source at a time, which is an IPv4 address or the first 64 bits of an IPv6 one; zero for no
@@ -96,6 +101,7 @@ impl Default for Options {
             silent_timeout: Duration::from_secs(10),
             sessions: Sessions::default(),
             subscriptions: Subscriptions::default(),
+            stateless_commands: Stateless::default(),
             max_connections: 10_000,
             max_connections_per_source: 0,
             keepalive: Duration::from_secs(60),

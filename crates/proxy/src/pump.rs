@@ -79,6 +79,8 @@ pub(crate) struct Pump<'a, C, U> {
     stopwatch: Stopwatch,
     /// There while something of ours is to go between the replies.
     aside: Option<Box<notices::Aside>>,
+    /// As what it is counted.
+    pin: Option<resp::Pin>,
 }
 
 /// What most sessions never need, or only in their last moments.
@@ -131,6 +133,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             silence: Silence::of(carried),
             stopwatch: Stopwatch::default(),
             aside: None,
+            pin: None,
         }
     }
 
@@ -316,7 +319,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if more {
             cx.waker().wake_by_ref();
         }
-        Poll::Pending
+        if self.ledger.take_pin_change() { self.note_pin() } else { Poll::Pending }
     }
 
     fn move_requests(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {

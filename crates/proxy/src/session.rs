@@ -19,6 +19,7 @@ use crate::close::Reason;
 use crate::hold::Held;
 use crate::limits::Admission;
 use crate::line::Line;
+use crate::not_carried::{NotCarried, Uncarried};
 use crate::pump::{After, Pump, Start, Stopped};
 use crate::resume::{self, Followed};
 use crate::service::{DialFailure, Hint, Service};
@@ -45,6 +46,8 @@ pub(crate) struct Session {
     target: Option<Ride>,
     bytes: (u64, u64),
     commands: u32,
+    /// It lost its server and could not go on.
+    uncarried: Option<Box<Uncarried>>,
     /// When it began, in microseconds of its worker's.
     since: u64,
 }
@@ -72,7 +75,7 @@ impl Session {
         seat.block.accepted.one();
         let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
         let (reason, target, bytes, commands) = (Reason::Aborted, None, (0, 0), 0);
-        Self { peer, seat, ticket, _admission: admission, reason, target, bytes, commands, since }
+        Self { peer, seat, ticket, _admission: admission, reason, target, bytes, commands, uncarried: None, since }
     }
 
     /// Serves the client to its end.
@@ -90,10 +93,11 @@ impl Session {
                 };
                 loop {
                     let target_now = &*self.target.insert(target);
-                    let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out), commands } =
+                    let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out), commands, uncarried } =
                         Pump::new((&mut client, &mut upstream), &self.seat, target_now, start).run(&self.ticket).await;
                     self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
                     self.commands = self.commands.saturating_add(commands);
+                    self.uncarried = uncarried;
                     if matches!(reason, Reason::Fenced | Reason::ReplyDropped | Reason::TargetSilent) {
                         // What a cut-off master has not acknowledged would be sent again when it comes back.
                         upstream.forget_unsent();
@@ -113,7 +117,11 @@ impl Session {
                     let Some(after) = after else { break 'served (reason, undelivered) };
                     match Box::pin(self.go_on(after, &mut client, undelivered)).await {
                         Ok(arrived) => (target, upstream, start) = arrived,
-                        Err(goodbye) => break 'served goodbye,
+                        Err(goodbye) => {
+                            let after_an_attempt = NotCarried::after_an_attempt(goodbye.0).map(Uncarried::new);
+                            self.uncarried = self.uncarried.take().or(after_an_attempt);
+                            break 'served goodbye;
+                        }
                     }
                 }
             };
@@ -299,6 +307,9 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.seat.block.close(self.reason);
+        if let Some(uncarried) = &self.uncarried {
+            self.seat.block.leave_behind(uncarried.why);
+        }
         let shared = &self.seat.shared;
         let ended = tell::Session {
             service: &shared.service.name,
@@ -308,6 +319,7 @@ impl Drop for Session {
             lasted: Duration::from_micros(self.seat.block.measured.elapsed().saturating_sub(self.since)),
             bytes: self.bytes,
             commands: self.commands,
+            uncarried: self.uncarried.as_deref(),
         };
         ended.tell(shared.service.options.now().lines);
         self.ticket.ends_by(self.reason.exit());

@@ -10,9 +10,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use resp::Pin;
+
 use crate::close::Reason;
 use crate::latency::{Commands, Distribution, Histogram};
 use crate::limits::Limit;
+use crate::not_carried::NotCarried;
 use crate::notice::NoticeKind;
 use crate::service::DialFailure;
 
@@ -30,6 +33,11 @@ impl Count {
     #[inline]
     pub(crate) fn one(&self) {
         self.add(1);
+    }
+
+    /// Takes one back, of a number that goes up and down.
+    pub(crate) fn one_less(&self) {
+        self.add(u64::MAX);
     }
 
     #[inline]
@@ -63,6 +71,9 @@ pub(crate) struct Block {
     pub(crate) rebalanced: Count,
     pub(crate) agreements: Count,
     pub(crate) notices: [Count; NoticeKind::ALL.len()],
+    /// Sessions that are pinned now, by what.
+    pub(crate) pinned: [Count; Pin::COUNT],
+    pub(crate) not_carried: [Count; NotCarried::COUNT],
 }
 
 #[cfg(test)]
@@ -85,6 +96,23 @@ impl Block {
 
     pub(crate) fn noticed(&self, kind: NoticeKind) {
         if let Some(count) = self.notices.get(kind as usize) {
+            count.one();
+        }
+    }
+
+    /// A session's pin is another one now.
+    pub(crate) fn repin(&self, before: Option<Pin>, now: Option<Pin>) {
+        let count = |pin: Option<Pin>| pin.and_then(|pin| self.pinned.get(pin as usize));
+        if let Some(count) = count(before) {
+            count.one_less();
+        }
+        if let Some(count) = count(now) {
+            count.one();
+        }
+    }
+
+    pub(crate) fn leave_behind(&self, why: NotCarried) {
+        if let Some(count) = self.not_carried.get(why.number()) {
             count.one();
         }
     }
@@ -163,6 +191,11 @@ pub struct Snapshot {
     pub agreements: u64,
     /// Pushes about maintenance, by [`NoticeKind`]'s number.
     pub notices: [u64; NoticeKind::ALL.len()],
+    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open ones would be carried over, unless a request is in
+    /// flight at that moment.
+    pub pinned: [u64; Pin::COUNT],
+    /// Sessions that lost their server and were closed instead of carried over, in the order of [`NotCarried::all`].
+    pub not_carried: [u64; NotCarried::COUNT],
 }
 
 impl Snapshot {
@@ -176,6 +209,12 @@ impl Snapshot {
     #[must_use]
     pub fn closed_in_all(&self) -> u64 {
         self.closed.iter().sum()
+    }
+
+    /// Sessions open now that nothing pins to their server.
+    #[must_use]
+    pub fn ordinary(&self) -> u64 {
+        self.open.saturating_sub(self.pinned.iter().sum())
     }
 
     /// Connections refused.
@@ -215,6 +254,12 @@ impl Snapshot {
         self.rebalanced += block.rebalanced.get();
         self.agreements += block.agreements.get();
         for (sum, count) in self.notices.iter_mut().zip(&block.notices) {
+            *sum += count.get();
+        }
+        for (sum, count) in self.pinned.iter_mut().zip(&block.pinned) {
+            *sum += count.get();
+        }
+        for (sum, count) in self.not_carried.iter_mut().zip(&block.not_carried) {
             *sum += count.get();
         }
     }

@@ -13,6 +13,7 @@ use route::Target;
 use tracing::Level;
 
 use crate::close::Reason;
+use crate::not_carried::Uncarried;
 
 /// Which sessions get a line at their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -44,12 +45,12 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// The level of the line about a session that ended for this reason. `chosen` says whether this one is in the sample.
-    fn level(self, reason: Reason, chosen: impl FnOnce(u32) -> bool) -> Level {
+    /// The level of the line about a session that failed or not. `chosen` says whether this one is in the sample.
+    fn level(self, failed: bool, chosen: impl FnOnce(u32) -> bool) -> Level {
         let told = match self.which {
             Which::Off => false,
-            Which::Failed => reason.is_failure(),
-            Which::All => reason.is_failure() || self.one_in <= 1 || chosen(self.one_in),
+            Which::Failed => failed,
+            Which::All => failed || self.one_in <= 1 || chosen(self.one_in),
         };
         if told { self.level } else { Level::DEBUG }
     }
@@ -68,6 +69,8 @@ macro_rules! line {
             bytes_in = $session.bytes.0,
             bytes_out = $session.bytes.1,
             commands = $session.commands,
+            not_carried = $session.uncarried.map(|it| it.why.label()),
+            unknown_command = $session.uncarried.and_then(|it| it.command.as_deref()),
             "session ended"
         )
     };
@@ -83,13 +86,20 @@ pub(crate) struct Session<'a> {
     pub(crate) lasted: Duration,
     pub(crate) bytes: (u64, u64),
     pub(crate) commands: u32,
+    pub(crate) uncarried: Option<&'a Uncarried>,
 }
 
 impl Session<'_> {
+    /// Whether it ended otherwise than wanted. A server that dies closes connections like one that wants to; but for an unknown command
+    /// the operator can do something, and needs its name.
+    fn has_failed(&self) -> bool {
+        self.reason.is_failure() || self.uncarried.is_some_and(|it| it.command.is_some())
+    }
+
     /// Tells of it by the rule.
     pub(crate) fn tell(&self, lines: Lines) {
         // A level is part of a line's place in the program, so each needs a place of its own.
-        match lines.level(self.reason, |one_in| fastrand::u32(..one_in) == 0) {
+        match lines.level(self.has_failed(), |one_in| fastrand::u32(..one_in) == 0) {
             Level::ERROR => line!(self, Level::ERROR),
             Level::WARN => line!(self, Level::WARN),
             Level::INFO => line!(self, Level::INFO),
@@ -102,13 +112,22 @@ impl Session<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::not_carried::NotCarried;
 
     #[test]
     fn failures_are_told_and_the_others_as_far_as_wanted() {
         let level = |which, one_in, reason, chosen| {
             Lines { which, level: Level::WARN, one_in }.level(reason, |_| chosen) == Level::WARN
         };
-        let (well, badly) = (Reason::ClientClosed, Reason::Fenced);
+        let session = |reason, uncarried| {
+            let (client, lasted) = (SocketAddr::from(([127, 0, 0, 1], 1)), Duration::ZERO);
+            Session { service: "s", client, target: None, reason, lasted, bytes: (0, 0), commands: 0, uncarried }
+                .has_failed()
+        };
+        let (well, badly) = (session(Reason::ClientClosed, None), session(Reason::Fenced, None));
+        assert!(!well && badly);
+        let named = Uncarried { why: NotCarried::Pinned(resp::Pin::UnknownCommand), command: Some("FETCH".into()) };
+        assert!(!session(Reason::UpstreamClosed, None) && session(Reason::UpstreamClosed, Some(&named)));
         assert!(!level(Which::Off, 1, badly, true));
         assert!(level(Which::Failed, 9, badly, false) && !level(Which::Failed, 1, well, true));
         assert!(level(Which::All, 1, well, false) && level(Which::All, 9, well, true));

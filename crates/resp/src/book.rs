@@ -10,6 +10,7 @@
 mod carrying;
 mod marking;
 mod notices;
+mod pinned;
 mod runs;
 
 use crate::bound::Bound;
@@ -68,6 +69,8 @@ pub(crate) struct Book {
     novel: Novel,
     bound: Bound,
     must_end: Option<MustEnd>,
+    /// The pin may have changed.
+    changed: bool,
 }
 
 impl Book {
@@ -87,6 +90,7 @@ impl Book {
             novel: Novel::default(),
             bound: Bound::default(),
             must_end: None,
+            changed: false,
         }
     }
 
@@ -132,6 +136,7 @@ impl Book {
             Class::Replication | Class::Debugger => return Err(Lost),
             class => class,
         };
+        self.changed = true;
         self.bound.asked(class);
         let position = self.answered.wrapping_add(self.owed);
         if !self.silence.request(class, position)? {
@@ -141,7 +146,7 @@ impl Book {
             self.waiting = self.waiting.asked();
             self.must_end = self.must_end.or((self.waiting == Waiting::Forfeit).then_some(MustEnd::Forfeit));
         }
-        if !matches!(class, Class::Ordinary | Class::Shutdown | Class::Unknown | Class::ClientId | Class::Script) {
+        if class.is_marked() || (class.runs_script() && self.silence.may_queue()) {
             self.mark(class, args, most_marks)?;
         }
         self.owe()
@@ -211,6 +216,7 @@ impl Book {
         let asked = self.head() == Some(class);
         let Some(mark) = self.marks.first_mut().filter(|_| asked) else {
             // A cluster takes shard channels away when their slot moves. Nothing else comes unasked.
+            self.changed = true;
             self.uncounted();
             self.note_the_last();
             return if class == Class::SUnsubscribe { Ok(()) } else { Err(Lost) };
@@ -240,6 +246,7 @@ impl Book {
 
     /// Notes that the server has come to the request that is answered now.
     fn heard(&mut self, class: Option<Class>) {
+        self.changed = true;
         // Even a refused `ASKING` leaves an earlier one as it is (`redis:src/networking.c`, `resetClient`).
         self.kept.asking = self.kept.asking && class == Some(Class::Asking);
         self.silence.heard(self.answered);
@@ -270,7 +277,10 @@ impl Book {
             }
             Answer::Done => self.took_effect(class, frame.top()),
             Answer::Queued if class.takes_effect_unseen() => Err(Lost),
-            Answer::Queued => Ok(()),
+            Answer::Queued => {
+                self.bound.queued(class);
+                Ok(())
+            }
             Answer::Error => {
                 // `-EXECABORT`, and every other refusal within a transaction, ends it.
                 if class == Class::Exec && self.kept.transaction {
@@ -367,18 +377,6 @@ impl Book {
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
         self.marks.allocated() + self.recorder.allocated()
-    }
-
-    pub(crate) fn is_opaque(&self) -> bool {
-        self.life == Life::Opaque
-    }
-
-    /// Gives up, for good, and frees what was allocated.
-    pub(crate) fn turn_opaque(&mut self) {
-        self.life = Life::Opaque;
-        self.marks.clear();
-        self.recorder.clear();
-        self.novel = Novel::default();
     }
 
     /// An invariant does not hold.

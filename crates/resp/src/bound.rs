@@ -11,13 +11,14 @@
 //!
 //! A command that is not known by name may leave anything. It binds for good, too.
 //!
-//! A session that asked for its number (`CLIENT ID`) or that put or looked up a script counts as one that relies on them from the
+//! A session that asked for its number (`CLIENT ID`) or that loaded or looked up a script counts as one that relies on them from the
 //! request on. A script does not bind a session that was answered `NOSCRIPT` before: what it sends then is the fallback that
-//! it will use again.
+//! it will use again. To run a script binds only within a transaction, where `NOSCRIPT` cannot be answered by a fallback.
 //!
 //! Deliberately absent: the cursors themselves, how long ago they were used, and the scripts.
 
 use crate::class::Class;
+use crate::pin::Pin;
 
 /// Digests fit into what a [mark](crate::marks) can keep.
 const DIGEST_BITS: u32 = 24;
@@ -39,40 +40,76 @@ fn number(cursor: &[u8]) -> Option<u64> {
     std::str::from_utf8(cursor).ok().filter(|_| plain)?.parse().ok()
 }
 
+/// What is known of a session in this respect, one bit each.
+mod flag {
+    /// The client asked for the connection's number.
+    pub(super) const NUMBER: u8 = 1;
+    /// The client may count on a script in the cache.
+    pub(super) const SCRIPT: u8 = 1 << 1;
+    /// The client was told that a script is missing, and continued.
+    pub(super) const FALLS_BACK: u8 = 1 << 2;
+    /// It put scripts into this server's cache.
+    pub(super) const FILLED_HERE: u8 = 1 << 3;
+    /// It put scripts into an earlier server's cache.
+    pub(super) const FILLED_ELSEWHERE: u8 = 1 << 4;
+    /// It called a script within a transaction that may be in the cache of an earlier server only.
+    pub(super) const SPENT: u8 = 1 << 5;
+}
+
 /// What binds one session to its server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bound {
     /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
     cursors: u32,
-    /// A cursor may have been returned that was not seen, or a command was sent of which nobody knows what it leaves.
-    for_good: bool,
-    /// The client asked for the connection's number.
-    number: bool,
-    /// The client may count on a script in the cache.
-    script: bool,
-    /// The client was told that a script is missing, and went on.
-    falls_back: bool,
+    /// What binds for good: a cursor may have been returned that was not seen, or an unknown command was sent. Of an opaque session:
+    /// since what it is one.
+    for_good: Option<Pin>,
+    flags: u8,
 }
 
 impl Bound {
+    fn is(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, on: bool) {
+        self.flags |= if on { flag } else { 0 };
+    }
+
     /// A request of that class was sent.
     pub(crate) fn asked(&mut self, class: Class) {
         match class {
-            Class::Unknown => self.for_good = true,
-            Class::ClientId => self.number = true,
-            Class::Script => self.script |= !self.falls_back,
+            Class::Unknown => self.bind(Pin::UnknownCommand),
+            Class::ClientId => self.set(flag::NUMBER, true),
+            Class::Script => {
+                self.set(flag::SCRIPT, !self.is(flag::FALLS_BACK));
+                self.set(flag::FILLED_HERE, true);
+            }
+            Class::Eval => self.set(flag::FILLED_HERE, true),
             _ => {}
         }
     }
 
+    /// A request of that class was queued in a transaction.
+    pub(crate) fn queued(&mut self, class: Class) {
+        self.set(flag::SCRIPT, class.runs_script());
+        self.set(flag::SPENT, class == Class::EvalSha && self.is(flag::FILLED_ELSEWHERE));
+    }
+
     /// An error came that may be `NOSCRIPT`.
     pub(crate) fn refused(&mut self, error: &[u8]) {
-        self.falls_back |= error.starts_with(b"NOSCRIPT ");
+        self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
     }
 
     /// The session was carried over.
     pub(crate) fn take_over(&mut self, before: Self) {
-        (self.number, self.falls_back) = (before.number, before.falls_back);
+        self.flags = before.flags & (flag::NUMBER | flag::FALLS_BACK | flag::FILLED_ELSEWHERE);
+        self.set(flag::FILLED_ELSEWHERE, before.is(flag::FILLED_HERE));
+    }
+
+    /// Whether the client may count on scripts that this server does not have, in a place where it cannot do without.
+    pub(crate) fn is_spent(self) -> bool {
+        self.is(flag::SPENT)
     }
 
     /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it, with its line end perhaps.
@@ -80,7 +117,7 @@ impl Bound {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
         match returned.filter(|cursor| number(cursor).is_some()) {
             Some(cursor) => self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor)),
-            None => self.for_good = true,
+            None => self.bind(Pin::Cursor),
         }
     }
 
@@ -91,14 +128,40 @@ impl Bound {
 
     /// A cursor may come in a place that is not looked into.
     pub(crate) fn lose_sight(&mut self) {
-        self.for_good = true;
+        self.bind(Pin::Cursor);
     }
 
-    /// Whether the session must not go to another server. `library` is the name that its client library gave.
-    pub(crate) fn is_bound(self, library: &[u8]) -> bool {
+    fn bind(&mut self, pin: Pin) {
+        self.for_good = self.for_good.or(Some(pin));
+    }
+
+    /// Whether it is bound for good.
+    pub(crate) fn is_for_good(self) -> bool {
+        self.for_good.is_some()
+    }
+
+    /// The session is about to turn opaque.
+    pub(crate) fn blame(&mut self, pin: Pin) {
+        self.for_good = Some(pin);
+    }
+
+    /// Since what it is opaque, if it is.
+    pub(crate) fn opaque_since(self) -> Pin {
+        let blamed = |pin| matches!(pin, Pin::Monitor | Pin::Replication | Pin::Debugger | Pin::NotFollowed);
+        self.for_good.filter(|pin| blamed(*pin)).unwrap_or(Pin::NotResp)
+    }
+
+    /// What binds the session to its server. `library` is the name that its client library gave.
+    pub(crate) fn pin(self, library: &[u8]) -> Option<Pin> {
         // It asks each new connection for its number, and shows it in its log.
-        let number = self.number && !library.starts_with(b"SE.Redis");
-        self.cursors != 0 || self.for_good || self.script || number
+        let number = self.is(flag::NUMBER) && !library.starts_with(b"SE.Redis");
+        let pins = [(self.cursors != 0, Pin::Cursor), (number, Pin::ClientId), (self.is(flag::SCRIPT), Pin::Script)];
+        self.for_good.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
+    }
+
+    /// Whether the session must not go to another server.
+    pub(crate) fn is_bound(self, library: &[u8]) -> bool {
+        self.pin(library).is_some()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which sessions stay with their server because only that server knows what they rely on.
 
 use crate::talk::Talk;
-use crate::{Ledger, Limits, Standing};
+use crate::{Ledger, Limits, Pin, Replay, Standing, Stateless};
 
 fn talk() -> Talk {
     Talk(Ledger::new(&Limits { memory: 1024, names: 64 * 1024, ..Limits::default() }))
@@ -166,11 +166,12 @@ fn pins_a_session_that_knows_its_number() {
 }
 
 #[test]
-fn pins_a_session_that_may_count_on_a_script() {
-    for command in ["EVAL x 0", "eval_ro x 0", "SCRIPT LOAD x", "script exists 0a"] {
+fn pins_a_session_that_loaded_or_looked_up_a_script() {
+    for command in ["SCRIPT LOAD x", "script exists 0a", "SCRIPT SHOW 0a"] {
         let mut it = talk();
         it.c(command).s("$2/0a/");
         stays(&it);
+        assert_eq!(it.0.pin(), Some(Pin::Script));
         let mut queued = talk();
         queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");
         stays(&queued);
@@ -184,10 +185,71 @@ fn pins_a_session_that_may_count_on_a_script() {
         is_free(&falls_back);
     }
     let mut it = talk();
-    it.c("EVALSHA 0a 0").c("FCALL f 0").c("SCRIPT FLUSH").c("FUNCTION LOAD x").s(":1/:1/+OK/$1/x/");
-    is_free(&it);
-    it.c("EVAL x 0").c("GET k").s("-ERR NOSCRIPT /$-1/");
+    it.c("SCRIPT LOAD x").c("GET k").s("-ERR NOSCRIPT /$-1/");
     stays(&it);
+}
+
+#[test]
+fn frees_a_session_that_runs_scripts_outside_transactions() {
+    for command in ["EVAL x 0", "eval_ro x 0", "EVALSHA 0a 0", "evalsha_ro 0a 0"] {
+        let mut it = talk();
+        it.c(command).s(":1/").c("SET k v").s("+OK/");
+        is_free(&it);
+        it.c("MULTI").c("SET k v").c("EXEC").s("+OK/+QUEUED/*1/+OK/").c(command).s(":1/");
+        is_free(&it);
+        let mut silent = talk();
+        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        is_free(&silent);
+        // `NOSCRIPT` among the replies of `EXEC` is answered by no fallback, and the other commands are executed.
+        let mut queued = talk();
+        queued.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./");
+        queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");
+        stays(&queued);
+        assert_eq!(queued.0.pin(), Some(Pin::Script));
+    }
+    // In one piece with its transaction, and before and after one.
+    let evalsha = "*3\r\n$7\r\nEvalSha\r\n$2\r\n0a\r\n$1\r\n0\r\n";
+    let (multi, exec) = ("*1\r\n$5\r\nMULTI\r\n", "*1\r\n$4\r\nEXEC\r\n");
+    let mut around = talk();
+    around.0.request([evalsha, evalsha, multi, exec, evalsha].concat().as_bytes());
+    around.s(":1/:1/+OK/*0/:1/");
+    is_free(&around);
+    let mut within = talk();
+    within.0.request([evalsha, multi, evalsha, exec].concat().as_bytes());
+    within.s(":1/+OK/+QUEUED/*1/:1/");
+    stays(&within);
+    let mut it = talk();
+    it.c("FCALL f 0").c("SCRIPT FLUSH").c("FUNCTION LOAD x").s(":1/+OK/$1/x/");
+    is_free(&it);
+}
+
+#[test]
+fn is_spent_after_calling_a_script_of_the_former_server_in_a_transaction() {
+    let carried = |before: &mut Talk| {
+        is_free(before);
+        let mut replay = Replay::of(&before.0).expect("a replay");
+        // There is nothing to be said again, except for a question whether the server answers.
+        if !replay.is_answered() {
+            replay.answer(b"+PONG\r\n").expect("an answer");
+        }
+        Talk(replay.finish(&before.0).expect("the same state").0)
+    };
+    let queue = |it: &mut Talk, command: &str| {
+        it.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/-NOSCRIPT x/");
+        it.0.is_spent()
+    };
+    let mut filled = talk();
+    filled.c("EVAL x 0").s(":1/");
+    let mut it = carried(&mut filled);
+    it.c("EVALSHA 0a 0").s("-NOSCRIPT x/").c("EVAL x 0").s(":1/");
+    assert!(!it.0.is_spent());
+    let mut twice = carried(&mut it);
+    assert!(!queue(&mut twice, "EVAL x 0"));
+    assert!(queue(&mut twice, "EVALSHA 0a 0"));
+    let mut without = talk();
+    without.c("EVALSHA 0a 0").s(":1/");
+    assert!(!queue(&mut carried(&mut without), "EVALSHA 0a 0"));
+    assert!(!queue(&mut filled, "EVALSHA 0a 0"));
 }
 
 #[test]
@@ -224,5 +286,104 @@ fn pins_a_session_that_sent_an_unknown_command() {
         it.s(":1/");
     }
     it.is(Standing::Quiet, 0);
-    assert_eq!(it.0.allocated(), 0);
+    // Nothing but the name of the first one.
+    assert_eq!((it.0.allocated(), it.0.unknown_command()), (1, Some("FETCH")));
+}
+
+#[test]
+fn frees_a_session_that_sent_declared_commands() {
+    let declared = Stateless::new(["fetch", "GRAPH|QUERY", "client|novelty"]).unwrap();
+    let requests: [&[u8]; 4] = [
+        b"*2\r\n$5\r\nFetch\r\n$1\r\nk\r\n",
+        b"*3\r\n$5\r\ngraph\r\n$5\r\nquery\r\n$2\r\ng1\r\n",
+        b"*2\r\n$6\r\nCLIENT\r\n$7\r\nNOVELTY\r\n",
+        b"fetch k\r\n",
+    ];
+    let unlike: [&[u8]; 4] = [
+        b"*2\r\n$7\r\nFetched\r\n$1\r\nk\r\n",
+        b"*3\r\n$5\r\ngraph\r\n$6\r\ndelete\r\n$2\r\ng1\r\n",
+        b"*2\r\n$6\r\nCLIENT\r\n$7\r\nNOVELTE\r\n",
+        b"fetched k\r\n",
+    ];
+    let fresh = || Talk(talk().0.declaring(declared.clone()));
+    // Whole, and in two pieces parted anywhere, and byte by byte.
+    for (request, unlike) in requests.iter().zip(unlike) {
+        for at in 0..request.len() {
+            let mut it = fresh();
+            it.0.request(&request[..at]);
+            it.0.request(&request[at..]);
+            it.s(":1/");
+            is_free(&it);
+            assert_eq!((it.0.pin(), it.0.allocated()), (None, 0), "{at}");
+        }
+        for at in 0..unlike.len() {
+            let mut it = fresh();
+            it.0.request(&unlike[..at]);
+            it.0.request(&unlike[at..]);
+            it.s(":1/");
+            stays(&it);
+            assert_eq!(it.0.pin(), Some(Pin::UnknownCommand));
+            assert!(it.0.unknown_command().is_some_and(|name| !name.is_empty()), "{at}");
+        }
+        let mut it = fresh();
+        request.iter().for_each(|byte| it.0.request(&[*byte]));
+        it.s(":1/").c("GET k").s(":1/");
+        is_free(&it);
+    }
+}
+
+#[test]
+fn finds_the_name_before_a_large_value() {
+    let declared = Stateless::new(["fetch"]).unwrap();
+    for (name, free) in [("FETCH", true), ("STORE", false)] {
+        let mut it = Talk(talk().0.declaring(declared.clone()));
+        it.0.request(format!("*2\r\n$5\r\n{name}\r\n$100000\r\n").as_bytes());
+        it.0.request(&[b'x'; 50_000]);
+        assert!(it.0.allocated() < 10, "{name}");
+        it.0.skip_body(crate::Direction::Request, 50_000);
+        it.0.request(b"\r\n");
+        it.s(":1/");
+        assert_eq!((it.0.can_be_carried(), it.0.unknown_command()), (free, (!free).then_some("STORE")));
+    }
+}
+
+#[test]
+fn names_what_keeps_a_session() {
+    let pin = |talking: &dyn for<'a> Fn(&'a mut Talk) -> &'a mut Talk| {
+        let mut it = talk();
+        talking(&mut it);
+        assert_eq!(it.0.pin().is_none(), it.0.can_be_carried(), "{:?}", it.0.pin());
+        assert!(it.0.take_pin_change(), "{:?}", it.0.pin());
+        assert!(!it.0.take_pin_change());
+        it.0.pin()
+    };
+    assert_eq!(pin(&|it| it.c("MULTI").s("+OK/")), Some(Pin::Transaction));
+    assert_eq!(pin(&|it| it.c("MULTI").c("EXEC").s("+OK/*0/")), None);
+    assert_eq!(pin(&|it| it.c("WATCH k").s("+OK/")), Some(Pin::Watch));
+    assert_eq!(pin(&|it| it.c("BLPOP k 0")), Some(Pin::Blocking));
+    assert_eq!(pin(&|it| it.c("GET k").c("BLPOP k 0").s("$-1/")), Some(Pin::Blocking));
+    assert_eq!(pin(&|it| it.c("BLPOP k 0").s("*-1/")), None);
+    assert_eq!(pin(&|it| it.c("CLIENT TRACKING ON").s("+OK/")), Some(Pin::Tracking));
+    assert_eq!(pin(&|it| it.c("CLIENT REPLY OFF")), Some(Pin::ReplyOff));
+    assert_eq!(pin(&|it| it.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/")), None);
+    assert_eq!(pin(&|it| it.c("MONITOR").s("+OK/")), Some(Pin::Monitor));
+    assert_eq!(pin(&|it| it.c("PSYNC ? -1")), Some(Pin::Replication));
+    assert_eq!(pin(&|it| it.c("SCRIPT DEBUG YES")), Some(Pin::Debugger));
+    assert_eq!(
+        pin(&|it| {
+            it.0.request(b"*1\r\n!");
+            it
+        }),
+        Some(Pin::NotResp)
+    );
+    assert_eq!(pin(&|it| it.c("MULTI").c("SUBSCRIBE a").s("+OK/+QUEUED/")), Some(Pin::NotFollowed));
+    assert_eq!(pin(&|it| it.c("SCAN 0").s(&page("7"))), Some(Pin::Cursor));
+    assert_eq!(pin(&|it| it.c("WAIT 1 0").s(":1/")), Some(Pin::Wait));
+    assert_eq!(pin(&|it| it.c("HIMPORT PREPARE f").s("+OK/")), Some(Pin::Prepared));
+    assert_eq!(pin(&|it| it.c("CLIENT CAPA redirect").s("+OK/")), Some(Pin::Lasting));
+    assert_eq!(pin(&|it| it.c("CLIENT ID").s(":1/")), Some(Pin::ClientId));
+    assert_eq!(pin(&|it| it.c("MULTI").c("AUTH a").c("EXEC").s("+OK/+QUEUED/*1/+OK/")), Some(Pin::Doubt));
+    let mut closed = Talk::new();
+    closed.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
+    assert_eq!(closed.0.pin(), Some(Pin::Subscribed));
 }

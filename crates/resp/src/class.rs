@@ -56,8 +56,12 @@ pub enum Class {
     Unknown,
     /// `CLIENT ID`: the client knows by which number this server, and no other, calls its connection.
     ClientId,
-    /// `EVAL`, `EVAL_RO`, `SCRIPT LOAD`, `SCRIPT EXISTS`: the client may count on this server's cache of scripts.
+    /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may count on this server's script cache.
     Script,
+    /// `EVAL` and `EVAL_RO`: run a script, which is in the cache then. Binds within a transaction only (decision 81).
+    Eval,
+    /// `EVALSHA` and `EVALSHA_RO`: run a script from the cache. Binds within a transaction only, where no fallback is possible.
+    EvalSha,
     /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
     Wait,
     /// `SUBSCRIBE`.
@@ -156,6 +160,8 @@ impl Class {
             | Self::Iterate
             | Self::ClientId
             | Self::Script
+            | Self::Eval
+            | Self::EvalSha
             | Self::Unknown => Group::Pinning,
             Self::Blocking | Self::Wait => Group::Blocking,
             Self::Subscribe
@@ -189,6 +195,8 @@ impl Class {
                 | Self::Iterate
                 | Self::ClientId
                 | Self::Script
+                | Self::Eval
+                | Self::EvalSha
                 | Self::Unknown
         )
     }
@@ -198,6 +206,17 @@ impl Class {
     pub(crate) const fn is_counted_without_a_mark(self) -> bool {
         let counted_by_what_is_known = matches!(self, Self::Hello | Self::Reset | Self::ReplyOn | Self::Monitor);
         !counted_by_what_is_known && !matches!(self.group(), Group::Subscribing)
+    }
+
+    /// Whether it runs a script.
+    pub(crate) const fn runs_script(self) -> bool {
+        matches!(self, Self::Eval | Self::EvalSha)
+    }
+
+    /// Whether the reply to it is looked at, outside of transactions too.
+    pub(crate) const fn is_marked(self) -> bool {
+        let unmarked = matches!(self, Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script);
+        !unmarked && !self.runs_script()
     }
 
     /// Whether what it does is kept apart from the rest, as that of newer commands is.

@@ -6,7 +6,7 @@
 //! The table is made at compile time: a hash table of the names, each folded into 64 bits. A name of up to eight bytes loses nothing
 //! but its case by that, and the case of its punctuation; longer ones are known by their first and last eight bytes.
 //!
-//! Deliberately absent: the class of anything.
+//! Deliberately absent: the class of anything, except that scripts run from the cache are told from the rest.
 
 /// The names. `testdata/commands.txt` says where they are from.
 pub(crate) const NAMES: &str = "\
@@ -16,7 +16,7 @@ pub(crate) const NAMES: &str = "\
     BITOP BITPOS CF.ADD CF.ADDNX CF.COUNT CF.DEL CF.EXISTS CF.INFO CF.INSERT CF.INSERTNX \
     CF.LOADCHUNK CF.RESERVE CLUSTERSCAN CMS.INCRBY CMS.INFO CMS.INITBYDIM CMS.INITBYPROB CMS.MERGE \
     CMS.QUERY COMMAND COMMANDLOG CONFIG COPY DBSIZE DEBUG DECR DECRBY DEL DELEX DELIFEQ DIGEST DUMP \
-    ECHO EVALSHA EVALSHA_RO EXISTS EXPIRE EXPIREAT EXPIRETIME FAILOVER FCALL FCALL_RO FLUSHALL \
+    ECHO EXISTS EXPIRE EXPIREAT EXPIRETIME FAILOVER FCALL FCALL_RO FLUSHALL \
     FLUSHDB FT.ALIASADD FT.ALIASDEL FT.ALIASLIST FT.ALIASUPDATE FT.ALTER FT.CONFIG FT.CREATE \
     FT.DICTADD FT.DICTDEL FT.DICTDUMP FT.DROPINDEX FT.EXPLAIN FT.EXPLAINCLI FT.INFO FT.PROFILE \
     FT.SEARCH FT.SPELLCHECK FT.SUGADD FT.SUGDEL FT.SUGGET FT.SUGLEN FT.SYNDUMP FT.SYNUPDATE \
@@ -52,23 +52,43 @@ pub(crate) const NAMES: &str = "\
 const PLACES: usize = 1 << PLACES_BITS;
 const PLACES_BITS: u32 = 10;
 
-static TABLE: [u64; PLACES] = table(NAMES.as_bytes());
+static TABLE: [u64; PLACES] = table(table([0; PLACES], NAMES.as_bytes()), SCRIPTS.as_bytes());
+
+/// Commands that leave nothing either, unless they stand in a transaction. Job queues send hardly anything else.
+const SCRIPTS: &str = "EVALSHA EVALSHA_RO";
 
 /// Upper and lower case of a letter differ in this bit only.
 const CASE: u64 = !0x2020_2020_2020_2020;
 
-/// Whether a command of that name, in any case, leaves nothing in the connection.
+/// What a command of that name, in any case, leaves in the connection; `None` if the table does not say so.
 #[inline]
-pub(crate) fn leaves_nothing(name: &[u8]) -> bool {
+pub(crate) fn known(name: &[u8]) -> Option<Known> {
+    const SCRIPT: u64 = key(b"EVALSHA");
+    const SCRIPT_RO: u64 = key(b"EVALSHA_RO");
     let key = key(name);
     let mut at = place(key);
     loop {
         match TABLE.get(at) {
-            Some(found) if *found == key => return key != 0,
-            Some(0) | None => return false,
+            Some(found) if *found == key => {
+                return match key {
+                    0 => None,
+                    SCRIPT | SCRIPT_RO => Some(Known::Script),
+                    _ => Some(Known::Nothing),
+                };
+            }
+            Some(0) | None => return None,
             Some(_) => at = (at + 1) % PLACES,
         }
     }
+}
+
+/// What is known of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// It leaves nothing.
+    Nothing,
+    /// It runs a script from the cache, and leaves nothing unless it stands in a transaction.
+    Script,
 }
 
 /// The name in 64 bits; zero for one that is too short to be known.
@@ -98,10 +118,10 @@ const fn place(key: u64) -> usize {
     (key.wrapping_mul(SPREAD) >> (u64::BITS - PLACES_BITS)) as usize
 }
 
-/// The table of the names in `names`, which are parted by blanks.
+/// The table with the names in `names` besides, which are parted by blanks.
 #[expect(clippy::indexing_slicing, reason = "it runs at compile time, where a wrong index is an error")]
-const fn table(names: &[u8]) -> [u64; PLACES] {
-    let (mut table, mut rest) = ([0; PLACES], names);
+const fn table(mut table: [u64; PLACES], names: &[u8]) -> [u64; PLACES] {
+    let mut rest = names;
     while !rest.is_empty() {
         let mut end = 0;
         while end < rest.len() && rest[end] != b' ' {
@@ -123,7 +143,11 @@ const fn table(names: &[u8]) -> [u64; PLACES] {
 
 #[cfg(test)]
 mod tests {
-    use super::{NAMES, leaves_nothing};
+    use super::{Known, NAMES, known};
+
+    fn leaves_nothing(name: &[u8]) -> bool {
+        known(name) == Some(Known::Nothing)
+    }
 
     #[test]
     fn finds_every_name_in_any_case_and_no_other() {

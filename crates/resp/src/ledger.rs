@@ -11,12 +11,14 @@ use crate::class::Class;
 use crate::limits::{Bounds, Limits};
 use crate::memory::Memory;
 use crate::novel::Notices;
+use crate::pin::Pin;
 use crate::recorder::may_be_copied;
 use crate::reply::{Heard, Replies};
 use crate::request::{Asked, Requests};
 use crate::run::{self, Run};
 use crate::said::Said;
 use crate::standing::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};
+use crate::stateless::Stateless;
 
 /// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See the crate's
 /// documentation for what it follows.
@@ -26,20 +28,32 @@ pub struct Ledger {
     replies: Replies,
     book: Book,
     limits: Bounds,
+    stateless: Stateless,
 }
 
 impl Ledger {
     /// The ledger of a fresh connection: RESP2, nothing owed, between frames.
     #[must_use]
     pub fn new(limits: &Limits) -> Self {
-        Self { requests: Requests::new(), replies: Replies::new(), book: Book::new(), limits: Bounds::from(limits) }
+        Self::with(Bounds::from(limits), Stateless::default())
+    }
+
+    /// The same ledger, for a session in which these commands count as ones that leave no state on the connection.
+    #[must_use]
+    pub fn declaring(mut self, stateless: Stateless) -> Self {
+        self.stateless = stateless;
+        self
+    }
+
+    fn with(limits: Bounds, stateless: Stateless) -> Self {
+        Self { requests: Requests::new(), replies: Replies::new(), book: Book::new(), limits, stateless }
     }
 
     /// Takes `bytes` that go from the client to the server, in order.
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         if self.requests.at_boundary() && self.book.counts_requests() {
-            let Run { whole, begun, rest } = run::requests(input, &self.limits);
+            let Run { whole, begun, rest } = run::requests(input, &self.limits, !self.book.may_queue());
             self.requests.ran(whole, begun);
             input = rest;
             if self.book.requests(whole) == Err(Lost) {
@@ -69,6 +83,15 @@ impl Ledger {
         let booked = match self.requests.scan(input, &self.limits) {
             Asked::More => return self.keep_piece(bytes, first),
             Asked::Request(class, args) => {
+                let class = if class == Class::Unknown {
+                    let Some(piece) = taken(bytes, input) else {
+                        *input = &[];
+                        return self.fail(Fault::Request);
+                    };
+                    self.look_up(piece, (first, true)).unwrap_or(Class::Unknown)
+                } else {
+                    class
+                };
                 let booked = self.book.request(class, args, self.limits.marks);
                 if (class != Class::Ordinary || !first) && self.limits.memory > 0 {
                     let Some(piece) = taken(bytes, input) else {
@@ -80,6 +103,9 @@ impl Ledger {
                     } else {
                         self.book.recorder().request(class, piece, first, self.limits.room());
                     }
+                }
+                if booked == Err(Lost) {
+                    self.book.blame(class);
                 }
                 booked
             }
@@ -97,12 +123,36 @@ impl Ledger {
         if self.limits.memory == 0 {
             return;
         }
-        let (class, room) = (self.requests.class_so_far(), self.limits.room());
+        let (mut class, room) = (self.requests.class_so_far(), self.limits.room());
+        if class == Some(Class::Unknown) {
+            class = self.look_up(piece, (first, false));
+        }
         if may_be_copied(class, room) {
             self.book.recorder().piece(class, piece, first, room);
         } else if !first {
             self.book.recorder().drop_pieces();
         }
+    }
+
+    /// The class of a request that the table does not list and of which `piece` has come, its `(beginning, end)` included or not.
+    /// `None` if another word is needed.
+    #[cold]
+    fn look_up(&mut self, piece: &[u8], of: (bool, bool)) -> Option<Class> {
+        if self.limits.memory == 0 || self.book.is_bound_for_good() {
+            return Some(Class::Unknown);
+        }
+        // Nearly always the request has come as a whole.
+        if of == (true, true) && self.stateless.has_command_of(piece) {
+            self.requests.leave_no_state();
+            return Some(Class::Ordinary);
+        }
+        let class = self.book.recorder().look_up(&self.stateless, piece, of);
+        match class {
+            Some(Class::Unknown) => self.book.bind_for_good(),
+            Some(_) => self.requests.leave_no_state(),
+            None => {}
+        }
+        class
     }
 
     /// Takes `bytes` that go from the server to the client, in order.
@@ -137,7 +187,13 @@ impl Ledger {
         }
         let booked = match self.replies.scan(input, &self.limits, self.book.is_curious()) {
             Heard::More => return,
-            Heard::Frame => self.book.frame(&self.replies),
+            Heard::Frame => {
+                let booked = self.book.frame(&self.replies);
+                if let (Err(Lost), Some((class, _))) = (booked, self.book.last_answer()) {
+                    self.book.blame(class);
+                }
+                booked
+            }
             Heard::Lost if self.replies.stack.is_broken() => {
                 *input = &[];
                 return self.fail(Fault::Reply);
@@ -194,6 +250,25 @@ impl Ledger {
         still && self.memory().is_some()
     }
 
+    /// What keeps the session on its server; `None` if it can be carried over once nothing is in flight. See [`Pin`].
+    #[must_use]
+    pub fn pin(&self) -> Option<Pin> {
+        self.book.pin()
+    }
+
+    /// Whether [`pin`](Self::pin) may have changed since this was last asked.
+    #[inline]
+    pub fn take_pin_change(&mut self) -> bool {
+        self.book.take_changed()
+    }
+
+    /// The name of the first command that was neither in the table nor declared, cut and fit for a log. Nothing is kept where
+    /// [`Limits::memory`] is zero.
+    #[must_use]
+    pub fn unknown_command(&self) -> Option<&str> {
+        self.book.unknown()
+    }
+
     /// Whether the frame from the server that ended last was a message of a subscription.
     pub(crate) fn has_heard_a_message(&self) -> bool {
         self.replies.said().0 == Said::Message
@@ -204,6 +279,14 @@ impl Ledger {
     #[must_use]
     pub fn must_end(&self) -> Option<MustEnd> {
         self.book.must_end()
+    }
+
+    /// Whether the session was carried over and then called a script within a transaction that its former server may have had and
+    /// this one has not. The replies are right; but a client that keeps account of scripts for each connection would do so again, and
+    /// only a new connection helps it.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.book.is_spent()
     }
 
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
@@ -256,7 +339,7 @@ impl Ledger {
 
     /// The same limits, for a ledger that continues this one.
     pub(crate) fn successor(&self) -> Self {
-        Self { requests: Requests::new(), replies: Replies::new(), book: Book::new(), limits: self.limits }
+        Self::with(self.limits, self.stateless.clone())
     }
 
     /// Whether the bytes seen so far end between two frames of that direction. Never true of an opaque session.

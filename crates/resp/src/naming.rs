@@ -7,7 +7,7 @@
 
 use crate::bound::digest;
 use crate::class::Class;
-use crate::known::leaves_nothing;
+use crate::known::{Known, known};
 
 /// How far the class of a request is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,11 @@ fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> Naming {
 #[inline]
 fn first(word: &[u8]) -> Naming {
     // Everyday commands leave here.
-    if leaves_nothing(word) { Naming::Known(Class::Ordinary) } else { first_known(word) }
+    match known(word) {
+        Some(Known::Nothing) => Naming::Known(Class::Ordinary),
+        Some(Known::Script) => Naming::Known(Class::EvalSha),
+        None => first_known(word),
+    }
 }
 
 #[cold]
@@ -121,8 +125,10 @@ const ITERATING: &[(&[u8], Prefix)] = &[
 
 const FIRST: &[(&[u8], Class)] = &[
     (b"EXEC", Class::Exec),
-    (b"EVAL", Class::Script),
-    (b"EVAL_RO", Class::Script),
+    (b"EVAL", Class::Eval),
+    (b"EVAL_RO", Class::Eval),
+    (b"EVALSHA", Class::EvalSha),
+    (b"EVALSHA_RO", Class::EvalSha),
     (b"MULTI", Class::Multi),
     (b"WATCH", Class::Watch),
     (b"UNWATCH", Class::Unwatch),
@@ -160,6 +166,22 @@ const FIRST: &[(&[u8], Class)] = &[
     (b"SYNC", Class::Replication),
     (b"REPLCONF", Class::Replication),
 ];
+
+/// The names in the tables of this module, with their containers.
+pub(crate) fn special_names() -> impl Iterator<Item = (String, Class)> {
+    let tables =
+        [("", FIRST), ("CLIENT ", CLIENT), ("CLIENT REPLY ", REPLY), ("HIMPORT ", HIMPORT), ("SCRIPT ", SCRIPT)];
+    let named = |prefix: &str, name: &[u8]| format!("{prefix}{}", String::from_utf8_lossy(name));
+    let plain = tables
+        .into_iter()
+        .flat_map(move |(prefix, table)| table.iter().map(move |(name, class)| (named(prefix, name), *class)));
+    let suffix = |prefix: Prefix| match prefix {
+        Prefix::Aggregate => " ... WITHCURSOR",
+        Prefix::SearchCursor => " READ",
+        _ => "",
+    };
+    plain.chain(ITERATING.iter().map(move |(name, it)| (named("", name) + suffix(*it), Class::Iterate)))
+}
 
 const CLIENT: &[(&[u8], Class)] = &[
     (b"ID", Class::ClientId),
@@ -227,7 +249,7 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{CLIENT, FIRST, HIMPORT, ITERATING, Naming, REPLY, SCRIPT};
+    use super::{CLIENT, FIRST, Naming, REPLY, special_names};
     use crate::class::Class;
 
     /// Commands with the arguments that decide, and the name of the class that they were reviewed to have.
@@ -263,15 +285,12 @@ mod tests {
     #[test]
     fn lists_every_name_in_the_table_for_review() {
         let reviewed = reviewed();
-        let names = |prefix: &'static str, table: &[(&'static [u8], Class)]| -> Vec<String> {
-            table.iter().map(|(name, _)| format!("{prefix}{}", String::from_utf8_lossy(name))).collect()
-        };
-        let iterating = ITERATING.iter().map(|(name, _)| String::from_utf8_lossy(name).into_owned());
-        let tables =
-            [("", FIRST), ("CLIENT ", CLIENT), ("CLIENT REPLY ", REPLY), ("HIMPORT ", HIMPORT), ("SCRIPT ", SCRIPT)];
         let ordinary = crate::known::NAMES.split(' ').map(str::to_owned);
-        let special = tables.into_iter().flat_map(|(prefix, table)| names(prefix, table));
-        for name in special.chain(iterating).chain(ordinary) {
+        let first_word = |(name, class): (String, Class)| match class {
+            Class::Iterate => name.split(' ').take(1).collect(),
+            _ => name,
+        };
+        for name in special_names().map(first_word).chain(ordinary) {
             let listed = reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
             assert!(listed, "{name}");
         }
@@ -337,7 +356,7 @@ mod tests {
     #[test]
     fn tells_ordinary_commands_from_unknown_ones() {
         let ordinary: &[&[u8]] =
-            &[b"GET", b"SET", b"PING", b"EVALSHA", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB"];
+            &[b"GET", b"SET", b"PING", b"FCALL", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB"];
         for name in ordinary {
             assert_eq!(class(&[name]), Class::Ordinary, "{name:?}");
         }

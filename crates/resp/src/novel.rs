@@ -9,6 +9,7 @@
 //! Deliberately absent: the pushes.
 
 use crate::class::Class;
+use crate::pin::Pin;
 
 /// What a client has agreed to be sent about maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,6 +98,11 @@ impl Novel {
     /// `RESET` was answered with success.
     pub(crate) fn reset(&mut self) {
         (self.agreed, self.told, self.prepared) = (Notices::Off, false, false);
+    }
+
+    /// What of this the server keeps for the connection.
+    pub(crate) fn pin(&self) -> Option<Pin> {
+        if self.lasting { Some(Pin::Lasting) } else { self.prepared.then_some(Pin::Prepared) }
     }
 
     /// Whether the server keeps something of this for the connection.

@@ -20,6 +20,7 @@ use crate::class::{Class, Group};
 use crate::limits::Room;
 use crate::memory::{Memory, Text, parts};
 use crate::standing::Answer;
+use crate::stateless::{HEAD, Looked, Stateless};
 use crate::words::words;
 
 /// The bytes of a request; overwritten with zeros when they go. Names of channels come out of a budget of all sessions.
@@ -95,6 +96,8 @@ struct Record {
     queued: u8,
     /// Most bytes of names.
     most_names: usize,
+    /// The first command that was neither in the table nor declared to leave no state.
+    unknown: Option<Box<str>>,
 }
 
 /// Records a session's memory. How much it may hold is told each time, since a pointer is all that a session of every day has
@@ -137,6 +140,44 @@ impl Recorder {
         let Some(record) = &self.record else { return Some(None) };
         let sure = !record.memory.is_in_doubt() && record.is_answered() && record.queued == 0;
         sure.then_some(Some(&record.memory))
+    }
+
+    /// Whether a part of the memory is not known.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.memory.is_in_doubt())
+    }
+
+    /// The first unknown command's name.
+    pub(crate) fn unknown(&self) -> Option<&str> {
+        self.record.as_ref()?.unknown.as_deref()
+    }
+
+    /// The beginning of a request that the table does not list, of which `piece` has come, and what `declared` says of it.
+    #[cold]
+    pub(crate) fn look_up(
+        &mut self,
+        declared: &Stateless,
+        piece: &[u8],
+        (first, whole): (bool, bool),
+    ) -> Option<Class> {
+        let before = self.record.as_ref().and_then(|record| record.fragment.as_ref());
+        let looked = match before {
+            _ if first => declared.look_up(piece, whole),
+            Some(before) => {
+                let both: Zeroizing<Vec<u8>> =
+                    Zeroizing::new(before.bytes.iter().chain(piece).copied().take(HEAD).collect());
+                declared.look_up(&both, whole)
+            }
+            None => Looked::Unknown(String::new()),
+        };
+        match looked {
+            Looked::Declared => Some(Class::Ordinary),
+            Looked::NotYet => None,
+            Looked::Unknown(name) => {
+                self.record.get_or_insert_default().unknown.get_or_insert(name.into());
+                Some(Class::Unknown)
+            }
+        }
     }
 
     /// The name that the client library gave; empty if it gave none.
@@ -259,7 +300,8 @@ impl Recorder {
 
 impl Record {
     fn is_blank(&self) -> bool {
-        self.is_answered() && self.fragment.is_none() && self.queued == 0 && self.memory == Memory::default()
+        let blank = self.is_answered() && self.fragment.is_none() && self.queued == 0;
+        blank && self.unknown.is_none() && self.memory == Memory::default()
     }
 
     fn is_answered(&self) -> bool {

@@ -78,6 +78,15 @@ impl Requests {
         self.state == State::Start
     }
 
+    /// The command under way, or the one that ended last, is not in the table but leaves no state.
+    pub(crate) fn leave_no_state(&mut self) {
+        if self.at_boundary() {
+            self.last = Some(Class::Ordinary);
+        } else {
+            self.naming = Naming::Known(Class::Ordinary);
+        }
+    }
+
     /// The class of the request under way, if that is known yet.
     pub(crate) fn class_so_far(&self) -> Option<Class> {
         match self.naming {

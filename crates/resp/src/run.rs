@@ -26,9 +26,10 @@ pub(crate) struct Run<'a> {
     pub(crate) rest: &'a [u8],
 }
 
-/// Takes a run of requests off the front of `input`, which begins between two.
+/// Takes a run of requests off the front of `input`, which begins between two. `scripts`: to run one from the cache is ordinary, which
+/// it is outside of transactions.
 #[inline]
-pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds) -> Run<'a> {
+pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> Run<'a> {
     let mut run = Run { whole: 0, begun: None, rest: input };
     if limits.bulk_bytes < LONGEST_SHORT || limits.elements < 9 {
         return run;
@@ -38,8 +39,10 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds) -> Run<'a> {
             Some(rest) => rest,
             None => {
                 let Some((name, rest)) = short_string(rest) else { break };
-                if Naming::START.with(name) != Naming::Known(Class::Ordinary) {
-                    break;
+                match Naming::START.with(name) {
+                    Naming::Known(Class::Ordinary) => {}
+                    Naming::Known(Class::EvalSha) if scripts => {}
+                    _ => break,
                 }
                 rest
             }
@@ -125,10 +128,10 @@ mod tests {
         ];
         for end in ends {
             let input = [get.as_slice(), get, end].concat();
-            assert_eq!(requests(&input, &bounds()), Run { whole: 2, begun: None, rest: end }, "{end:?}");
+            assert_eq!(requests(&input, &bounds(), true), Run { whole: 2, begun: None, rest: end }, "{end:?}");
         }
         let begun = [get.as_slice(), b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\nxxx"].concat();
-        let run = requests(&begun, &bounds());
+        let run = requests(&begun, &bounds(), true);
         assert_eq!(run, Run { whole: 1, begun: Some((3, 1)), rest: b"$1000\r\nxxx" });
     }
 

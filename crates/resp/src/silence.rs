@@ -56,6 +56,12 @@ impl Silence {
         !self.unsure && !self.is_kept()
     }
 
+    /// Whether a transaction may be open by the time the server reads the next request.
+    #[inline]
+    pub(crate) fn may_queue(&self) -> bool {
+        self.may_queue
+    }
+
     /// A request was answered, the one at `position`.
     pub(crate) fn heard(&mut self, position: u32) {
         if position.wrapping_sub(self.until) < MOST_OWED {

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::status::printable;
+use crate::commands::ORDINARY;
 
 /// The schema that this knows.
 const SCHEMA: u64 = 1;
@@ -93,9 +94,25 @@ fn traffic(out: &mut String, title: &str, it: Option<&Json>, rate: Option<f64>) 
         of("sessions_refused"),
         of("sessions_carried")
     );
+    by_word(out, "at a failover, closed:", it.get("sessions_by_state"));
+    by_word(out, "not carried over:", it.get("sessions_not_carried"));
     let (bytes_in, bytes_out) = (bytes(of("bytes_in")), bytes(of("bytes_out")));
     let (commands, p99) = (of("commands"), of("command_p99_us") / 1000.0);
     let _ = writeln!(out, "             {commands:.0} commands{rate}, p99 {p99:.2} ms; {bytes_in} in, {bytes_out} out");
+}
+
+/// Counts by a word, the largest first; nothing if there is none. Those that are carried over are in the open ones.
+fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
+    let all = it.and_then(Json::as_object).into_iter().flatten();
+    let mut counts: Vec<(f64, String)> = all
+        .filter_map(|(word, count)| Some((count.as_f64()?, printable(word).replace('_', " "))))
+        .filter(|(count, word)| *count > 0.0 && word != ORDINARY)
+        .collect();
+    counts.sort_by(|a, b| b.0.total_cmp(&a.0));
+    if !counts.is_empty() {
+        let counts: Vec<String> = counts.iter().map(|(count, word)| format!("{count:.0} {word}")).collect();
+        let _ = writeln!(out, "             {title} {}", counts.join(", "));
+    }
 }
 
 fn sentinels(out: &mut String, service: &Json) {
@@ -187,7 +204,9 @@ mod tests {
                     "failovers": [{"from": null, "to": "10.0.0.1:6379", "age_s": 9000.0},
                         {"from": "10.0.0.1:6379", "to": "10.0.0.2:6379", "age_s": 725.0, "held_ms": 812.0, "switched_ms": 1.13}],
                     "traffic": {"sessions_open": 12, "sessions_limit": 10000, "commands": commands, "bytes_in": 1_234_567,
-                        "bytes_out": 999, "command_p99_us": 1280},
+                        "bytes_out": 999, "command_p99_us": 1280,
+                        "sessions_by_state": {"ordinary": 9, "unknown_command": 1, "subscribed": 2},
+                        "sessions_not_carried": {"in_flight": 3}},
                 }],
             })
         };
@@ -199,6 +218,8 @@ pointsman 0.1.0: serving, ready; up 3m12s; configuration ab12
 mymaster: stable, generation 2
   master     10.0.0.2:6379 at epoch 5, for 12m05s
   clients    12 of 10000, 0 waiting, 0 refused, 0 carried over
+             at a failover, closed: 2 subscribed, 1 unknown command
+             not carried over: 3 in flight
              5000 commands (2000/s), p99 1.28 ms; 1.2 MB in, 999 B out
   sentinels  1 of 2 up, 2 make a majority
              up   10.0.0.1:26379 says 10.0.0.2:6379 at 5, 0.3 s ago

@@ -9,6 +9,8 @@
 mod change;
 mod check;
 mod choices;
+#[cfg(test)]
+mod commands_tests;
 mod credentials;
 mod duration;
 mod endpoint;

@@ -74,6 +74,17 @@ section! {
         /// client is not informed. A session is closed if its names exceed 512 KiB, or if the names
         /// of all sessions exceed 32 MiB. A change applies to sessions that begin after it.
         subscriptions: Subscriptions = Kind::Choice(Subscriptions::NAMES), Some("close"), Live;
+        /// Commands that leave no state on their connection, in addition to the known ones; none by
+        /// default.
+        ///
+        /// A session that sent a command unknown to Pointsman is closed when the master is
+        /// replaced, because the command may have left any state on the connection: it may belong
+        /// to a module, or be renamed by rename-command. Name commands here that leave no state, in
+        /// any case, as "NAME" or "CONTAINER|SUBCOMMAND"; at most 1024. docs/commands.md lists the
+        /// known ones. pointsman_sessions{state="unknown_command"} counts the sessions concerned,
+        /// and the log names the command when such a session is closed. A change applies to
+        /// sessions that begin after it.
+        stateless_commands: Vec<String> = Kind::Commands, Some(""), Live;
         /// Whether to announce failovers and drains to clients that ask for it (CLIENT
         /// MAINT_NOTIFICATIONS).
         ///

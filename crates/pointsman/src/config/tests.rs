@@ -310,12 +310,13 @@ fn the_name_of_a_file_cannot_break_out_of_its_comment() {
 }
 
 /// Faults that do not touch each other: each a section's line, and the key it has to be reported under.
-const FAULTS: [(&str, &str, &str); 15] = [
+const FAULTS: [(&str, &str, &str); 16] = [
     ("service", "connect_timeout = 5", "service.connect_timeout"),
     ("service", "hold_timeout = \"soon\"", "service.hold_timeout"),
     ("service", "listen = [\"nowhere\"]", "service.listen"),
     ("service", "verify = \"rolle\"", "service.verify"),
     ("service", "moving_to = \"redis:0\"", "service.moving_to"),
+    ("service", "stateless_commands = [\"MULTI\"]", "service.stateless_commands"),
     ("service", "colour = 1", "service.colour"),
     ("service", "half_close_timeout = \"2m\"", "service.half_close_timeout"),
     ("service.auth", "username = \"u\"", "service.auth.username"),
@@ -383,6 +384,7 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         Kind::Listen => Some(format!("127.0.0.1:{number},[::1]:{number}")),
         Kind::Endpoints => Some(format!("h{number},10.0.0.1:{}", number.max(1))),
         Kind::AddressMap => Some(format!("h{number}=[::1]:{},a=b", number.max(1))),
+        Kind::Commands => Some(format!("mod.{number},graph|query")),
         Kind::Path | Kind::EnvName | Kind::Secret => None,
     };
     let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {

@@ -17,7 +17,7 @@ pub(super) fn read(kind: Kind, value: &Spanned<DeValue<'_>>) -> (Option<Value>, 
     let mut problems = Vec::new();
     let read = match kind {
         Kind::Bool | Kind::Count(..) => scalar(kind, value, &mut problems),
-        Kind::Listen | Kind::Endpoints => list(kind, value, &mut problems),
+        Kind::Listen | Kind::Endpoints | Kind::Commands => list(kind, value, &mut problems),
         Kind::AddressMap => map(kind, value, &mut problems),
         _ => string(kind, value, &mut problems),
     };
@@ -37,11 +37,13 @@ fn mismatch(kind: Kind, value: &Spanned<DeValue<'_>>) -> Found {
         (Kind::Duration, DeValue::Integer(number)) => format!("write \"{number}s\" or \"{number}ms\""),
         (Kind::DurationOrOff, DeValue::Integer(number)) if number.as_str() == "0" => "write \"0s\"".to_owned(),
         (Kind::DurationOrOff, DeValue::Integer(number)) => format!("write \"{number}s\" or \"{number}ms\""),
-        (Kind::Listen | Kind::Endpoints, DeValue::String(text)) => format!("put it in brackets: [{text:?}]"),
+        (Kind::Listen | Kind::Endpoints | Kind::Commands, DeValue::String(text)) => {
+            format!("put it in brackets: [{text:?}]")
+        }
         (Kind::Bool | Kind::Count(..), DeValue::String(_)) => "write it without quotes".to_owned(),
         (Kind::Bool, _) => "write true or false".to_owned(),
         (Kind::Count(least, most), _) => format!("give a number from {least} to {most}"),
-        (Kind::Listen | Kind::Endpoints | Kind::AddressMap, _) => "write it as shown".to_owned(),
+        (Kind::Listen | Kind::Endpoints | Kind::Commands | Kind::AddressMap, _) => "write it as shown".to_owned(),
         _ => "put it in double quotes".to_owned(),
     };
     (value.span(), Problem::new(format!("expected {}, found {found}", kind.expected()), remedy))
@@ -75,26 +77,32 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
         problems.push((value.span(), too_many()));
         return None;
     }
-    let (mut listen, mut endpoints) = (Vec::new(), Vec::new());
+    let (mut listen, mut endpoints, mut commands) = (Vec::new(), Vec::new(), Vec::new());
     for item in items {
         let Some(text) = item.get_ref().as_str() else {
             let what = format!("expected a string in the list, found a {}", item.get_ref().type_str());
             problems.push((item.span(), Problem::new(what, "put it in double quotes")));
             continue;
         };
-        // An element is one address: a comma inside it would be a second one that nobody sees.
+        // An element is one address or name: a comma inside it would be a second one that nobody sees.
         match kind.parse(text) {
             Ok(Value::Listen(one)) if one.len() == 1 => listen.extend(one),
             Ok(Value::Endpoints(one)) if one.len() == 1 => endpoints.extend(one),
+            Ok(Value::Commands(one)) if one.len() == 1 => commands.extend(one),
             Ok(_) => {
+                let one = if kind == Kind::Commands { "command" } else { "address" };
                 let problem =
-                    Problem::new(format!("{text:?} is not one address"), "give each address a string of its own");
+                    Problem::new(format!("{text:?} is not one {one}"), format!("give each {one} a string of its own"));
                 problems.push((item.span(), problem));
             }
             Err(problem) => problems.push((item.span(), problem)),
         }
     }
-    Some(if kind == Kind::Listen { Value::Listen(listen) } else { Value::Endpoints(endpoints) })
+    Some(match kind {
+        Kind::Listen => Value::Listen(listen),
+        Kind::Commands => Value::Commands(commands),
+        _ => Value::Endpoints(endpoints),
+    })
 }
 
 fn map(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> Option<Value> {

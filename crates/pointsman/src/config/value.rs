@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use proxy::{LONGEST_NAME, NotStateless, Stateless};
+
 use super::endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT, parse_listen};
 use super::secret::Secret;
 use super::{duration, nearest};
@@ -59,6 +61,8 @@ pub enum Kind {
     Endpoint,
     /// Announced endpoints and what to dial instead.
     AddressMap,
+    /// Names of Redis commands, with a subcommand behind a bar perhaps.
+    Commands,
     /// A password.
     Secret,
 }
@@ -80,6 +84,8 @@ pub enum Value {
     Endpoints(Vec<Endpoint>),
     /// Of [`Kind::AddressMap`].
     AddressMap(BTreeMap<Endpoint, Endpoint>),
+    /// Of [`Kind::Commands`].
+    Commands(Vec<String>),
     /// Of [`Kind::Secret`].
     Secret(Secret),
 }
@@ -118,6 +124,7 @@ impl Kind {
                 .collect::<Result<_, _>>()
                 .map(Value::Endpoints),
             Self::AddressMap => elements(text).map(parse_pair).collect::<Result<_, _>>().map(Value::AddressMap),
+            Self::Commands => parse_commands(text),
             Self::Secret if text.is_empty() => Err(Problem::new("it is empty", "give a password or leave it out")),
             Self::Secret => Ok(Value::Secret(Secret::new(text.to_owned()))),
         }
@@ -134,6 +141,7 @@ impl Kind {
             Self::Secret => "a string (a password is quoted even if it is a number)",
             Self::Listen => "a list of addresses such as [\"0.0.0.0:6379\"]",
             Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
+            Self::Commands => "a list of commands such as [\"GRAPH.QUERY\"]",
             Self::AddressMap => "a table such as { \"10.0.0.1:6379\" = \"203.0.113.1:6379\" }",
         }
     }
@@ -141,6 +149,26 @@ impl Kind {
 
 fn elements(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|one| !one.is_empty())
+}
+
+/// Commands that may be declared to leave no state. Each is checked against the table of those that do.
+fn parse_commands(text: &str) -> Result<Value, Problem> {
+    let check = |name: &str| {
+        Stateless::check(name).map_err(|why| match why {
+            NotStateless::NoName => Problem::new(
+                format!("{name:?} cannot be the name of a command"),
+                format!("write NAME or CONTAINER|SUBCOMMAND, each of at most {LONGEST_NAME} printable characters"),
+            ),
+            NotStateless::Bound(why) => Problem::new(
+                format!("{name} is known to leave state on the connection: {why}"),
+                "remove it; docs/commands.md says what each command does to its session",
+            ),
+        })
+    };
+    if elements(text).count() > MOST_ELEMENTS {
+        return Err(Problem::new("too many elements", format!("give at most {MOST_ELEMENTS}")));
+    }
+    elements(text).map(check).collect::<Result<_, _>>().map(Value::Commands)
 }
 
 /// One entry of an address map, as a flag or a variable spells it.
@@ -210,6 +238,7 @@ impl Value {
             Self::Text(text) => quote(text),
             Self::Listen(addrs) => list(addrs),
             Self::Endpoints(endpoints) => list(endpoints),
+            Self::Commands(commands) => list(commands),
             Self::AddressMap(map) if map.is_empty() => "{}".to_owned(),
             Self::AddressMap(map) => {
                 let pairs =
@@ -269,6 +298,7 @@ typed! {
     String, Text;
     Vec<SocketAddr>, Listen;
     Vec<Endpoint>, Endpoints;
+    Vec<String>, Commands;
     BTreeMap<Endpoint, Endpoint>, AddressMap;
 }
 

@@ -301,6 +301,16 @@ pub const CATALOGUE: &[Metric] = &[
         "Times a session was carried over to another connection, unnoticed by its client.",
     ),
     counter("pointsman_sessions_rebalanced_total", TRAFFIC, "Sessions moved to a replica that had fewer."),
+    gauge(
+        "pointsman_sessions",
+        &["service", "listener", "state"],
+        "Open client sessions by what would close them at a failover; ordinary ones would be carried over.",
+    ),
+    counter(
+        "pointsman_sessions_not_carried_total",
+        &["service", "listener", "reason"],
+        "Sessions closed instead of carried over after they lost their server, by reason.",
+    ),
     counter(
         "pointsman_maintenance_handshakes_total",
         TRAFFIC,

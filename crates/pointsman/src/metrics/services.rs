@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use proxy::{DialFailure, Limit, NoticeKind, Reason, Snapshot};
+use proxy::{DialFailure, Limit, NotCarried, NoticeKind, Pin, Reason, Snapshot};
 use sentinel::{Seen, SeenReplicas, Standing};
 
 use super::exposition::{Exposition, Pair};
+use crate::commands::ORDINARY;
 use crate::histogram;
 
 /// The label of what a listener for readers counts. That of a master's listener has none, so that nobody's queries change.
@@ -130,6 +131,17 @@ pub(super) fn traffic(page: &mut Exposition, service: &str, reads: bool, limit: 
     }
     for (kind, count) in NoticeKind::ALL.into_iter().zip(traffic.notices) {
         page.count("pointsman_maintenance_pushes_total", &and("kind", kind.label()), count);
+    }
+    if !page.is_sparse() || traffic.ordinary() > 0 {
+        page.gauge("pointsman_sessions", &and("state", ORDINARY), traffic.ordinary());
+    }
+    for (pin, count) in Pin::ALL.iter().zip(traffic.pinned) {
+        if !page.is_sparse() || count > 0 {
+            page.gauge("pointsman_sessions", &and("state", pin.label()), count);
+        }
+    }
+    for (why, count) in NotCarried::all().zip(traffic.not_carried) {
+        page.count("pointsman_sessions_not_carried_total", &and("reason", why.label()), count);
     }
     for (reason, count) in Reason::ALL.iter().zip(traffic.closed) {
         page.count("pointsman_sessions_closed_total", &and("reason", reason.label()), count);

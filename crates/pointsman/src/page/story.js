@@ -48,6 +48,11 @@ const totals = v => {
     ["Carried over", count(t.sessions_carried)], ["Refused", count(t.sessions_refused), t.sessions_refused ? "warn" : ""],
     ["Dial errors", count(t.dial_errors), t.dial_errors ? "warn" : ""], ["Majority", `${v.quorum.majority} of ${v.quorum.voters}`]];
   if (v.readers) pairs.push(["Readers", many(v.readers.traffic.sessions_open, "session", "sessions")], ["Replicas serving", `${count(v.readers.eligible)} of ${v.replicas.length}`, v.readers.eligible ? "" : "warn"]);
+  const words = counts => Object.entries(counts || {}).filter(([word, n]) => n && word !== "ordinary").sort((a, b) => b[1] - a[1])
+    .map(([word, n]) => `${count(n)} ${word.replaceAll("_", " ")}`).join(", ");
+  const pinned = words(t.sessions_by_state), uncarried = words(t.sessions_not_carried);
+  if (pinned) pairs.push(["Closed at a failover", pinned]);
+  if (uncarried) pairs.push(["Not carried over", uncarried]);
   if (ended.length) pairs.push(["Ended", ended.map(([reason, n]) => `${count(n)} ${reason.replaceAll("_", " ")}`).join(", ")]);
   return facts(pairs);
 };

@@ -259,6 +259,11 @@ pub struct Traffic {
     pub sessions_refused: u64,
     /// Times a session was carried over to another connection, unnoticed by its client.
     pub sessions_carried: u64,
+    /// Sessions by what would close them at a failover, the `ordinary` ones included, which would be carried over; states that no
+    /// session is in are left out.
+    pub sessions_by_state: BTreeMap<&'static str, u64>,
+    /// Sessions closed instead of carried over after they lost their server, by reason; reasons that never occurred are left out.
+    pub sessions_not_carried: BTreeMap<&'static str, u64>,
     /// Client connections ended, by reason; reasons that never occurred are left out.
     pub sessions_closed: BTreeMap<&'static str, u64>,
     /// Commands forwarded and answered.

@@ -3,10 +3,10 @@
 //! Deliberately absent: doing it.
 
 use std::io;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use resp::{MustEnd, Standing};
+use resp::{MustEnd, Pin, Standing};
 
 use super::Pump;
 use crate::broken;
@@ -16,6 +16,7 @@ use crate::end::End;
 use crate::flow::Step;
 use crate::hold::PATROL;
 use crate::leave::{self, Leaving, Moment};
+use crate::not_carried::{NotCarried, Uncarried};
 use crate::notice;
 use crate::service::Hint;
 use crate::silence::Facts;
@@ -33,6 +34,8 @@ pub(crate) struct Stopped {
     pub(crate) bytes: (u64, u64),
     /// Requests that were forwarded whole.
     pub(crate) commands: u32,
+    /// If it lost its server and cannot go on: why not.
+    pub(crate) uncarried: Option<Box<Uncarried>>,
 }
 
 /// What follows the end of a pump.
@@ -49,6 +52,13 @@ pub(crate) enum After {
     Carry(Luggage),
     /// The same, but it keeps the one it has until then.
     Move(Luggage),
+}
+
+impl<C, U> Drop for Pump<'_, C, U> {
+    /// However it ends, it is not counted as pinned any more.
+    fn drop(&mut self) {
+        self.seat.block.repin(self.pin, None);
+    }
 }
 
 impl<C: End, U: End> Pump<'_, C, U> {
@@ -175,6 +185,39 @@ impl<C: End, U: End> Pump<'_, C, U> {
         !stays
     }
 
+    /// Why the session cannot go on over another connection; `None` if it can, or if its client has ended it.
+    fn uncarried(&self) -> Option<Box<Uncarried>> {
+        let ended = self.first == Some(Side::Client) || self.requests.has_ended();
+        if ended || self.ledger.standing() == Standing::Ended || self.can_be_carried() {
+            return None;
+        }
+        let why = match self.ledger.pin() {
+            _ if !self.carries => NotCarried::Disabled,
+            Some(pin) => NotCarried::Pinned(pin),
+            None => NotCarried::InFlight,
+        };
+        let mut uncarried = Uncarried::new(why);
+        if why == NotCarried::Pinned(Pin::UnknownCommand) {
+            uncarried.command = self.ledger.unknown_command().map(Box::from);
+        }
+        Some(uncarried)
+    }
+
+    /// Counts the session by what pins it now, and ends it if it relies on scripts of its former server.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_pin(&mut self) -> Poll<Reason> {
+        let before = std::mem::replace(&mut self.pin, self.ledger.pin());
+        if self.pin != before {
+            self.seat.block.repin(before, self.pin);
+        }
+        let quiet = self.ledger.standing() == Standing::Quiet && self.replies.is_clear() && self.measured == 0;
+        if quiet && self.ledger.is_spent() && !self.client.has_unread() {
+            return Poll::Ready(Reason::Forfeit);
+        }
+        Poll::Pending
+    }
+
     /// Takes the pump apart.
     pub(super) fn stop(&mut self, reason: Reason) -> Stopped {
         let lost = match reason {
@@ -184,6 +227,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             _ => None,
         };
         let goes_on = lost.is_some() || matches!(reason, Reason::Fenced | Reason::Dismissed);
+        let uncarried = if goes_on || reason == Reason::ReplyDropped { self.uncarried() } else { None };
         let after = if goes_on && self.can_be_carried() {
             let ledger = std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
             let luggage = Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost };
@@ -204,6 +248,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
             after: after.map(Box::new),
             bytes: (self.requests.moved(), self.replies.moved()),
             commands: self.commands,
+            uncarried,
         }
     }
 }

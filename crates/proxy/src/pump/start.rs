@@ -33,5 +33,6 @@ impl From<Vec<u8>> for Start {
 pub(super) fn fresh(options: &Options) -> Followed {
     let memory = if options.sessions == Sessions::Carry { MEMORY } else { 0 };
     let names = if options.subscriptions == Subscriptions::Replay { NAMES } else { 0 };
-    Followed { ledger: Ledger::new(&Limits { memory, names, ..Limits::default() }), messages: Vec::new() }
+    let ledger = Ledger::new(&Limits { memory, names, ..Limits::default() });
+    Followed { ledger: ledger.declaring(options.stateless_commands.clone()), messages: Vec::new() }
 }

@@ -37,8 +37,14 @@ impl Book {
 
     /// Notes that the session has been on another connection before, where it was that of `before`.
     pub(crate) fn was_carried(&mut self, before: &Self) {
-        self.waiting = Waiting::Carried;
+        (self.waiting, self.changed) = (Waiting::Carried, true);
         self.novel.take_over(&before.novel);
         self.bound.take_over(before.bound);
+    }
+
+    /// Whether the session was carried over and then called a script within a transaction that its former server had: it goes on
+    /// doing so for as long as its connection lasts (decision 81).
+    pub(crate) fn is_spent(&self) -> bool {
+        self.bound.is_spent()
     }
 }

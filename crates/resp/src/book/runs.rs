@@ -9,6 +9,12 @@ impl Book {
         self.life != Life::Opaque && !self.silence.is_kept()
     }
 
+    /// Whether a transaction may be open by the time the server reads the next request.
+    #[inline]
+    pub(crate) fn may_queue(&self) -> bool {
+        self.silence.may_queue()
+    }
+
     /// So many ordinary requests ended, while they are merely counted.
     #[inline]
     pub(crate) fn requests(&mut self, n: u32) -> Result<(), Lost> {
