@@ -53,6 +53,7 @@ mod faults_takeover;
 mod import;
 mod isolation;
 mod liveness;
+mod log_reader;
 mod logs;
 mod maintenance;
 mod metrics;

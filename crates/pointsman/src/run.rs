@@ -103,7 +103,7 @@ pub fn run(startup: Startup, config: &Config, settings: &Settings, takeover: boo
     if takeover && config.process.state_dir.is_none() {
         return Err(TakeoverError::NoFolder.into());
     }
-    let telemetry = Telemetry::start(&config.log);
+    let telemetry = Telemetry::start(&config.log)?;
     for warning in &config.warnings {
         warn!("{warning}");
     }
