@@ -69,6 +69,7 @@ mod switchover;
 mod switchover_faults;
 mod traffic;
 mod two_faults;
+mod unix_socket;
 mod vitals;
 mod warning;
 

@@ -28,12 +28,13 @@ use crate::run::{Given, Process, RunError, shutdown, watch_memory};
 use crate::supervisor::Supervisor;
 use crate::takeover::{self, Closer, Offer, Place, Taken};
 use crate::threads;
+use crate::unix::UnixFiles;
 
 impl Process {
     /// Starts everything; `None` if it was told to stop before that.
     pub(crate) async fn start(mut given: Given<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
-        let Some((ground, Beginning { admin, control, place, taken })) = begin(&mut given).await? else {
+        let Some((ground, Beginning { admin, control, unix, place, taken })) = begin(&mut given).await? else {
             return Ok(None);
         };
         let Given { config, signals, reader, .. } = given;
@@ -45,6 +46,7 @@ impl Process {
         let in_force = InForce::new(Facts::of(config, given.connections, Vec::new()));
         let services = ground.watched(config, &in_force);
         let workers = ground.bound.serve(&drain)?;
+        publish_unix(&unix).await?;
         tell_of_splicing(config, workers.splices());
         let memory = tokio::spawn(watch_memory(given.memory.clone(), workers.scarcity().clone()));
         let admin = remember(config, &ground.handles, workers.stats(), take_orders(config, &ground.handles, admin));
@@ -85,6 +87,7 @@ impl Process {
             memory,
             workers,
             control,
+            unix,
             probe: Some(probe),
             report,
             reader,
@@ -131,11 +134,11 @@ impl Doors {
             let mut offered = Vec::new();
             for socket in sockets.all() {
                 let name = names.get(socket.service).cloned().unwrap_or_default();
-                offered.push(Inherited { name, addr: socket.addr, listener: socket.listener.try_clone()? });
+                offered.push(Inherited { name, addr: socket.addr.clone(), listener: socket.listener.try_clone()? });
             }
             for listener in admin.iter() {
-                let (name, addr) = (ADMIN.to_owned(), listener.local_addr()?);
-                offered.push(Inherited { name, addr, listener: listener.try_clone()? });
+                let (name, addr) = (ADMIN.to_owned(), listener.local_addr()?.into());
+                offered.push(Inherited { name, addr, listener: listener.try_clone()?.into() });
             }
             Ok(offered)
         });
@@ -178,6 +181,20 @@ fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> pro
     }
     let names = config.services.iter().map(|service| service.name.clone());
     Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
+}
+
+/// Clients find the Unix sockets from now on. Bounded, since the others are served by now.
+async fn publish_unix(files: &UnixFiles) -> Result<(), RunError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    match tokio::time::timeout(takeover::STEP, threads::aside("start", files.publisher())?).await {
+        Ok(Ok(done)) => Ok(done?),
+        _ => {
+            warn!("clients cannot connect to unix sockets yet: a folder does not answer");
+            Ok(())
+        }
+    }
 }
 
 /// Takes orders from now on. Bounded, since clients are served by now, and need no orders.

@@ -38,6 +38,7 @@ use crate::supervisor::Supervisor;
 use crate::takeover::{self, Closer, TakeoverError};
 use crate::telemetry::Telemetry;
 use crate::threads;
+use crate::unix::{UnixFiles, UnixSocketError};
 
 /// How often the memory in use is looked at. A flood of clients that each cost some KiB does not eat a tenth of it meanwhile.
 const MEMORY_LOOK: Duration = Duration::from_millis(100);
@@ -66,6 +67,9 @@ pub enum RunError {
     /// The socket for orders cannot be had.
     #[error(transparent)]
     ControlSocket(#[from] ControlSocketError),
+    /// A Unix socket for clients cannot be had.
+    #[error(transparent)]
+    Unix(#[from] UnixSocketError),
     /// The admin server cannot be started.
     #[error(transparent)]
     Probe(#[from] probe::StartError),
@@ -196,6 +200,8 @@ pub(crate) struct Process {
     pub(crate) workers: Running,
     /// The file of the socket for orders.
     pub(crate) control: Option<ControlSocket>,
+    /// The files of the Unix sockets that clients connect to.
+    pub(crate) unix: UnixFiles,
     /// Gone once another process has taken over.
     pub(crate) probe: Option<probe::Handle>,
     pub(crate) report: Arc<Report>,
@@ -302,6 +308,8 @@ impl Process {
         self.parting = self.meeting.take().map(|(closer, _)| closer.thread());
         // The other one has put its own in that place already.
         self.control = None;
+        // It has these sockets, and their files with them.
+        self.unix.disown();
         if let Some(probe) = self.probe.take() {
             probe.stop().await;
         }

@@ -6,7 +6,6 @@
 //! Deliberately absent: what to do about errors, which [`accept`](crate::accept) decides.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::accept::{Fault, Pace, sort};
+use crate::address::Peer;
 use crate::handover::{Guest, Rooms};
 use crate::line::Line;
 use crate::options::Splice;
@@ -34,11 +34,11 @@ const LAST_GUESTS: usize = 8192;
 /// Where clients come from: a listening socket, or in tests one that fails as the system rarely does.
 pub(crate) trait Accept {
     /// The next client's socket, which does not block, and its address.
-    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>>;
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>>;
 
     /// The same without waiting. Asks the socket itself and not the event loop, which may not have heard yet of whoever came
     /// last.
-    fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno>;
+    fn accept(&self) -> Result<(OwnedFd, Peer), Errno>;
 
     /// Whether one more session could be served and a few descriptors were left; asked while there is a lack of them.
     fn has_room(&self) -> Result<(), Errno>;
@@ -98,7 +98,7 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, roo
 
 /// The next client. In want of descriptors one is not taken for as long as that alone is possible: it could not be served
 /// without a second one, and meanwhile would keep from probes and discovery what has just become free.
-async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, SocketAddr), Errno> {
+async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, Peer), Errno> {
     if in_want {
         queue.has_room()?;
     }
@@ -128,7 +128,7 @@ fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
 /// # Errors
 ///
 /// The event loop could not take one socket more.
-fn admit(socket: OwnedFd, peer: SocketAddr, seat: &Arc<Seat>) -> Result<(), Errno> {
+fn admit(socket: OwnedFd, peer: Peer, seat: &Arc<Seat>) -> Result<(), Errno> {
     match seat.shared.limits.admit(peer.ip()) {
         Ok(admission) => {
             let splices = seat.shared.service.options.now().splice == Splice::On;

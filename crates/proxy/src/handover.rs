@@ -11,13 +11,13 @@
 //! Deliberately absent: load by traffic. Sessions come with unlike loads, but what they will be is not known when they come.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drain::Door;
 
+use crate::address::Peer;
 use crate::tasks::Home;
 
 /// The most guests that may wait for one worker; who comes later stays where he was accepted.
@@ -32,7 +32,7 @@ pub(crate) struct Guest {
     /// Number of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: Peer,
     /// Held until it has a ticket of its own.
     pub(crate) door: Door,
 }
@@ -94,9 +94,9 @@ impl Rooms {
     pub(crate) fn pass(
         &self,
         service: usize,
-        (socket, peer): (OwnedFd, SocketAddr),
+        (socket, peer): (OwnedFd, Peer),
         door: impl FnOnce() -> Door,
-    ) -> Result<(), (OwnedFd, SocketAddr)> {
+    ) -> Result<(), (OwnedFd, Peer)> {
         let Some(room) = self.emptier() else { return Err((socket, peer)) };
         let mut guests = room.guests();
         if guests.len() >= MOST_GUESTS {
@@ -125,6 +125,8 @@ fn is_clearly_fuller(own: usize, least: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     #[test]
@@ -144,7 +146,7 @@ mod tests {
         let rooms = Rooms::new(homes.iter().map(Arc::clone));
         let (from, to) = (rooms.of(0), rooms.of(1));
         let socket = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-        let peer = |port: usize| SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()));
+        let peer = |port: usize| Peer::from(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())));
         homes[0].set_tasks(3);
         assert!(from.pass(0, (socket(), peer(9)), || drain.door()).is_err());
         homes[0].set_tasks(10_000);

@@ -143,7 +143,7 @@ impl Limits {
     }
 
     /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is nearest to the client.
-    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<Admission, Limit> {
+    pub(crate) fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<Admission, Limit> {
         if self.scarcity.is_up() {
             return Err(Limit::Memory);
         }
@@ -157,7 +157,8 @@ impl Limits {
         // From here on the guard gives back what was taken. The table of sources comes last: it then holds no more entries than
         // there are sessions.
         let mut admission = Admission { limits: Arc::clone(self), source: None };
-        if let Some(sources) = &self.sources {
+        // A client without an address comes over a Unix socket: it has the permission of this machine's administrator.
+        if let Some((sources, peer)) = self.sources.as_ref().zip(peer) {
             let source = sources.enter(Source::of(peer)).ok_or(Limit::Source)?;
             admission.source = Some(Box::new(source));
         }
@@ -230,8 +231,8 @@ mod tests {
 
     #[test]
     fn each_limit_is_told_by_its_name_and_a_refusal_gives_back_what_it_took() {
-        let one: IpAddr = "192.0.2.1".parse().unwrap();
-        let other: IpAddr = "192.0.2.2".parse().unwrap();
+        let one: Option<IpAddr> = "192.0.2.1".parse().ok();
+        let other: Option<IpAddr> = "192.0.2.2".parse().ok();
         let (total, scarcity) = (Places::new(3), Scarcity::default());
         let a = Limits::new(2, 1, Arc::clone(&total), scarcity.clone());
         let b = Limits::new(9, 0, Arc::clone(&total), scarcity.clone());

@@ -7,13 +7,13 @@
 //! Deliberately absent: a second place that knows the connection to the target. It is opened, checked and owned in
 //! [`reach`](Session::reach)'s caller, which replaces it by what [`carry`](crate::carry) brings.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
 use route::{Generation, Ride, Target};
 
+use crate::address::Peer;
 use crate::carry::{Connected, Luggage, Passenger, is_overtaken, overtaken};
 use crate::close::Reason;
 use crate::hold::Held;
@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A client that was let in.
 #[derive(Debug)]
 pub(crate) struct Session {
-    peer: SocketAddr,
+    peer: Peer,
     seat: Arc<Seat>,
     ticket: Ticket,
     _admission: Admission,
@@ -64,7 +64,7 @@ struct Attempts {
 
 impl Session {
     /// Counts the client in.
-    pub(crate) fn new(peer: SocketAddr, seat: Arc<Seat>, admission: Admission) -> Self {
+    pub(crate) fn new(peer: Peer, seat: Arc<Seat>, admission: Admission) -> Self {
         seat.block.accepted.one();
         let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
         let (reason, target, bytes, commands) = (Reason::Aborted, None, (0, 0), 0);

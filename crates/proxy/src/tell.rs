@@ -6,12 +6,12 @@
 //!
 //! Deliberately absent: a bound on the rate, which the log has for everything.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use route::Target;
 use tracing::Level;
 
+use crate::address::Peer;
 use crate::close::Reason;
 
 /// Which sessions get a line at their end.
@@ -77,7 +77,7 @@ macro_rules! line {
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     pub(crate) service: &'a str,
-    pub(crate) client: SocketAddr,
+    pub(crate) client: Peer,
     pub(crate) target: Option<&'a Target>,
     pub(crate) reason: Reason,
     pub(crate) lasted: Duration,

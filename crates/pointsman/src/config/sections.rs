@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use proxy::ListenAddr;
+
 use super::choices::{LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify};
 use super::credentials::{Credentials, Token};
 use super::endpoint::Endpoint;
@@ -24,14 +26,21 @@ section! {
         name: String = Kind::MasterName, Some("mymaster"), Restart;
         /// Addresses where clients of this master arrive.
         ///
-        /// IP addresses with a port; IPv6 in brackets. No two services, nor the admin server, may share one. Port 0 lets the
-        /// kernel choose, which is of use in tests.
-        listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:6379"), Restart;
+        /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". No two services, nor the admin server,
+        /// may share one. "[::]:6379" takes IPv4 clients as well, unless net.ipv6.bindv6only is set or an IPv4 address is given
+        /// with the same port. The file of a Unix socket has unix_socket_mode; it replaces one that a dead process left, and is
+        /// removed at the end. Port 0 lets the kernel choose, which is of use in tests.
+        listen: Vec<ListenAddr> = Kind::Listen, Some("0.0.0.0:6379"), Restart;
         /// Addresses where clients arrive that only read, to be spread over the replicas; none by default.
         ///
         /// What may serve them is said in the section replicas. Each client stays on one replica, the one with the fewest
         /// clients of this process when it came. Needs verify = "role".
-        replica_listen: Vec<SocketAddr> = Kind::Listen, Some(""), Restart;
+        replica_listen: Vec<ListenAddr> = Kind::Listen, Some(""), Restart;
+        /// The mode of the files of Unix sockets in listen and replica_listen, in octal.
+        ///
+        /// A client needs the permission to write. The group is the one that the process creates files with. Limits on one source
+        /// do not hold for these clients, which have no address.
+        unix_socket_mode: String = Kind::Mode, Some("0660"), Restart;
         /// Sentinels to ask, as host:port; required.
         ///
         /// DNS names are resolved again and again and may give several addresses; IPv6 addresses stand in brackets if a port
@@ -248,7 +257,7 @@ section! {
         ///
         /// Kubernetes probes come from the node, so the default is reachable from outside; bind it to a private address or guard
         /// it by a network policy where that matters. It shows addresses and counters, never passwords or data.
-        listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:8888"), Restart;
+        listen: Vec<SocketAddr> = Kind::ListenTcp, Some("0.0.0.0:8888"), Restart;
         /// The most connections to the admin server at a time.
         max_connections: usize = Kind::Count(1, 4096), Some("64"), Restart;
         /// Whether /ready stays 200 while masters that were found are gone for longer than
