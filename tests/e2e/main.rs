@@ -39,6 +39,7 @@ mod bytes;
 mod carry;
 mod carry_state;
 mod control_socket;
+mod descriptors;
 mod discovery;
 mod doctor;
 mod drain;

@@ -17,6 +17,7 @@ use self::resources::{Beginning, begin};
 use crate::config::{Config, Splice};
 use crate::control::Control;
 use crate::control_socket::ControlSocket;
+use crate::descriptors;
 use crate::history::History;
 use crate::in_force::{Facts, InForce};
 use crate::inherit::{ADMIN, Inherited};
@@ -24,7 +25,7 @@ use crate::metrics::Scraper;
 use crate::planes;
 use crate::reload::{self, Reloader};
 use crate::report::Report;
-use crate::run::{Given, Process, RunError, shutdown, watch_memory};
+use crate::run::{Given, Process, RunError, shutdown, watch_room};
 use crate::supervisor::Supervisor;
 use crate::takeover::{self, Closer, Offer, Place, Taken};
 use crate::threads;
@@ -48,7 +49,9 @@ impl Process {
         let workers = ground.bound.serve(&drain)?;
         publish_unix(&unix).await?;
         tell_of_splicing(config, workers.splices());
-        let memory = tokio::spawn(watch_memory(given.memory.clone(), workers.scarcity().clone()));
+        let files = descriptors::Watch::new(given.files);
+        let memory = watch_room(given.memory.clone(), files, in_force.clone(), workers.scarcity().clone());
+        let memory = tokio::spawn(memory);
         let admin = remember(config, &ground.handles, workers.stats(), take_orders(config, &ground.handles, admin));
         let report = Arc::new(Report {
             start,

@@ -147,6 +147,8 @@ impl Reporter for Report {
         let open: u64 = self.stats.services().map(|(_, traffic)| traffic.open).sum();
         let full = if open >= self.in_force.facts().max_connections as u64 {
             Some(Full::Connections)
+        } else if open >= self.scarcity.files() as u64 {
+            Some(Full::Files)
         } else {
             self.scarcity.is_up().then_some(Full::Memory)
         };

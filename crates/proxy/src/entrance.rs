@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::accept::{Fault, Pace, sort};
 use crate::address::Peer;
-use crate::handover::{Guest, Rooms};
+use crate::handover::{Client, Guest, Rooms};
 use crate::line::Line;
 use crate::options::Splice;
 use crate::session;
@@ -60,12 +60,15 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, roo
             accepted = next(&mut queue, pace.is_in_want()) => accepted,
         };
         let failure = match accepted {
-            Ok(client) => match rooms.pass(service, client, || seat.drain.door()) {
-                Ok(()) => {
-                    seat.block.passed_on.one();
-                    Ok(())
-                }
-                Err((socket, peer)) => admit(socket, peer, &seat),
+            Ok((socket, peer)) => match admit(socket, peer, &seat) {
+                None => Ok(()),
+                Some(client) => match rooms.pass(service, client, || seat.drain.door()) {
+                    Ok(()) => {
+                        seat.block.passed_on.one();
+                        Ok(())
+                    }
+                    Err(client) => begin(client, &seat),
+                },
             },
             Err(errno) => Err(errno),
         };
@@ -106,8 +109,8 @@ async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, Peer),
 }
 
 /// Lets in whom another worker has passed on.
-pub(crate) fn welcome(Guest { socket, peer, door, .. }: Guest, seat: &Arc<Seat>) {
-    if admit(socket, peer, seat).is_err() {
+pub(crate) fn welcome(Guest { socket, peer, admission, door, .. }: Guest, seat: &Arc<Seat>) {
+    if begin((socket, peer, admission), seat).is_err() {
         seat.block.accept_errors.one();
     }
     drop(door);
@@ -116,32 +119,36 @@ pub(crate) fn welcome(Guest { socket, peer, door, .. }: Guest, seat: &Arc<Seat>)
 /// Lets in who came before the door was closed.
 fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
     for _ in 0..LAST_GUESTS {
-        let admitted = queue.accept().and_then(|(socket, peer)| admit(socket, peer, seat));
+        let begun = |(socket, peer)| admit(socket, peer, seat).map_or(Ok(()), |client| begin(client, seat));
+        let admitted = queue.accept().and_then(begun);
         if admitted.is_err_and(|errno| sort(errno) != Fault::Connection) {
             return;
         }
     }
 }
 
-/// Starts a session, or refuses it.
+/// Lets a client in, or refuses it.
+fn admit(socket: OwnedFd, peer: Peer, seat: &Seat) -> Option<Client> {
+    match seat.shared.limits.admit(peer.ip()) {
+        Ok(admission) => Some((socket, peer, admission)),
+        Err(limit) => {
+            seat.block.refuse(limit);
+            refuse(&socket);
+            None
+        }
+    }
+}
+
+/// Starts a session.
 ///
 /// # Errors
 ///
 /// The event loop could not take one socket more.
-fn admit(socket: OwnedFd, peer: Peer, seat: &Arc<Seat>) -> Result<(), Errno> {
-    match seat.shared.limits.admit(peer.ip()) {
-        Ok(admission) => {
-            let splices = seat.shared.service.options.now().splice == Splice::On;
-            let line =
-                Line::accepted(socket, splices).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            let session = session::Session::new(peer, Arc::clone(seat), admission);
-            tasks::spawn(session.run(line));
-        }
-        Err(limit) => {
-            seat.block.refuse(limit);
-            refuse(&socket);
-        }
-    }
+fn begin((socket, peer, admission): Client, seat: &Arc<Seat>) -> Result<(), Errno> {
+    let splices = seat.shared.service.options.now().splice == Splice::On;
+    let line = Line::accepted(socket, splices).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let session = session::Session::new(peer, Arc::clone(seat), admission);
+    tasks::spawn(session.run(line));
     Ok(())
 }
 

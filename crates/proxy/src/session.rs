@@ -223,7 +223,7 @@ impl Session {
     fn note_failure(&self, target: &Target, failure: DialFailure) {
         self.seat.block.dial_failed(failure);
         // Out of descriptors or ports here says nothing about the target.
-        if failure != DialFailure::Exhausted {
+        if !failure.is_ours() {
             target.shun();
             self.seat.block.hints.one();
             self.seat.shared.service.hints.hint(target, Hint::DialFailed(failure));
@@ -240,8 +240,8 @@ impl Session {
         ticket: &Ticket,
     ) -> Result<Attempts, Reason> {
         let route = &self.seat.shared.service.route;
-        if failure == DialFailure::Exhausted {
-            return Err(Reason::DialFailed);
+        if failure.is_ours() {
+            return Err(Reason::Exhausted);
         }
         // In a box: a session that flows does not carry the room for this.
         let moved = Box::pin(route.moved());
