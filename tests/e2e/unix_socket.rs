@@ -1,6 +1,7 @@
 //! A Unix socket as a listener, used by redis-cli, through failovers, drains, takeovers and crashes; and `[::]` for both
 //! families.
 
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use harness::{Client, Cluster, Pointsman, PointsmanBuilder, Signal, wait_until};
+use harness::{Client, Cluster, Launch, Pointsman, PointsmanBuilder, Process, Signal, wait_until};
 
 use crate::faults_process::{SHUTDOWN, run};
 use crate::restart::wait_for_place;
@@ -154,6 +155,33 @@ fn hands_a_unix_socket_over_without_refusing_anybody() {
     assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
     assert!(!path.exists(), "the successor removes what it took over");
     assert_eq!(leftovers(cluster.folder()), Vec::<String>::new());
+}
+
+#[test]
+fn serves_on_a_unix_socket_of_the_service_manager_and_leaves_its_file() {
+    let cluster = small();
+    let path = cluster.folder().join("activated.sock");
+    let socket = UnixListener::bind(&path).expect("a socket");
+    let configured =
+        builder(&cluster).lines(&format!("{SHUTDOWN}[process]\nstate_dir = {:?}", cluster.folder())).start();
+    let file = configured.process().log_path().with_file_name("pointsman.toml");
+    configured.process().kill();
+    let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
+    let listen = format!("unix:{}", path.display());
+    let args = ["-c", script, PROGRAM, "run", "--config"].map(OsString::from).into_iter().chain([file.clone().into()]);
+    let (name, program, folder) = ("activated".to_owned(), PathBuf::from("/bin/sh"), cluster.folder().to_owned());
+    let launch = Launch { name, program, args: args.collect(), env: Vec::new(), folder };
+    let input = std::os::fd::OwnedFd::from(socket.try_clone().expect("a second handle"));
+    let old = Process::start_with(&launch, Stdio::from(input));
+    // It waits in the queue until the process serves.
+    assert_eq!(Cli::connect(&path).ask("PING"), "PONG");
+    wait_for_place(&cluster.folder().join("takeover.sock"));
+    let new = run("successor", cluster.folder(), &file, &["--takeover", "--listen", &listen]);
+    assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
+    assert_eq!(Cli::connect(&path).ask("PING"), "PONG");
+    new.signal(Signal::TERM);
+    assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
+    assert!(path.exists(), "the file is the service manager's");
 }
 
 /// The address that a process listens on beside its Unix socket, by its log.

@@ -27,6 +27,9 @@ use crate::planes;
 const NAMES: &str = "LISTEN_FDNAMES";
 /// The name of the admin server's sockets.
 pub const ADMIN: &str = "admin";
+/// What a Unix socket is called in a takeover whose file belongs to a service manager. No service is
+/// called so: a master's name has no slash in it.
+pub const OF_MANAGER: &str = "/service-manager";
 
 /// A listening socket, and what it is called.
 #[derive(Debug)]
@@ -116,6 +119,8 @@ pub struct Allotment {
     pub planes: Vec<(Vec<ListenAddr>, Vec<Given>)>,
     /// Files of Unix sockets of an older process that nobody wants any more.
     pub unwanted: Vec<PathBuf>,
+    /// Files of Unix sockets that are a service manager's, whoever accepts there.
+    pub managed: Vec<PathBuf>,
 }
 
 /// The place of a socket.
@@ -143,7 +148,7 @@ impl Allotment {
     #[must_use]
     pub fn none(config: &Config) -> Self {
         let planes = planes::of(config).into_iter().map(|plane| (plane.listen, Vec::new()));
-        Self { admin: Vec::new(), planes: planes.collect(), unwanted: Vec::new() }
+        Self { admin: Vec::new(), planes: planes.collect(), unwanted: Vec::new(), managed: Vec::new() }
     }
 
     /// With the sockets of a service manager.
@@ -171,6 +176,8 @@ impl Allotment {
         let mut allotment = Self::none(config);
         for Inherited { name, addr, listener } in sockets {
             // By address: a service may have got another name.
+            let is_managed = name == OF_MANAGER;
+            allotment.managed.extend(addr.unix().filter(|_| is_managed).map(Path::to_owned));
             let planes = planes::of(config);
             let at = |addr: &ListenAddr| planes.iter().position(|it| it.listen.contains(addr));
             if let Some(plane) = at(&addr).or_else(|| at(&both_families(&addr)?)) {
@@ -179,7 +186,7 @@ impl Allotment {
                 allotment.add(Place::Admin, addr, listener);
             } else {
                 warn!(%addr, name, "not taken over: the configuration does not ask for it");
-                allotment.unwanted.extend(addr.unix().map(Path::to_owned));
+                allotment.unwanted.extend(addr.unix().filter(|_| !is_managed).map(Path::to_owned));
             }
         }
         for (listen, given) in &mut allotment.planes {

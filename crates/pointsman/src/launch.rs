@@ -5,6 +5,7 @@
 
 mod resources;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use crate::control_socket::ControlSocket;
 use crate::descriptors;
 use crate::history::History;
 use crate::in_force::{Facts, InForce};
-use crate::inherit::{ADMIN, Inherited};
+use crate::inherit::{ADMIN, Inherited, OF_MANAGER};
 use crate::metrics::Scraper;
 use crate::planes;
 use crate::reload::{self, Reloader};
@@ -77,7 +78,7 @@ impl Process {
         let log = given.telemetry.switch();
         let (running, memory_bound) = (given.settings.clone(), given.memory);
         let reloader = Reloader { running, in_force, sockets, memory: memory_bound, log };
-        let meeting = place.map(|place| doors.meet(config, place, taken)).transpose()?;
+        let meeting = place.map(|place| doors.meet(config, place, taken, unix.paths())).transpose()?;
         // After the last thread that is made here.
         threads::hurry();
         let mut supervisor = Supervisor::find();
@@ -123,7 +124,14 @@ impl Doors {
 
     /// Attends the place where a later process may ask for them, once the one that they were taken
     /// from has left.
-    fn meet(&self, config: &Config, place: Place, taken: Option<Taken>) -> Result<(Closer, HandedOver), RunError> {
+    /// `own` are the files of Unix sockets that are this process's.
+    fn meet(
+        &self,
+        config: &Config,
+        place: Place,
+        taken: Option<Taken>,
+        own: Vec<PathBuf>,
+    ) -> Result<(Closer, HandedOver), RunError> {
         let names: Vec<String> = planes::of(config).into_iter().map(|plane| plane.name).collect();
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
         let offer: Offer = Box::new(move || {
@@ -136,7 +144,9 @@ impl Doors {
             }
             let mut offered = Vec::new();
             for socket in sockets.all() {
-                let name = names.get(socket.service).cloned().unwrap_or_default();
+                let is_managed = socket.addr.unix().is_some_and(|path| !own.iter().any(|own| own == path));
+                let name = if is_managed { Some(OF_MANAGER.to_owned()) } else { names.get(socket.service).cloned() };
+                let name = name.unwrap_or_default();
                 offered.push(Inherited { name, addr: socket.addr.clone(), listener: socket.listener.try_clone()? });
             }
             for listener in admin.iter() {

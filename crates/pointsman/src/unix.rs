@@ -105,6 +105,11 @@ impl UnixFiles {
         }
     }
 
+    /// Where they are.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|file| file.path().to_owned()).collect()
+    }
+
     /// Whether there is nothing to publish and to remove.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

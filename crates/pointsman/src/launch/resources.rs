@@ -159,7 +159,8 @@ fn unix_sockets(
         listen.retain(|addr| addr.tcp().is_some());
         if instead {
             // Sockets of a service manager have files that are the manager's.
-            adopted.extend(given.iter().filter_map(|given| of(plane, &given.addr)));
+            let own = given.iter().filter_map(|given| of(plane, &given.addr));
+            adopted.extend(own.filter(|it| !allotment.managed.contains(&it.path)));
         }
     }
     (wanted, adopted, std::mem::take(&mut allotment.unwanted))
