@@ -224,7 +224,7 @@ mod tests {
         Inherited { name: name.to_owned(), addr: listener.local_addr().unwrap().into(), listener: listener.into() }
     }
 
-    fn config(services: &[(&str, ListenAddr)], admin: ListenAddr) -> Config {
+    fn config(services: &[(&str, ListenAddr)], admin: &ListenAddr) -> Config {
         let one = |(name, addr): &(&str, ListenAddr)| {
             format!("[[service]]\nname=\"{name}\"\nsentinels=[\"s\"]\nlisten=[\"{addr}\"]\n")
         };
@@ -242,19 +242,19 @@ mod tests {
 
     #[test]
     fn a_name_counts_more_than_an_address_and_a_sole_service_takes_what_is_left() {
-        let two = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], addr("127.0.0.1:9"));
+        let two = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
         assert_eq!(place("b", &addr("127.0.0.1:1"), &two), Some(Place::Plane(1)));
         assert_eq!(place("x.socket", &addr("127.0.0.1:2"), &two), Some(Place::Plane(1)));
         assert_eq!(place("admin", &addr("127.0.0.1:7"), &two), Some(Place::Admin));
         assert_eq!(place("x.socket", &addr("127.0.0.1:9"), &two), Some(Place::Admin));
         assert_eq!(place("x.socket", &addr("127.0.0.1:7"), &two), None);
-        let one = config(&[("a", addr("127.0.0.1:1"))], addr("127.0.0.1:9"));
+        let one = config(&[("a", addr("127.0.0.1:1"))], &addr("127.0.0.1:9"));
         assert_eq!(place("x.socket", &addr("127.0.0.1:7"), &one), Some(Place::Plane(0)));
     }
 
     #[test]
     fn who_is_given_a_socket_by_the_manager_binds_nothing() {
-        let config = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], addr("127.0.0.1:9"));
+        let config = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
         let allotment = Allotment::activated(&config, vec![socket("a"), socket("a"), socket("admin")]).unwrap();
         assert_eq!((allotment.admin.len(), allotment.planes[0].1.len()), (1, 2));
         assert!(allotment.planes[0].0.is_empty());
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn of_an_older_process_only_what_is_configured_is_taken() {
         let (a, admin) = (socket("a"), socket("admin"));
-        let config = config(&[("a", a.addr.clone()), ("b", addr("127.0.0.1:2"))], admin.addr.clone());
+        let config = config(&[("a", a.addr.clone()), ("b", addr("127.0.0.1:2"))], &admin.addr);
         let second =
             Inherited { name: "a".to_owned(), addr: a.addr.clone(), listener: a.listener.try_clone().unwrap() };
         let allotment = Allotment::taken_over(&config, vec![a, second, socket("b"), socket("gone"), admin]);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn takes_unix_sockets_and_ipv4_beside_a_dual_stack_address() {
-        let config = config(&[("a", addr("[::]:1")), ("b", addr("unix:/run/b.sock"))], addr("127.0.0.1:9"));
+        let config = config(&[("a", addr("[::]:1")), ("b", addr("unix:/run/b.sock"))], &addr("127.0.0.1:9"));
         let given = |text: &str| Inherited { addr: addr(text), ..socket("a") };
         let sockets = ["0.0.0.0:1", "unix:/run/b.sock", "unix:/run/c.sock", "10.0.0.1:1"].map(given);
         let allotment = Allotment::taken_over(&config, sockets.into());

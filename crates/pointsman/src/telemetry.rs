@@ -168,6 +168,8 @@ fn log_panic(info: &panic::PanicHookInfo<'_>) {
     let place = info.location().map(tracing::field::display);
     let backtrace = Backtrace::capture();
     let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
-    let payload = info.payload_as_str().unwrap_or("no message");
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let payload = text.unwrap_or("no message");
     error!(thread = thread.name(), place, backtrace, "panicked: {payload}");
 }

@@ -99,9 +99,10 @@ impl UnixFiles {
     pub(crate) fn publisher(&self) -> impl FnOnce() -> Result<(), UnixSocketError> + Send + 'static {
         let files = self.0.clone();
         move || {
-            let made = files.iter().filter(|file| file.is_owned());
-            made.map(|file| file.publish().map_err(|error| UnixSocketError::Make(file.path().to_owned(), error)))
-                .collect()
+            let mut made = files.iter().filter(|file| file.is_owned());
+            made.try_for_each(|file| {
+                file.publish().map_err(|error| UnixSocketError::Make(file.path().to_owned(), error))
+            })
         }
     }
 
@@ -214,7 +215,7 @@ mod tests {
         drop((failed.adopt(std::slice::from_ref(&kept), &[]), failed));
         assert!(UnixStream::connect(&kept.path).is_ok());
         let mut new = UnixFiles::default();
-        let taken = new.adopt(&[Wanted { mode: 0o600, ..kept.clone() }], &[gone.path.clone()]);
+        let taken = new.adopt(&[Wanted { mode: 0o600, ..kept.clone() }], std::slice::from_ref(&gone.path));
         new.publisher()().unwrap();
         old.disown();
         other.disown();
