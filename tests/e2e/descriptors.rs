@@ -55,6 +55,29 @@ fn refuses_clients_it_has_no_descriptors_for_and_follows_a_failover() {
 }
 
 #[test]
+fn follows_a_failover_when_the_limit_falls_below_its_sessions() {
+    let cluster = Cluster::builder().replicas(1).sentinels(3).start();
+    let pointsman = builder(&cluster).lines("[process]\nworkers = 2").service_line("hold_timeout = \"2s\"").start();
+    let mut clients: Vec<Client> = (0..300).map(|_| pointsman.client()).collect();
+    assert!(clients.iter_mut().all(pong));
+    pointsman.process().limit_files(256);
+    let limit = || metric(&pointsman, "pointsman_connections_limit").expect("a limit");
+    wait_until("the limit to be noticed", PATIENCE, || limit() < 128.0);
+    assert!(clients.iter_mut().all(pong), "sessions that are there stay");
+    cluster.failover();
+    let committed = cluster.master().addr().to_string();
+    wait_until("discovery to follow", PATIENCE, || {
+        pointsman.get("/metrics").is_ok_and(|(_, text)| {
+            text.lines().any(|line| line.starts_with("pointsman_target_info") && line.contains(&committed))
+        })
+    });
+    let served = clients.iter_mut().filter_map(|client| client.cmd(&["PING"]).ok()?.text().map(str::to_owned));
+    let served = served.filter(|text| text == "PONG").count();
+    // Each needs a descriptor below the limit for its new connection, and finds as many as become free.
+    assert!(served > 20, "only {served} of 300 were carried");
+}
+
+#[test]
 fn says_how_many_files_are_needed_without_a_client() {
     let start = |files: u32, services: u32| {
         let folder = tempfile::tempdir().expect("a folder");

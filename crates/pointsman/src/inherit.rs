@@ -8,7 +8,7 @@
 //!
 //! An older process gives its IPv4 socket for every address along where the configuration now has `[::]` for both families.
 //!
-//! Deliberately absent: UDP, which nobody here listens on, and the files of Unix sockets ([`crate::unix`]).
+//! Deliberately absent: UDP, which nobody here listens on, and the files of Unix sockets (`unix`).
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

@@ -1,6 +1,6 @@
 //! Logging: lines for people on a terminal, for the journal where it listens, JSON for machines, and never a wait on any of them.
 //!
-//! A worker that writes a line hands it to a thread of its own through a bounded queue ([`writer`]). If the reader stops
+//! A worker that writes a line hands it to a thread of its own through a bounded queue (`writer`). If the reader stops
 //! reading, lines are dropped and counted; data is never held up by a log. Before that, a throttle bounds how many lines
 //! come from one place.
 //!

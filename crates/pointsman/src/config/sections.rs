@@ -27,7 +27,7 @@ section! {
         /// Addresses where clients of this master arrive.
         ///
         /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". No two services, nor the admin server,
-        /// may share one. "[::]:6379" takes IPv4 clients as well, unless net.ipv6.bindv6only is set or an IPv4 address is given
+        /// may share one. `[::]:6379` takes IPv4 clients as well, unless net.ipv6.bindv6only is set or an IPv4 address is given
         /// with the same port. The file of a Unix socket has unix_socket_mode; it replaces one that a dead process left, and is
         /// removed at the end. Port 0 lets the kernel choose, which is of use in tests.
         listen: Vec<ListenAddr> = Kind::Listen, Some("0.0.0.0:6379"), Restart;
