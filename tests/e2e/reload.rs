@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Cluster, Pointsman, Signal, wait_until};
 
-use crate::{builder, metric};
+use crate::{builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -125,4 +125,22 @@ fn a_config_map_that_is_exchanged_is_read() {
     lay("..2026_2", &format!("{text}[shutdown]\ndrain_timeout = \"33s\"\n"));
     wait_until("the reload", PATIENCE, || reloads(&pointsman, "applied") >= 1.0);
     assert_ne!(hash(&pointsman), before);
+}
+
+#[test]
+fn reports_a_deleted_configuration_file_and_keeps_running() {
+    let cluster = small();
+    let pointsman = pointsman(&cluster);
+    let (path, before) = (file(&pointsman), hash(&pointsman));
+    let away = path.with_extension("away");
+    std::fs::rename(&path, &away).expect("a rename");
+    let successful = || metric(&pointsman, "pointsman_config_last_reload_successful");
+    wait_until("the report", PATIENCE, || successful() == Some(0.0));
+    let (_, status) = pointsman.get("/status").expect("status");
+    assert!(status.contains("pointsman.toml"), "{status}");
+    assert_eq!((hash(&pointsman), pointsman.client().cmd(&["PING"]).is_ok()), (before, true));
+    std::fs::rename(&away, &path).expect("a rename");
+    wait_until("the file to be read again", PATIENCE, || successful() == Some(1.0));
+    let log = pointsman.process().log();
+    assert_eq!(log.matches("not reloaded: ").count(), 1, "once, however often it was looked for: {log}");
 }

@@ -89,6 +89,8 @@ pub enum Full {
     Connections,
     /// Memory is about to run out.
     Memory,
+    /// The limit on open files carries no more.
+    Files,
 }
 
 /// Whether the process works as such.
@@ -111,6 +113,7 @@ pub fn ready(phase: Phase, rules: Rules, full: Option<Full>, services: &[Service
         None => {}
         Some(Full::Connections) => reasons.push("every connection that max_connections allows is taken".to_owned()),
         Some(Full::Memory) => reasons.push("memory is about to run out".to_owned()),
+        Some(Full::Files) => reasons.push("every connection that the limit on open files allows is taken".to_owned()),
     }
     let lacks: Vec<String> = services.iter().filter_map(|service| service.lack(rules)).collect();
     if !services.is_empty() && lacks.len() == services.len() {

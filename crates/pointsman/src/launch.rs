@@ -5,6 +5,7 @@
 
 mod resources;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -17,23 +18,25 @@ use self::resources::{Beginning, begin};
 use crate::config::{Config, Splice};
 use crate::control::Control;
 use crate::control_socket::ControlSocket;
+use crate::descriptors;
 use crate::history::History;
 use crate::in_force::{Facts, InForce};
-use crate::inherit::{ADMIN, Inherited};
+use crate::inherit::{ADMIN, Inherited, OF_MANAGER};
 use crate::metrics::Scraper;
 use crate::planes;
 use crate::reload::{self, Reloader};
 use crate::report::Report;
-use crate::run::{Given, Process, RunError, shutdown, watch_memory};
+use crate::run::{Given, Process, RunError, shutdown, watch_room};
 use crate::supervisor::Supervisor;
 use crate::takeover::{self, Closer, Offer, Place, Taken};
 use crate::threads;
+use crate::unix::UnixFiles;
 
 impl Process {
     /// Starts everything; `None` if it was told to stop before that.
     pub(crate) async fn start(mut given: Given<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
-        let Some((ground, Beginning { admin, control, place, taken })) = begin(&mut given).await? else {
+        let Some((ground, Beginning { admin, control, unix, place, taken })) = begin(&mut given).await? else {
             return Ok(None);
         };
         let Given { config, signals, reader, .. } = given;
@@ -45,8 +48,11 @@ impl Process {
         let in_force = InForce::new(Facts::of(config, given.connections, Vec::new()));
         let services = ground.watched(config, &in_force);
         let workers = ground.bound.serve(&drain)?;
+        publish_unix(&unix).await?;
         tell_of_splicing(config, workers.splices());
-        let memory = tokio::spawn(watch_memory(given.memory.clone(), workers.scarcity().clone()));
+        let files = descriptors::Watch::new(given.files);
+        let memory = watch_room(given.memory.clone(), files, in_force.clone(), workers.scarcity().clone());
+        let memory = tokio::spawn(memory);
         let admin = remember(config, &ground.handles, workers.stats(), take_orders(config, &ground.handles, admin));
         let report = Arc::new(Report {
             start,
@@ -72,7 +78,7 @@ impl Process {
         let log = given.telemetry.switch();
         let (running, memory_bound) = (given.settings.clone(), given.memory);
         let reloader = Reloader { running, in_force, sockets, memory: memory_bound, log };
-        let meeting = place.map(|place| doors.meet(config, place, taken)).transpose()?;
+        let meeting = place.map(|place| doors.meet(config, place, taken, unix.paths())).transpose()?;
         // After the last thread that is made here.
         threads::hurry();
         let mut supervisor = Supervisor::find();
@@ -85,6 +91,7 @@ impl Process {
             memory,
             workers,
             control,
+            unix,
             probe: Some(probe),
             report,
             reader,
@@ -117,7 +124,14 @@ impl Doors {
 
     /// Attends the place where a later process may ask for them, once the one that they were taken
     /// from has left.
-    fn meet(&self, config: &Config, place: Place, taken: Option<Taken>) -> Result<(Closer, HandedOver), RunError> {
+    /// `own` are the files of Unix sockets that are this process's.
+    fn meet(
+        &self,
+        config: &Config,
+        place: Place,
+        taken: Option<Taken>,
+        own: Vec<PathBuf>,
+    ) -> Result<(Closer, HandedOver), RunError> {
         let names: Vec<String> = planes::of(config).into_iter().map(|plane| plane.name).collect();
         let (sockets, admin) = (Arc::clone(&self.sockets), Arc::clone(&self.admin));
         let offer: Offer = Box::new(move || {
@@ -130,12 +144,14 @@ impl Doors {
             }
             let mut offered = Vec::new();
             for socket in sockets.all() {
-                let name = names.get(socket.service).cloned().unwrap_or_default();
-                offered.push(Inherited { name, addr: socket.addr, listener: socket.listener.try_clone()? });
+                let is_managed = socket.addr.unix().is_some_and(|path| !own.iter().any(|own| own == path));
+                let name = if is_managed { Some(OF_MANAGER.to_owned()) } else { names.get(socket.service).cloned() };
+                let name = name.unwrap_or_default();
+                offered.push(Inherited { name, addr: socket.addr.clone(), listener: socket.listener.try_clone()? });
             }
             for listener in admin.iter() {
-                let (name, addr) = (ADMIN.to_owned(), listener.local_addr()?);
-                offered.push(Inherited { name, addr, listener: listener.try_clone()? });
+                let (name, addr) = (ADMIN.to_owned(), listener.local_addr()?.into());
+                offered.push(Inherited { name, addr, listener: listener.try_clone()?.into() });
             }
             Ok(offered)
         });
@@ -178,6 +194,20 @@ fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> pro
     }
     let names = config.services.iter().map(|service| service.name.clone());
     Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
+}
+
+/// Clients find the Unix sockets from now on. Bounded, since the others are served by now.
+async fn publish_unix(files: &UnixFiles) -> Result<(), RunError> {
+    if files.is_empty() {
+        return Ok(());
+    }
+    match tokio::time::timeout(takeover::STEP, threads::aside("start", files.publisher())?).await {
+        Ok(Ok(done)) => Ok(done?),
+        _ => {
+            warn!("clients cannot connect to unix sockets yet: a folder does not answer");
+            Ok(())
+        }
+    }
 }
 
 /// Takes orders from now on. Bounded, since clients are served by now, and need no orders.

@@ -34,4 +34,5 @@ pub mod supervisor;
 pub mod takeover;
 pub mod telemetry;
 mod threads;
+mod unix;
 pub mod watch;

@@ -4,10 +4,9 @@
 //! discovery decides: the one by the points, the other by the pool beside them. What a session notices goes back to that discovery,
 //! but a reader's word is about its replica and never about the master.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use proxy::{Options, Stateless};
+use proxy::{ListenAddr, Options, Stateless};
 use route::{Empty, Points, PoolWriter};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
 
@@ -25,7 +24,9 @@ pub struct Plane {
     /// The number of its service in the configuration.
     pub service: usize,
     /// Its addresses.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenAddr>,
+    /// The mode of its Unix sockets' files.
+    pub mode: u32,
     /// Its sessions go to replicas.
     pub reads: bool,
 }
@@ -39,15 +40,22 @@ pub fn of(config: &Config) -> Vec<Plane> {
         name: it.name.clone(),
         service,
         listen: it.listen.clone(),
+        mode: mode(it),
         reads: false,
     });
     let readers = services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| Plane {
         name: format!("{}{READERS}", it.name),
         service,
         listen: it.replica_listen.clone(),
+        mode: mode(it),
         reads: true,
     });
     writers.chain(readers).collect()
+}
+
+/// Checked when it was read; what cannot be read is nobody's.
+fn mode(service: &Service) -> u32 {
+    u32::from_str_radix(&service.unix_socket_mode, 8).unwrap_or(0o600)
 }
 
 /// The settings of every plane's sessions, with its number and name. `limits` are the most connections of each service.
@@ -241,7 +249,7 @@ mod tests {
         let names: Vec<&str> = planes.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "b/replicas"]);
         assert_eq!(layout.services.iter().map(|it| &*it.name).collect::<Vec<_>>(), names);
-        assert_eq!(planes[2].listen, ["127.0.0.1:3".parse::<SocketAddr>().unwrap()]);
+        assert_eq!(planes[2].listen, ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]);
         assert!(layout.watches[0].replicas.is_none());
         let replicas = layout.watches[1].replicas.as_ref().expect("readers");
         assert_eq!((replicas.writer.pool().empty(), replicas.rules.clone()), (Empty::Master, ReplicaRules::default()));

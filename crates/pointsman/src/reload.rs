@@ -6,7 +6,8 @@
 //! It begins with SIGHUP, or because the file has changed. The file is looked at every second rather than watched by the
 //! kernel: a look sees exactly what a reader would see, through the symbolic links that Kubernetes exchanges for a ConfigMap as
 //! well as on file systems that report nothing, and it uses none of the machine's inotify instances, of which a
-//! Kubernetes node has few. A file is read only once two looks agree, so one that is being written is left alone.
+//! Kubernetes node has few. A file is read only once two looks agree, so one that is being written is left alone. One that is
+//! gone is a reload that is refused: the process runs on, and its next start would fail.
 //!
 //! A fault leaves everything as it was. What needs a restart is named and waits for one.
 //!
@@ -77,7 +78,8 @@ fn look(path: &Path) -> Look {
     Some((found.dev(), found.ino(), found.size(), found.mtime_nsec() ^ (found.mtime() << 20), found.ctime_nsec()))
 }
 
-/// Decides from looks whether it is time to read: when the file differs from what was read, and two looks agree.
+/// Decides from looks whether it is time to read: when the file differs from what was read, and two looks agree. A file that
+/// is gone, or in a folder that may not be looked into, is read as well: that fails, once, and says why.
 #[derive(Debug)]
 struct Patience {
     read: Look,
@@ -92,7 +94,7 @@ impl Patience {
     fn is_time(&mut self, now: Look) -> bool {
         let settled = now == self.before;
         self.before = now;
-        let time = settled && now != self.read && now.is_some();
+        let time = settled && now != self.read;
         if time {
             self.read = now;
         }
@@ -204,8 +206,10 @@ mod tests {
         assert!(!patience.is_time(at(3)));
         assert!(patience.is_time(at(3)));
         assert!(!patience.is_time(at(3)), "once is enough");
-        assert!(!patience.is_time(None) && !patience.is_time(None), "a file that is gone is no configuration");
-        assert!(!patience.is_time(at(3)) && !patience.is_time(at(3)), "it is the one that was read");
+        assert!(!patience.is_time(None), "it may be in the middle of an exchange");
+        assert!(patience.is_time(None) && !patience.is_time(None), "its absence is reported once");
+        assert!(!patience.is_time(at(3)) && patience.is_time(at(3)), "it is back");
+        assert!(!patience.is_time(None) && !patience.is_time(at(3)) && !patience.is_time(at(3)), "it was exchanged");
     }
 
     #[test]

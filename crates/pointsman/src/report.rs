@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use drain::Drain;
 use probe::{Format, Reporter, Verdict};
-use proxy::{Scarcity, Snapshot};
+use proxy::{ListenAddr, Scarcity, Snapshot};
 
 use crate::config::InProgress;
 use crate::health::{self, Full, Loop};
@@ -23,9 +22,9 @@ pub struct Watched {
     /// Its name.
     pub name: String,
     /// Its addresses.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenAddr>,
     /// Where its readers are among the data plane's services, and their addresses.
-    pub readers: Option<(usize, Vec<SocketAddr>)>,
+    pub readers: Option<(usize, Vec<ListenAddr>)>,
     /// Its number.
     pub number: usize,
     /// What is in force, for all services.
@@ -148,6 +147,8 @@ impl Reporter for Report {
         let open: u64 = self.stats.services().map(|(_, traffic)| traffic.open).sum();
         let full = if open >= self.in_force.facts().max_connections as u64 {
             Some(Full::Connections)
+        } else if open >= self.scarcity.files() as u64 {
+            Some(Full::Files)
         } else {
             self.scarcity.is_up().then_some(Full::Memory)
         };
@@ -170,7 +171,7 @@ impl Reporter for Report {
         let (now, ready, tally) = (Instant::now(), self.ready(), self.drain.tally());
         let traffic: Vec<Snapshot> = self.stats.services().map(|(_, traffic)| traffic).collect();
         let services = self.services.iter().zip(&traffic).map(|(watched, writers)| {
-            let of = |listen: &[SocketAddr], traffic: &Snapshot| {
+            let of = |listen: &[ListenAddr], traffic: &Snapshot| {
                 let listen = listen.iter().map(ToString::to_string).collect();
                 (listen, status::traffic(watched.bounds().0, traffic))
             };

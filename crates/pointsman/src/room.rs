@@ -76,7 +76,7 @@ mod tests {
     }
 
     fn files(hard: u64) -> Files {
-        Files { soft: 1024, hard, reserve: 512 }
+        Files { soft: 1024, hard, reserve: 512, workers: 0 }
     }
 
     fn planned(numbers: &[usize], total: usize, mib: u64, hard: u64) -> (Vec<usize>, usize, usize) {

@@ -24,7 +24,8 @@ use tracing::{error, info, warn};
 use crate::cgroup;
 use crate::config::{Config, Connections, Settings};
 use crate::control_socket::{ControlSocket, ControlSocketError};
-use crate::descriptors::{Files, TooFewFiles};
+use crate::descriptors::{self, Files, TooFewFiles};
+use crate::in_force::InForce;
 use crate::inherit::InheritError;
 use crate::launch::{Doors, HandedOver};
 use crate::memory::{self, Memory};
@@ -38,9 +39,11 @@ use crate::supervisor::Supervisor;
 use crate::takeover::{self, Closer, TakeoverError};
 use crate::telemetry::Telemetry;
 use crate::threads;
+use crate::unix::{UnixFiles, UnixSocketError};
 
-/// How often the memory in use is looked at. A flood of clients that each cost some KiB does not eat a tenth of it meanwhile.
-const MEMORY_LOOK: Duration = Duration::from_millis(100);
+/// How often the memory in use and the limit on open files are looked at. A flood of clients that each cost some KiB does not
+/// eat a tenth of the memory meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Why a run did not start, or ended other than by being told to.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +69,9 @@ pub enum RunError {
     /// The socket for orders cannot be had.
     #[error(transparent)]
     ControlSocket(#[from] ControlSocketError),
+    /// A Unix socket for clients cannot be had.
+    #[error(transparent)]
+    Unix(#[from] UnixSocketError),
     /// The admin server cannot be started.
     #[error(transparent)]
     Probe(#[from] probe::StartError),
@@ -87,6 +93,7 @@ pub(crate) struct Given<'a> {
     pub(crate) signals: Signals,
     pub(crate) reader: Reader,
     pub(crate) connections: &'a Connections,
+    pub(crate) files: Files,
     pub(crate) memory: Option<Memory>,
     pub(crate) telemetry: &'a Telemetry,
     /// Take the sockets of a running process, if there is one.
@@ -103,14 +110,16 @@ pub fn run(startup: Startup, config: &Config, settings: &Settings, takeover: boo
     if takeover && config.process.state_dir.is_none() {
         return Err(TakeoverError::NoFolder.into());
     }
-    let telemetry = Telemetry::start(&config.log);
+    let telemetry = Telemetry::start(&config.log)?;
     for warning in &config.warnings {
         warn!("{warning}");
     }
     let memory = Memory::find(&memory::read);
-    let connections = &make_room(config, memory.as_ref())?;
+    let (connections, files) = &make_room(config, memory.as_ref())?;
     let Startup { runtime, signals, reader } = startup;
-    let given = Given { config, settings, signals, reader, connections, memory, telemetry: &telemetry, takeover };
+    let files = *files;
+    let given =
+        Given { config, settings, signals, reader, connections, files, memory, telemetry: &telemetry, takeover };
     let outcome = runtime.block_on(async {
         match Process::start(given).await? {
             Some(process) => process.serve().await.map(Some),
@@ -131,7 +140,7 @@ pub fn run(startup: Startup, config: &Config, settings: &Settings, takeover: boo
 }
 
 /// Decides how many connections there may be, and asks the system for the open files they need.
-fn make_room(config: &Config, memory: Option<&Memory>) -> Result<Connections, TooFewFiles> {
+fn make_room(config: &Config, memory: Option<&Memory>) -> Result<(Connections, Files), TooFewFiles> {
     let files = Files::allowed(config, workers(config).get());
     let room = room::plan(config, memory, files)?;
     for warning in &room.warnings {
@@ -141,7 +150,7 @@ fn make_room(config: &Config, memory: Option<&Memory>) -> Result<Connections, To
     if let Some(memory) = memory {
         info!(max_connections = room.connections.total, %memory, "room for connections");
     }
-    Ok(room.connections)
+    Ok((room.connections, files))
 }
 
 pub(crate) fn workers(config: &Config) -> NonZeroUsize {
@@ -149,10 +158,30 @@ pub(crate) fn workers(config: &Config) -> NonZeroUsize {
     NonZeroUsize::new(config.process.workers).unwrap_or_else(suitable)
 }
 
+/// Lets in no more clients than the process can carry, as memory and the limit on open files are now. Never returns.
+pub(crate) async fn watch_room(
+    memory: Option<Memory>,
+    mut files: descriptors::Watch,
+    in_force: InForce,
+    scarcity: Scarcity,
+) {
+    let files = async {
+        let mut timer = tokio::time::interval(LOOK);
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            timer.tick().await;
+            if let Some((sessions, pipes)) = files.look(in_force.facts().max_connections) {
+                scarcity.set_files(sessions, pipes);
+            }
+        }
+    };
+    tokio::join!(watch_memory(memory, scarcity.clone()), files);
+}
+
 /// Keeps new clients out while memory is about to run out. Never returns.
-pub(crate) async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
+async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
     let Some(memory) = memory.filter(Memory::is_enforced) else { return std::future::pending().await };
-    let mut timer = tokio::time::interval(MEMORY_LOOK);
+    let mut timer = tokio::time::interval(LOOK);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
@@ -196,6 +225,8 @@ pub(crate) struct Process {
     pub(crate) workers: Running,
     /// The file of the socket for orders.
     pub(crate) control: Option<ControlSocket>,
+    /// The files of the Unix sockets that clients connect to.
+    pub(crate) unix: UnixFiles,
     /// Gone once another process has taken over.
     pub(crate) probe: Option<probe::Handle>,
     pub(crate) report: Arc<Report>,
@@ -302,6 +333,8 @@ impl Process {
         self.parting = self.meeting.take().map(|(closer, _)| closer.thread());
         // The other one has put its own in that place already.
         self.control = None;
+        // It has these sockets, and their files with them.
+        self.unix.disown();
         if let Some(probe) = self.probe.take() {
             probe.stop().await;
         }

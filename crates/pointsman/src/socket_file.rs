@@ -3,7 +3,12 @@
 //! The socket is bound under a name of its own and gets its public one by a rename. So a start that
 //! fails has not taken the socket from the process that serves, a file that a dead process left is
 //! replaced, and there is no moment without one in a takeover. The file's mode is 0600 from the
-//! beginning. It goes when its owner does, unless another process has put its own there.
+//! beginning, and that of its users before it is published. It goes when its owner does, unless
+//! another process has put its own there, or has taken the socket itself over.
+//!
+//! A process that takes a socket over keeps its file by a second name (a hard link). The old
+//! process removes the first one if it is told to stop before the takeover is complete, and then
+//! the second one takes its place.
 //!
 //! Making and publishing it belongs on a thread that may block. Its removal is part of every end,
 //! so that is bounded here: a folder that hangs keeps a file that is of no use to anybody, and is
@@ -11,12 +16,14 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{Mode, OFlags, fchmod};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use crate::threads;
@@ -35,6 +42,8 @@ pub(crate) struct SocketFile {
     draft: PathBuf,
     /// Device and number of the file.
     identity: (u64, u64),
+    /// What is at `path` is this process's to remove.
+    owned: AtomicBool,
 }
 
 impl SocketFile {
@@ -44,18 +53,42 @@ impl SocketFile {
     ///
     /// If the file cannot be made.
     pub(crate) fn make(path: &Path, kind: SocketType) -> io::Result<(Self, OwnedFd)> {
-        let mut draft = path.to_owned().into_os_string();
-        draft.push(format!(".{}", std::process::id()));
-        let draft = PathBuf::from(draft);
+        let draft = draft_of(path);
         forget(&draft)?;
         let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         // The mode of the file is that of the socket at the bind: there is no moment at which
         // others may connect.
         fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        bind(&socket, &SocketAddrUnix::new(&draft)?)?;
-        let file = Self { path: path.to_owned(), identity: identity(&draft)?, draft };
+        bind_at(&socket, &draft)?;
+        let file = Self { path: path.to_owned(), identity: identity(&draft)?, draft, owned: true.into() };
         listen(&socket, BACKLOG)?;
         Ok((file, socket))
+    }
+
+    /// The file of a socket that is taken over; it is the old process's until it is published.
+    ///
+    /// # Errors
+    ///
+    /// If there is none any more, or it can get no second name.
+    pub(crate) fn adopt(path: &Path) -> io::Result<Self> {
+        let draft = draft_of(path);
+        forget(&draft)?;
+        fs::hard_link(path, &draft)?;
+        Ok(Self { path: path.to_owned(), identity: identity(&draft)?, draft, owned: false.into() })
+    }
+
+    /// Gives the file, not yet published, this mode. The process's mask has no part in it.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be changed.
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        fs::set_permissions(&self.draft, fs::Permissions::from_mode(mode))
+    }
+
+    /// Another process has taken the socket over: the file is its own now.
+    pub(crate) fn disown(&self) {
+        self.owned.store(false, Ordering::Relaxed);
     }
 
     /// From now on it is where it belongs, and whatever was there is not. A second call changes
@@ -65,10 +98,17 @@ impl SocketFile {
     ///
     /// If the file cannot be renamed.
     pub(crate) fn publish(&self) -> io::Result<()> {
+        self.owned.store(true, Ordering::Relaxed);
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            return Ok(());
+            // Only one that was taken over has a second name then.
+            return forget(&self.draft);
         }
         fs::rename(&self.draft, &self.path)
+    }
+
+    /// Whether it is this process's to publish and to remove.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.load(Ordering::Relaxed)
     }
 
     /// Where it belongs.
@@ -78,7 +118,10 @@ impl SocketFile {
 
     /// Removes it, if it is still ours. Waits no longer than [`REMOVAL`].
     pub(crate) fn remove(&self) {
-        let (paths, own) = ([self.draft.clone(), self.path.clone()], self.identity);
+        let (mut paths, own) = (vec![self.draft.clone()], self.identity);
+        if self.owned.load(Ordering::Relaxed) {
+            paths.push(self.path.clone());
+        }
         let (tell, told) = std::sync::mpsc::channel();
         let removal = move || {
             for path in &paths {
@@ -105,6 +148,26 @@ impl Drop for SocketFile {
 /// Whether something is there that is no socket, and must not be replaced by one.
 pub(crate) fn is_something_else(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket())
+}
+
+/// Where the file of `path` is until it is published: in the same folder, by a name that is shorter than most.
+fn draft_of(path: &Path) -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".{}-{number}", std::process::id()))
+}
+
+/// Binds a socket to a path, which may be longer than an address may be: then through its folder.
+fn bind_at(socket: &OwnedFd, path: &Path) -> io::Result<()> {
+    match (SocketAddrUnix::new(path), path.parent(), path.file_name()) {
+        (Err(Errno::NAMETOOLONG), Some(folder), Some(name)) => {
+            let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+            bind(socket, &SocketAddrUnix::new(&short)?)?;
+        }
+        (addr, ..) => bind(socket, &addr?)?,
+    }
+    Ok(())
 }
 
 fn forget(path: &Path) -> io::Result<()> {

@@ -5,7 +5,7 @@
 //! would otherwise ignore SIGTERM for as long as it has no handler, and a configuration file that
 //! hangs would make it last until it is killed.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
@@ -85,6 +85,5 @@ impl Startup {
 
 /// Writes to the standard error. How to log is part of what is being read.
 fn tell(text: &str) {
-    // Nobody may be listening there.
-    let _ = writeln!(io::stderr(), "pointsman: {text}");
+    threads::say(format!("pointsman: {text}\n"));
 }

@@ -55,7 +55,7 @@ pub(crate) use place::{Closer, Place};
 pub(crate) use successor::{Taken, is_deserted, take};
 
 /// Name of the socket in the state folder.
-const FILE: &str = "takeover.sock";
+pub(crate) const FILE: &str = "takeover.sock";
 /// How long one step of a conversation may take with a process that runs.
 pub const STEP: Duration = Duration::from_secs(5);
 /// How long the new process may take until it serves.

@@ -1,17 +1,22 @@
 //! Logging: lines for people on a terminal, for the journal where it listens, JSON for machines, and never a wait on any of them.
 //!
-//! A worker that writes a line hands it to a thread of its own through a bounded queue. If the reader stops reading, lines are
-//! dropped and counted; data is never held up by a log. Before that, a throttle bounds how many lines come from one place.
+//! A worker that writes a line hands it to a thread of its own through a bounded queue (`writer`). If the reader stops
+//! reading, lines are dropped and counted; data is never held up by a log. Before that, a throttle bounds how many lines
+//! come from one place.
+//!
+//! A panic is logged like anything else: the standard hook writes to the standard error, and a thread that panics would
+//! wait there for a reader that has stopped.
 
 mod journal;
 mod throttle;
+mod writer;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal as _};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::panic;
 
 use tracing::level_filters::LevelFilter;
-use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing::{error, warn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, reload};
@@ -19,15 +24,12 @@ use tracing_subscriber::{Layer as _, Registry, reload};
 use crate::config::{Log, LogFormat, LogLevel};
 use journal::{Journal, Sender};
 use throttle::Throttle;
+use writer::{Descriptor, Dropped, Guard};
 
-/// Lines that may wait for the writer.
-const BACKLOG: usize = 4096;
-
-/// Keeps the log's thread alive; dropping it writes out what is left.
+/// Keeps the log's thread alive. Dropping it writes out what is left, for no longer than a second.
 pub struct Telemetry {
-    _guard: WorkerGuard,
-    dropped: ErrorCounter,
-    lost: Arc<AtomicU64>,
+    _guard: Guard,
+    dropped: Dropped,
     switch: LogSwitch,
 }
 
@@ -70,16 +72,15 @@ impl From<LogLevel> for tracing::Level {
 /// Lines that nobody will read. Can outlive the [`Telemetry`].
 #[derive(Clone)]
 pub struct Unread {
-    dropped: ErrorCounter,
-    lost: Arc<AtomicU64>,
+    dropped: Dropped,
     throttle: Throttle,
 }
 
 impl Unread {
-    /// Lines dropped because the reader was too slow, or was not there.
+    /// Lines dropped because the reader was too slow, or could not be written to.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        (self.dropped.dropped_lines() as u64).saturating_add(self.lost.load(Ordering::Relaxed))
+        self.dropped.count()
     }
 
     /// Lines left out because there were too many like them.
@@ -110,19 +111,20 @@ fn shape(format: LogFormat) -> Shape {
 
 impl Telemetry {
     /// Starts to log as configured. Later calls in the same process have no effect, which only tests would notice.
-    #[must_use]
-    pub fn start(log: &Log) -> Self {
-        let lost = Arc::<AtomicU64>::default();
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no thread.
+    pub fn start(log: &Log) -> io::Result<Self> {
         let shape = shape(log.format);
-        let sender = (shape == Shape::Journal).then(|| Sender::open(Arc::clone(&lost))).flatten();
+        let sender = (shape == Shape::Journal).then(Sender::open).flatten();
         // Without a journal JSON is what can be read best.
         let shape = if shape == Shape::Journal && sender.is_none() { Shape::Json } else { shape };
-        let builder = NonBlockingBuilder::default().buffered_lines_limit(BACKLOG).lossy(true);
         let (writer, guard) = match sender {
-            Some(sender) => builder.finish(sender),
-            None => builder.finish(io::stdout()),
+            Some(sender) => writer::start(sender, report)?,
+            None => writer::start(Descriptor::new(io::stdout()), report)?,
         };
-        let dropped = writer.error_counter();
+        let dropped = writer.dropped();
         let (level, handle) = reload::Layer::new(filter(log.level));
         let throttle = Throttle::new(most(log));
         let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -136,7 +138,8 @@ impl Telemetry {
         let started = tracing_subscriber::registry().with(level).with(throttle.clone()).with(lines).try_init();
         // Only a second start in one process fails, and the first one goes on.
         drop(started);
-        Self { _guard: guard, dropped, lost, switch: LogSwitch { level: handle, throttle } }
+        panic::set_hook(Box::new(log_panic));
+        Ok(Self { _guard: guard, dropped, switch: LogSwitch { level: handle, throttle } })
     }
 
     /// Changes how much is logged, later.
@@ -148,7 +151,25 @@ impl Telemetry {
     /// Counts the lines that nobody will read.
     #[must_use]
     pub fn unread(&self) -> Unread {
-        let (dropped, lost) = (self.dropped.clone(), Arc::clone(&self.lost));
-        Unread { dropped, lost, throttle: self.switch.throttle.clone() }
+        Unread { dropped: self.dropped.clone(), throttle: self.switch.throttle.clone() }
     }
+}
+
+/// Says in the log itself that lines of it are missing.
+fn report(lines: u64, error: Option<&io::Error>) {
+    match error {
+        Some(error) => warn!(lines, %error, "log lines dropped"),
+        None => warn!(lines, "log lines dropped"),
+    }
+}
+
+fn log_panic(info: &panic::PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let place = info.location().map(tracing::field::display);
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let payload = text.unwrap_or("no message");
+    error!(thread = thread.name(), place, backtrace, "panicked: {payload}");
 }

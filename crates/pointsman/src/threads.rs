@@ -9,14 +9,19 @@
 //! answered from the kernel's memory without any input or output, so they cannot hang on a device
 //! or a server.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tracing::debug;
 
 /// Niceness of the thread that runs discovery, where the system allows it.
 const HURRY: i32 = -10;
+
+/// How long anything waits for the reader of the standard error.
+const SAY: Duration = Duration::from_secs(1);
 
 /// The niceness with which the process was started.
 static USUAL: OnceLock<i32> = OnceLock::new();
@@ -65,4 +70,18 @@ pub(crate) fn aside<T: Send + 'static>(
         let _ = tell.send(work());
     })?;
     Ok(told)
+}
+
+/// Writes to the standard error, and waits for its reader at most [`SAY`]: the other end may be a pipe that nobody reads.
+pub(crate) fn say(text: String) {
+    let (tell, told) = sync_channel(1);
+    let said = aside("say", move || {
+        // What cannot be said has nobody to read it.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+        // The other end may have waited long enough.
+        let _ = tell.send(());
+    });
+    if said.is_ok() {
+        let _in_time = told.recv_timeout(SAY);
+    }
 }

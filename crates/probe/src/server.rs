@@ -46,6 +46,8 @@ pub struct Settings {
     pub max_body_bytes: usize,
     /// How long a stop waits for answers under way.
     pub stop_grace: Duration,
+    /// Ports for which the process has IPv4 addresses of its own, for other purposes.
+    pub ipv4_ports: Vec<u16>,
 }
 
 impl Default for Settings {
@@ -59,6 +61,7 @@ impl Default for Settings {
             max_header_bytes: 16 * 1024,
             max_body_bytes: 64 * 1024,
             stop_grace: Duration::from_secs(1),
+            ipv4_ports: Vec::new(),
         }
     }
 }
@@ -135,7 +138,7 @@ pub struct Server {
 
 impl Server {
     /// Binds every address, or none. Port 0 is a port of the system's choice, see [`Server::addresses`]. `[::]` takes IPv4
-    /// too where the system does so, unless `0.0.0.0` is asked for with the same port.
+    /// too where the system does so, unless an IPv4 address of the process has the same port.
     ///
     /// # Errors
     ///
@@ -143,8 +146,9 @@ impl Server {
     pub fn bind(addresses: &[SocketAddr], settings: Settings) -> Result<Self, BindError> {
         let mut listeners = Vec::with_capacity(addresses.len());
         for address in addresses {
-            let beside_v4 =
-                address.is_ipv6() && addresses.iter().any(|other| other.is_ipv4() && other.port() == address.port());
+            let mut v4_ports = addresses.iter().filter(|other| other.is_ipv4()).map(SocketAddr::port);
+            let beside_v4 = address.is_ipv6()
+                && (settings.ipv4_ports.contains(&address.port()) || v4_ports.any(|port| port == address.port()));
             let listener = listen(*address, beside_v4).map_err(|source| BindError::new(*address, source))?;
             listeners.push(listener);
         }

@@ -153,3 +153,12 @@ fn several_addresses_are_served_and_listeners_can_be_handed_over() {
         assert_eq!(ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
     }
 }
+
+#[test]
+fn leaves_ipv4_to_another_address_of_the_process() {
+    let other = TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    let settings = Settings { ipv4_ports: vec![port], ..Settings::default() };
+    let server = Server::bind(&[format!("[::]:{port}").parse().unwrap()], settings).unwrap();
+    assert_eq!(server.addresses()[0].port(), port);
+}

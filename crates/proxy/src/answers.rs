@@ -22,6 +22,10 @@ use crate::scratch;
 /// go-redis try again after it by themselves.
 const NO_MASTER: &str = "LOADING No master is known at present. This request was not forwarded and can be tried again.";
 
+/// Why nothing was forwarded: the fault is on this host, and the target is known.
+const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. This request was not \
+                         forwarded and can be tried again.";
+
 /// Why nothing was forwarded: no replica. The prefix is Redis's for a replica that may not answer (`redis:src/server.c`,
 /// `shared.masterdownerr`).
 const NO_REPLICA: &str = "MASTERDOWN No replica is in sync and able to serve reads.";
@@ -38,6 +42,7 @@ const MOST_READ: usize = 16 * 1024 * 1024;
 pub(crate) async fn last_words(client: &mut impl End, unsent: Vec<u8>, reason: Reason, transaction: bool) -> Vec<u8> {
     let why = match reason {
         Reason::HoldTimeout | Reason::HoldFull | Reason::DialFailed => NO_MASTER,
+        Reason::Exhausted => EXHAUSTED,
         Reason::NoReplica => NO_REPLICA,
         _ => return Vec::new(),
     };

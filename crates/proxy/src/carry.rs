@@ -26,7 +26,7 @@ use crate::hold::{self, Held};
 use crate::kick::Kicked;
 use crate::notice::{self, Notice, NoticeKind};
 use crate::resume::{self, Failed, Followed};
-use crate::service::{DialFailure, Hint};
+use crate::service::Hint;
 use crate::turns::Turn;
 use crate::worker::Seat;
 
@@ -180,7 +180,7 @@ impl Passenger<'_> {
             Failed::Dial(failure) => {
                 block.dial_failed(failure);
                 // Out of descriptors or ports here says nothing about the target.
-                (failure != DialFailure::Exhausted).then_some(Hint::DialFailed(failure))
+                (!failure.is_ours()).then_some(Hint::DialFailed(failure))
             }
             Failed::Broken => Some(Hint::UpstreamEnded),
             Failed::NotReady(hint) => Some(Hint::Replied(hint)),

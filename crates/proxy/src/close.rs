@@ -91,6 +91,8 @@ reasons! {
     HoldAbandoned = "hold_abandoned";
     /// The target could not be reached in time.
     DialFailed = "dial_failed";
+    /// This process or host had no file descriptors, memory or local ports left for the connection to the target.
+    Exhausted = "exhausted";
     /// It was its turn in a drain, at a boundary.
     Drained = "drained";
     /// It was cut at the end of a drain, or by a fast stop.
@@ -141,6 +143,7 @@ impl Reason {
             | Self::HoldTimeout
             | Self::HoldFull
             | Self::DialFailed
+            | Self::Exhausted
             | Self::Cut
             | Self::InternalError
             | Self::Aborted => true,

@@ -48,10 +48,9 @@ fn sort(error: &io::Error) -> DialFailure {
         Some(Errno::CONNREFUSED | Errno::CONNRESET) => DialFailure::Refused,
         Some(Errno::TIMEDOUT) => DialFailure::TimedOut,
         Some(Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => DialFailure::Unreachable,
+        Some(Errno::MFILE | Errno::NFILE) => DialFailure::OutOfFiles,
         // ADDRNOTAVAIL is what connect says when there is no local port left.
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
-            DialFailure::Exhausted
-        }
+        Some(Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => DialFailure::Exhausted,
         _ => DialFailure::Other,
     }
 }
@@ -66,7 +65,7 @@ mod tests {
         assert_eq!(of(Errno::CONNREFUSED), DialFailure::Refused);
         assert_eq!(of(Errno::HOSTUNREACH), DialFailure::Unreachable);
         assert_eq!(of(Errno::ADDRNOTAVAIL), DialFailure::Exhausted);
-        assert_eq!(of(Errno::MFILE), DialFailure::Exhausted);
+        assert_eq!(of(Errno::MFILE), DialFailure::OutOfFiles);
         assert_eq!(of(Errno::TIMEDOUT), DialFailure::TimedOut);
         assert_eq!(of(Errno::ACCESS), DialFailure::Other);
     }

@@ -6,7 +6,6 @@
 //! Deliberately absent: what to do about errors, which [`accept`](crate::accept) decides.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,7 +16,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::accept::{Fault, Pace, sort};
-use crate::handover::{Guest, Rooms};
+use crate::address::Peer;
+use crate::handover::{Client, Guest, Rooms};
 use crate::line::Line;
 use crate::options::Splice;
 use crate::session;
@@ -34,11 +34,11 @@ const LAST_GUESTS: usize = 8192;
 /// Where clients come from: a listening socket, or in tests one that fails as the system rarely does.
 pub(crate) trait Accept {
     /// The next client's socket, which does not block, and its address.
-    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>>;
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>>;
 
     /// The same without waiting. Asks the socket itself and not the event loop, which may not have heard yet of whoever came
     /// last.
-    fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno>;
+    fn accept(&self) -> Result<(OwnedFd, Peer), Errno>;
 
     /// Whether one more session could be served and a few descriptors were left; asked while there is a lack of them.
     fn has_room(&self) -> Result<(), Errno>;
@@ -60,12 +60,15 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, roo
             accepted = next(&mut queue, pace.is_in_want()) => accepted,
         };
         let failure = match accepted {
-            Ok(client) => match rooms.pass(service, client, || seat.drain.door()) {
-                Ok(()) => {
-                    seat.block.passed_on.one();
-                    Ok(())
-                }
-                Err((socket, peer)) => admit(socket, peer, &seat),
+            Ok((socket, peer)) => match admit(socket, peer, &seat) {
+                None => Ok(()),
+                Some(client) => match rooms.pass(service, client, || seat.drain.door()) {
+                    Ok(()) => {
+                        seat.block.passed_on.one();
+                        Ok(())
+                    }
+                    Err(client) => begin(client, &seat),
+                },
             },
             Err(errno) => Err(errno),
         };
@@ -98,7 +101,7 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, roo
 
 /// The next client. In want of descriptors one is not taken for as long as that alone is possible: it could not be served
 /// without a second one, and meanwhile would keep from probes and discovery what has just become free.
-async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, SocketAddr), Errno> {
+async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, Peer), Errno> {
     if in_want {
         queue.has_room()?;
     }
@@ -106,8 +109,8 @@ async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, Socket
 }
 
 /// Lets in whom another worker has passed on.
-pub(crate) fn welcome(Guest { socket, peer, door, .. }: Guest, seat: &Arc<Seat>) {
-    if admit(socket, peer, seat).is_err() {
+pub(crate) fn welcome(Guest { socket, peer, admission, door, .. }: Guest, seat: &Arc<Seat>) {
+    if begin((socket, peer, admission), seat).is_err() {
         seat.block.accept_errors.one();
     }
     drop(door);
@@ -116,32 +119,36 @@ pub(crate) fn welcome(Guest { socket, peer, door, .. }: Guest, seat: &Arc<Seat>)
 /// Lets in who came before the door was closed.
 fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
     for _ in 0..LAST_GUESTS {
-        let admitted = queue.accept().and_then(|(socket, peer)| admit(socket, peer, seat));
+        let begun = |(socket, peer)| admit(socket, peer, seat).map_or(Ok(()), |client| begin(client, seat));
+        let admitted = queue.accept().and_then(begun);
         if admitted.is_err_and(|errno| sort(errno) != Fault::Connection) {
             return;
         }
     }
 }
 
-/// Starts a session, or refuses it.
+/// Lets a client in, or refuses it.
+fn admit(socket: OwnedFd, peer: Peer, seat: &Seat) -> Option<Client> {
+    match seat.shared.limits.admit(peer.ip()) {
+        Ok(admission) => Some((socket, peer, admission)),
+        Err(limit) => {
+            seat.block.refuse(limit);
+            refuse(&socket);
+            None
+        }
+    }
+}
+
+/// Starts a session.
 ///
 /// # Errors
 ///
 /// The event loop could not take one socket more.
-fn admit(socket: OwnedFd, peer: SocketAddr, seat: &Arc<Seat>) -> Result<(), Errno> {
-    match seat.shared.limits.admit(peer.ip()) {
-        Ok(admission) => {
-            let splices = seat.shared.service.options.now().splice == Splice::On;
-            let line =
-                Line::accepted(socket, splices).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-            let session = session::Session::new(peer, Arc::clone(seat), admission);
-            tasks::spawn(session.run(line));
-        }
-        Err(limit) => {
-            seat.block.refuse(limit);
-            refuse(&socket);
-        }
-    }
+fn begin((socket, peer, admission): Client, seat: &Arc<Seat>) -> Result<(), Errno> {
+    let splices = seat.shared.service.options.now().splice == Splice::On;
+    let line = Line::accepted(socket, splices).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let session = session::Session::new(peer, Arc::clone(seat), admission);
+    tasks::spawn(session.run(line));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! with clients that are gone before they are taken.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
+use crate::address::Peer;
 use crate::entrance::{Accept, serve};
 use crate::handover::Rooms;
 use crate::line::Queue;
@@ -30,7 +31,7 @@ struct Faulty {
 }
 
 impl Accept for Faulty {
-    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>> {
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>> {
         let polled = match self.faults.pop_front() {
             Some(errno) => Poll::Ready(Err(errno)),
             None => self.then.poll_accept(cx),
@@ -41,7 +42,7 @@ impl Accept for Faulty {
         polled
     }
 
-    fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno> {
+    fn accept(&self) -> Result<(OwnedFd, Peer), Errno> {
         self.then.accept()
     }
 
@@ -66,7 +67,8 @@ async fn behind(faults: &[Errno], cramped: usize) -> (usize, Duration, u64) {
     let soon = Timespec::try_from(SOON).unwrap();
     assert_eq!(poll(&mut queue, Some(&soon)), Ok(1), "the client never came");
     let tried = Arc::new(AtomicUsize::new(0));
-    let then = Queue::new(listener.into()).unwrap();
+    let addr = listener.local_addr().unwrap().into();
+    let then = Queue::new(listener.into(), &addr).unwrap();
     let (faults, cramped) = (faults.iter().copied().collect(), AtomicUsize::new(cramped));
     let faulty = Faulty { faults, cramped, tried: Arc::clone(&tried), then };
     let begin = Instant::now();

@@ -48,6 +48,7 @@ pub(crate) const fn is_heard(reason: Reason) -> bool {
         | Reason::HoldTimeout
         | Reason::HoldFull
         | Reason::DialFailed
+        | Reason::Exhausted
         | Reason::Drained => true,
     }
 }

@@ -8,16 +8,20 @@
 //! Nobody is forgotten on the way: a guest brings a door of the drain along, so the drain does not count as over while he is
 //! on his way, and the queue is read after the bell was unrung (see [`tasks`](crate::tasks)).
 //!
+//! A guest has been let in already: what waits in a queue counts against the limits, so that a flood does not take the
+//! descriptors of those who are here.
+//!
 //! Deliberately absent: load by traffic. Sessions come with unlike loads, but what they will be is not known when they come.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drain::Door;
 
+use crate::address::Peer;
+use crate::limits::Admission;
 use crate::tasks::Home;
 
 /// The most guests that may wait for one worker; who comes later stays where he was accepted.
@@ -32,10 +36,14 @@ pub(crate) struct Guest {
     /// Number of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
-    pub(crate) peer: SocketAddr,
+    pub(crate) peer: Peer,
+    pub(crate) admission: Admission,
     /// Held until it has a ticket of its own.
     pub(crate) door: Door,
 }
+
+/// A connection that was let in.
+pub(crate) type Client = (OwnedFd, Peer, Admission);
 
 /// One worker, as the others see it.
 #[derive(Debug)]
@@ -91,18 +99,14 @@ impl Rooms {
     /// # Errors
     ///
     /// The connection, if this is the place for it.
-    pub(crate) fn pass(
-        &self,
-        service: usize,
-        (socket, peer): (OwnedFd, SocketAddr),
-        door: impl FnOnce() -> Door,
-    ) -> Result<(), (OwnedFd, SocketAddr)> {
-        let Some(room) = self.emptier() else { return Err((socket, peer)) };
+    pub(crate) fn pass(&self, service: usize, client: Client, door: impl FnOnce() -> Door) -> Result<(), Client> {
+        let Some(room) = self.emptier() else { return Err(client) };
         let mut guests = room.guests();
         if guests.len() >= MOST_GUESTS {
-            return Err((socket, peer));
+            return Err(client);
         }
-        guests.push_back(Guest { service, socket, peer, door: door() });
+        let (socket, peer, admission) = client;
+        guests.push_back(Guest { service, socket, peer, admission, door: door() });
         room.coming.store(guests.len(), Ordering::Relaxed);
         drop(guests);
         room.home.ring();
@@ -125,7 +129,10 @@ fn is_clearly_fuller(own: usize, least: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
+    use crate::limits::{Limits, Places, Scarcity};
 
     #[test]
     fn small_differences_are_no_reason_and_clear_ones_are() {
@@ -144,17 +151,18 @@ mod tests {
         let rooms = Rooms::new(homes.iter().map(Arc::clone));
         let (from, to) = (rooms.of(0), rooms.of(1));
         let socket = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-        let peer = |port: usize| SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()));
+        let limits = Limits::new(usize::MAX, 0, Places::new(usize::MAX), Scarcity::default());
+        let peer = |port: usize| Peer::from(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())));
         homes[0].set_tasks(3);
-        assert!(from.pass(0, (socket(), peer(9)), || drain.door()).is_err());
+        assert!(from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_err());
         homes[0].set_tasks(10_000);
         for number in 0..MOST_GUESTS {
-            assert!(from.pass(number, (socket(), peer(number)), || drain.door()).is_ok());
+            assert!(from.pass(number, (socket(), peer(number), limits.admit(None).unwrap()), || drain.door()).is_ok());
         }
-        assert!(from.pass(0, (socket(), peer(9)), || drain.door()).is_err());
+        assert!(from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_err());
         let arrived: Vec<usize> = to.guests().iter().map(|guest| guest.service).collect();
         assert_eq!(arrived, (0..MOST_GUESTS).collect::<Vec<_>>());
         assert!(to.guests().is_empty() && from.guests().is_empty());
-        assert!(from.pass(0, (socket(), peer(9)), || drain.door()).is_ok());
+        assert!(from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_ok());
     }
 }

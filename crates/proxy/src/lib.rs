@@ -25,6 +25,7 @@
 //! and servers say to each other, but for what a client asks to be told (`notice`).
 
 mod accept;
+mod address;
 mod alarm;
 mod answers;
 mod broken;
@@ -93,6 +94,8 @@ mod flow_tests;
 #[cfg(test)]
 mod house_tests;
 #[cfg(test)]
+mod listener_tests;
+#[cfg(test)]
 mod notices_tests;
 #[cfg(test)]
 mod points_tests;
@@ -113,11 +116,12 @@ mod testing;
 #[cfg(test)]
 mod valve_tests;
 
+pub use address::ListenAddr;
 pub use close::{Reason, Side};
 pub use heartbeat::{Heartbeat, STALL, Stalls};
 pub use latency::Distribution;
 pub use limits::{Limit, Scarcity};
-pub use listener::{BindError, Bound};
+pub use listener::{BindError, Bound, Given};
 pub use not_carried::NotCarried;
 pub use notice::NoticeKind;
 pub use options::{Options, Sessions, Splice, Subscriptions};

@@ -4,9 +4,10 @@
 //! session can forget it. The counts are shared by all workers, since a limit a worker would refuse clients while another
 //! worker has room.
 //!
-//! Beside the counts stands one flag, [`Scarcity`]: somebody who watches the memory of the process raises it before the kernel
+//! Beside the counts stands [`Scarcity`]: somebody who watches the memory of the process raises its flag before the kernel
 //! would end the process, and as long as it is up nobody new is let in. Counts are derived from an assumption about what a
-//! session costs; the flag holds when the assumption does not.
+//! session costs; the flag holds when the assumption does not. It also has the number of sessions that the limit on open
+//! files carries, which may change while the process runs.
 //!
 //! Deliberately absent: who watches, and how a client is told.
 
@@ -14,6 +15,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::pipe;
 use crate::sources::{Source, Sources};
 
 /// What kept a client out.
@@ -28,11 +30,13 @@ pub enum Limit {
     Source,
     /// Memory is about to run out.
     Memory,
+    /// There are as many as the system allows open files for, two each.
+    Files,
 }
 
 impl Limit {
     /// Every one, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Service, Self::Process, Self::Source, Self::Memory];
+    pub const ALL: [Self; 5] = [Self::Service, Self::Process, Self::Source, Self::Memory, Self::Files];
 
     /// A stable word in snake case, for metrics and logs.
     #[must_use]
@@ -42,6 +46,7 @@ impl Limit {
             Self::Process => "process",
             Self::Source => "source",
             Self::Memory => "memory",
+            Self::Files => "files",
         }
     }
 }
@@ -104,20 +109,44 @@ impl Drop for Place {
     }
 }
 
-/// Raised while memory is about to run out. Cheap to clone; one flag for the whole process.
-#[derive(Debug, Clone, Default)]
-pub struct Scarcity(Arc<AtomicBool>);
+/// What the process is short of. Cheap to clone; one for the whole process.
+#[derive(Debug, Clone)]
+pub struct Scarcity(Arc<Short>);
+
+#[derive(Debug)]
+struct Short {
+    memory: AtomicBool,
+    files: AtomicUsize,
+}
+
+impl Default for Scarcity {
+    fn default() -> Self {
+        Self(Arc::new(Short { memory: AtomicBool::new(false), files: AtomicUsize::new(usize::MAX) }))
+    }
+}
 
 impl Scarcity {
-    /// Raises or lowers it.
+    /// Says whether memory is about to run out.
     pub fn set(&self, scarce: bool) {
-        self.0.store(scarce, Ordering::Relaxed);
+        self.0.memory.store(scarce, Ordering::Relaxed);
     }
 
-    /// Whether it is up.
+    /// Whether memory is about to run out.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.memory.load(Ordering::Relaxed)
+    }
+
+    /// Says how many sessions there are open files for, and pipes beside them for each worker.
+    pub fn set_files(&self, sessions: usize, pipes: usize) {
+        self.0.files.store(sessions, Ordering::Relaxed);
+        pipe::set_most(pipes);
+    }
+
+    /// How many sessions there are open files for; any number until somebody says otherwise.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        self.0.files.load(Ordering::Relaxed)
     }
 }
 
@@ -143,7 +172,7 @@ impl Limits {
     }
 
     /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is nearest to the client.
-    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<Admission, Limit> {
+    pub(crate) fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<Admission, Limit> {
         if self.scarcity.is_up() {
             return Err(Limit::Memory);
         }
@@ -154,10 +183,17 @@ impl Limits {
             self.service.leave();
             return Err(Limit::Process);
         }
+        // This one is counted in; as above, two at once may both be refused for the last place.
+        if self.total.taken() > self.scarcity.files() {
+            self.total.leave();
+            self.service.leave();
+            return Err(Limit::Files);
+        }
         // From here on the guard gives back what was taken. The table of sources comes last: it then holds no more entries than
         // there are sessions.
         let mut admission = Admission { limits: Arc::clone(self), source: None };
-        if let Some(sources) = &self.sources {
+        // A client without an address comes over a Unix socket: it has the permission of this machine's administrator.
+        if let Some((sources, peer)) = self.sources.as_ref().zip(peer) {
             let source = sources.enter(Source::of(peer)).ok_or(Limit::Source)?;
             admission.source = Some(Box::new(source));
         }
@@ -230,8 +266,8 @@ mod tests {
 
     #[test]
     fn each_limit_is_told_by_its_name_and_a_refusal_gives_back_what_it_took() {
-        let one: IpAddr = "192.0.2.1".parse().unwrap();
-        let other: IpAddr = "192.0.2.2".parse().unwrap();
+        let one: Option<IpAddr> = "192.0.2.1".parse().ok();
+        let other: Option<IpAddr> = "192.0.2.2".parse().ok();
         let (total, scarcity) = (Places::new(3), Scarcity::default());
         let a = Limits::new(2, 1, Arc::clone(&total), scarcity.clone());
         let b = Limits::new(9, 0, Arc::clone(&total), scarcity.clone());
@@ -247,6 +283,9 @@ mod tests {
         scarcity.set(true);
         assert_eq!(a.admit(one).unwrap_err(), Limit::Memory);
         scarcity.set(false);
+        scarcity.set_files(2, usize::MAX);
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Files);
+        scarcity.set_files(3, usize::MAX);
         assert!(a.admit(one).is_ok());
         assert_eq!((total.taken(), a.service.taken()), (2, 1));
     }

@@ -1,4 +1,4 @@
-//! A TCP connection of a session, as its worker's event loop knows it.
+//! A connection of a session, over TCP or a Unix socket, as its worker's event loop knows it.
 //!
 //! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::reactor), what is known of it, a flag. Receiving stops at the first read
 //! that comes out short, because that one has told that there is nothing more for now: no second read a message only to be
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use socket2::{SockAddr, SockRef, Socket};
 
+use crate::address::{ListenAddr, Peer};
 use crate::end::End;
 use crate::entrance::Accept;
 use crate::pipe::Pipe;
@@ -23,7 +24,7 @@ use crate::reactor::{Place, Ready};
 /// discovery take at a time.
 const ROOM: usize = 8;
 
-/// One TCP connection. Belongs to the thread that made it.
+/// One connection. Belongs to the thread that made it.
 #[derive(Debug)]
 pub(crate) struct Line {
     // Before the socket, so that an event of it never finds a slot that is somebody else's.
@@ -159,26 +160,32 @@ impl End for Line {
 pub(crate) struct Queue {
     place: Place,
     socket: OwnedFd,
+    /// A Unix socket, whose clients have no addresses.
+    is_unix: bool,
 }
 
 impl Queue {
-    /// A listening socket, which must not block.
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { place: Place::new(&socket, Ready::READ, false)?, socket })
+    /// A listening socket at `addr`, which must not block.
+    pub(crate) fn new(socket: OwnedFd, addr: &ListenAddr) -> io::Result<Self> {
+        Ok(Self { place: Place::new(&socket, Ready::READ, false)?, socket, is_unix: addr.unix().is_some() })
     }
 }
 
 impl Accept for Queue {
-    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, SocketAddr), Errno>> {
+    fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>> {
         self.place.attempt(cx, Ready::READ, || self.accept().map(|client| (client, true)))
     }
 
-    fn accept(&self) -> Result<(OwnedFd, SocketAddr), Errno> {
+    fn accept(&self) -> Result<(OwnedFd, Peer), Errno> {
         use rustix::net::SocketFlags;
-        let (stream, peer) = rustix::net::acceptfrom_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        if self.is_unix {
+            return Ok((rustix::net::accept_with(&self.socket, flags)?, Peer::UNIX));
+        }
+        let (stream, peer) = rustix::net::acceptfrom_with(&self.socket, flags)?;
         // A peer without an address is one that has gone already.
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).ok_or(Errno::CONNABORTED)?;
-        Ok((stream, peer))
+        Ok((stream, peer.into()))
     }
 
     fn has_room(&self) -> Result<(), Errno> {

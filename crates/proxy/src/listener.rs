@@ -11,16 +11,24 @@
 //! Sockets that somebody else has bound (systemd, or an older process) are taken as they are: with them comes their queue, and
 //! clients in it notice nothing. A worker without one of its own shares one with another worker.
 //!
-//! Deliberately absent: where such sockets come from.
+//! `[::]` takes IPv4 clients as well, by the system's rule (`net.ipv6.bindv6only`), unless an IPv4 address of this process
+//! has the same port: then that one serves them. A socket that was bound by an older process keeps its mode, so an IPv4
+//! address may meet a `[::]` of ours that takes IPv4 already. It joins that one's group, and Linux prefers it.
+//!
+//! Unix sockets are always given. They have no `SO_REUSEPORT`, so all workers share one.
+//!
+//! Deliberately absent: where such sockets come from, and the files of Unix sockets.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use drain::Drain;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use crate::address::ListenAddr;
 use crate::options::Options;
 use crate::service::Service;
 use crate::sockets::Sockets;
@@ -34,7 +42,10 @@ const BACKLOG: i32 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Somebody else listens there.
-    #[error("listen address {addr} is already in use by another process; stop that process or choose another port")]
+    #[error(
+        "listen address {addr} is already in use by another process{}; stop that process or choose another port",
+        also(addr)
+    )]
     InUse {
         /// The address.
         addr: SocketAddr,
@@ -70,6 +81,11 @@ pub enum BindError {
     Given(#[source] io::Error),
 }
 
+/// [::] is in use, too, where another process has the port for IPv4 alone.
+fn also(addr: &SocketAddr) -> &'static str {
+    if is_any_v6(*addr) { " (it takes IPv4 as well as IPv6)" } else { "" }
+}
+
 impl BindError {
     fn new(addr: SocketAddr, source: io::Error) -> Self {
         match source.kind() {
@@ -86,8 +102,17 @@ impl BindError {
 pub(crate) struct Entrance {
     /// Number of its service.
     pub(crate) service: usize,
-    pub(crate) socket: TcpListener,
-    pub(crate) addr: SocketAddr,
+    pub(crate) socket: OwnedFd,
+    pub(crate) addr: ListenAddr,
+}
+
+/// Listening sockets of one address that somebody else has bound.
+#[derive(Debug)]
+pub struct Given {
+    /// Where they are found.
+    pub addr: ListenAddr,
+    /// The sockets.
+    pub sockets: Vec<OwnedFd>,
 }
 
 /// Every address bound and listening, nobody served yet: clients that come now wait in the kernel's queue.
@@ -97,15 +122,13 @@ pub struct Bound {
     /// One list a worker.
     pub(crate) entrances: Vec<Vec<Entrance>>,
     pub(crate) max_connections: usize,
-    addrs: Vec<Vec<SocketAddr>>,
+    addrs: Vec<Vec<ListenAddr>>,
 }
 
 impl Bound {
     /// Binds every address of every service for `workers` workers. Port 0 lets the kernel choose one port, which all workers
     /// share. `max_connections` bounds the client connections of all services together. Blocks for no longer than the system
     /// calls take.
-    ///
-    /// An IPv6 address stands for IPv6 only, as in Redis, so `[::]` and `0.0.0.0` can be given side by side.
     ///
     /// # Errors
     ///
@@ -116,11 +139,11 @@ impl Bound {
         services: impl IntoIterator<Item = (Service, Vec<SocketAddr>)>,
     ) -> Result<Self, BindError> {
         let nothing_given = services.into_iter().map(|(service, addrs)| (service, addrs, Vec::new()));
-        Self::bind_or_take(workers, max_connections, nothing_given)
+        Self::bind_or_take(workers, max_connections, &[], nothing_given)
     }
 
-    /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given: those of one address in one
-    /// list. They may be in use by another process at the same time, which then shares the clients.
+    /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given. They may be in use by another
+    /// process at the same time, which then shares the clients. `elsewhere` are addresses of this process for other purposes.
     ///
     /// # Errors
     ///
@@ -128,8 +151,11 @@ impl Bound {
     pub fn bind_or_take(
         workers: NonZeroUsize,
         max_connections: usize,
-        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<Vec<TcpListener>>)>,
+        elsewhere: &[SocketAddr],
+        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<Given>)>,
     ) -> Result<Self, BindError> {
+        let services: Vec<_> = services.into_iter().collect();
+        let families = Families::of(elsewhere, &services);
         let mut bound = Self {
             services: Vec::new(),
             entrances: (0..workers.get()).map(|_| Vec::new()).collect(),
@@ -141,10 +167,10 @@ impl Bound {
             let mut real = Vec::with_capacity(addrs.len() + given.len());
             for addr in addrs {
                 let at = |source| BindError::new(addr, source);
-                real.push(bound.bind_one(number, addr, &options).map_err(at)?);
+                real.push(bound.bind_one(number, addr, &families, &options).map_err(at)?.into());
             }
-            for sockets in given {
-                real.extend(bound.take(number, sockets, &options).map_err(BindError::Given)?);
+            for given in given {
+                real.extend(bound.take(number, given, &options).map_err(BindError::Given)?);
             }
             bound.addrs.push(real);
             bound.services.push(Arc::new(service));
@@ -153,41 +179,53 @@ impl Bound {
     }
 
     /// Binds one address for each worker and returns it with its real port.
-    fn bind_one(&mut self, service: usize, addr: SocketAddr, options: &Options) -> io::Result<SocketAddr> {
+    fn bind_one(
+        &mut self,
+        service: usize,
+        addr: SocketAddr,
+        families: &Families,
+        options: &Options,
+    ) -> io::Result<SocketAddr> {
+        let only_v6 = families.only_v6(addr);
         let mut real = None;
         // All are bound before the first one listens, so that no client meets a group that is still growing.
         let mut sockets = Vec::with_capacity(self.entrances.len());
         for _ in 0..self.entrances.len() {
-            let socket = open(real.unwrap_or(addr), real.is_some(), options)?;
+            let joins = real.is_some() || families.joins(addr);
+            let socket = open(real.unwrap_or(addr), joins, only_v6, options)?;
             real = socket.local_addr()?.as_socket();
             sockets.push(socket);
         }
         let real = real.unwrap_or(addr);
         for (socket, entrances) in sockets.into_iter().zip(&mut self.entrances) {
             socket.listen(BACKLOG)?;
-            entrances.push(Entrance { service, socket: socket.into(), addr: real });
+            entrances.push(Entrance { service, socket: socket.into(), addr: real.into() });
         }
         Ok(real)
     }
 
     /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket gets a worker, since nobody
     /// else would empty its queue, and every worker gets a socket.
-    fn take(&mut self, service: usize, sockets: Vec<TcpListener>, options: &Options) -> io::Result<Option<SocketAddr>> {
-        let Some(addr) = sockets.first().map(TcpListener::local_addr).transpose()? else { return Ok(None) };
+    fn take(&mut self, service: usize, given: Given, options: &Options) -> io::Result<Option<ListenAddr>> {
+        let Given { addr, sockets } = given;
+        if sockets.is_empty() {
+            return Ok(None);
+        }
         for socket in &sockets {
             let socket = SockRef::from(socket);
             socket.set_nonblocking(true)?;
-            sockopt::prepare(&socket, options)?;
+            if addr.tcp().is_some() {
+                sockopt::prepare(&socket, options)?;
+            }
             // Also sets the length of the queue anew, if it listens already.
             socket.listen(BACKLOG)?;
         }
         let missing = self.entrances.len().saturating_sub(sockets.len());
-        let shared =
-            sockets.iter().cycle().take(missing).map(TcpListener::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let shared = sockets.iter().cycle().take(missing).map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         let workers = self.entrances.len().max(1);
         for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
             if let Some(entrances) = self.entrances.get_mut(number % workers) {
-                entrances.push(Entrance { service, socket, addr });
+                entrances.push(Entrance { service, socket, addr: addr.clone() });
             }
         }
         Ok(Some(addr))
@@ -204,7 +242,7 @@ impl Bound {
 
     /// The addresses of each service, in the order they were given, with the ports that the kernel chose.
     #[must_use]
-    pub fn local_addrs(&self) -> &[Vec<SocketAddr>] {
+    pub fn local_addrs(&self) -> &[Vec<ListenAddr>] {
         &self.addrs
     }
 
@@ -218,11 +256,53 @@ impl Bound {
     }
 }
 
+/// Whether this is every address of IPv6, which may stand for IPv4 as well.
+fn is_any_v6(addr: SocketAddr) -> bool {
+    addr.is_ipv6() && addr.ip().is_unspecified()
+}
+
+/// Which ports of the process are whose.
+#[derive(Debug, Default)]
+struct Families {
+    /// Ports that have an IPv4 address of their own.
+    v4: Vec<u16>,
+    /// Ports of which a socket that was given takes both families.
+    dual: Vec<u16>,
+}
+
+impl Families {
+    fn of(elsewhere: &[SocketAddr], services: &[(Service, Vec<SocketAddr>, Vec<Given>)]) -> Self {
+        let mut families = Self::default();
+        let bound = services.iter().flat_map(|(_, addrs, _)| addrs).chain(elsewhere);
+        families.v4.extend(bound.filter(|addr| addr.is_ipv4()).map(SocketAddr::port));
+        for given in services.iter().flat_map(|(_, _, given)| given) {
+            let Some(addr) = given.addr.tcp() else { continue };
+            if addr.is_ipv4() {
+                families.v4.push(addr.port());
+            } else if is_any_v6(addr) && given.sockets.iter().any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
+            {
+                families.dual.push(addr.port());
+            }
+        }
+        families
+    }
+
+    /// Whether an address must leave IPv4 clients to another socket of this process.
+    fn only_v6(&self, addr: SocketAddr) -> bool {
+        addr.is_ipv6() && (!is_any_v6(addr) || addr.port() != 0 && self.v4.contains(&addr.port()))
+    }
+
+    /// Whether a socket of this process has the address already.
+    fn joins(&self, addr: SocketAddr) -> bool {
+        addr.is_ipv4() && self.dual.contains(&addr.port())
+    }
+}
+
 /// A bound socket; `joins` says that it joins a group that already holds the address.
-fn open(addr: SocketAddr, joins: bool, options: &Options) -> io::Result<Socket> {
+fn open(addr: SocketAddr, joins: bool, only_v6: bool, options: &Options) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    if addr.is_ipv6() {
+    if only_v6 {
         socket.set_only_v6(true)?;
     }
     // Connections of an earlier process may still be in TIME_WAIT on this port.
@@ -232,85 +312,4 @@ fn open(addr: SocketAddr, joins: bool, options: &Options) -> io::Result<Socket> 
     socket.bind(&addr.into())?;
     socket.set_reuse_port(true)?;
     Ok(socket)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpStream;
-
-    use route::Points;
-
-    use super::*;
-    use crate::service::NoHints;
-
-    fn service() -> Service {
-        let (_, route) = Points::new();
-        Service { name: "s".into(), route: route.into(), options: Options::default().into(), hints: Arc::new(NoHints) }
-    }
-
-    fn two() -> NonZeroUsize {
-        NonZeroUsize::new(2).unwrap()
-    }
-
-    #[test]
-    fn port_0_gives_one_port_for_all_workers() {
-        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let bound = Bound::bind(two(), 10, [(service(), vec![any, any])]).unwrap();
-        let [addrs] = bound.local_addrs() else { panic!("one service") };
-        assert_ne!(addrs[0], addrs[1]);
-        for worker in &bound.entrances {
-            let of: Vec<SocketAddr> = worker.iter().map(|entrance| entrance.socket.local_addr().unwrap()).collect();
-            assert_eq!(&of, addrs);
-        }
-    }
-
-    #[test]
-    fn an_address_in_use_is_an_error_even_if_the_other_would_share_it() {
-        let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let first = Bound::bind(two(), 10, [(service(), vec![any])]).unwrap();
-        let taken = first.local_addrs()[0][0];
-        let error = Bound::bind(two(), 10, [(service(), vec![taken])]).unwrap_err();
-        assert!(matches!(&error, BindError::InUse { addr, .. } if *addr == taken), "{error:?}");
-        let text = error.to_string();
-        assert!(text.starts_with(&format!("listen address {taken} is already in use by another process;")), "{text}");
-    }
-
-    #[test]
-    fn an_address_of_nobody_is_an_error() {
-        let error = Bound::bind(two(), 10, [(service(), vec!["192.0.2.1:0".parse().unwrap()])]).unwrap_err();
-        assert!(matches!(error, BindError::NotHere { .. }), "{error:?}");
-    }
-
-    #[test]
-    fn given_sockets_all_have_a_worker_and_every_worker_has_one() {
-        let socket = || TcpListener::bind("127.0.0.1:0").unwrap();
-        for count in [1, 2, 3] {
-            let first = socket();
-            let addr = first.local_addr().unwrap();
-            let sockets: Vec<_> = (0..count).map(|_| first.try_clone().unwrap()).collect();
-            let bound = Bound::bind_or_take(two(), 10, [(service(), Vec::new(), vec![sockets, Vec::new()])]).unwrap();
-            assert_eq!(bound.local_addrs(), [vec![addr]]);
-            let shares: Vec<usize> = bound.entrances.iter().map(Vec::len).collect();
-            assert_eq!(shares, if count == 3 { [2, 1] } else { [1, 1] }, "{count}");
-            assert_eq!(bound.sockets().unwrap().all().len(), shares.iter().sum::<usize>());
-        }
-    }
-
-    #[test]
-    fn accepted_connections_inherit_what_the_listener_was_given() {
-        let bound = Bound::bind(two(), 10, [(service(), vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
-        let _client = TcpStream::connect(bound.local_addrs()[0][0]).unwrap();
-        let accepted = loop {
-            // Which worker's queue it is in is the kernel's choice.
-            let found = bound.entrances.iter().find_map(|worker| worker[0].socket.accept().ok());
-            if let Some((stream, _)) = found {
-                break Socket::from(stream);
-            }
-            std::thread::yield_now();
-        };
-        assert!(accepted.tcp_nodelay().unwrap());
-        assert!(accepted.keepalive().unwrap());
-        assert_eq!(accepted.tcp_user_timeout().unwrap(), Some(Options::default().user_timeout));
-        assert_eq!(accepted.tcp_keepalive_time().unwrap(), Options::default().keepalive);
-    }
 }

@@ -13,6 +13,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -23,8 +24,11 @@ use crate::broken;
 /// How much one holds: as much as is read at a time.
 pub(crate) const ROOM: usize = crate::scratch::SIZE;
 
-/// Most pipes of a worker in use. Linux lets a user without privileges have 64 MiB in pipes of more than the least size.
-const MOST: usize = 32;
+/// Most pipes of a worker in use; each is two descriptors. Linux lets a user without privileges have 64 MiB in pipes of more than the least size.
+pub(crate) const MOST: usize = 32;
+
+/// Most pipes of a worker in use, where the limit on open files allows no more.
+static ALLOWED: AtomicUsize = AtomicUsize::new(MOST);
 
 /// Most that are kept for the next one; each is two descriptors.
 const IDLE: usize = 4;
@@ -48,10 +52,15 @@ pub(crate) struct Pipe {
     holds: usize,
 }
 
+/// Lets each worker use so many pipes, and never more than [`MOST`].
+pub(crate) fn set_most(pipes: usize) {
+    ALLOWED.store(pipes.min(MOST), Ordering::Relaxed);
+}
+
 /// An empty pipe, if this worker may have one more.
 pub(crate) fn lend() -> Option<Box<Pipe>> {
     POOL.with_borrow_mut(|pool| {
-        if pool.refused || pool.lent >= MOST {
+        if pool.refused || pool.lent >= ALLOWED.load(Ordering::Relaxed) {
             return None;
         }
         let ends = pool.idle.pop().or_else(|| {
@@ -162,7 +171,7 @@ impl Drop for Pipe {
         let _gone = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             pool.lent = pool.lent.saturating_sub(1);
-            if empty && !pool.refused && pool.idle.len() < IDLE {
+            if empty && !pool.refused && pool.idle.len() < IDLE.min(ALLOWED.load(Ordering::Relaxed)) {
                 pool.idle.push(ends);
             }
         });

@@ -89,8 +89,8 @@ async fn ends_sessions_whose_ends_overstate_what_they_moved() {
 async fn a_session_is_small() {
     let (_points, seat) = seat();
     let peer: std::net::SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let admission = seat.shared.limits.admit(peer.ip()).unwrap();
-    let session = Session::new(peer, Arc::new(seat), admission);
+    let admission = seat.shared.limits.admit(Some(peer.ip())).unwrap();
+    let session = Session::new(peer.into(), Arc::new(seat), admission);
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     let _reactor = reactor::install(Reactor::new(&bell).unwrap());
     let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -51,15 +51,24 @@ pub enum DialFailure {
     TimedOut,
     /// No way there: no route, host or network down.
     Unreachable,
-    /// This host has no file descriptors, memory or local ports left: says nothing about the target.
+    /// This host has no memory or local ports left: says nothing about the target.
     Exhausted,
+    /// This process or host has no file descriptors left: says nothing about the target.
+    OutOfFiles,
     /// Anything else.
     Other,
 }
 
 impl DialFailure {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Refused, Self::TimedOut, Self::Unreachable, Self::Exhausted, Self::Other];
+    pub const ALL: [Self; 6] =
+        [Self::Refused, Self::TimedOut, Self::Unreachable, Self::Exhausted, Self::OutOfFiles, Self::Other];
+
+    /// Whether it says nothing about the target, only about this host.
+    #[must_use]
+    pub const fn is_ours(self) -> bool {
+        matches!(self, Self::Exhausted | Self::OutOfFiles)
+    }
 
     /// A stable word in snake case, for metrics and logs.
     #[must_use]
@@ -69,6 +78,7 @@ impl DialFailure {
             Self::TimedOut => "timed_out",
             Self::Unreachable => "unreachable",
             Self::Exhausted => "exhausted",
+            Self::OutOfFiles => "out_of_files",
             Self::Other => "other",
         }
     }

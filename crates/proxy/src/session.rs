@@ -7,13 +7,13 @@
 //! Deliberately absent: a second place that knows the connection to the target. It is opened, checked and owned in
 //! [`reach`](Session::reach)'s caller, which replaces it by what [`carry`](crate::carry) brings.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
 use route::{Generation, Ride, Target};
 
+use crate::address::Peer;
 use crate::carry::{Connected, Luggage, Passenger, is_overtaken, overtaken};
 use crate::close::Reason;
 use crate::hold::Held;
@@ -38,7 +38,7 @@ const MOVE_WITHIN: Duration = Duration::from_millis(if cfg!(test) { 30_000 } els
 /// A client that was let in.
 #[derive(Debug)]
 pub(crate) struct Session {
-    peer: SocketAddr,
+    peer: Peer,
     seat: Arc<Seat>,
     ticket: Ticket,
     _admission: Admission,
@@ -71,7 +71,7 @@ struct Attempts {
 
 impl Session {
     /// Counts the client in.
-    pub(crate) fn new(peer: SocketAddr, seat: Arc<Seat>, admission: Admission) -> Self {
+    pub(crate) fn new(peer: Peer, seat: Arc<Seat>, admission: Admission) -> Self {
         seat.block.accepted.one();
         let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
         let (reason, target, bytes, commands) = (Reason::Aborted, None, (0, 0), 0);
@@ -265,7 +265,7 @@ impl Session {
     fn note_failure(&self, target: &Target, failure: DialFailure) {
         self.seat.block.dial_failed(failure);
         // Out of descriptors or ports here says nothing about the target.
-        if failure != DialFailure::Exhausted {
+        if !failure.is_ours() {
             target.shun();
             self.seat.block.hints.one();
             self.seat.shared.service.hints.hint(target, Hint::DialFailed(failure));
@@ -282,8 +282,8 @@ impl Session {
         ticket: &Ticket,
     ) -> Result<Attempts, Reason> {
         let route = &self.seat.shared.service.route;
-        if failure == DialFailure::Exhausted {
-            return Err(Reason::DialFailed);
+        if failure.is_ours() {
+            return Err(Reason::Exhausted);
         }
         // In a box: a session that flows does not carry the room for this.
         let moved = Box::pin(route.moved());

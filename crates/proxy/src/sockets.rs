@@ -5,10 +5,11 @@
 //! would be reset when the last handle goes.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 
 use socket2::SockRef;
 
+use crate::address::ListenAddr;
 use crate::listener::Entrance;
 use crate::options::Options;
 use crate::sockopt;
@@ -19,9 +20,9 @@ pub struct Socket {
     /// Number of its service.
     pub service: usize,
     /// Where it listens.
-    pub addr: SocketAddr,
+    pub addr: ListenAddr,
     /// The handle.
-    pub listener: TcpListener,
+    pub listener: OwnedFd,
 }
 
 /// All listening sockets of the data plane.
@@ -32,7 +33,7 @@ impl Sockets {
     pub(crate) fn of<'a>(entrances: impl Iterator<Item = &'a Entrance>) -> io::Result<Self> {
         let handle = |entrance: &Entrance| {
             let listener = entrance.socket.try_clone()?;
-            Ok(Socket { service: entrance.service, addr: entrance.addr, listener })
+            Ok(Socket { service: entrance.service, addr: entrance.addr.clone(), listener })
         };
         entrances.map(handle).collect::<io::Result<_>>().map(Self)
     }
@@ -49,7 +50,7 @@ impl Sockets {
     ///
     /// If the system does not take a value.
     pub fn retune(&self, service: usize, options: &Options) -> io::Result<()> {
-        let mut own = self.0.iter().filter(|socket| socket.service == service);
+        let mut own = self.0.iter().filter(|socket| socket.service == service && socket.addr.tcp().is_some());
         own.try_for_each(|socket| sockopt::prepare(&SockRef::from(&socket.listener), options))
     }
 

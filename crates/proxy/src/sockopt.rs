@@ -1,4 +1,4 @@
-//! What every socket of a session is given, on both sides alike.
+//! What every TCP socket of a session is given, on both sides alike.
 
 use std::io;
 use std::time::Duration;

@@ -331,7 +331,7 @@ mod tests {
         stats.block(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
         let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
         assert_eq!((a.accepted, a.open, a.closed_for(Reason::Fenced), a.bytes_in), (4, 2, 2, 20));
-        assert_eq!(b.dial_failures, [0, 0, 1, 0, 0]);
+        assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0]);
         assert_eq!((b.accepted, b.open), (0, 0));
         stats.block(1, 1).unwrap().accepted.add(5);
         assert_eq!(stats.open_on_workers(), [1, 6]);

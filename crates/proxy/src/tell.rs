@@ -6,12 +6,12 @@
 //!
 //! Deliberately absent: a bound on the rate, which the log has for everything.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use route::Target;
 use tracing::Level;
 
+use crate::address::Peer;
 use crate::close::Reason;
 use crate::not_carried::Uncarried;
 
@@ -80,7 +80,7 @@ macro_rules! line {
 #[derive(Debug)]
 pub(crate) struct Session<'a> {
     pub(crate) service: &'a str,
-    pub(crate) client: SocketAddr,
+    pub(crate) client: Peer,
     pub(crate) target: Option<&'a Target>,
     pub(crate) reason: Reason,
     pub(crate) lasted: Duration,
@@ -120,7 +120,7 @@ mod tests {
             Lines { which, level: Level::WARN, one_in }.level(reason, |_| chosen) == Level::WARN
         };
         let session = |reason, uncarried| {
-            let (client, lasted) = (SocketAddr::from(([127, 0, 0, 1], 1)), Duration::ZERO);
+            let (client, lasted) = (Peer::UNIX, Duration::ZERO);
             Session { service: "s", client, target: None, reason, lasted, bytes: (0, 0), commands: 0, uncarried }
                 .has_failed()
         };

@@ -98,7 +98,7 @@ impl House {
         let service = Service { name: "s".into(), route: route.clone(), options: options.into(), hints };
         let workers = NonZeroUsize::new(workers).unwrap();
         let bound = Bound::bind(workers, max_connections, [(service, vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
-        let addr = bound.local_addrs()[0][0];
+        let addr = bound.local_addrs()[0][0].tcp().unwrap();
         let greeted = greet(addr);
         let settings = Settings {
             accept_min: Duration::ZERO,

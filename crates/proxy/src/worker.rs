@@ -338,7 +338,7 @@ impl Worker {
             let Some(seat) = seats.get(entrance.service) else { continue };
             // The door opens here and not in the task, so that a drain that begins at once does not miss it.
             let door = drain.door();
-            let queue = Queue::new(entrance.socket.into());
+            let queue = Queue::new(entrance.socket, &entrance.addr);
             let queue = queue.map_err(|source| WorkerError::Listener { worker, source })?;
             tracing::debug!(service = &*seat.shared.service.name, addr = %entrance.addr, worker, "accepting");
             let whither = (entrance.service, rooms.clone());

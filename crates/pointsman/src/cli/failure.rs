@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::process::ExitCode;
 
 use super::import::ImportError;
@@ -10,6 +10,7 @@ use super::order::OrderError;
 use super::status::StatusError;
 use crate::config::Faults;
 use crate::run::RunError;
+use crate::threads;
 
 /// The command line was wrong (`EX_USAGE` of sysexits).
 const USAGE: u8 = 64;
@@ -54,7 +55,8 @@ impl Failure {
         }
     }
 
-    /// Shows it, once. What cannot be shown has nobody to read it, so errors in writing end here.
+    /// Shows it, once. What cannot be shown has nobody to read it, so errors in writing end here. Waits for the reader no
+    /// longer than a second.
     pub(super) fn show(&self) {
         let text = match self {
             // Knows itself whether it is help or an error, and whether there are colours.
@@ -73,7 +75,7 @@ impl Failure {
             Self::Import(ImportError::Faults(lines)) => lines.clone(),
             other => chain(other),
         };
-        let _ = io::stderr().lock().write_all(text.as_bytes());
+        threads::say(text);
     }
 }
 

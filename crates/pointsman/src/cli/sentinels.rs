@@ -75,7 +75,8 @@ pub(super) fn sentinels(
 }
 
 async fn examine(config: &Config, service: &config::Service, is_own: bool) -> Examined {
-    let own = if is_own { [&service.listen[..], &config.admin.listen].concat() } else { Vec::new() };
+    let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
+    let own = if is_own { listen.chain(config.admin.listen.iter().copied()).collect() } else { Vec::new() };
     let patient = watch::patient(service, own);
     let context = Context {
         mapped: patient.address_map.keys().cloned().collect(),

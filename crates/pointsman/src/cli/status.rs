@@ -136,7 +136,7 @@ pub(super) fn address(
     let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
     match loaded.settings().process.value("admin.listen") {
         Some(Value::Listen(addrs)) => {
-            addrs.first().copied().map_or_else(|| resolve(DEFAULT), |addr| Ok(dialable(addr)))
+            addrs.first().and_then(proxy::ListenAddr::tcp).map_or_else(|| resolve(DEFAULT), |addr| Ok(dialable(addr)))
         }
         _ => resolve(DEFAULT),
     }

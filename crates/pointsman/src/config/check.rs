@@ -3,8 +3,10 @@
 //! Each rule looks only at values that are sound, so a fault is named once and not again by everything that depends on it.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
+
+use proxy::ListenAddr;
 
 use super::duration;
 use super::finding::Finding;
@@ -33,6 +35,7 @@ pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
 pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
+        missing_folders(service, &mut findings);
         if let Some(Value::Endpoints(sentinels)) = service.value("service.sentinels") {
             let mut sorted = sentinels.clone();
             sorted.sort();
@@ -93,6 +96,18 @@ fn one_service(service: &Values, damaged: bool, findings: &mut Vec<Finding>) {
     }
 }
 
+/// The folders of Unix sockets. Not a fault: the configuration may be checked on another machine.
+fn missing_folders(service: &Values, findings: &mut Vec<Finding>) {
+    for key in LISTEN {
+        let Some(Value::Listen(addrs)) = service.value(key) else { continue };
+        for folder in addrs.iter().filter_map(|addr| addr.unix()?.parent()).filter(|folder| !folder.is_dir()) {
+            let what = format!("the folder {} does not exist here", folder.display());
+            let remedy = "make it before the start, for example by RuntimeDirectory= in a unit of systemd";
+            findings.push(Finding::new(service.origin(key), key, what, remedy));
+        }
+    }
+}
+
 /// Whether readers are served.
 fn has_readers(service: &Values) -> bool {
     matches!(service.value("service.replica_listen"), Some(Value::Listen(addrs)) if !addrs.is_empty())
@@ -113,28 +128,39 @@ fn names(settings: &Settings, findings: &mut Vec<Finding>) {
     }
 }
 
-/// No two sockets may want the same address. A wildcard wants every address of its family.
+/// Where services listen.
+const LISTEN: [&str; 2] = ["service.listen", "service.replica_listen"];
+
+/// No two sockets may want the same address. A wildcard wants every address of its family; `[::]` leaves IPv4 to an address
+/// of that family where there is one.
 fn addresses(settings: &Settings, findings: &mut Vec<Finding>) {
-    let keys = ["service.listen", "service.replica_listen"];
-    let services = settings.services.iter().flat_map(|service| keys.map(|key| (service, key)));
-    let mut taken: Vec<(SocketAddr, Origin, &str)> = Vec::new();
+    let services = settings.services.iter().flat_map(|service| LISTEN.map(|key| (service, key)));
+    let mut taken: Vec<(ListenAddr, Origin, &str)> = Vec::new();
+    let process = &settings.process;
+    for key in ["admin.control_socket", "process.state_dir"] {
+        let Some(Value::Text(path)) = process.value(key) else { continue };
+        let path = Path::new(path);
+        let path = if key == "process.state_dir" { path.join(crate::takeover::FILE) } else { path.to_owned() };
+        taken.push((ListenAddr::Unix(path), process.origin(key), key));
+    }
     for (values, key) in services.chain([(&settings.process, "admin.listen")]) {
         let Some(Value::Listen(addrs)) = values.value(key) else { continue };
         for addr in addrs {
             let origin = values.origin(key);
-            if let Some((other, first, other_key)) = taken.iter().find(|(other, ..)| overlap(*addr, *other)) {
+            if let Some((other, first, other_key)) = taken.iter().find(|(other, ..)| overlap(addr, other)) {
                 // Of the two, the one that somebody wrote is the one to show.
                 let what = format!("{addr} is taken already by {other_key} = {other} ({first})");
                 let place = if origin == Origin::Default { first.clone() } else { origin };
                 findings.push(Finding::new(place, key, what, "give each its own address or port"));
             } else {
-                taken.push((*addr, origin, key));
+                taken.push((addr.clone(), origin, key));
             }
         }
     }
 }
 
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+fn overlap(one: &ListenAddr, other: &ListenAddr) -> bool {
+    let (Some(one), Some(other)) = (one.tcp(), other.tcp()) else { return one == other };
     let same_family = one.is_ipv4() == other.is_ipv4();
     let meets = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && same_family && meets

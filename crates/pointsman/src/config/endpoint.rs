@@ -105,30 +105,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Reads a listen address: an IP address and a port, IPv6 in brackets. Names are refused, because a name may stand for
-/// several addresses or for another one tomorrow. Port 0 lets the kernel choose.
-///
-/// # Errors
-///
-/// A [`Problem`] that says what is wrong and how to write it.
-pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, Problem> {
-    if let Ok(addr) = text.parse::<SocketAddr>() {
-        return Ok(addr);
-    }
-    let digits = |port: &str| !port.is_empty() && port.parse::<u16>().is_ok();
-    let remedy = if text.strip_prefix(':').is_some_and(digits) || digits(text) {
-        let port = text.trim_start_matches(':');
-        format!("write \"0.0.0.0:{port}\" for every IPv4 address or \"[::]:{port}\" for IPv6")
-    } else if text.parse::<IpAddr>().is_ok() || text.starts_with('[') && text.ends_with(']') {
-        "add the port, IPv6 in brackets: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
-    } else if let Some(port) = text.strip_prefix("localhost:").filter(|port| digits(port)) {
-        format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\"")
-    } else {
-        "give an IP address and a port, not a name: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
-    };
-    Err(Problem::new(format!("{text:?} is not an address to listen on"), remedy))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -186,22 +162,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn listening_wants_an_address() {
-        assert_eq!(parse_listen("[::]:0").unwrap().port(), 0);
-        for (text, part) in [
-            ("6379", "0.0.0.0:6379"),
-            (":6379", "0.0.0.0:6379"),
-            ("localhost:6379", "127.0.0.1:6379"),
-            ("redis.example:6379", "not a name"),
-            ("::1", "add the port"),
-            ("", "not a name"),
-        ] {
-            let problem = parse_listen(text).unwrap_err();
-            assert!(problem.remedy.contains(part), "{text}: {}", problem.remedy);
-        }
-    }
-
     proptest! {
         #[test]
         fn what_is_shown_is_read_back(host in "[a-z][a-z0-9]{0,9}(\\.[a-z]{1,5}){0,3}", port in 1_u16.., v6: u128) {
@@ -214,7 +174,6 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in "[\\[\\]:a-f0-9.]{0,24}|.{0,20}") {
             let _ = Endpoint::parse(&text, 1);
-            let _ = parse_listen(&text);
         }
     }
 }

@@ -107,7 +107,10 @@ mod tests {
         ]);
         let (layer, warnings) = read(&given, &["POINTSMAN_MINE".to_owned()]);
         let listen = layer.values.get("service.listen").unwrap();
-        assert_eq!(listen.value, Value::Listen(vec!["127.0.0.1:1".parse().unwrap(), "[::1]:2".parse().unwrap()]));
+        assert_eq!(
+            listen.value,
+            Value::Listen(["127.0.0.1:1", "[::1]:2"].map(|it| proxy::ListenAddr::parse(it).unwrap()).into())
+        );
         assert_eq!(layer.values.len(), 1);
         let shown: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         assert_eq!(shown.len(), 2, "{shown:?}");

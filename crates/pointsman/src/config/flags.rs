@@ -76,7 +76,8 @@ fn set_list(layer: &mut Layer, path: &str, given: &[String], flag: &str) {
         layer.broken.insert(path.to_owned());
         return;
     }
-    let value = if option.kind == Kind::Listen { Value::Listen(listen) } else { Value::Endpoints(endpoints) };
+    let is_listen = matches!(option.kind, Kind::Listen | Kind::ListenTcp);
+    let value = if is_listen { Value::Listen(listen) } else { Value::Endpoints(endpoints) };
     layer.set(path.to_owned(), Ok(value), Origin::Flag(flag.to_owned()));
 }
 

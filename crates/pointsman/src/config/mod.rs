@@ -22,6 +22,7 @@ mod flags;
 mod hash;
 mod layer;
 mod limits;
+mod listen;
 mod load;
 mod nearest;
 mod passwords;

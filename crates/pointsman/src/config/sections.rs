@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use proxy::ListenAddr;
+
 use super::choices::{LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify};
 use super::credentials::{Credentials, Token};
 use super::endpoint::Endpoint;
@@ -24,17 +26,25 @@ section! {
         name: String = Kind::MasterName, Some("mymaster"), Restart;
         /// Addresses where clients of this master connect.
         ///
-        /// IP addresses with a port; IPv6 in brackets. Two services, or a service and the admin
-        /// server, cannot share an address. With port 0 the kernel chooses a port, which is useful
-        /// in tests.
-        listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:6379"), Restart;
+        /// IP addresses with a port, IPv6 in brackets, and Unix sockets as "unix:/path". Two
+        /// services, or a service and the admin server, cannot share an address. `[::]:6379`
+        /// accepts IPv4 clients as well, unless net.ipv6.bindv6only is set or an IPv4 address with
+        /// the same port is configured. The file of a Unix socket has the mode unix_socket_mode;
+        /// it replaces a file left by a dead process, and is removed at the end. With port 0 the
+        /// kernel chooses a port, which is useful in tests.
+        listen: Vec<ListenAddr> = Kind::Listen, Some("0.0.0.0:6379"), Restart;
         /// Addresses where clients connect that only read, to be spread over the replicas; none by
         /// default.
         ///
         /// The section replicas defines which replicas may serve them. A client stays on one
         /// replica, the one with the fewest clients of this process when it connected. Needs verify
         /// = "role".
-        replica_listen: Vec<SocketAddr> = Kind::Listen, Some(""), Restart;
+        replica_listen: Vec<ListenAddr> = Kind::Listen, Some(""), Restart;
+        /// Mode of the files of Unix sockets in listen and replica_listen, in octal.
+        ///
+        /// A client needs write permission. The group is the one with which the process creates
+        /// files. Limits per source do not apply to these clients, which have no address.
+        unix_socket_mode: String = Kind::Mode, Some("0660"), Restart;
         /// Sentinels to query, as host:port; required.
         ///
         /// DNS names are resolved repeatedly and may have several addresses. IPv6 addresses are in
@@ -314,7 +324,7 @@ section! {
         /// Kubernetes probes come from the node, so the default can be reached from outside. Bind
         /// it to a private address or guard it with a network policy where that matters. It shows
         /// addresses and counters, never passwords or data.
-        listen: Vec<SocketAddr> = Kind::Listen, Some("0.0.0.0:8888"), Restart;
+        listen: Vec<SocketAddr> = Kind::ListenTcp, Some("0.0.0.0:8888"), Restart;
         /// Maximum number of connections to the admin server.
         max_connections: usize = Kind::Count(1, 4096), Some("64"), Restart;
         /// Whether /ready stays 200 when a master that was known has been gone for longer than

@@ -45,7 +45,7 @@ fn one_service_by_flags_needs_no_file() {
     let config = with("", &[], &flags).config().unwrap();
     let [service] = config.services.as_slice() else { panic!("{config:?}") };
     assert_eq!(service.name, "mymaster");
-    assert_eq!(service.listen, ["0.0.0.0:6379".parse::<SocketAddr>().unwrap()]);
+    assert_eq!(service.listen, ["0.0.0.0:6379".parse::<SocketAddr>().unwrap().into()]);
     assert_eq!(service.sentinels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a:26379", "[::1]:5"]);
     assert_eq!(service.timers.poll, Duration::from_secs(1));
     assert_eq!(service.verify, Verify::Role);
@@ -180,7 +180,10 @@ fn with_several_services_the_meant_one_is_named() {
         with(text, &[], &Flags { service: service.map(str::to_owned), listen: strings(listen), ..Flags::default() })
     };
     let config = given(Some("b"), &["0.0.0.0:3"]).config().unwrap();
-    assert_eq!(config.services.iter().map(|service| service.listen[0].port()).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(
+        config.services.iter().map(|service| service.listen[0].tcp().unwrap().port()).collect::<Vec<_>>(),
+        [1, 3]
+    );
     let nobody = given(Some("c"), &[]).config().unwrap_err().to_string();
     assert!(nobody.contains("no service is called \"c\"; the file has \"a\", \"b\""), "{nobody}");
     let unclear = given(None, &["0.0.0.0:3"]).config().unwrap_err().to_string();
@@ -381,7 +384,8 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         Kind::Endpoint => Some(format!("h{number}:{}", number.max(1))),
         Kind::Text => Some(format!("ü\"{number}\\'#")),
         Kind::Choice(names) => Some(names[usize::from(number) % names.len()].to_owned()),
-        Kind::Listen => Some(format!("127.0.0.1:{number},[::1]:{number}")),
+        Kind::Listen | Kind::ListenTcp => Some(format!("127.0.0.1:{number},[::1]:{number}")),
+        Kind::Mode => Some(format!("0{:o}", usize::from(number) % 0o700 + 0o100)),
         Kind::Endpoints => Some(format!("h{number},10.0.0.1:{}", number.max(1))),
         Kind::AddressMap => Some(format!("h{number}=[::1]:{},a=b", number.max(1))),
         Kind::Commands => Some(format!("mod.{number},graph|query")),

@@ -17,7 +17,7 @@ pub(super) fn read(kind: Kind, value: &Spanned<DeValue<'_>>) -> (Option<Value>, 
     let mut problems = Vec::new();
     let read = match kind {
         Kind::Bool | Kind::Count(..) => scalar(kind, value, &mut problems),
-        Kind::Listen | Kind::Endpoints | Kind::Commands => list(kind, value, &mut problems),
+        Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands => list(kind, value, &mut problems),
         Kind::AddressMap => map(kind, value, &mut problems),
         _ => string(kind, value, &mut problems),
     };
@@ -37,13 +37,15 @@ fn mismatch(kind: Kind, value: &Spanned<DeValue<'_>>) -> Found {
         (Kind::Duration, DeValue::Integer(number)) => format!("write \"{number}s\" or \"{number}ms\""),
         (Kind::DurationOrOff, DeValue::Integer(number)) if number.as_str() == "0" => "write \"0s\"".to_owned(),
         (Kind::DurationOrOff, DeValue::Integer(number)) => format!("write \"{number}s\" or \"{number}ms\""),
-        (Kind::Listen | Kind::Endpoints | Kind::Commands, DeValue::String(text)) => {
+        (Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands, DeValue::String(text)) => {
             format!("put it in brackets: [{text:?}]")
         }
         (Kind::Bool | Kind::Count(..), DeValue::String(_)) => "write it without quotes".to_owned(),
         (Kind::Bool, _) => "write true or false".to_owned(),
         (Kind::Count(least, most), _) => format!("give a number from {least} to {most}"),
-        (Kind::Listen | Kind::Endpoints | Kind::Commands | Kind::AddressMap, _) => "write it as shown".to_owned(),
+        (Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands | Kind::AddressMap, _) => {
+            "write it as shown".to_owned()
+        }
         _ => "put it in double quotes".to_owned(),
     };
     (value.span(), Problem::new(format!("expected {}, found {found}", kind.expected()), remedy))
@@ -99,7 +101,7 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
         }
     }
     Some(match kind {
-        Kind::Listen => Value::Listen(listen),
+        Kind::Listen | Kind::ListenTcp => Value::Listen(listen),
         Kind::Commands => Value::Commands(commands),
         _ => Value::Endpoints(endpoints),
     })

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy::{LONGEST_NAME, NotStateless, Stateless};
+use proxy::{LONGEST_NAME, ListenAddr, NotStateless, Stateless};
 
-use super::endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT, parse_listen};
+use super::endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 use super::secret::Secret;
-use super::{duration, nearest};
+use super::{duration, listen, nearest};
 
 /// The most elements a list or a map in the configuration may have.
 pub(super) const MOST_ELEMENTS: usize = 1024;
@@ -53,8 +53,12 @@ pub enum Kind {
     EnvName,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Addresses to listen on.
+    /// Addresses to listen on, Unix sockets among them.
     Listen,
+    /// Addresses to listen on by TCP.
+    ListenTcp,
+    /// The mode of a file, in octal.
+    Mode,
     /// Hosts with ports.
     Endpoints,
     /// A host with a port where clients find Redis.
@@ -78,8 +82,8 @@ pub enum Value {
     Count(usize),
     /// Of every kind of text, [`Kind::Choice`] included.
     Text(String),
-    /// Of [`Kind::Listen`].
-    Listen(Vec<SocketAddr>),
+    /// Of [`Kind::Listen`] and [`Kind::ListenTcp`].
+    Listen(Vec<ListenAddr>),
     /// Of [`Kind::Endpoints`].
     Endpoints(Vec<Endpoint>),
     /// Of [`Kind::AddressMap`].
@@ -118,7 +122,9 @@ impl Kind {
             Self::Endpoint => Endpoint::parse(text, REDIS_PORT).map(|one| Value::Text(one.to_string())),
             Self::EnvName => parse_env_name(text),
             Self::Choice(names) => parse_choice(text, names),
-            Self::Listen => elements(text).map(parse_listen).collect::<Result<_, _>>().map(Value::Listen),
+            Self::Listen => elements(text).map(listen::parse).collect::<Result<_, _>>().map(Value::Listen),
+            Self::ListenTcp => elements(text).map(listen::parse_tcp).collect::<Result<_, _>>().map(Value::Listen),
+            Self::Mode => listen::parse_mode(text).map(|mode| Value::Text(format!("{mode:04o}"))),
             Self::Endpoints => elements(text)
                 .map(|one| Endpoint::parse(one, SENTINEL_PORT))
                 .collect::<Result<_, _>>()
@@ -139,7 +145,8 @@ impl Kind {
             Self::Count(..) => "a whole number",
             Self::MasterName | Self::Text | Self::Path | Self::Endpoint | Self::EnvName | Self::Choice(_) => "a string",
             Self::Secret => "a string (a password is quoted even if it is a number)",
-            Self::Listen => "a list of addresses such as [\"0.0.0.0:6379\"]",
+            Self::Mode => "a string such as \"0660\"",
+            Self::Listen | Self::ListenTcp => "a list of addresses such as [\"0.0.0.0:6379\"]",
             Self::Endpoints => "a list of hosts such as [\"redis-sentinel:26379\"]",
             Self::Commands => "a list of commands such as [\"GRAPH.QUERY\"]",
             Self::AddressMap => "a table such as { \"10.0.0.1:6379\" = \"203.0.113.1:6379\" }",
@@ -296,10 +303,19 @@ typed! {
     bool, Bool;
     usize, Count;
     String, Text;
-    Vec<SocketAddr>, Listen;
+    Vec<ListenAddr>, Listen;
     Vec<Endpoint>, Endpoints;
     Vec<String>, Commands;
     BTreeMap<Endpoint, Endpoint>, AddressMap;
+}
+
+impl Typed for Vec<SocketAddr> {
+    fn from_value(value: Option<&Value>) -> Self {
+        match value {
+            Some(Value::Listen(addrs)) => addrs.iter().filter_map(ListenAddr::tcp).collect(),
+            _ => Self::default(),
+        }
+    }
 }
 
 impl Typed for Option<String> {

@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use proxy::ListenAddr;
+
 use super::account::{Account, Verdict, safe_word};
 use super::checks::{Login, Password, Role, value_of};
 use super::proxies::{self, Listener, Proxies};
@@ -33,8 +35,8 @@ pub(super) struct Service {
     pub(super) name: String,
     /// Where the name comes from; none if it is assumed or given by hand.
     pub(super) named_at: Option<Place>,
-    pub(super) listen: Vec<Found<SocketAddr>>,
-    pub(super) replica_listen: Vec<Found<SocketAddr>>,
+    pub(super) listen: Vec<Found<ListenAddr>>,
+    pub(super) replica_listen: Vec<Found<ListenAddr>>,
     pub(super) sentinels: Vec<Endpoint>,
     /// Where the first of the sentinels was found; none if they are assumed or given.
     pub(super) sentinels_at: Option<Place>,

@@ -1,6 +1,6 @@
 //! What stands around the services: the addresses of a section, probes and statistics, and whatever is about something else.
 
-use std::net::SocketAddr;
+use proxy::ListenAddr;
 
 use super::Fault;
 use super::account::{Verdict, safe_word};
@@ -11,10 +11,10 @@ use super::units::{self, NoListen};
 
 impl<'a> Planner<'a> {
     /// The addresses of a section's binds, with a note on each.
-    pub(super) fn listen_of(&mut self, section: usize) -> Vec<Found<SocketAddr>> {
+    pub(super) fn listen_of(&mut self, section: usize) -> Vec<Found<ListenAddr>> {
         let book: &'a Book = self.book;
         let own = book.sections.get(section).map(|section| section.directives.as_slice()).unwrap_or_default();
-        let mut all: Vec<Found<SocketAddr>> = Vec::new();
+        let mut all: Vec<Found<ListenAddr>> = Vec::new();
         for bind in own.iter().filter(|it| it.begins(&["bind"])) {
             let has = |word: &str| bind.words.iter().any(|own| own.is(word));
             match units::listens(&bind.word(1), has("v6only")) {
@@ -31,7 +31,7 @@ impl<'a> Planner<'a> {
                     self.account.note(
                         bind,
                         Verdict::Unmatched,
-                        "clients arrive over TCP only, not at UNIX sockets or inherited ones",
+                        "clients arrive over TCP and at UNIX sockets with a path, not at abstract or inherited ones",
                     );
                 }
                 Err(NoListen::Unreadable) => {
@@ -61,6 +61,8 @@ impl<'a> Planner<'a> {
         for (word, loss) in [
             ("ssl", "it is listened on, but WITHOUT TLS: clients that speak TLS will fail here"),
             ("accept-proxy", "it is listened on, but the PROXY protocol is not understood"),
+            ("v6only", "[::] takes IPv4 clients as well, unless an IPv4 address is given with the same port"),
+            ("mode", "it is listened on with the mode of unix_socket_mode, 0660 by default"),
         ] {
             if has(word) {
                 self.account.overrule(bind, Verdict::Unmatched, loss);
@@ -72,6 +74,13 @@ impl<'a> Planner<'a> {
         for section in &self.proxies.admin {
             for (addr, place) in self.listen_of(*section) {
                 let bind = self.directive_at(&place);
+                let Some(addr) = addr.tcp() else {
+                    if let Some(bind) = bind {
+                        let what = "the admin server listens on TCP; orders can come by admin.control_socket";
+                        self.account.overrule(bind, Verdict::Unmatched, what);
+                    }
+                    continue;
+                };
                 if let Some(bind) = bind.filter(|bind| !bind.words.iter().any(|word| word.is("ssl"))) {
                     self.account.overrule(bind, Verdict::Mapped, "admin.listen");
                 }

@@ -182,7 +182,7 @@ fn two_listeners_before_one_master_are_one_service_and_before_two_are_told() {
 
 #[test]
 fn losses_are_named() {
-    let text = "listen redis\n bind :6379 ssl crt /x.pem\n bind :6380 accept-proxy\n bind /run/s\n\
+    let text = "listen redis\n bind :6379 ssl crt /x.pem\n bind :6380 accept-proxy\n bind abns@s\n\
                 server a h:6379 ssl verify none\n server b h:6380 maxconn 5\n";
     let imported = import(text);
     for (line, part) in [(2, "WITHOUT TLS"), (3, "PROXY"), (4, "UNIX"), (5, "WITHOUT TLS"), (6, "max_connections")] {

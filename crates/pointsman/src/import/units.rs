@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use proxy::ListenAddr;
+
 use crate::config::Endpoint;
 
 /// The longest list that a range of ports is unfolded into.
@@ -37,7 +39,7 @@ pub(super) fn spelled(time: Duration) -> String {
 /// Why an address of a `bind` cannot be taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoListen {
-    /// A UNIX socket, an inherited descriptor or another family.
+    /// An abstract UNIX socket, an inherited descriptor or another family.
     Family,
     /// Not an address at all, or a name.
     Unreadable,
@@ -45,13 +47,17 @@ pub(super) enum NoListen {
 
 /// What a `bind` listens on. `:port` and `*:port` are every IPv4 address; `[::]` is IPv6 and, unless it says `v6only`, IPv4 as well.
 /// With a list, each of it.
-pub(super) fn listens(list: &str, only_v6: bool) -> Result<Vec<SocketAddr>, NoListen> {
+pub(super) fn listens(list: &str, only_v6: bool) -> Result<Vec<ListenAddr>, NoListen> {
     let mut all = Vec::new();
     for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         let text = text.strip_prefix("tcp@").or_else(|| text.strip_prefix("tcp4@")).unwrap_or(text);
         let text = text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
         let text = text.strip_prefix("tcp6@").unwrap_or(text);
-        if text.starts_with('/') || text.contains('@') {
+        if let Some(path) = text.strip_prefix("unix@").or(Some(text)).filter(|path| path.starts_with('/')) {
+            all.push(ListenAddr::Unix(path.into()));
+            continue;
+        }
+        if text.contains('@') {
             return Err(NoListen::Family);
         }
         let (host, ports) = text.rsplit_once(':').ok_or(NoListen::Unreadable)?;
@@ -63,9 +69,9 @@ pub(super) fn listens(list: &str, only_v6: bool) -> Result<Vec<SocketAddr>, NoLi
         };
         for port in range(ports).ok_or(NoListen::Unreadable)? {
             if ip == Ipv6Addr::UNSPECIFIED && !only_v6 {
-                all.push(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+                all.push(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port).into());
             }
-            all.push(SocketAddr::new(ip, port));
+            all.push(SocketAddr::new(ip, port).into());
         }
     }
     if all.is_empty() { Err(NoListen::Unreadable) } else { Ok(all) }
@@ -135,7 +141,9 @@ mod tests {
             assert_eq!(listens(text, false).unwrap(), addrs, "{text}");
         }
         assert_eq!(listens("[::]:6379", true).unwrap(), ["[::]:6379"]);
-        assert_eq!(listens("/run/redis.sock", false), Err(NoListen::Family));
+        for text in ["/run/redis.sock", "unix@/run/redis.sock"] {
+            assert_eq!(listens(text, false).unwrap(), ["unix:/run/redis.sock"], "{text}");
+        }
         assert_eq!(listens("abns@x", false), Err(NoListen::Family));
         for text in ["", "6379", "redis:6379", ":0", ":1-60000", ":70000"] {
             assert_eq!(listens(text, false), Err(NoListen::Unreadable), "{text}");

@@ -9,10 +9,11 @@
 //! Whatever touches a folder or waits for another process is done on a thread of its own, and a
 //! signal to stop ends the wait.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proxy::Bound;
+use proxy::{Bound, Given, ListenAddr};
 use sentinel::{Discovery, Handle};
 use tracing::{debug, info, warn};
 
@@ -22,10 +23,11 @@ use crate::in_force::InForce;
 use crate::inherit::{self, Allotment};
 use crate::planes::{self, Layout};
 use crate::report::Watched;
-use crate::run::{Given, RunError, workers};
+use crate::run::{self, RunError, workers};
 use crate::signals::Signals;
 use crate::takeover::{self, Place, Taken, TakeoverError};
 use crate::threads;
+use crate::unix::{UnixFiles, UnixSocketError, Wanted};
 use crate::watch;
 
 /// How long a process that takes over looks for a master before it gives up.
@@ -43,13 +45,14 @@ const ATTEMPTS: u32 = 250;
 pub(super) struct Beginning {
     pub(super) admin: probe::Server,
     pub(super) control: Option<ControlSocket>,
+    pub(super) unix: UnixFiles,
     pub(super) place: Option<Place>,
     pub(super) taken: Option<Taken>,
 }
 
 /// Everything that may fail or take its time before anybody is served. `None` if told to stop
 /// meanwhile.
-pub(super) async fn begin(given: &mut Given<'_>) -> Result<Option<(Ground, Beginning)>, RunError> {
+pub(super) async fn begin(given: &mut run::Given<'_>) -> Result<Option<(Ground, Beginning)>, RunError> {
     let config = given.config;
     let meeting = config.process.state_dir.as_deref().map(takeover::path);
     let sockets = inherit::from_service_manager()?;
@@ -91,23 +94,39 @@ fn taken_over(config: &Config, taken: Option<Taken>) -> (Allotment, Option<Taken
 }
 
 async fn prepare(
-    given: &mut Given<'_>,
+    given: &mut run::Given<'_>,
     meeting: Option<PathBuf>,
     mut allotment: Allotment,
-    taken: Option<Taken>,
+    mut taken: Option<Taken>,
 ) -> Result<Option<(Ground, Beginning)>, RunError> {
     let config = given.config;
     let instead = taken.is_some();
     let control = config.admin.control_socket.clone().filter(|_| config.admin.control);
+    let (wanted, adopted, unwanted) = unix_sockets(config, &mut allotment, instead);
     let files = move || -> Result<_, RunError> {
         let place = meeting.map(|path| Place::open(&path, instead)).transpose()?;
         let control = control.map(|path| ControlSocket::make(Path::new(&path), instead)).transpose()?;
-        Ok((place, control))
+        let mut unix = UnixFiles::default();
+        let made = wanted.into_iter().map(|(plane, wanted)| {
+            let given = Given { sockets: vec![unix.make(&wanted)?], addr: ListenAddr::Unix(wanted.path) };
+            Ok((plane, given))
+        });
+        let made = made.collect::<Result<Vec<_>, UnixSocketError>>()?;
+        let theirs = unix.adopt(&adopted, &unwanted);
+        Ok((place, control, unix, made, theirs))
     };
     let Some(files) = unless_stopped(&mut given.signals, "its sockets' folders", files).await? else {
         return Ok(None);
     };
-    let (place, control) = files?;
+    let (place, control, unix, made, theirs) = files?;
+    for (plane, given) in made {
+        if let Some((_, all)) = allotment.planes.get_mut(plane) {
+            all.push(given);
+        }
+    }
+    if let Some(taken) = &mut taken {
+        taken.files = theirs;
+    }
     let admin = bind_admin(config, std::mem::take(&mut allotment.admin))?;
     let (admin, control) = match control {
         Some((file, listener)) => (admin.owners(listener, ControlSocket::users())?, Some(file)),
@@ -119,7 +138,32 @@ async fn prepare(
     {
         return Ok(None);
     }
-    Ok(Some((ground, Beginning { admin, control, place, taken })))
+    Ok(Some((ground, Beginning { admin, control, unix, place, taken })))
+}
+
+/// The Unix sockets to make, each with the number of its plane; those that were given and whose files are to be adopted from
+/// an older process; and that process's other ones.
+fn unix_sockets(
+    config: &Config,
+    allotment: &mut Allotment,
+    instead: bool,
+) -> (Vec<(usize, Wanted)>, Vec<Wanted>, Vec<PathBuf>) {
+    let planes = planes::of(config);
+    let of = |plane: usize, addr: &ListenAddr| {
+        let mode = planes.get(plane)?.mode;
+        Some(Wanted { path: addr.unix()?.to_owned(), mode })
+    };
+    let (mut wanted, mut adopted) = (Vec::new(), Vec::new());
+    for (plane, (listen, given)) in allotment.planes.iter_mut().enumerate() {
+        wanted.extend(listen.iter().filter_map(|addr| Some((plane, of(plane, addr)?))));
+        listen.retain(|addr| addr.tcp().is_some());
+        if instead {
+            // Sockets of a service manager have files that are the manager's.
+            let own = given.iter().filter_map(|given| of(plane, &given.addr));
+            adopted.extend(own.filter(|it| !allotment.managed.contains(&it.path)));
+        }
+    }
+    (wanted, adopted, std::mem::take(&mut allotment.unwanted))
 }
 
 /// Whether another process has the address, or the place where to ask for it.
@@ -130,6 +174,7 @@ fn is_in_use(error: &RunError) -> bool {
             | RunError::Listen(proxy::BindError::InUse { .. })
             | RunError::Takeover(TakeoverError::Occupied(_))
             | RunError::ControlSocket(ControlSocketError::Occupied(_))
+            | RunError::Unix(UnixSocketError::InUse(_))
     )
 }
 
@@ -158,7 +203,13 @@ async fn unless_stopped<T: Send + 'static>(
 }
 
 fn bind_admin(config: &Config, given: Vec<std::net::TcpListener>) -> Result<probe::Server, probe::BindError> {
-    let settings = probe::Settings { max_connections: config.admin.max_connections, ..probe::Settings::default() };
+    let listen = planes::of(config).into_iter().flat_map(|plane| plane.listen);
+    let v4 = listen.filter_map(|addr| addr.tcp()).filter(SocketAddr::is_ipv4);
+    let settings = probe::Settings {
+        max_connections: config.admin.max_connections,
+        ipv4_ports: v4.map(|addr| addr.port()).collect(),
+        ..probe::Settings::default()
+    };
     if given.is_empty() {
         probe::Server::bind(&config.admin.listen, settings)
     } else {
@@ -208,13 +259,15 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    fn prepare(given: &Given<'_>, allotment: Allotment, admin: &probe::Server) -> Result<Self, RunError> {
+    fn prepare(given: &run::Given<'_>, allotment: Allotment, admin: &probe::Server) -> Result<Self, RunError> {
         let (config, limits) = (given.config, &given.connections.services);
         let Layout { services, watches, ears } = Layout::new(config, limits);
         let planes = services.into_iter().zip(allotment.planes);
-        let planes = planes.map(|(service, (listen, sockets))| (service, listen, sockets));
-        let bound = Bound::bind_or_take(workers(config), given.connections.total, planes)?;
-        let own: Vec<_> = bound.local_addrs().iter().flatten().chain(admin.addresses()).copied().collect();
+        let planes = planes
+            .map(|(service, (listen, given))| (service, listen.iter().filter_map(ListenAddr::tcp).collect(), given));
+        let bound = Bound::bind_or_take(workers(config), given.connections.total, admin.addresses(), planes)?;
+        let listen = bound.local_addrs().iter().flatten().filter_map(ListenAddr::tcp);
+        let own: Vec<_> = listen.chain(admin.addresses().iter().copied()).collect();
         let (discovery, handles) = Discovery::new(watches, watch::timeouts(&config.services), &own);
         ears.connect(&handles);
         let heartbeat = discovery.heartbeat();

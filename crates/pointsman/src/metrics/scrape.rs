@@ -163,7 +163,7 @@ fn config(page: &mut Exposition, report: &Report, facts: &Facts, now: Instant) {
     page.gauge("pointsman_config_pending_restart", &[], facts.pending.len());
     let age = now.saturating_duration_since(last.map_or(report.start, |last| last.at));
     page.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());
-    page.gauge("pointsman_connections_limit", &[], facts.max_connections);
+    page.gauge("pointsman_connections_limit", &[], facts.max_connections.min(report.scarcity.files()));
 }
 
 fn with_haproxys_names(
@@ -187,7 +187,7 @@ fn with_haproxys_names(
     let phase = report.drain.phase();
     let process = haproxy::Process {
         uptime: report.start.elapsed(),
-        limit: facts.max_connections,
+        limit: facts.max_connections.min(report.scarcity.files()),
         stopping: phase > Phase::Serving,
         accepting: phase < Phase::Draining,
     };

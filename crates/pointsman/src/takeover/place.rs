@@ -1,7 +1,6 @@
 //! The old process's side: the place where a later process may ask for the sockets.
 
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,6 +17,7 @@ use super::{CONFIRM, END, HELLO, LEAVING, Offer, SERVING, START, STEP, TakeoverE
 use crate::inherit::Inherited;
 use crate::socket_file::{self, SocketFile};
 use crate::threads;
+use crate::unix::TakenFiles;
 
 /// The first and the longest pause after a failure to accept, such as the want of a file
 /// descriptor.
@@ -91,7 +91,10 @@ impl Place {
         let theirs = closing.clone();
         let thread = std::thread::Builder::new().name("takeover".to_owned()).spawn(move || {
             threads::at_ease();
-            let relieved = taken.map(|taken| taken.relieve(&theirs));
+            let (files, relieved) = match taken {
+                Some(mut taken) => (std::mem::take(&mut taken.files), Some(taken.relieve(&theirs))),
+                None => (TakenFiles::default(), None),
+            };
             match relieved.as_ref().map(|(outcome, _)| outcome) {
                 Some(Relieved::CalledOff) => return,
                 Some(Relieved::Superseded) => {
@@ -102,6 +105,8 @@ impl Place {
                 Some(Relieved::Died) => info!("taken over: the old process has ended"),
                 None => {}
             }
+            // Before it may be gone for good: the old process may have removed its files when it was stopped meanwhile.
+            files.own();
             if theirs.within(Duration::ZERO) {
                 return;
             }
@@ -218,6 +223,6 @@ fn give(peer: &Peer, offer: &Offer) -> io::Result<()> {
     if word == SERVING { Ok(()) } else { Err(invalid(&word)) }
 }
 
-fn say_with(peer: &Peer, word: &str, listener: &TcpListener) -> io::Result<()> {
+fn say_with(peer: &Peer, word: &str, listener: &OwnedFd) -> io::Result<()> {
     peer.say(word, Some(listener), Instant::now() + STEP)
 }

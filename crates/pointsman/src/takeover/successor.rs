@@ -1,18 +1,19 @@
 //! The new process's side: gets the sockets, and later relieves the old process.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use proxy::ListenAddr;
 use rustix::process::Pid;
 use tracing::{info, warn};
 
 use super::place::Closing;
 use super::wire::{Peer, invalid, is_closed};
 use super::{CONFIRM, END, HELLO, LEAVING, SERVING, STEP, TakeoverError};
-use crate::inherit::Inherited;
+use crate::inherit::{Inherited, listens_at};
+use crate::unix::TakenFiles;
 
 /// How long the old process may close conversations again and again, although it is there, before
 /// that counts as a refusal.
@@ -32,6 +33,8 @@ const MOST: usize = 4096;
 pub(crate) struct Taken {
     /// The sockets.
     pub(crate) sockets: Vec<Inherited>,
+    /// The files of Unix sockets among them, which are still the old process's.
+    pub(crate) files: TakenFiles,
     peer: Peer,
     path: PathBuf,
 }
@@ -57,7 +60,9 @@ pub(super) enum Relieved {
 /// If the file cannot be used, or the process refuses.
 pub(crate) fn take(path: &Path) -> Result<Option<Taken>, TakeoverError> {
     match (Conversation { path, closing: None }).begin() {
-        Ok(Some((peer, sockets))) => Ok(Some(Taken { sockets, peer, path: path.to_owned() })),
+        Ok(Some((peer, sockets))) => {
+            Ok(Some(Taken { sockets, files: TakenFiles::default(), peer, path: path.to_owned() }))
+        }
         Ok(None) => Ok(None),
         Err(Fault::File(error)) => Err(TakeoverError::Socket(path.to_owned(), error)),
         Err(Fault::Words(error)) => Err(TakeoverError::Refused(error)),
@@ -81,7 +86,7 @@ impl Taken {
     /// there. Waits for as long as it takes. The old process keeps its place until the peer is
     /// dropped.
     pub(super) fn relieve(self, closing: &Closing) -> (Relieved, Option<Peer>) {
-        let Self { peer, path, sockets } = self;
+        let Self { peer, path, sockets, .. } = self;
         drop(sockets);
         let old = peer.pid();
         let conversation = Conversation { path: &path, closing: Some(closing) };
@@ -238,10 +243,13 @@ impl Conversation<'_> {
 
 /// What came with a word.
 fn inherited(word: &str, handle: Option<OwnedFd>) -> io::Result<Inherited> {
-    let (addr, name) = word.split_once(' ').ok_or_else(|| invalid(word))?;
-    let addr: SocketAddr = addr.parse().map_err(|_| invalid(word))?;
-    let listener = TcpListener::from(handle.ok_or_else(|| invalid(word))?);
-    if listener.local_addr()? != addr || !socket2::SockRef::from(&listener).is_listener()? {
+    // A path may have spaces, a name has none.
+    let (addr, name) = word.rsplit_once(' ').ok_or_else(|| invalid(word))?;
+    let addr = ListenAddr::parse(addr).ok_or_else(|| invalid(word))?;
+    let listener = handle.ok_or_else(|| invalid(word))?;
+    let found = listens_at(&listener)?;
+    // The path of a Unix socket is not the one that it was bound to: it got that by a rename.
+    if found.tcp() != addr.tcp() {
         return Err(invalid(word));
     }
     Ok(Inherited { name: name.to_owned(), addr, listener })

@@ -30,7 +30,7 @@ impl Rig {
         let listener = self.listener.try_clone().unwrap();
         Box::new(move || {
             let addr = listener.local_addr()?;
-            Ok(vec![Inherited { name: "m".to_owned(), addr, listener: listener.try_clone()? }])
+            Ok(vec![Inherited { name: "m".to_owned(), addr: addr.into(), listener: listener.try_clone()?.into() }])
         })
     }
 
@@ -77,12 +77,12 @@ fn hands_over_sockets_with_their_queue() {
     let waiting = TcpStream::connect(addr).unwrap();
     let mut taken = rig.take();
     let socket = taken.sockets.pop().unwrap();
-    assert_eq!((socket.name.as_str(), socket.addr, taken.sockets.len()), ("m", addr, 0));
+    assert_eq!((socket.name.as_str(), socket.addr, taken.sockets.len()), ("m", addr.into(), 0));
     assert!(told.try_recv().is_err());
     let (new, _told) = rig.attended(Some(taken));
     told.recv_timeout(PATIENCE).unwrap();
     old.thread().join().unwrap();
-    let (_, peer) = socket.listener.accept().unwrap();
+    let (_, peer) = TcpListener::from(socket.listener).accept().unwrap();
     assert_eq!(peer, waiting.local_addr().unwrap());
     assert!(!is_deserted(&rig.path), "the new one has its place before the old one gives its own up");
     // A process that is told to stop is no longer there for those who come.
@@ -183,7 +183,7 @@ fn relieves_process_that_wakes_after_all() {
     let soon = || Instant::now() + PATIENCE;
     old.expect(HELLO, soon()).unwrap();
     let addr = rig.listener.local_addr().unwrap();
-    old.say(&format!("{addr} m"), Some(&rig.listener), soon()).unwrap();
+    old.say(&format!("{addr} m"), Some(&rig.listener.try_clone().unwrap().into()), soon()).unwrap();
     old.say(END, None, soon()).unwrap();
     let (new, _told) = rig.attended(Some(taking.join().unwrap()));
     old.expect(SERVING, soon()).unwrap();

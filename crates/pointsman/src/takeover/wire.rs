@@ -6,7 +6,6 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -85,7 +84,7 @@ impl Peer {
     /// # Errors
     ///
     /// Of the connection; `TimedOut` if the other process does not take it until then.
-    pub(super) fn say(&self, word: &str, handle: Option<&TcpListener>, deadline: Instant) -> io::Result<()> {
+    pub(super) fn say(&self, word: &str, handle: Option<&OwnedFd>, deadline: Instant) -> io::Result<()> {
         let handles = handle.map(|handle| [handle.as_fd()]);
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -7,18 +7,17 @@
 //! Deliberately absent: lines larger than a datagram, which the protocol would want in a memory file. Values are cut instead.
 
 use std::fmt::{Debug, Write as _};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::fstat;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_appender::non_blocking::NonBlocking;
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
+
+use super::writer::{Lines, Sink};
 
 /// Where the journal listens.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -37,39 +36,31 @@ pub(super) fn is_ours(variable: Option<&str>) -> bool {
 pub(super) struct Sender {
     socket: UnixDatagram,
     path: PathBuf,
-    lost: Arc<AtomicU64>,
 }
 
 impl Sender {
-    /// To the system's journal; `None` if there is none. `lost` counts the lines that it did not take.
-    pub(super) fn open(lost: Arc<AtomicU64>) -> Option<Self> {
+    /// To the system's journal; `None` if there is none.
+    pub(super) fn open() -> Option<Self> {
         let path = Path::new(SOCKET);
         let path = path.exists().then(|| path.to_owned())?;
-        Self::to(path, lost)
+        Self::to(path)
     }
 
-    fn to(path: PathBuf, lost: Arc<AtomicU64>) -> Option<Self> {
-        Some(Self { socket: UnixDatagram::unbound().ok()?, path, lost })
+    fn to(path: PathBuf) -> Option<Self> {
+        Some(Self { socket: UnixDatagram::unbound().ok()?, path })
     }
 }
 
-impl Write for Sender {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+impl Sink for Sender {
+    fn put(&mut self, line: &[u8]) -> io::Result<()> {
         // By address each time, so that a journal that was restarted is found again.
-        if self.socket.send_to(line, &self.path).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.socket.send_to(line, &self.path).map(drop)
     }
 }
 
 /// Makes a datagram of each event and puts it into the queue.
 #[derive(Debug)]
-pub(super) struct Journal(pub(super) NonBlocking);
+pub(super) struct Journal(pub(super) Lines);
 
 impl<S: Subscriber> Layer<S> for Journal {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
@@ -157,10 +148,10 @@ impl Visit for Entry {
 mod tests {
     use std::time::Duration;
 
-    use tracing_appender::non_blocking::NonBlockingBuilder;
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::telemetry::writer;
 
     #[test]
     fn the_journal_gets_level_message_and_fields() {
@@ -168,9 +159,9 @@ mod tests {
         let path = folder.path().join("socket");
         let journal = UnixDatagram::bind(&path).unwrap();
         journal.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let lost = Arc::<AtomicU64>::default();
-        let sender = Sender::to(path.clone(), Arc::clone(&lost)).unwrap();
-        let (writer, guard) = NonBlockingBuilder::default().lossy(true).finish(sender);
+        let sender = Sender::to(path.clone()).unwrap();
+        let (writer, guard) = writer::start(sender, |_, _| {}).unwrap();
+        let dropped = writer.dropped();
         let subscriber = tracing_subscriber::registry().with(Journal(writer));
         let mut buffer = vec![0; 65_536];
         let mut next = || {
@@ -193,11 +184,9 @@ mod tests {
         });
         drop(guard);
         // The guard waits for the writing thread no longer than a second.
-        harness::wait_until("the line that nobody took", Duration::from_secs(30), || {
-            match lost.load(Ordering::Relaxed) {
-                1 => Ok(()),
-                other => Err(format!("{other} lines lost")),
-            }
+        harness::wait_until("the line that nobody took", Duration::from_secs(30), || match dropped.count() {
+            1 => Ok(()),
+            other => Err(format!("{other} lines lost")),
         });
     }
 

@@ -1,0 +1,150 @@
+//! Where a service listens: an IP address with a port, or the path of a Unix socket.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use proxy::ListenAddr;
+
+use super::value::Problem;
+
+/// The scheme of a Unix socket.
+const UNIX: &str = "unix:";
+/// The longest path of a Unix socket in bytes: `sun_path` has 108, and the last one is zero (unix(7)).
+const LONGEST_PATH: usize = 107;
+
+/// Reads an address to listen on: an IP address and a port, IPv6 in brackets, or `unix:/path`. Names are refused, because a
+/// name may stand for several addresses or for another one tomorrow. Port 0 lets the kernel choose.
+///
+/// # Errors
+///
+/// A [`Problem`] that says what is wrong and how to write it.
+pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
+    let wrong = |what: String, remedy: String| Err(Problem::new(what, remedy));
+    if let Some(path) = text.strip_prefix(UNIX) {
+        return parse_path(path).map(ListenAddr::Unix);
+    }
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return match (addr, addr.ip().to_canonical()) {
+            (SocketAddr::V6(_), IpAddr::V4(ip)) => wrong(
+                format!("{text:?} is an IPv4 address in the form of IPv6"),
+                format!("write \"{ip}:{}\"", addr.port()),
+            ),
+            _ => Ok(ListenAddr::Tcp(addr)),
+        };
+    }
+    let digits = |port: &str| !port.is_empty() && port.parse::<u16>().is_ok();
+    let path = text.strip_prefix("unix@").unwrap_or(text);
+    let remedy = if path.starts_with('/') {
+        format!("write \"{UNIX}{path}\" for a Unix socket")
+    } else if text.strip_prefix(':').is_some_and(digits) || digits(text) {
+        let port = text.trim_start_matches(':');
+        format!("write \"0.0.0.0:{port}\" for every IPv4 address or \"[::]:{port}\" for IPv6 and IPv4")
+    } else if text.parse::<IpAddr>().is_ok() || text.starts_with('[') && text.ends_with(']') {
+        "add the port, IPv6 in brackets: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
+    } else if let Some(port) = text.strip_prefix("localhost:").filter(|port| digits(port)) {
+        format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\"")
+    } else {
+        "give an IP address and a port, not a name: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
+    };
+    wrong(format!("{text:?} is not an address to listen on"), remedy)
+}
+
+/// The same for a server that listens on TCP only.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub(super) fn parse_tcp(text: &str) -> Result<ListenAddr, Problem> {
+    match parse(text)? {
+        ListenAddr::Unix(_) => Err(Problem::new(
+            "the admin server has no Unix socket for everything",
+            "give an IP address and a port; orders can come by admin.control_socket",
+        )),
+        addr => Ok(addr),
+    }
+}
+
+fn parse_path(text: &str) -> Result<PathBuf, Problem> {
+    let example = format!("write for example \"{UNIX}/run/pointsman/redis.sock\"");
+    let wrong = |what: String| Err(Problem::new(what, example.clone()));
+    let path = Path::new(text);
+    if !text.starts_with('/') || text.starts_with("//") {
+        return wrong(format!("{text:?} is not an absolute path"));
+    }
+    if text.ends_with('/') || path.file_name().is_none() {
+        return wrong(format!("{text:?} is not the path of a file"));
+    }
+    if text.chars().any(char::is_control) {
+        return wrong(format!("{text:?} has control characters"));
+    }
+    if text.len() > LONGEST_PATH {
+        let what = format!("the path has {} bytes, and a Unix socket's has at most {LONGEST_PATH}", text.len());
+        return Err(Problem::new(what, "choose a shorter one"));
+    }
+    Ok(path.to_owned())
+}
+
+/// Reads the mode of a file: three octal digits, and a leading zero or none.
+///
+/// # Errors
+///
+/// If it is none.
+pub(super) fn parse_mode(text: &str) -> Result<u32, Problem> {
+    let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
+    match u32::from_str_radix(digits, 8) {
+        Ok(mode) if digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(mode),
+        _ => Err(Problem::new(format!("{text:?} is not the mode of a file"), "write it in octal, such as \"0660\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_addresses_and_paths() {
+        for text in ["0.0.0.0:6379", "[::]:6379", "127.0.0.1:0", "unix:/run/pointsman/redis.sock", "unix:/a b"] {
+            assert_eq!(parse(text).unwrap().to_string(), text);
+        }
+        let longest = format!("unix:/{}", "x".repeat(LONGEST_PATH - 1));
+        assert!(parse(&longest).is_ok() && parse(&format!("{longest}x")).is_err());
+    }
+
+    #[test]
+    fn says_how_to_write_what_it_refuses() {
+        for (text, remedy) in [
+            ("[::ffff:127.0.0.1]:6379", "write \"127.0.0.1:6379\""),
+            ("/run/redis.sock", "write \"unix:/run/redis.sock\""),
+            ("unix@/run/redis.sock", "write \"unix:/run/redis.sock\""),
+            ("unix:run/redis.sock", "unix:/run/pointsman/redis.sock"),
+            ("unix:///run/redis.sock", "unix:/run/pointsman/redis.sock"),
+            ("unix:/run/", "unix:/run/pointsman/redis.sock"),
+            (":6379", "0.0.0.0:6379"),
+            ("localhost:6379", "127.0.0.1:6379"),
+            ("redis.example:6379", "not a name"),
+            ("::1", "add the port"),
+            ("", "not a name"),
+            ("6379", "write \"0.0.0.0:6379\" for every IPv4 address or \"[::]:6379\" for IPv6 and IPv4"),
+        ] {
+            let problem = parse(text).unwrap_err();
+            assert!(problem.remedy.contains(remedy), "{text}: {problem:?}");
+        }
+        assert!(parse_tcp("unix:/run/redis.sock").unwrap_err().remedy.contains("admin.control_socket"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "(unix:)?[\\[\\]:a-f0-9./]{0,24}|.{0,20}") {
+            let _ = parse(&text);
+            let _ = parse_mode(&text);
+        }
+    }
+
+    #[test]
+    fn reads_modes_in_octal() {
+        assert_eq!((parse_mode("0660"), parse_mode("777")), (Ok(0o660), Ok(0o777)));
+        for text in ["", "0", "66", "0888", "01777", "+66", "rw-"] {
+            assert!(parse_mode(text).is_err(), "{text}");
+        }
+    }
+}
