@@ -96,6 +96,8 @@ mod points_tests;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
+mod proof_tests;
+#[cfg(test)]
 mod pump_tests;
 #[cfg(test)]
 mod reactor_tests;
@@ -105,6 +107,8 @@ mod session_tests;
 mod silence_tests;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod turns_tests;
 #[cfg(test)]
 mod valve_tests;
 
