@@ -236,10 +236,12 @@ fn shows_no_error_of_a_full_master_after_a_failover() {
     pointsman.process().signal(harness::Signal::CONT);
     let carried = || metric(&pointsman, "pointsman_sessions_carried_total{service=\"mymaster\"}").unwrap_or_default();
     let waiting = || metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}").unwrap_or_default();
-    wait_until("a full master", PATIENCE, || carried() > 0.0 && waiting() > 0.0);
+    wait_until("the sessions to move", PATIENCE, || carried() > 0.0 && carried() + waiting() >= CLIENTS as f64);
+    let waited = waiting() > 0.0;
     assert!(control.cmd(&["CONFIG", "SET", "maxclients", "10000"]).expect("an answer").is_ok());
     wait_until("all of them", PATIENCE, || carried() >= CLIENTS as f64);
     for client in &mut clients {
-        assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
+        assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"), "an idle client was told something");
     }
+    assert!(waited, "the new master was not full");
 }

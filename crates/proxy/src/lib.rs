@@ -72,6 +72,8 @@ mod worker;
 #[cfg(test)]
 mod bulk_tests;
 #[cfg(test)]
+mod carry_blanks;
+#[cfg(test)]
 mod carry_client;
 #[cfg(test)]
 mod carry_model;
