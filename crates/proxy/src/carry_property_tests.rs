@@ -106,7 +106,7 @@ fn command() -> impl Strategy<Value = String> {
         1 => either("WATCH k", "UNWATCH"),
         2 => either("SCAN 0", "SCAN next"),
         2 => say("SCAN next"),
-        2 => either("CLIENT ID", "EVAL x 0"),
+        3 => either("CLIENT ID", "EVAL x 0"),
         1 => say("EVALSHA x 0"),
         1 => say("MODULE.X"),
         3 => names("SUBSCRIBE", 1..4),
@@ -287,7 +287,11 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         Game { servers, points, master: 0, number: 0, held: false, dead: false, kicked: false, halved: false };
     let reluctance = game.servers.iter().map(|it| it.reluctance.clone()).collect();
     let mut client = Client::new(&house, rules, reluctance);
-    for step in steps.into_iter().chain([Step::Commit, Step::Listen, Step::Who, Step::Listen]) {
+    // At the end, whatever the client may count on is asked for once more.
+    let say = |words: &str| Step::Say(words.split(' ').map(str::to_owned).collect());
+    let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(say);
+    let last = [Step::Commit, Step::Listen].into_iter().chain(known).chain([Step::Who, Step::Listen]);
+    for step in steps.into_iter().chain(last) {
         game.step(step, &mut client);
     }
     if client.is_told() != Agreed::No {
