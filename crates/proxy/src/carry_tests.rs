@@ -4,7 +4,8 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::testing::{Backend, House, PING, expect, is_silent, prove, rest, session};
+use crate::proof_tests::{PING, prove};
+use crate::testing::{Backend, House, expect, is_silent, rest, session};
 use crate::{DialFailure, Options, Reason, Sessions};
 
 const LOADING: &str =

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use drain::Order;
 
-use crate::testing::{Backend, House, expect, is_silent, prove, rest};
+use crate::proof_tests::prove;
+use crate::testing::{Backend, House, expect, is_silent, rest};
 use crate::{NoticeKind, Options, Reason};
 
 const HERE: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type none\r\n";

@@ -4,12 +4,31 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::testing::{Backend, House, PING, SOON, expect, is_silent, prove, rest, session};
+use crate::testing::{Backend, House, SOON, expect, is_silent, rest, session};
 use crate::{Hint, Options, Reason};
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
 const BUSY: &[u8] = b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n";
+
+/// The question that proves a target.
+pub(crate) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+/// Plays the answer to it.
+#[track_caller]
+pub(crate) fn prove(upstream: &mut TcpStream) {
+    expect(upstream, PING);
+    upstream.write_all(b"+PONG\r\n").unwrap();
+}
+
+impl Backend {
+    /// The next connection of the proxy, that of a session which is carried over and has nothing to say again; it is proved.
+    pub(crate) fn accept_carried(&self) -> TcpStream {
+        let mut stream = self.accept();
+        prove(&mut stream);
+        stream
+    }
+}
 
 /// A session, perhaps with something to say again.
 fn with_state(house: &House, backend: &Backend, state: bool) -> (TcpStream, TcpStream) {

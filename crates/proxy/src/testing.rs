@@ -195,16 +195,6 @@ fn connect(addr: SocketAddr) -> TcpStream {
     client
 }
 
-/// Plays the answer to the question that proves a target.
-#[track_caller]
-pub(crate) fn prove(upstream: &mut TcpStream) {
-    expect(upstream, PING);
-    upstream.write_all(b"+PONG\r\n").unwrap();
-}
-
-/// That question.
-pub(crate) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
-
 /// What is published of an address.
 pub(crate) fn destination(addr: SocketAddr) -> Destination {
     Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None }
@@ -252,13 +242,6 @@ impl Backend {
             assert!(begin.elapsed() < SOON, "no connection came");
             std::thread::yield_now();
         }
-    }
-
-    /// The next connection of the proxy, that of a session which is carried over and has nothing to say again; it is proved.
-    pub(crate) fn accept_carried(&self) -> TcpStream {
-        let mut stream = self.accept();
-        prove(&mut stream);
-        stream
     }
 
     /// The next connection of the proxy, if one is there.

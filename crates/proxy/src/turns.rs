@@ -104,7 +104,7 @@ impl Turns {
 
     /// The target has changed, or may be used again: what was learned of it does not count any more.
     pub(crate) fn start_again(&self) {
-        self.change(|state, wakers| state.start_again(wakers));
+        self.change(State::start_again);
     }
 
     /// Changes the state and wakes those that have got a permit by it.
