@@ -81,6 +81,7 @@ impl<'a> Passenger<'a> {
     /// Why its client's connection has to end.
     pub(crate) async fn carry(&mut self) -> Result<Connected, Reason> {
         let Seat { shared, block, .. } = self.seat;
+        self.stand_back().await;
         let _place = shared.held.take().ok_or(Reason::HoldFull)?;
         let _held = Held::new(block);
         let route = &shared.service.route;
@@ -92,6 +93,7 @@ impl<'a> Passenger<'a> {
                 (self.lost, self.old, failed) = (None, None, false);
                 self.tell_of_the_failover(until).await?;
                 hold::wait(self.client, self.unsent, route, self.ticket, until).await?;
+                self.stand_back().await;
             }
             let turn = match self.turn(until).await {
                 Err(Reason::HoldTimeout) if failed => return Err(Reason::DialFailed),
@@ -104,14 +106,27 @@ impl<'a> Passenger<'a> {
                     return Ok(Connected { target, upstream, followed });
                 }
                 Attempt::Superseded => {}
-                Attempt::Failed if Instant::now() >= until => return Err(Reason::DialFailed),
-                // There is another replica, which has nothing to do with this one.
-                Attempt::Failed if route.leads_elsewhere(&target) => {}
                 Attempt::Failed => {
-                    failed = true;
-                    turn.failed();
+                    // Another replica has nothing to do with this one.
+                    if route.leads_elsewhere(&target) {
+                        drop(turn);
+                    } else {
+                        failed = true;
+                        turn.failed();
+                    }
+                    self.tell_of_the_failover(until).await?;
+                    if Instant::now() >= until {
+                        return Err(Reason::DialFailed);
+                    }
                 }
             }
+        }
+    }
+
+    /// Lets sessions with a request go first, unless this is one.
+    async fn stand_back(&self) {
+        if self.unsent.is_empty() && !self.client.is_readable() {
+            self.seat.turns.stand_back().await;
         }
     }
 
@@ -172,7 +187,6 @@ impl<'a> Passenger<'a> {
                 // It does not answer, so it did not end this session on purpose.
                 self.lost = None;
                 self.note(target, failed);
-                self.tell_of_the_failover(until).await?;
                 Ok(Attempt::Failed)
             }
         }

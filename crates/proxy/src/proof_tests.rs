@@ -4,8 +4,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::testing::{Backend, House, SOON, expect, is_silent, rest, session};
-use crate::{Hint, Options, Reason};
+use resp::{Ledger, Limits};
+
+use crate::reactor::{self, Reactor};
+use crate::resume::{self, Failed};
+use crate::tasks::Home;
+use crate::testing::{Backend, House, SOON, destination, expect, is_silent, rest, session};
+use crate::{Hint, Options, Reason, Tuning};
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
 const BUSY: &[u8] = b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
@@ -145,6 +150,27 @@ fn leaves_a_target_superseded_during_its_proof() {
     expect(&mut next, b"GET k\r\n");
     assert!(matches!(asked.read(&mut [0; 8]), Ok(0) | Err(_)));
     assert!(!middle.is_called());
+}
+
+#[tokio::test]
+async fn sends_nothing_to_a_fenced_or_held_target() {
+    let home = Home::new().unwrap();
+    let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
+    let backend = Backend::new();
+    let options = Tuning::from(Options::default());
+    let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });
+    let until = Instant::now() + SOON;
+    for change in [route::Points::hold, route::Points::clear] {
+        let (mut points, _route) = route::Points::new();
+        let target = points.commit(destination(backend.addr()));
+        // Between the look at the target and the connection.
+        change(&mut points);
+        assert_eq!(resume::resume(&target, &options, &ledger, until).await.err(), Some(Failed::Superseded));
+        assert_eq!(resume::answers(&target, &options, until).await.err(), Some(Failed::Superseded));
+        for _ in 0..2 {
+            assert_eq!(rest(&mut backend.accept()), b"");
+        }
+    }
 }
 
 #[test]

@@ -16,11 +16,14 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
+
+use crate::tasks;
 
 /// Sessions of one worker and service on their way at a time. A quarter of what Redis lets wait to be accepted (`tcp-backlog`
 /// is 511), since there are other workers and other proxies.
@@ -37,9 +40,19 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(125);
 
+/// Idle sessions that prepare to enter the line in one round of the event loop.
+const IN_A_ROUND: usize = 256;
+
+/// Most rounds that an idle session stands back.
+const MOST_ROUNDS: usize = 64;
+
 /// Gives turns to the sessions of one worker and service.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<State>);
+pub(crate) struct Turns {
+    state: Mutex<State>,
+    /// Idle sessions that came since the target last changed.
+    idle: AtomicUsize,
+}
 
 /// A turn, given back when dropped. Dropped without a word it says nothing about the target.
 #[derive(Debug)]
@@ -102,8 +115,18 @@ impl Turns {
         Waiting { turns: self, urgent, id: None, timer: None }
     }
 
+    /// Lets some rounds of the event loop pass before an idle session does anything, so that not all of them prepare their way to a new
+    /// target in one round: sessions with a request, and their replies, would have to wait for its end.
+    pub(crate) async fn stand_back(&self) {
+        let before = self.idle.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..(before / IN_A_ROUND).min(MOST_ROUNDS) {
+            tasks::yield_now().await;
+        }
+    }
+
     /// The target has changed, or may be used again: what was learned of it does not count any more.
     pub(crate) fn start_again(&self) {
+        self.idle.store(0, Ordering::Relaxed);
         self.change(State::start_again);
     }
 
@@ -119,7 +142,7 @@ impl Turns {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing under the lock can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,8 +178,10 @@ impl State {
 
     /// Gives out as many permits as may be out.
     fn grant(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
-        if self.not_before.is_some_and(|end| now < end) {
-            return;
+        match self.not_before {
+            Some(end) if now < end => return,
+            // Whoever notices first ends it, be it not the one with the timer: that one may leave with a permit now.
+            _ => (self.not_before, self.timed) = (None, None),
         }
         while let Some(urgent) = self.next_kind() {
             let Some((id, waker)) = self.line(urgent).pop_first() else { return };
@@ -225,14 +250,6 @@ impl State {
         if *self.timed.get_or_insert(id) == id { Some(end) } else { None }
     }
 
-    /// The timer of the pause has gone off.
-    fn go_on(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
-        if self.not_before.is_some_and(|end| now >= end) {
-            (self.not_before, self.timed) = (None, None);
-        }
-        self.grant(now, wakers);
-    }
-
     /// A session with or without a permit does not wait any more.
     fn leave(&mut self, id: u64, urgent: bool, now: Instant, wakers: &mut Vec<Waker>) {
         if let Some(permit) = self.granted.remove(&id) {
@@ -294,7 +311,7 @@ impl<'a> Future for Waiting<'a> {
             }
             std::task::ready!(timer.as_mut().poll(cx));
             this.timer = None;
-            turns.change(|state, wakers| state.go_on(Instant::now(), wakers));
+            turns.change(|state, wakers| state.grant(Instant::now(), wakers));
         }
     }
 }

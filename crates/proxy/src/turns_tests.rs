@@ -166,6 +166,21 @@ async fn hands_the_timer_on_when_its_session_leaves() {
     assert!(now(&turns, false).is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn has_a_timer_after_a_pause_that_another_session_ended() {
+    let turns = Turns::default();
+    let (first, other) = (turns.take(true).await, turns.take(true).await);
+    first.failed();
+    let mut taking = Box::pin(turns.take(true));
+    assert!(poll(taking.as_mut()).is_none());
+    // Its timer is due, and it was not polled.
+    tokio::time::advance(Duration::from_millis(20)).await;
+    drop(other);
+    poll(taking.as_mut()).expect("a permit").failed();
+    let next = tokio::time::timeout(Duration::from_secs(1), turns.take(true)).await;
+    assert!(next.is_ok(), "nobody ended the second pause");
+}
+
 #[test]
 fn gives_permits_back_that_nobody_came_for() {
     let turns = Turns::default();
@@ -177,4 +192,42 @@ fn gives_permits_back_that_nobody_came_for() {
     assert_eq!(as_many(&turns, true).len(), 2);
     drop(out);
     assert_eq!(as_many(&turns, false).len(), MOST_IDLE);
+}
+
+/// Some sessions that come, wait, give up, fail and arrive, in an order that follows from `seed`.
+async fn crowd(seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let turns = Arc::new(Turns::default());
+    let sessions = tokio::task::LocalSet::new();
+    for _ in 0..random.usize(1..150) {
+        let (turns, mut random) = (Arc::clone(&turns), random.fork());
+        sessions.spawn_local(async move {
+            let millis = |random: &mut fastrand::Rng| Duration::from_millis(random.u64(0..60));
+            tokio::time::sleep(millis(&mut random)).await;
+            for _ in 0..random.usize(1..20) {
+                let patience = if random.u8(0..4) == 0 { millis(&mut random) } else { Duration::MAX };
+                let taking = turns.take(random.bool());
+                let Ok(turn) = tokio::time::timeout(patience, taking).await else { continue };
+                tokio::time::sleep(millis(&mut random)).await;
+                match random.u8(0..8) {
+                    0 => turn.arrived(),
+                    1 => turns.start_again(),
+                    2 => drop(turn),
+                    _ => turn.failed(),
+                }
+            }
+        });
+    }
+    tokio::time::timeout(Duration::from_secs(3600), sessions).await.expect("a session waits for ever");
+    turns.start_again();
+    assert_eq!(as_many(&turns, true).len(), MOST, "a permit was lost");
+    let idle = as_many(&turns, false);
+    assert_eq!(idle.len(), MOST_IDLE, "a permit was lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaves_nobody_waiting_and_loses_no_permit() {
+    for seed in 0..200 {
+        crowd(seed).await;
+    }
 }
