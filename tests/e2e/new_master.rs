@@ -1,7 +1,9 @@
-//! Sessions that are carried to a master which is full, stopped or busy: they wait for it, and their clients see nothing of it.
+//! Sessions that are carried to a master which is full, stopped or busy: they wait for it, and
+//! their clients see nothing of it.
 //!
-//! Most of these tests publish the target themselves, to the data plane alone, so that the master is in that state at the very moment of
-//! the commit. What discovery makes of such a master is tested elsewhere.
+//! Most of these tests publish the target themselves, to the data plane alone, so that the master
+//! is in that state at the very moment of the commit. What discovery makes of such a master is
+//! tested elsewhere.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -100,7 +102,8 @@ fn two_masters() -> Cluster {
     Cluster::builder().masters(&["old", "new"]).replicas(0).sentinels(0).start()
 }
 
-/// The server takes so many connections more, and no others. The connection is for what is asked of it then.
+/// The server takes so many connections more, and no others. The connection is for what is asked of
+/// it then.
 fn fill(node: &Node, room: i64) -> Client {
     let mut client = node.client();
     let taken: i64 = node.info("clients", "connected_clients").expect("a number").parse().expect("a number");
@@ -142,7 +145,8 @@ fn closes_waiting_clients_cleanly_if_the_new_master_stays_full() {
     wait_until("the end of the hold", PATIENCE, || plane.stats().closed_in_all() == 11);
     let mut served = 0;
     for client in &mut clients {
-        // The end was there before the question, so that nothing that is read can be the answer to it.
+        // The end was there before the question, so that nothing that is read can be the answer to
+        // it.
         match client.cmd(&["PING"]) {
             Ok(answer) => {
                 assert_eq!(answer.text(), Some("PONG"), "an idle client was told something");
@@ -226,8 +230,8 @@ fn shows_no_error_of_a_full_master_after_a_failover() {
         client.set_timeout(PATIENCE).expect("a timeout");
         assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
     }
-    // Stopped, so that it finds the new master full: Sentinel ends every connection to a server that it promotes, and with it any that
-    // could have prepared that.
+    // Stopped, so that it finds the new master full: Sentinel ends every connection to a server
+    // that it promotes, and with it any that could have prepared that.
     pointsman.process().signal(harness::Signal::STOP);
     let failover = cluster.failover();
     let new = cluster.node_at(failover.to).expect("the new master");

@@ -1,11 +1,14 @@
 //! Carrying a session over: its connection to the target is gone, its client need not notice.
 //!
-//! A session may be carried when nothing is owed in either direction and all that the server kept for it can be said again
-//! elsewhere ([`resp::Replay`]), subscriptions included if the operator wants that. It waits for a target, for its turn, dials, says
-//! again what it is, has the target's answers, and goes on; requests that were read and never forwarded go first. If the points moved,
-//! that is all. A target that is full, busy or silent is tried again until the hold is over. If the target ended the connection while it was still the
-//! target, it is asked first whether it is alive: one that answers has ended this session on purpose (`CLIENT KILL`, its idle
-//! timeout, a full output buffer), and so its client's connection ends too. One that does not answer is about to be replaced.
+//! A session may be carried when nothing is owed in either direction and all that the server kept
+//! for it can be said again elsewhere ([`resp::Replay`]), subscriptions included if the operator
+//! wants that. It waits for a target, for its turn, dials, says again what it is, has the target's
+//! answers, and goes on; requests that were read and never forwarded go first. If the points moved,
+//! that is all. A target that is full, busy or silent is tried again until the hold is over. If the
+//! target ended the connection while it was still the target, it is asked first whether it is
+//! alive: one that answers has ended this session on purpose (`CLIENT KILL`, its idle timeout, a
+//! full output buffer), and so its client's connection ends too. One that does not answer is about
+//! to be replaced.
 //!
 //! All of it is bounded by `hold_timeout`, and so is the number of sessions that wait.
 //!
@@ -52,7 +55,8 @@ pub(crate) struct Connected {
 /// What one attempt has come to.
 enum Attempt {
     Arrived(Line, Box<Followed>),
-    /// The target is none any more, or may not be used at present. That says nothing about the next one.
+    /// The target is none any more, or may not be used at present. That says nothing about the next
+    /// one.
     Superseded,
     /// Another attempt may succeed.
     Failed,
@@ -68,8 +72,9 @@ pub(crate) struct Passenger<'a> {
     pub(crate) ledger: Box<Ledger>,
     /// How the session lost its target, as long as it is not known whether that was meant.
     pub(crate) lost: Option<(Generation, Reason)>,
-    /// The connection that it had, if it still stands. Closing thousands of them takes as long as opening them: each is closed in its
-    /// session's turn, and not before sessions that have a request waiting.
+    /// The connection that it had, if it still stands. Closing thousands of them takes as long as
+    /// opening them: each is closed in its session's turn, and not before sessions that have a
+    /// request waiting.
     pub(crate) old: Option<Line>,
 }
 
@@ -222,7 +227,8 @@ impl<'a> Passenger<'a> {
                 // Out of descriptors or ports here says nothing about the target.
                 (failure != DialFailure::Exhausted).then_some(Hint::DialFailed(failure))
             }
-            // One that is full has ended a connection that nobody had ended. One that runs a script is asked what it is, too.
+            // One that is full has ended a connection that nobody had ended. One that runs a script
+            // is asked what it is, too.
             Failed::Broken | Failed::Unavailable => Some(Hint::UpstreamEnded),
             Failed::NotReady(hint) => Some(Hint::Replied(hint)),
             Failed::Refused | Failed::Superseded => None,

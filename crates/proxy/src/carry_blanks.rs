@@ -1,6 +1,8 @@
-//! What a client expects of answers that depend on the process behind them: blanks, and what has to hold of what fills them.
+//! What a client expects of answers that depend on the process behind them: blanks, and what has to
+//! hold of what fills them.
 //!
-//! Over one connection, the number is always the same, the pages of an iteration hold every key, and a script that was brought along stays.
+//! Over one connection, the number is always the same, the pages of an iteration hold every key,
+//! and a script that was brought along stays.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,7 +18,8 @@ pub(crate) struct Filled {
     number: Option<String>,
     /// The keys of iterations under way.
     pages: VecDeque<BTreeSet<String>>,
-    /// The script was brought along, by a client that was not told before that it is missing: that one would bring it again.
+    /// The script was brought along, by a client that was not told before that it is missing: that
+    /// one would bring it again.
     has_script: bool,
     was_without: bool,
 }
@@ -52,7 +55,8 @@ fn keys(page: &str) -> BTreeSet<String> {
     page.split("\r\n").filter(|line| line.starts_with('k')).map(str::to_owned).collect()
 }
 
-/// What is left of `expected` after `came`, if that is what was expected; `whole` frames, or a piece of one.
+/// What is left of `expected` after `came`, if that is what was expected; `whole` frames, or a
+/// piece of one.
 pub(crate) fn after<'a>(expected: &'a str, came: &str, whole: bool) -> Option<&'a str> {
     let mut rest = expected;
     let mut lines = came.split_inclusive("\r\n").peekable();

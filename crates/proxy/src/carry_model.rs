@@ -3,9 +3,9 @@
 //! The same model plays the servers and says what their answers must have been: if a session arrives anywhere as somebody
 //! else, the two differ. The one answer that a client may get in the server's place is that to the handshake about maintenance.
 //!
-//! What depends on the process that answers (the order of keys by its hash seed, the number of the connection, its cache of scripts)
-//! no client can know before. In what is expected such a line is a [`BLANK`], and the client keeps what came: see
-//! [`Filled`](crate::carry_blanks::Filled).
+//! What depends on the process that answers (the order of keys by its hash seed, the number of the
+//! connection, its cache of scripts) no client can know before. In what is expected such a line is
+//! a [`BLANK`], and the client keeps what came: see [`Filled`](crate::carry_blanks::Filled).
 //!
 //! Deliberately absent: sockets.
 
@@ -241,8 +241,9 @@ impl Connection {
         format!("${}\r\n{text}\r\n", text.len())
     }
 
-    /// One of the two pages of an iteration. As a real server does, it takes a cursor that another one gave: the keys are in buckets that
-    /// its seed decides on, and the cursor is the number of a bucket.
+    /// One of the two pages of an iteration. As a real server does, it takes a cursor that another
+    /// one gave: the keys are in buckets that its seed decides on, and the cursor is the number of
+    /// a bucket.
     fn scan(&mut self, cursor: &str) -> String {
         let first: u32 = cursor.parse().unwrap();
         self.iterations += if first == 0 { 1 } else { -1 };

@@ -1,5 +1,6 @@
-//! Servers for the property that nobody notices: they execute and answer by the [model](crate::carry_model), publish, die and come
-//! back as other processes, end connections on purpose, stop in the middle of an answer, and do not serve new connections at once.
+//! Servers for the property that nobody notices: they execute and answer by the
+//! [model](crate::carry_model), publish, die and come back as other processes, end connections on
+//! purpose, stop in the middle of an answer, and do not serve new connections at once.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -31,7 +32,8 @@ pub(crate) enum Excuse {
 }
 
 impl Excuse {
-    /// What it says of a command, if it does not execute it (`redis:src/commands`, the flags ALLOW_BUSY and LOADING).
+    /// What it says of a command, if it does not execute it (`redis:src/commands`, the flags
+    /// ALLOW_BUSY and LOADING).
     fn refuse(self, command: &[String]) -> Option<&'static str> {
         let word = command.first().map_or("", String::as_str);
         let (who, transaction) =

@@ -113,7 +113,8 @@ pub(crate) fn welcome(Guest { socket, peer, door, .. }: Guest, seat: &Arc<Seat>)
     drop(door);
 }
 
-/// Lets in who came before the door was closed. The door stays open meanwhile, so that the drain counts all of them.
+/// Lets in who came before the door was closed. The door stays open meanwhile, so that the drain
+/// counts all of them.
 pub(crate) async fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
     for taken in 1..=LAST_GUESTS {
         if taken % IN_A_ROW == 0 {

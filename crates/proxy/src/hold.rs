@@ -70,8 +70,8 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for a turn, and lets those go first that have a request waiting. What the client sends meanwhile is added to `early`, and
-/// the session moves up.
+/// Waits for a turn, and lets those go first that have a request waiting. What the client sends
+/// meanwhile is added to `early`, and the session moves up.
 ///
 /// # Errors
 ///
@@ -95,8 +95,8 @@ pub(crate) async fn turn<'a>(
     }
 }
 
-/// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an idle one enters the line a round
-/// later, so that every session with a request is in it.
+/// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an
+/// idle one enters the line a round later, so that every session with a request is in it.
 async fn take(turns: &Turns, urgent: bool) -> Turn<'_> {
     if !urgent {
         tasks::yield_now().await;

@@ -1,4 +1,5 @@
-//! A new target is proved by its answers: one that is full, busy, silent or superseded carries nobody, and its clients see nothing.
+//! A new target is proved by its answers: one that is full, busy, silent or superseded carries
+//! nobody, and its clients see nothing.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -27,7 +28,8 @@ pub(crate) fn prove(upstream: &mut TcpStream) {
 }
 
 impl Backend {
-    /// The next connection of the proxy, that of a session which is carried over and has nothing to say again; it is proved.
+    /// The next connection of the proxy, that of a session which is carried over and has nothing to
+    /// say again; it is proved.
     pub(crate) fn accept_carried(&self) -> TcpStream {
         let mut stream = self.accept();
         prove(&mut stream);
@@ -234,7 +236,8 @@ fn carries_sessions_with_a_request_before_idle_ones() {
     for (client, _) in sessions.iter_mut().skip(80) {
         client.write_all(b"GET k\r\n").unwrap();
     }
-    // One more comes and goes: what was sent before has been noticed then, and brings nobody an advantage.
+    // One more comes and goes: what was sent before has been noticed then, and brings nobody an
+    // advantage.
     let newcomer = house.client();
     house.until("the newcomer", |stats| stats.held == 1);
     drop(newcomer);

@@ -1,7 +1,7 @@
 //! A new connection for a session that had another: opened, told what the session is, and its answers checked.
 //!
-//! The target is proved by its answers and by nothing less ([`resp::Replay`] has a `PING` in it). Before every byte to it its fence and
-//! its gate are looked at, as the pump does.
+//! The target is proved by its answers and by nothing less ([`resp::Replay`] has a `PING` in it).
+//! Before every byte to it its fence and its gate are looked at, as the pump does.
 //!
 //! Deliberately absent: when to try and how often, and what a failure means for the client.
 
@@ -86,8 +86,9 @@ pub(crate) async fn resume(
     Ok((upstream, Box::new(Followed { ledger, messages })))
 }
 
-/// Whether `target` takes a connection and answers on it. Any answer will do, be it that a password is wanted, that it has too many
-/// clients or that it runs a script: it lives, with its data. Only one that says that it has lost its role or its data is none.
+/// Whether `target` takes a connection and answers on it. Any answer will do, be it that a password
+/// is wanted, that it has too many clients or that it runs a script: it lives, with its data. Only
+/// one that says that it has lost its role or its data is none.
 pub(crate) async fn answers(target: &Target, options: &Tuning, deadline: Instant) -> Result<(), Failed> {
     let mut upstream = dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
     let mut ledger = Ledger::new(&Limits::default());

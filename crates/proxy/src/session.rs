@@ -172,7 +172,8 @@ impl Session {
                 }
                 Err(failure) => {
                     self.note_failure(&target, failure);
-                    // Given back before the pause, in which it would keep others from their attempt.
+                    // Given back before the pause, in which it would keep others from their
+                    // attempt.
                     let paced = turn.take().map(Turn::failed).is_some();
                     attempts = Some(self.after_failure(attempt, &target, failure, ticket).await?);
                     if paced {
@@ -184,8 +185,8 @@ impl Session {
         }
     }
 
-    /// Gets to another target, in the state that the session was in, or has answers for its client behind what is `undelivered`. The
-    /// connection to the target before is closed on the way.
+    /// Gets to another target, in the state that the session was in, or has answers for its client
+    /// behind what is `undelivered`. The connection to the target before is closed on the way.
     async fn go_on(
         &self,
         after: After,

@@ -1,16 +1,20 @@
-//! Dial permits: how many sessions of a worker may be on their way to a target at a time, and in which order.
+//! Dial permits: how many sessions of a worker may be on their way to a target at a time, and in
+//! which order.
 //!
-//! A master that was just promoted has ten thousand sessions coming over at once, and each costs it a connection and some
-//! commands. So only so many are on their way at a time, and the next one starts when one has arrived, which is when the target has
-//! answered it: an accepted connection proves nothing.
+//! A master that was just promoted has ten thousand sessions coming over at once, and each costs it
+//! a connection and some commands. So only so many are on their way at a time, and the next one
+//! starts when one has arrived, which is when the target has answered it: an accepted connection
+//! proves nothing.
 //!
-//! **Order.** Sessions with a request waiting go before idle ones; every eighth permit goes to an idle one all the same, so that those
-//! never starve. Idle sessions hold at most half of the permits, so a request that arrives later finds one.
+//! **Order.** Sessions with a request waiting go before idle ones; every eighth permit goes to an
+//! idle one all the same, so that those never starve. Idle sessions hold at most half of the
+//! permits, so a request that arrives later finds one.
 //!
-//! **Pace.** It is the target's own: as fast as it answers. After a failure it slows down for all sessions here: few permits at a time,
-//! and none before a pause that doubles. Each session that arrives doubles the number of permits again. A session gives its permit
-//! back before it pauses, so one that can never arrive does not stand in the way of the others. Attempts that were under way together
-//! count as one failure. A change of the target ends the pause.
+//! **Pace.** It is the target's own: as fast as it answers. After a failure it slows down for all
+//! sessions here: few permits at a time, and none before a pause that doubles. Each session that
+//! arrives doubles the number of permits again. A session gives its permit back before it pauses,
+//! so one that can never arrive does not stand in the way of the others. Attempts that were under
+//! way together count as one failure. A change of the target ends the pause.
 //!
 //! Deliberately absent: when a session gives up, and what a failure is.
 
@@ -29,7 +33,8 @@ use crate::tasks;
 /// is 511), since there are other workers and other proxies.
 const MOST: usize = 64;
 
-/// The same after a failure. More than one, so that a session that alone cannot arrive does not hold up the others for long.
+/// The same after a failure. More than one, so that a session that alone cannot arrive does not
+/// hold up the others for long.
 const FEW: usize = 8;
 
 /// Permits in a row for sessions with a request, if idle ones wait too.
@@ -115,8 +120,9 @@ impl Turns {
         Waiting { turns: self, urgent, id: None, timer: None }
     }
 
-    /// Lets some rounds of the event loop pass before an idle session does anything, so that not all of them prepare their way to a new
-    /// target in one round: sessions with a request, and their replies, would have to wait for its end.
+    /// Lets some rounds of the event loop pass before an idle session does anything, so that not
+    /// all of them prepare their way to a new target in one round: sessions with a request, and
+    /// their replies, would have to wait for its end.
     pub(crate) async fn stand_back(&self) {
         let before = self.idle.fetch_add(1, Ordering::Relaxed);
         for _ in 0..(before / IN_A_ROUND).min(MOST_ROUNDS) {
@@ -124,7 +130,8 @@ impl Turns {
         }
     }
 
-    /// The target has changed, or may be used again: what was learned of it does not count any more.
+    /// The target has changed, or may be used again: what was learned of it does not count any
+    /// more.
     pub(crate) fn start_again(&self) {
         self.idle.store(0, Ordering::Relaxed);
         self.change(State::start_again);
@@ -180,7 +187,8 @@ impl State {
     fn grant(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
         match self.not_before {
             Some(end) if now < end => return,
-            // Whoever notices first ends it, be it not the one with the timer: that one may leave with a permit now.
+            // Whoever notices first ends it, be it not the one with the timer: that one may leave
+            // with a permit now.
             _ => (self.not_before, self.timed) = (None, None),
         }
         while let Some(urgent) = self.next_kind() {
@@ -193,7 +201,8 @@ impl State {
         }
     }
 
-    /// Whether the next permit goes to a session with a request; `None` if there is none to give or nobody to get it.
+    /// Whether the next permit goes to a session with a request; `None` if there is none to give or
+    /// nobody to get it.
     fn next_kind(&self) -> Option<bool> {
         let any = self.out < self.most;
         let idle = any && !self.idle.is_empty() && self.idle_out < (self.most / 2).max(1);

@@ -7,7 +7,8 @@ fn talk() -> Talk {
     Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }))
 }
 
-/// What would be sent to another server, a request a line, without the `PING`; `None` if the session has to stay.
+/// What would be sent to another server, a request a line, without the `PING`; `None` if the
+/// session has to stay.
 pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
     let replay = Replay::of(&talk.0)?;
     let text = String::from_utf8(replay.requests().to_vec()).unwrap();

@@ -5,9 +5,10 @@
 //! [`Ledger`], so their answers are told apart by the same rule as any others, and that ledger records what was accepted. In the
 //! end both memories must be equal: only then is the session what it was, and the fresh ledger goes on with it.
 //!
-//! One `PING` is always among them, because an accepted connection proves nothing, and neither does `+OK`: a server that loads its
-//! data answers `HELLO`, `SELECT` and `SUBSCRIBE`, one that runs a script answers `AUTH` and `HELLO`. It stands before the
-//! subscriptions, after which RESP2 would answer it differently. Every reply to it proves the server, `-NOAUTH` and `-NOPERM` included,
+//! One `PING` is always among them, because an accepted connection proves nothing, and neither does
+//! `+OK`: a server that loads its data answers `HELLO`, `SELECT` and `SUBSCRIBE`, one that runs a
+//! script answers `AUTH` and `HELLO`. It stands before the subscriptions, after which RESP2 would
+//! answer it differently. Every reply to it proves the server, `-NOAUTH` and `-NOPERM` included,
 //! except those that say that the server cannot serve at present.
 //!
 //! Deliberately absent: sending, and what to do with a refusal.
@@ -27,7 +28,8 @@ use crate::standing::{Answer, Direction, Hint, Standing};
 pub enum Refused {
     /// The server is not able to yet, or it is not the master: another attempt, or another server, may be.
     NotReady(Hint),
-    /// The server takes no connections at present, or executes nothing but a script: another attempt may succeed.
+    /// The server takes no connections at present, or executes nothing but a script: another
+    /// attempt may succeed.
     Unavailable,
     /// It does not accept what the other server had accepted.
     Refused,
@@ -123,7 +125,8 @@ impl Replay {
     /// Judges the answer that has just ended, before which `owed` were missing.
     fn judge(&self, owed: u64) -> Result<(), Refused> {
         let (kind, line) = self.ledger.last_line();
-        // The first answer may be one that nobody asked for: a server at its `maxclients` writes it and closes.
+        // The first answer may be one that nobody asked for: a server at its `maxclients` writes it
+        // and closes.
         if kind == b'-' && said::is_unavailable(line) {
             return Err(Refused::Unavailable);
         }
@@ -200,7 +203,8 @@ impl Messages {
     }
 }
 
-/// The requests that lead a fresh connection to the state in `memory`, and how many of them follow the `PING`.
+/// The requests that lead a fresh connection to the state in `memory`, and how many of them follow
+/// the `PING`.
 fn requests(memory: Option<&Memory>) -> (Zeroizing<Vec<u8>>, u64) {
     let Some(memory) = memory else { return (encode(&[vec![b"PING"]]), 0) };
     let db = memory.db.to_string();

@@ -68,11 +68,13 @@ pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
     })
 }
 
-/// How errors begin that say that a server serves no one at present, without being about its data or its role. At its `maxclients`,
-/// and in protected mode, it writes one unasked and closes the connection.
+/// How errors begin that say that a server serves no one at present, without being about its data
+/// or its role. At its `maxclients`, and in protected mode, it writes one unasked and closes the
+/// connection.
 const UNAVAILABLE: [&[u8]; 3] = [b"BUSY ", b"DENIED ", b"ERR max number of cl"];
 
-/// Whether an error line, given without its `-` and perhaps only its first [`LONGEST`](crate::word::LONGEST) bytes, says so.
+/// Whether an error line, given without its `-` and perhaps only its first
+/// [`LONGEST`](crate::word::LONGEST) bytes, says so.
 pub(crate) fn is_unavailable(error: &[u8]) -> bool {
     UNAVAILABLE.iter().any(|beginning| error.starts_with(beginning))
 }
