@@ -25,6 +25,7 @@
 //! | 34: one megabit a second | `faults_net.rs::over_a_line_of_one_megabit_every_byte_arrives_and_buffers_stay_small` |
 //! | 35: the limit on memory | `faults_limits.rs::a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process` |
 //! | 36: a fifth of a core | `faults_limits.rs::with_a_fifth_of_a_core_probes_are_answered_within_a_second` |
+//! | 61: a new master that is full, stopped or busy | `new_master.rs` |
 //! | 54: a stopped master wakes while its successor is promoted | `faults_replies.rs::acknowledges_nothing_of_a_master_that_wakes_after_the_promotion` |
 #![allow(
     clippy::expect_used,
@@ -58,6 +59,7 @@ mod log_reader;
 mod logs;
 mod maintenance;
 mod metrics;
+mod new_master;
 mod pinned;
 mod readers;
 mod reload;

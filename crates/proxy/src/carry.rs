@@ -1,18 +1,23 @@
 //! Carrying a session over: its connection to the target is gone, its client need not notice.
 //!
-//! A session may be carried when nothing is owed in either direction and all that the server kept for it can be said again
-//! elsewhere ([`resp::Replay`]), subscriptions included if the operator wants that. It waits for a target, for its turn, dials, says again what it is, and goes on; requests that were
-//! read and never forwarded go first. If the points moved, that is all. If the target ended the connection while it was still the
-//! target, it is asked first whether it is alive: one that answers has ended this session on purpose (`CLIENT KILL`, its idle
-//! timeout, a full output buffer), and so its client's connection ends too. One that does not answer is about to be replaced.
+//! A session may be carried when nothing is owed in either direction and all that the server kept
+//! for it can be said again elsewhere ([`resp::Replay`]), subscriptions included if the operator
+//! wants that. It waits for a target, for its turn, dials, says again what it is, has the target's
+//! answers, and goes on; requests that were read and never forwarded go first. If the points moved,
+//! that is all. A target that is full, busy or silent is tried again until the hold is over. If the
+//! target ended the connection while it was still the target, it is asked first whether it is
+//! alive: one that answers has ended this session on purpose (`CLIENT KILL`, its idle timeout, a
+//! full output buffer), and so its client's connection ends too. One that does not answer is about
+//! to be replaced.
 //!
 //! All of it is bounded by `hold_timeout`, and so is the number of sessions that wait.
 //!
 //! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their clients can decide.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::line::Line;
 use drain::Ticket;
@@ -22,18 +27,13 @@ use route::{Generation, Ride, Target};
 use crate::broken;
 use crate::close::Reason;
 use crate::end::End;
-use crate::hold::{self, Held};
+use crate::hold::{self, Held, PATROL};
 use crate::kick::Kicked;
 use crate::notice::{self, Notice, NoticeKind};
 use crate::resume::{self, Failed, Followed};
 use crate::service::Hint;
 use crate::turns::Turn;
 use crate::worker::Seat;
-
-/// The first pause after a failure; each is twice the one before.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// What a session takes along.
 #[derive(Debug)]
@@ -54,6 +54,16 @@ pub(crate) struct Connected {
     pub(crate) followed: Box<Followed>,
 }
 
+/// What one attempt has come to.
+enum Attempt {
+    Arrived(Line, Box<Followed>),
+    /// The target is none any more, or may not be used at present. That says nothing about the next
+    /// one.
+    Superseded,
+    /// Another attempt may succeed. The reason is the session's if none does.
+    Failed(Reason),
+}
+
 /// A session between two targets.
 pub(crate) struct Passenger<'a> {
     pub(crate) seat: &'a Seat,
@@ -66,9 +76,13 @@ pub(crate) struct Passenger<'a> {
     pub(crate) from: Option<&'a Ride>,
     /// How the session lost its target, as long as it is not known whether that was meant.
     pub(crate) lost: Option<(Generation, Reason)>,
+    /// The connection that it had, if it still stands. Closing thousands of them takes as long as
+    /// opening them: each is closed in its session's turn, and not before sessions that have a
+    /// request waiting.
+    pub(crate) old: Option<Line>,
 }
 
-impl Passenger<'_> {
+impl<'a> Passenger<'a> {
     /// Gets the session to a target, in the state that it was in.
     ///
     /// # Errors
@@ -76,6 +90,7 @@ impl Passenger<'_> {
     /// Why its client's connection has to end.
     pub(crate) async fn carry(&mut self) -> Result<Connected, Reason> {
         let Seat { shared, block, .. } = self.seat;
+        self.stand_back().await;
         let _place = shared.held.take().ok_or(Reason::HoldFull)?;
         let _held = Held::new(block);
         let route = &shared.service.route;
@@ -86,68 +101,109 @@ impl Passenger<'_> {
             let Self { seat, ticket, client, unsent, .. } = self;
             Kicked { seat, ticket, client, unsent, from }.judge(reason, until).await?;
         }
+        let mut failed = None;
         loop {
             if route.open_target().is_none() {
                 // A failover is under way: whatever ended the connection is part of it.
-                self.lost = None;
+                (self.lost, self.old, failed) = (None, None, None);
                 self.tell_of_the_failover(until).await?;
                 hold::wait(self.client, self.unsent, route, self.ticket, until).await?;
+                self.stand_back().await;
             }
-            let turn = hold::turn(self.client, self.unsent, &self.seat.turns, self.ticket, until).await?;
-            let mut pause = FIRST_PAUSE;
-            while let Some(target) = route.open_target() {
-                match self.attempt(&target, until).await? {
-                    Some((upstream, followed)) => return Ok(Connected { target, upstream, followed }),
-                    None => self.pause(&turn, &mut pause, until).await?,
+            let turn = match self.turn(until).await {
+                Err(Reason::HoldTimeout) => return Err(failed.unwrap_or(Reason::HoldTimeout)),
+                turn => turn?,
+            };
+            let Some(target) = route.open_target() else { continue };
+            match self.attempt(&target, until).await? {
+                Attempt::Arrived(upstream, followed) => {
+                    turn.arrived();
+                    return Ok(Connected { target, upstream, followed });
+                }
+                Attempt::Superseded => {}
+                Attempt::Failed(reason) => {
+                    // Another replica has nothing to do with this one.
+                    if route.leads_elsewhere(&target) {
+                        drop(turn);
+                    } else {
+                        failed = Some(reason);
+                        turn.failed();
+                    }
+                    self.tell_of_the_failover(until).await?;
+                    if Instant::now() >= until {
+                        return Err(reason);
+                    }
                 }
             }
         }
     }
 
-    /// One attempt. `None` if another one may succeed.
-    async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Option<(Line, Box<Followed>)>, Reason> {
+    /// Lets sessions with a request go first, unless this is one.
+    async fn stand_back(&self) {
+        if self.unsent.is_empty() && !self.client.is_readable() {
+            self.seat.turns.stand_back().await;
+        }
+    }
+
+    /// Waits for a turn. The old connection is closed then, or when that takes long.
+    async fn turn(&mut self, until: Instant) -> Result<Turn<'a>, Reason> {
+        let Self { seat, ticket, client, unsent, old, .. } = self;
+        let mut turn = pin!(hold::turn(client, unsent, &seat.turns, ticket, until));
+        let old = old.take();
+        if old.is_some()
+            && let Ok(turn) = tokio::time::timeout(PATROL, turn.as_mut()).await
+        {
+            return turn;
+        }
+        drop(old);
+        turn.await
+    }
+
+    /// One attempt.
+    async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Attempt, Reason> {
         let Seat { shared, block, .. } = self.seat;
         let options = &shared.service.options;
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let handed_over = async {
             if lost.is_some() {
-                resume::answers(target.addr(), options, until).await?;
+                resume::answers(target, options, until).await?;
                 return Ok(None);
             }
-            resume::resume(target.addr(), options, &self.ledger, until).await.map(Some)
+            resume::resume(target, options, &self.ledger, until).await.map(Some)
         };
         let result = tokio::select! {
             biased;
             result = handed_over => result,
             () = overtaken(self.seat, target, self.ticket) => {
-                return if self.ticket.is_cut() { Err(Reason::Cut) } else { Ok(None) };
+                return if self.ticket.is_cut() { Err(Reason::Cut) } else { Ok(Attempt::Superseded) };
             }
         };
         match (result, lost) {
             // The answer of one that is not the target any more, or may not be, says nothing about the time when it was.
-            (Ok(None), Some(_)) if is_overtaken(target) || target.is_shut() => Ok(None),
+            (Ok(None), Some(_)) if is_overtaken(target) || target.is_shut() => Ok(Attempt::Superseded),
             (Ok(None), Some((_, reason))) => Err(reason),
-            (Ok(None), None) => Ok(None),
+            (Ok(None), None) => Ok(Attempt::Superseded),
             (Ok(Some((upstream, followed))), _) => {
                 block.dials.one();
                 // The points may have moved meanwhile: then this connection leads nowhere.
                 if is_overtaken(target) || target.is_shut() {
-                    return Ok(None);
+                    return Ok(Attempt::Superseded);
                 }
                 if self.client.is_gone() {
                     return Err(Reason::HoldAbandoned);
                 }
                 target.note_use();
                 block.carried.one();
-                Ok(Some((upstream, followed)))
+                Ok(Attempt::Arrived(upstream, followed))
             }
+            (Err(Failed::Superseded), _) => Ok(Attempt::Superseded),
             (Err(Failed::Refused), _) => Err(Reason::CarryRefused),
             (Err(failed), _) => {
                 // It does not answer, so it did not end this session on purpose.
                 self.lost = None;
                 self.note(target, failed);
-                self.tell_of_the_failover(until).await?;
-                Ok(None)
+                let ours = matches!(failed, Failed::Dial(failure) if failure.is_ours());
+                Ok(Attempt::Failed(if ours { Reason::Exhausted } else { Reason::DialFailed }))
             }
         }
     }
@@ -182,31 +238,16 @@ impl Passenger<'_> {
                 // Out of descriptors or ports here says nothing about the target.
                 (!failure.is_ours()).then_some(Hint::DialFailed(failure))
             }
-            Failed::Broken => Some(Hint::UpstreamEnded),
+            // One that is full has ended a connection that nobody had ended. One that runs a script
+            // is asked what it is, too.
+            Failed::Broken | Failed::Unavailable => Some(Hint::UpstreamEnded),
             Failed::NotReady(hint) => Some(Hint::Replied(hint)),
-            Failed::Refused => None,
+            Failed::Refused | Failed::Superseded => None,
         };
         if let Some(hint) = hint {
             target.shun();
             block.hints.one();
             shared.service.hints.hint(target, hint);
-        }
-    }
-
-    /// Pauses before the next attempt, unless there is a reason to make it at once or never. The turn is kept: a target that does
-    /// not answer is asked by no more sessions than there are turns.
-    async fn pause(&mut self, _turn: &Turn, pause: &mut Duration, until: Instant) -> Result<(), Reason> {
-        let moved = self.seat.shared.service.route.moved();
-        let wake = Instant::now() + *pause;
-        *pause = (*pause * 2).min(LONGEST_PAUSE);
-        tokio::select! {
-            biased;
-            () = self.ticket.cut() => Err(Reason::Cut),
-            reason = hold::gone(self.client, self.unsent) => Err(reason),
-            () = moved => Ok(()),
-            () = tokio::time::sleep_until(wake.min(until).into()) => {
-                if wake >= until { Err(Reason::DialFailed) } else { Ok(()) }
-            }
         }
     }
 }

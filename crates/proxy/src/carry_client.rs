@@ -7,8 +7,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
+use crate::carry_blanks::{Filled, after};
 use crate::carry_model::{Agreed, Connection, UNKNOWN, frame};
-use crate::carry_testing::encode;
+use crate::carry_testing::{Reluctance, encode};
 use crate::testing::House;
 use crate::{NoticeKind, Subscriptions};
 
@@ -24,8 +25,11 @@ pub(crate) struct Rules {
 
 /// An answer that is to come.
 struct Owed {
+    command: Vec<String>,
     /// What is missing of it.
     frames: String,
+    /// What came of it.
+    came: String,
     /// The numbers that it says were executed.
     numbers: Vec<u32>,
     /// What the connection is then.
@@ -61,6 +65,11 @@ pub(crate) struct Client<'a> {
     moved: Option<String>,
     /// The number of the last push.
     event: u64,
+    filled: Filled,
+    /// What the servers do to new connections: no longer when this client opens one.
+    reluctance: Vec<Reluctance>,
+    /// How many commands had been answered when the connection was opened.
+    heard_before: usize,
     /// Commands said and answered in all, and how many had been said when something last happened.
     said: usize,
     heard: usize,
@@ -68,7 +77,7 @@ pub(crate) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn new(house: &'a House, rules: Rules) -> Self {
+    pub(crate) fn new(house: &'a House, rules: Rules, reluctance: Vec<Reluctance>) -> Self {
         let stream = house.client();
         let expected = Connection::new(rules.known);
         Self {
@@ -88,6 +97,9 @@ impl<'a> Client<'a> {
             alarms: 0,
             moved: None,
             event: 0,
+            filled: Filled::default(),
+            reluctance,
+            heard_before: 0,
             said: 0,
             heard: 0,
             happened_at: 0,
@@ -95,10 +107,18 @@ impl<'a> Client<'a> {
     }
 
     pub(crate) fn say(&mut self, command: &[String]) {
+        let page: Vec<String>;
+        let command = if command == ["SCAN", "next"] {
+            page = self.expected.next_page().split(' ').map(str::to_owned).collect();
+            &page
+        } else {
+            command
+        };
         let mut numbers = Vec::new();
         let frames = self.expected.answer_through(command, &mut numbers, self.rules.told);
         let (then, resets) = (self.expected.clone(), command[0] == "RESET");
-        self.owed.push_back(Owed { frames, numbers, then, resets, begun: false });
+        let (command_said, came) = (command.to_vec(), String::new());
+        self.owed.push_back(Owed { command: command_said, frames, came, numbers, then, resets, begun: false });
         self.said += 1;
         // It may have ended; that is seen when the answer is read.
         drop(self.stream.write_all(encode(command).as_bytes()));
@@ -139,6 +159,11 @@ impl<'a> Client<'a> {
     /// Whether something said since something last happened was answered: it is where it is now, and whole.
     pub(crate) fn is_settled(&self) -> bool {
         self.heard > self.happened_at
+    }
+
+    /// Whether it was answered over this connection: what happens to new ones is not its business.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.heard > self.heard_before
     }
 
     /// Nothing is to come but what nobody has asked for.
@@ -219,13 +244,16 @@ impl<'a> Client<'a> {
         // A message may have been on its way, too; or half of the server's refusal, for which only all of it is exchanged.
         let message = !came.is_empty() && came.contains("message\r\n");
         let refusal = owed == "+OK\r\n" && UNKNOWN.starts_with(&came);
-        assert!(message || refusal || owed.starts_with(&came), "{came:?} and the end, instead of {owed:?}");
+        assert!(message || refusal || after(owed, &came, false).is_some(), "{came:?} and the end, instead of {owed:?}");
         self.unknown.extend(self.owed.drain(..).flat_map(|it| it.numbers));
         self.came.clear();
         self.may_end = false;
         if self.moved.is_none() && self.house.drain.phase() == drain::Phase::Serving {
+            self.reluctance.iter().for_each(Reluctance::end);
             self.stream = self.house.client();
         }
+        self.filled = Filled::default();
+        self.heard_before = self.said;
         self.expected = Connection::new(self.rules.known);
         self.now = self.expected.clone();
         (self.warned, self.alarms) = (false, 0);
@@ -246,13 +274,15 @@ impl<'a> Client<'a> {
 
     fn take_answer(&mut self, frame: &str) {
         let Some(owed) = self.owed.front_mut() else { panic!("nobody has asked for {frame:?}") };
-        let rest = owed.frames.strip_prefix(frame).map(str::to_owned);
+        let rest = after(&owed.frames, frame, true).map(str::to_owned);
         let Some(rest) = rest else { panic!("{frame:?} instead of {:?}", owed.frames) };
         (owed.frames, owed.begun) = (rest, true);
+        owed.came += frame;
         if !owed.frames.is_empty() {
             return;
         }
         if let Some(owed) = self.owed.pop_front() {
+            self.filled.take(&owed.command, &owed.came);
             self.acknowledged.extend(owed.numbers);
             self.now = owed.then;
             self.warned &= !owed.resets;

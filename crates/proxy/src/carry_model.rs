@@ -3,11 +3,18 @@
 //! The same model plays the servers and says what their answers must have been: if a session arrives anywhere as somebody
 //! else, the two differ. The one answer that a client may get in the server's place is that to the handshake about maintenance.
 //!
+//! What depends on the process that answers (the order of keys by its hash seed, the number of the
+//! connection, its cache of scripts) no client can know before. In what is expected such a line is
+//! a [`BLANK`], and the client keeps what came: see [`Filled`](crate::carry_blanks::Filled).
+//!
 //! Deliberately absent: sockets.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::Subscriptions;
+use crate::carry_blanks::{BLANK, KEYS};
 
 /// What a client has agreed to be told of maintenance: nothing, or to move to an address, or to where it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,8 +32,19 @@ const BAIT: &str =
 /// How a server refuses what it does not know.
 pub(crate) const UNKNOWN: &str = "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
 
+/// How it refuses a script that it does not have.
+pub(crate) const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+
+/// What one process of a server has to itself.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    /// Decides in which order it returns its keys.
+    pub(crate) seed: u32,
+    pub(crate) has_script: AtomicBool,
+}
+
 /// One connection, as the server keeps it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Connection {
     /// The server knows the handshake.
     knows: bool,
@@ -48,10 +66,14 @@ pub(crate) struct Connection {
     agreed: Agreed,
     /// The server itself has agreed to the handshake.
     promised: bool,
-    /// Cursors of iterations under way, which no other server knows.
-    cursors: BTreeSet<u32>,
+    /// The process that it leads to, and its number there; a client knows neither.
+    process: Option<(Arc<Process>, u32)>,
+    /// Iterations under way.
+    iterations: i32,
     /// The client may rely on the connection's number or on the cache of scripts.
     relies: bool,
+    /// A module may keep something for it.
+    module: bool,
     /// Channels, patterns that stand for the one channel they name, and shard channels.
     channels: [BTreeSet<String>; 3],
 }
@@ -61,10 +83,20 @@ impl Connection {
         Self { knows, ..Self::default() }
     }
 
+    /// The same at a process, with its number there.
+    pub(crate) fn at(knows: bool, process: Arc<Process>, number: u32) -> Self {
+        Self { process: Some((process, number)), ..Self::new(knows) }
+    }
+
+    /// The command that continues an iteration, or begins one.
+    pub(crate) fn next_page(&self) -> &'static str {
+        if self.iterations > 0 && self.queue.is_none() { "SCAN 4" } else { "SCAN 0" }
+    }
+
     /// Whether nothing stands against carrying it, if subscriptions are replayed or not.
     pub(crate) fn is_free(&self, subscriptions: Subscriptions) -> bool {
         let subscribed = subscriptions == Subscriptions::Close && self.is_subscribed();
-        let bound = self.stays || self.relies || !self.cursors.is_empty();
+        let bound = self.stays || self.relies || self.module || self.iterations != 0;
         self.queue.is_none() && !self.watching && !bound && !self.lost_sight_of && !subscribed
     }
 
@@ -160,7 +192,8 @@ impl Connection {
     pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         let subscribing = words[0].ends_with("SUBSCRIBE");
-        self.relies |= matches!(words[..], ["MODULE.X", ..] | ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..]);
+        self.relies |= matches!(words[..], ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..]);
+        self.module |= words[0] == "MODULE.X";
         if let Some(refusal) = self.refuse(words[0], subscribing) {
             return refusal.to_owned();
         }
@@ -174,7 +207,7 @@ impl Connection {
         {
             self.lost_sight_of |= handshake || words[0] == "HELLO";
             self.stays |= words[0] == "SCAN";
-            self.relies |= words[0] == "EVAL";
+            self.relies |= matches!(words[0], "EVAL" | "EVALSHA");
             queue.push(command.to_vec());
             return "+QUEUED\r\n".to_owned();
         }
@@ -187,7 +220,12 @@ impl Connection {
             [command, ref names @ ..] if subscribing => self.subscribe(command, names),
             ["ECHO", number] => self.who(number, log),
             ["SCAN", cursor] => self.scan(cursor),
-            ["EVAL" | "MODULE.X", ..] | ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..] => ":7\r\n".to_owned(),
+            ["CLIENT", "ID"] => match &self.process {
+                Some((_, number)) => format!(":{number}\r\n"),
+                None => format!("{BLANK}id\r\n"),
+            },
+            ["EVAL" | "EVALSHA", ..] | ["SCRIPT", "LOAD", ..] => self.evaluate(words[0] != "EVALSHA"),
+            ["MODULE.X"] => ":7\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => self.transact(words[0], log),
             _ => self.become_somebody(&words),
@@ -197,23 +235,35 @@ impl Connection {
     fn who(&self, number: &str, log: &mut Vec<u32>) -> String {
         let count: u32 = number.parse().unwrap();
         log.push(count);
-        let Self { db, user, name, library, no_touch, read_only, promised, relies, resp3, .. } = self;
+        let Self { db, user, name, library, no_touch, read_only, promised, module, resp3, .. } = self;
         let bait = if count.is_multiple_of(3) { BAIT } else { "" };
         let text =
-            format!("{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {relies} {resp3}{bait}");
+            format!("{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {module} {resp3}{bait}");
         format!("${}\r\n{text}\r\n", text.len())
     }
 
-    /// A page of an iteration of two. A real server would take a cursor that another one gave, and leave out keys.
+    /// One of the two pages of an iteration. As a real server does, it takes a cursor that another
+    /// one gave: the keys are in buckets that its seed decides on, and the cursor is the number of
+    /// a bucket.
     fn scan(&mut self, cursor: &str) -> String {
-        let cursor: u32 = cursor.parse().unwrap();
-        let next = if cursor == 0 { (1..).find(|it| !self.cursors.contains(it)).unwrap_or(1) } else { 0 };
-        if cursor == 0 {
-            self.cursors.insert(next);
-        } else if !self.cursors.remove(&cursor) {
-            return "-ERR not a cursor of this server\r\n".to_owned();
-        }
-        format!("*2\r\n${}\r\n{next}\r\n*0\r\n", next.to_string().len())
+        let first: u32 = cursor.parse().unwrap();
+        self.iterations += if first == 0 { 1 } else { -1 };
+        let key_in = |bucket: u32| match &self.process {
+            // Odd, so that every key has a bucket of its own.
+            Some((process, _)) => format!("k{}", (bucket * (2 * process.seed + 1) + process.seed) % KEYS),
+            None => format!("{BLANK}k"),
+        };
+        let keys: String = (first..first + KEYS / 2).map(|bucket| format!("$2\r\n{}\r\n", key_in(bucket))).collect();
+        format!("*2\r\n$1\r\n{}\r\n*{}\r\n{keys}", (first + KEYS / 2) % KEYS, KEYS / 2)
+    }
+
+    /// Runs the one script there is, which `EVAL` and `SCRIPT LOAD` bring along.
+    fn evaluate(&mut self, brought: bool) -> String {
+        let Some((process, _)) = &self.process else {
+            return if brought { ":7\r\n".to_owned() } else { format!("{BLANK}script\r\n") };
+        };
+        let known = process.has_script.fetch_or(brought, Ordering::SeqCst);
+        if brought || known { ":7\r\n".to_owned() } else { NO_SCRIPT.to_owned() }
     }
 
     fn become_somebody(&mut self, words: &[&str]) -> String {
@@ -234,9 +284,10 @@ impl Connection {
             }
             ["RESET"] => {
                 // The name of the library survives it, and so does what cannot be followed or had again elsewhere.
-                let Self { knows, stays, relies, lost_sight_of, .. } = *self;
-                let (library, cursors) = (std::mem::take(&mut self.library), std::mem::take(&mut self.cursors));
-                *self = Self { knows, stays, relies, lost_sight_of, library, cursors, ..Self::default() };
+                let Self { knows, stays, relies, module, lost_sight_of, iterations, .. } = *self;
+                let (library, process) = (std::mem::take(&mut self.library), self.process.take());
+                let kept = Self { knows, stays, relies, module, lost_sight_of, iterations, ..Self::default() };
+                *self = Self { library, process, ..kept };
                 "+RESET\r\n".to_owned()
             }
             _ => "-ERR not like this\r\n".to_owned(),

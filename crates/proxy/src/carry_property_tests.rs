@@ -17,15 +17,17 @@
 //! | messages behind the last confirmation are dropped (`replay.rs`, `follow`) | a session is ended |
 //! | no `SELECT` from database 8 on (`replay.rs`) | a session is ended |
 //! | requests that were read and not forwarded are dropped (`pump/ending.rs`) | a session is ended |
-//! | a cursor does not bind its session (`bound.rs`, `is_bound`) | another server's answer to it |
-//! | `CLIENT ID`, `SCRIPT LOAD` or an unknown command does not bind its session (`bound.rs`, `asked`) | a connection that is not what it was |
+//! | a cursor does not bind its session (`bound.rs`, `is_bound`) | an iteration that leaves out keys |
+//! | `CLIENT ID`, `SCRIPT LOAD` or an unknown command does not bind its session (`bound.rs`, `asked`) | another number, a script that vanished |
+//! | nothing is replayed of a session without state, not even a `PING` (`replay.rs`) | the refusal of a full or busy server |
+//! | "max number of clients" and `-BUSY` refuse a session (`replay.rs`, `judge`) | a session is ended |
 //! | the server's own agreement does not pin (`novel.rs`) | a connection that is not what it was |
 
 use proptest::prelude::{Just, ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
 use crate::carry_client::{Client, Rules};
 use crate::carry_model::Agreed;
-use crate::carry_testing::{Log, Server};
+use crate::carry_testing::{Excuse, Log, Server};
 use crate::testing::{House, SOON, destination};
 use crate::{Options, Reason, Subscriptions};
 
@@ -50,6 +52,8 @@ enum Step {
     Kick,
     /// The master dies; the next commit is to the other one.
     Die(bool),
+    /// The master or the other server does not serve so many new connections.
+    Refuse(Excuse, usize, bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -63,6 +67,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::Kick),
         1 => any::<bool>().prop_map(Step::Die),
         3 => Just(Step::Half),
+        4 => (0..3_usize, 1..4_usize, any::<bool>())
+            .prop_map(|(it, count, here)| Step::Refuse([Excuse::Full, Excuse::Busy, Excuse::Loading][it], count, here)),
         4 => channel().prop_map(Step::Publish),
         3 => (channel(), any::<bool>()).prop_map(|(channel, here)| Step::Shout(channel, here)),
         24 => command().prop_map(|words| Step::Say(words.split(' ').map(str::to_owned).collect())),
@@ -98,10 +104,10 @@ fn command() -> impl Strategy<Value = String> {
         3 => either("MULTI", "EXEC"),
         1 => either("EXEC", "DISCARD"),
         1 => either("WATCH k", "UNWATCH"),
-        2 => either("SCAN 0", "SCAN 1"),
-        1 => either("SCAN 1", "SCAN 2"),
-        1 => either("CLIENT ID", "SCRIPT LOAD x"),
-        1 => say("EVAL x 0"),
+        2 => either("SCAN 0", "SCAN next"),
+        2 => say("SCAN next"),
+        3 => either("CLIENT ID", "SCRIPT LOAD x"),
+        1 => either("EVAL x 0", "EVALSHA x 0"),
         1 => say("MODULE.X"),
         3 => names("SUBSCRIBE", 1..4),
         1 => names("PSUBSCRIBE", 1..4),
@@ -188,6 +194,14 @@ impl Game {
             Step::Die(_) if self.dead => {}
             Step::Die(wait) => self.die(wait, client),
             Step::Commit => self.commit(client),
+            // Only a session that has arrived is kept from noticing.
+            Step::Refuse(..) if !client.has_arrived() => {}
+            Step::Refuse(excuse, count, here) => {
+                let at = if here { self.master } else { 1 - self.master };
+                self.servers[at].reluctance.begin(excuse, count);
+                // It is told that this takes time, once on each way to a server.
+                client.alarms += u32::try_from(count).unwrap();
+            }
         }
         // Said to a dying master, or behind something that was.
         client.may_end |= self.dead && !client.is_idle();
@@ -216,7 +230,8 @@ impl Game {
 
     fn kick(&mut self, client: &mut Client<'_>) {
         // With an answer half-way, or without anything under way.
-        let must_end = self.halved || self.is_at_rest(client);
+        // And if nothing keeps the master from saying that it lives.
+        let must_end = (self.halved || self.is_at_rest(client)) && !self.master().reluctance.is_any();
         if self.held {
             self.kicked = true;
             client.something_happens();
@@ -270,8 +285,13 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     let points = std::mem::replace(&mut house.points, route::Points::new().0);
     let mut game =
         Game { servers, points, master: 0, number: 0, held: false, dead: false, kicked: false, halved: false };
-    let mut client = Client::new(&house, rules);
-    for step in steps.into_iter().chain([Step::Commit, Step::Listen, Step::Who, Step::Listen]) {
+    let reluctance = game.servers.iter().map(|it| it.reluctance.clone()).collect();
+    let mut client = Client::new(&house, rules, reluctance);
+    // At the end, whatever the client may count on is asked for once more.
+    let say = |words: &str| Step::Say(words.split(' ').map(str::to_owned).collect());
+    let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(say);
+    let last = [Step::Commit, Step::Listen].into_iter().chain(known).chain([Step::Who, Step::Listen]);
+    for step in steps.into_iter().chain(last) {
         game.step(step, &mut client);
     }
     if client.is_told() != Agreed::No {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::proof_tests::{PING, prove};
 use crate::testing::{Backend, House, expect, is_silent, rest, session};
 use crate::{DialFailure, Options, Reason, Sessions};
 
@@ -28,7 +29,7 @@ fn a_plain_session_goes_on_with_the_new_target_and_hears_nothing_of_it() {
     let mut house = House::towards(&old);
     let (mut client, mut upstream) = session(&house, &old);
     house.commit(new.addr());
-    let mut next = new.accept();
+    let mut next = new.accept_carried();
     assert!(is_silent(&mut next) && is_silent(&mut client));
     say(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
     house.until("the count", |stats| stats.carried == 1);
@@ -49,8 +50,9 @@ fn the_state_is_said_again_before_a_request_that_waited() {
     house.commit(new.addr());
     let mut next = new.accept();
     expect(&mut next, b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
+    expect(&mut next, PING);
     assert!(is_silent(&mut next), "requests go only behind the answers");
-    next.write_all(b"+OK\r\n+OK\r\n").unwrap();
+    next.write_all(b"+OK\r\n+OK\r\n+PONG\r\n").unwrap();
     expect(&mut next, b"GET k\r\nGET l\r\n");
     next.write_all(b"$1\r\na\r\n$1\r\nb\r\n").unwrap();
     expect(&mut client, b"$1\r\na\r\n$1\r\nb\r\n");
@@ -62,7 +64,9 @@ fn the_state_is_said_again_before_a_request_that_waited() {
 
 #[test]
 fn who_is_refused_there_gets_an_end_and_no_more() {
-    for (answer, reason) in [("-WRONGPASS no\r\n", Reason::CarryRefused), ("+OK\r\n+news\r\n", Reason::CarryRefused)] {
+    for (answer, reason) in
+        [("-WRONGPASS no\r\n", Reason::CarryRefused), ("+OK\r\n+PONG\r\n+news\r\n", Reason::CarryRefused)]
+    {
         let (old, new) = (Backend::new(), Backend::new());
         let mut house = House::towards(&old);
         let (mut client, mut upstream) = session(&house, &old);
@@ -86,6 +90,7 @@ fn a_target_that_is_not_ready_is_asked_again() {
     let mut next = new.accept();
     expect(&mut next, b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
     next.write_all(b"+OK\r\n").unwrap();
+    prove(&mut next);
     say(&mut client, &mut next, "GET k\r\n", "$1\r\nv\r\n");
 }
 
@@ -147,6 +152,7 @@ fn a_target_that_does_not_answer_has_died_and_its_session_waits_for_the_next() {
     let mut next = new.accept();
     expect(&mut next, b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
     next.write_all(b"+OK\r\n").unwrap();
+    prove(&mut next);
     expect(&mut next, b"GET k\r\n");
     assert_eq!(house.stats().held, 0);
 }
@@ -160,7 +166,7 @@ fn at_a_shut_gate_nobody_is_asked_why_a_connection_ended() {
     drop(upstream);
     house.until("the hold", |stats| stats.held == 1);
     house.commit(new.addr());
-    say(&mut client, &mut new.accept(), "GET k\r\n", "$1\r\nv\r\n");
+    say(&mut client, &mut new.accept_carried(), "GET k\r\n", "$1\r\nv\r\n");
     assert!(!old.is_called());
 }
 
@@ -250,7 +256,8 @@ fn a_carried_session_that_asks_about_its_writes_gets_an_end_and_no_answer() {
     let (mut client, mut upstream) = session(&house, &old);
     say(&mut client, &mut upstream, "INCR k\r\n", ":1\r\n");
     house.commit(new.addr());
-    let mut next = new.accept();
+    let mut next = new.accept_carried();
+    house.until("the carry", |stats| stats.carried == 1);
     client.write_all(b"WAIT 1 100\r\n").unwrap();
     // It may answer at once, for on this connection nothing was written.
     drop(next.write_all(b":1\r\n"));
@@ -272,10 +279,10 @@ fn many_come_over_and_never_too_many_at_a_time() {
     assert!(!new.is_called());
     while over.len() < clients.len() {
         let first = over.len() - 32;
-        over[first].write_all(b"+OK\r\n").unwrap();
+        over[first].write_all(b"+OK\r\n+PONG\r\n").unwrap();
         over.push(new.accept());
     }
     let last = over.len() - 32;
-    over[last..].iter_mut().for_each(|upstream| upstream.write_all(b"+OK\r\n").unwrap());
+    over[last..].iter_mut().for_each(|upstream| upstream.write_all(b"+OK\r\n+PONG\r\n").unwrap());
     house.until("all of them", |stats| stats.carried == 200);
 }

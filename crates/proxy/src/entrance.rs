@@ -94,7 +94,7 @@ pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, roo
             () = tokio::time::sleep(advice.pause) => {}
         }
     }
-    empty_the_queue(&queue, &seat);
+    empty_the_queue(&queue, &seat).await;
     drop(queue);
     drop(door);
 }
@@ -116,9 +116,13 @@ pub(crate) fn welcome(Guest { socket, peer, admission, door, .. }: Guest, seat: 
     drop(door);
 }
 
-/// Lets in who came before the door was closed.
-fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
-    for _ in 0..LAST_GUESTS {
+/// Lets in who came before the door was closed. The door stays open meanwhile, so that the drain
+/// counts all of them.
+pub(crate) async fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
+    for taken in 1..=LAST_GUESTS {
+        if taken % IN_A_ROW == 0 {
+            tasks::yield_now().await;
+        }
         let begun = |(socket, peer)| admit(socket, peer, seat).map_or(Ok(()), |client| begin(client, seat));
         let admitted = queue.accept().and_then(begun);
         if admitted.is_err_and(|errno| sort(errno) != Fault::Connection) {

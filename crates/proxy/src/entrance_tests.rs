@@ -4,9 +4,10 @@
 use std::collections::VecDeque;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 
 use crate::address::Peer;
-use crate::entrance::{Accept, serve};
+use crate::entrance::{Accept, empty_the_queue, serve};
 use crate::handover::Rooms;
 use crate::line::Queue;
 use crate::reactor::{self, Reactor};
@@ -109,4 +110,25 @@ async fn in_want_of_descriptors_nobody_is_taken_who_could_not_be_served() {
     // Its one failure, and then nothing before there was room: 5 + 10 + 20 + 40 + 80 + 160 ms.
     assert!((2..=3).contains(&tried) && errors == 6, "{tried} {errors}");
     assert!(took >= Duration::from_millis(315) && took < Duration::from_millis(500), "{took:?}");
+}
+
+#[test]
+fn lets_sessions_run_while_it_empties_the_queue() {
+    const CLIENTS: usize = 100;
+    let home = Home::new().unwrap();
+    let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
+    let (_points, seat) = seat();
+    let seat = Arc::new(seat);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    let queue = Queue::new(listener.into(), &addr.into()).unwrap();
+    let mut emptying = pin!(empty_the_queue(&queue, &seat));
+    let mut polls = 1;
+    while emptying.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        polls += 1;
+    }
+    assert!(polls > CLIENTS / 32, "{polls} polls for {CLIENTS} clients");
+    assert_eq!(queue.accept().err(), Some(Errno::AGAIN), "some of {} are left", clients.len());
 }

@@ -21,6 +21,7 @@ use crate::end::End;
 use crate::line::Line;
 use crate::scratch;
 use crate::stats::Block;
+use crate::tasks;
 use crate::turns::{Turn, Turns};
 
 /// Most bytes that are read from a client while it is held: room for a handshake and some requests.
@@ -70,28 +71,38 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for a turn, and lets those go first that have a request waiting. What the client sends meanwhile is added to `early`.
+/// Waits for a turn, and lets those go first that have a request waiting. What the client sends
+/// meanwhile is added to `early`, and the session moves up.
 ///
 /// # Errors
 ///
 /// Why it was not worth waiting any longer.
-pub(crate) async fn turn(
+pub(crate) async fn turn<'a>(
     client: &mut Line,
     early: &mut Vec<u8>,
-    turns: &Turns,
+    turns: &'a Turns,
     ticket: &Ticket,
     deadline: Instant,
-) -> Result<Turn, Reason> {
+) -> Result<Turn<'a>, Reason> {
     loop {
         let urgent = !early.is_empty();
         tokio::select! {
             biased;
             () = ticket.cut() => return Err(Reason::Cut),
             heard = listen(client, early, urgent) => heard?,
-            turn = turns.take(urgent) => return Ok(turn),
+            turn = take(turns, urgent) => return Ok(turn),
             () = tokio::time::sleep_until(deadline.into()) => return Err(Reason::HoldTimeout),
         }
     }
+}
+
+/// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an
+/// idle one enters the line a round later, so that every session with a request is in it.
+async fn take(turns: &Turns, urgent: bool) -> Turn<'_> {
+    if !urgent {
+        tasks::yield_now().await;
+    }
+    turns.take(urgent).await
 }
 
 /// Returns when the client has gone, with the reason for its end, or when it has sent something, unless it had `already`.

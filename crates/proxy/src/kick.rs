@@ -53,15 +53,19 @@ impl Kicked<'_> {
                 return false;
             }
             let options = &seat.shared.service.options;
-            if let Err(failed) = resume::answers(from.addr(), options, until).await {
-                if failed != Failed::Dial(DialFailure::Exhausted) {
-                    // Others are tried first.
-                    from.shun();
+            match resume::answers(from, options, until).await {
+                // One answer is enough for all sessions, so none needs to wait for another here.
+                Ok(()) => turn.arrived(),
+                // It must not be asked now, since a failover is believed to be under way.
+                Err(Failed::Superseded) => drop(turn),
+                Err(failed) => {
+                    if failed != Failed::Dial(DialFailure::Exhausted) {
+                        // Others are tried first.
+                        from.shun();
+                    }
+                    return false;
                 }
-                return false;
             }
-            // One answer is enough for all sessions, so none needs to wait for another here.
-            drop(turn);
             learn(seat, from, ended).await != Cause::Failover
         };
         tokio::select! {

@@ -76,6 +76,8 @@ mod worker;
 #[cfg(test)]
 mod bulk_tests;
 #[cfg(test)]
+mod carry_blanks;
+#[cfg(test)]
 mod carry_client;
 #[cfg(test)]
 mod carry_model;
@@ -102,6 +104,8 @@ mod points_tests;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
+mod proof_tests;
+#[cfg(test)]
 mod pump_tests;
 #[cfg(test)]
 mod reactor_tests;
@@ -113,6 +117,8 @@ mod session_tests;
 mod silence_tests;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod turns_tests;
 #[cfg(test)]
 mod valve_tests;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use drain::Order;
 
+use crate::proof_tests::prove;
 use crate::testing::{Backend, House, expect, is_silent, rest};
 use crate::{NoticeKind, Options, Reason};
 
@@ -161,6 +162,7 @@ fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
     expect(&mut next, array(HELLO.0).as_bytes());
     assert!(is_silent(&mut client));
     next.write_all(HELLO.1.as_bytes()).unwrap();
+    prove(&mut next);
     push(&mut client, 3, "FAILED_OVER");
     expect(&mut next, b"GET l\r\n");
     next.write_all(b"$1\r\nv\r\n").unwrap();
@@ -185,6 +187,7 @@ fn who_lost_its_master_while_the_gate_is_shut_is_told_so_while_it_waits() {
     let mut next = other.accept();
     expect(&mut next, array(HELLO.0).as_bytes());
     next.write_all(HELLO.1.as_bytes()).unwrap();
+    prove(&mut next);
     push(&mut client, 3, "FAILED_OVER");
     expect(&mut next, b"GET k\r\n");
 }

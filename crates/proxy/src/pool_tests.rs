@@ -7,13 +7,18 @@ use std::time::{Duration, Instant};
 use route::{Empty, PoolWriter};
 
 use crate::options::Sessions;
-use crate::testing::{Backend, House, closed_port, destination, expect, is_silent, rest, session};
+use crate::testing::{Backend, House, SOON, closed_port, destination, expect, is_silent, rest, session};
 use crate::{Options, Reason};
 
 const NO_REPLICA: &str = "-MASTERDOWN No replica is in sync and able to serve reads.\r\n";
 
 fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
     writer.publish(backends.iter().map(|it| destination(it.addr())).collect());
+}
+
+/// However long the test takes to play an answer, it is not taken for a server that gives none.
+fn patient() -> Options {
+    Options { connect_timeout: SOON, ..Options::default() }
 }
 
 fn ask(client: &mut TcpStream) {
@@ -43,12 +48,12 @@ fn readers_go_where_fewest_are() {
 
 #[test]
 fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
-    let (house, mut writer) = House::reading(Empty::Reject, Options::default());
+    let (house, mut writer) = House::reading(Empty::Reject, patient());
     let (one, other) = (Backend::new(), Backend::new());
     publish(&mut writer, &[&one]);
     let (mut quiet, mut left) = session(&house, &one);
     publish(&mut writer, &[&other]);
-    let mut upstream = other.accept();
+    let mut upstream = other.accept_carried();
     ask(&mut quiet);
     answer(&mut quiet, &mut upstream);
     assert_eq!(rest(&mut left), b"", "the former replica got something");
@@ -59,7 +64,7 @@ fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
     assert!(is_silent(&mut quiet));
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     expect(&mut quiet, b"$1\r\nv\r\n");
-    let mut again = one.accept();
+    let mut again = one.accept_carried();
     ask(&mut quiet);
     answer(&mut quiet, &mut again);
     let stats = house.stats();
@@ -126,7 +131,7 @@ fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
 
 #[test]
 fn the_master_stands_in_until_there_is_a_replica() {
-    let (mut house, mut writer) = House::reading(Empty::Master, Options::default());
+    let (mut house, mut writer) = House::reading(Empty::Master, patient());
     let (master, replica) = (Backend::new(), Backend::new());
     let mut early = house.client();
     early.write_all(b"PING\r\n").unwrap();
@@ -149,7 +154,7 @@ fn the_master_stands_in_until_there_is_a_replica() {
     house.points.release();
     answer(&mut early, &mut upstream);
     publish(&mut writer, &[&replica]);
-    let mut upstream = replica.accept();
+    let mut upstream = replica.accept_carried();
     ask(&mut early);
     answer(&mut early, &mut upstream);
     let _reader = session(&house, &replica);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use route::{Empty, Look, PoolWriter};
 
+use crate::proof_tests::prove;
 use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};
 use crate::{Options, Reason};
 
@@ -170,6 +171,7 @@ fn take_in(backend: &Backend) -> TcpStream {
     let mut upstream = backend.accept();
     expect(&mut upstream, b"*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n");
     upstream.write_all(b"+OK\r\n").unwrap();
+    prove(&mut upstream);
     upstream
 }
 

@@ -1,15 +1,18 @@
 //! A new connection for a session that had another: opened, told what the session is, and its answers checked.
 //!
+//! The target is proved by its answers and by nothing less ([`resp::Replay`] has a `PING` in it).
+//! Before every byte to it its fence and its gate are looked at, as the pump does.
+//!
 //! Deliberately absent: when to try and how often, and what a failure means for the client.
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::task::{Poll, ready};
 use std::time::Instant;
 
 use crate::line::Line;
 use resp::{Ledger, Limits, Refused, Replay};
+use route::Target;
 
 use crate::broken;
 use crate::dial;
@@ -30,6 +33,10 @@ pub(crate) enum Failed {
     Broken,
     /// The server says that it is not able to serve.
     NotReady(resp::Hint),
+    /// It takes no connections at present, or executes nothing but a script.
+    Unavailable,
+    /// The target must not be sent anything any more, or at present.
+    Superseded,
     /// The server does not accept what the session is.
     Refused,
 }
@@ -42,21 +49,21 @@ pub(crate) struct Followed {
     pub(crate) messages: Vec<u8>,
 }
 
-/// Opens a connection to `addr` and leads it to where the session of `ledger` was.
+/// Opens a connection to `target` and leads it to where the session of `ledger` was.
 ///
 /// # Errors
 ///
 /// Why not.
 pub(crate) async fn resume(
-    addr: SocketAddr,
+    target: &Target,
     options: &Tuning,
     ledger: &Ledger,
     deadline: Instant,
 ) -> Result<(Line, Box<Followed>), Failed> {
-    let mut upstream = dial::connect(addr, options, deadline).await.map_err(Failed::Dial)?;
+    let mut upstream = dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
     let answered = async {
-        write(&mut upstream, replay.requests()).await?;
+        ask(&mut upstream, target, replay.requests()).await?;
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
@@ -69,6 +76,7 @@ pub(crate) async fn resume(
                 // What stands behind the answers comes from a server that is done with them.
                 Ok(true) => break,
                 Err(Refused::NotReady(hint)) => return Err(Failed::NotReady(hint)),
+                Err(Refused::Unavailable) => return Err(Failed::Unavailable),
                 Err(Refused::Refused | Refused::Odd) => return Err(Failed::Refused),
             }
         }
@@ -79,14 +87,15 @@ pub(crate) async fn resume(
     Ok((upstream, Box::new(Followed { ledger, messages })))
 }
 
-/// Whether the server at `addr` takes a connection and answers on it. Any answer will do, be it that a password is wanted; only
-/// one that says that it cannot serve at present is none.
-pub(crate) async fn answers(addr: SocketAddr, options: &Tuning, deadline: Instant) -> Result<(), Failed> {
-    let mut upstream = dial::connect(addr, options, deadline).await.map_err(Failed::Dial)?;
+/// Whether `target` takes a connection and answers on it. Any answer will do, be it that a password
+/// is wanted, that it has too many clients or that it runs a script: it lives, with its data. Only
+/// one that says that it has lost its role or its data is none.
+pub(crate) async fn answers(target: &Target, options: &Tuning, deadline: Instant) -> Result<(), Failed> {
+    let mut upstream = dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
     let mut ledger = Ledger::new(&Limits::default());
     ledger.request(PING);
     let asked = async {
-        write(&mut upstream, PING).await?;
+        ask(&mut upstream, target, PING).await?;
         while ledger.owed() > 0 {
             read(&mut upstream, |bytes| ledger.reply(bytes)).await?;
             if let Some(hint) = ledger.take_hint() {
@@ -109,6 +118,21 @@ async fn within(
 ) -> Result<(), Failed> {
     let deadline = deadline.min(Instant::now() + options.now().connect_timeout);
     tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(Failed::Broken))
+}
+
+/// Writes all of it, as long as the target may be sent anything.
+async fn ask(upstream: &mut Line, target: &Target, bytes: &[u8]) -> Result<(), Failed> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = poll_fn(|cx| {
+            if !target.takes_requests() {
+                return Poll::Ready(Err(Failed::Superseded));
+            }
+            upstream.poll_write(cx, rest).map_err(broken_off)
+        });
+        rest = broken::behind(rest, written.await?).map_err(broken_off)?;
+    }
+    Ok(())
 }
 
 /// Writes all of it.

@@ -112,10 +112,12 @@ impl Session {
                             after
                         }
                     };
-                    // The connection to the target ends here, before the goodbye to the client.
-                    drop(upstream);
-                    let Some(after) = after else { break 'served (reason, undelivered) };
-                    match Box::pin(self.go_on(after, &mut client, undelivered)).await {
+                    let Some(after) = after else {
+                        // The connection to the target ends here, before the goodbye to the client.
+                        drop(upstream);
+                        break 'served (reason, undelivered);
+                    };
+                    match Box::pin(self.go_on(after, upstream, &mut client, undelivered)).await {
                         Ok(arrived) => (target, upstream, start) = arrived,
                         Err(goodbye) => {
                             let after_an_attempt = NotCarried::after_an_attempt(goodbye.0).map(Uncarried::new);
@@ -153,7 +155,7 @@ impl Session {
         let options = &service.options;
         let hold_until = Instant::now() + options.now().hold_timeout;
         let mut attempts: Option<Attempts> = None;
-        let mut turn: Option<Turn> = None;
+        let mut turn: Option<Turn<'_>> = None;
         loop {
             let Some(target) = service.route.open_target() else {
                 // Whoever waited has waited with others: they go one after the other.
@@ -192,32 +194,52 @@ impl Session {
                 }
                 Err(failure) => {
                     self.note_failure(&target, failure);
+                    // Given back before the pause, in which it would keep others from their
+                    // attempt.
+                    let paced = turn.take().map(Turn::failed).is_some();
                     attempts = Some(self.after_failure(attempt, &target, failure, ticket).await?);
+                    if paced {
+                        let turns = &self.seat.turns;
+                        turn = Some(Box::pin(hold::turn(client, early, turns, ticket, hold_until)).await?);
+                    }
                 }
             }
         }
     }
 
-    /// Gets to another target, in the state that the session was in, or has answers for its client behind what is `undelivered`.
-    async fn go_on(&self, after: After, client: &mut Line, undelivered: Vec<u8>) -> Result<Arrived, Goodbye> {
+    /// Gets to another target, in the state that the session was in, or has answers for its client
+    /// behind what is `undelivered`. The connection to the target before is closed on the way.
+    async fn go_on(
+        &self,
+        after: After,
+        upstream: Line,
+        client: &mut Line,
+        undelivered: Vec<u8>,
+    ) -> Result<Arrived, Goodbye> {
         let (reason, unsent, transaction, mut word) = match after {
             After::Carry(Luggage { ledger, mut unsent, lost }) | After::Move(Luggage { ledger, mut unsent, lost }) => {
                 let from = self.target.as_ref();
                 let lost = from.map(|target| target.generation()).zip(lost);
                 let (seat, ticket, line) = (&*self.seat, &self.ticket, &mut *client);
-                let mut passenger = Passenger { seat, ticket, client: line, unsent: &mut unsent, ledger, from, lost };
+                let old = Some(upstream).filter(|_| lost.is_none());
+                let mut passenger =
+                    Passenger { seat, ticket, client: line, unsent: &mut unsent, ledger, from, lost, old };
                 match passenger.carry().await {
                     Ok(Connected { target, upstream, followed }) => {
                         return Ok((target, upstream, Start { early: unsent, followed: Some(followed) }));
                     }
                     Err(reason) => {
+                        passenger.old = None;
                         let word = notice::last_word(&passenger.ledger, seat, reason);
                         (reason, unsent, false, word)
                     }
                 }
             }
             // Our last word is behind what is undelivered.
-            After::Refuse { unsent, transaction } => (Reason::HoldTimeout, unsent, transaction, undelivered),
+            After::Refuse { unsent, transaction } => {
+                drop(upstream);
+                (Reason::HoldTimeout, unsent, transaction, undelivered)
+            }
         };
         let mut words = answers::last_words(client, unsent, reason, transaction).await;
         words.append(&mut word);
@@ -231,7 +253,7 @@ impl Session {
         let Seat { shared, block, .. } = &*self.seat;
         let Service { route, options, .. } = &*shared.service;
         if let Some(there) = route.open_target().filter(|there| here.is_fuller_than(there)) {
-            let resumed = resume::resume(there.addr(), options, &ledger, Instant::now() + MOVE_WITHIN).await;
+            let resumed = resume::resume(&there, options, &ledger, Instant::now() + MOVE_WITHIN).await;
             if let Some((upstream, followed)) = resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_shut()) {
                 block.dials.one();
                 block.rebalanced.one();
@@ -250,7 +272,7 @@ impl Session {
         early: &mut Vec<u8>,
         ticket: &Ticket,
         until: Instant,
-    ) -> Result<Turn, Reason> {
+    ) -> Result<Turn<'_>, Reason> {
         let Seat { shared, block, turns, .. } = &*self.seat;
         let _place = shared.held.take().ok_or(Reason::HoldFull)?;
         let _held = Held::new(block);

@@ -288,7 +288,7 @@ impl Seat {
     /// Passes the news on. Each kind of news has a future that is created before the bell rings, and whoever waits for the bell
     /// creates his before he looks: so no news is lost on either step.
     async fn tell_the_news(self: Arc<Self>) {
-        let Self { shared, drain, news, .. } = &*self;
+        let Self { shared, drain, news, turns, .. } = &*self;
         let route = &shared.service.route;
         let mut next = Phase::Draining;
         loop {
@@ -296,7 +296,7 @@ impl Seat {
             let tuned = shared.service.options.changed();
             news.notify_waiters();
             tokio::select! {
-                () = moved => {}
+                () = moved => turns.start_again(),
                 () = tuned => {}
                 () = drain.reached(next), if next <= Phase::Cutting => {
                     next = if next == Phase::Draining { Phase::Cutting } else { Phase::Stopped };

@@ -274,6 +274,12 @@ impl Ledger {
         self.replies.said().0 == Said::Message
     }
 
+    /// The type of the frame from the server that ended last, and its first bytes if it is a simple
+    /// string or an error.
+    pub(crate) fn last_line(&self) -> (u8, &[u8]) {
+        (self.replies.top(), self.replies.line())
+    }
+
     /// Why the session must not go on, if it must not.
     #[inline]
     #[must_use]

@@ -7,13 +7,20 @@ fn talk() -> Talk {
     Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }))
 }
 
-/// What would be sent to another server, a request a line; `None` if the session has to stay.
+/// What would be sent to another server, a request a line, without the `PING`; `None` if the
+/// session has to stay.
 pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
     let replay = Replay::of(&talk.0)?;
     let text = String::from_utf8(replay.requests().to_vec()).unwrap();
     let requests = text.split('*').skip(1);
     // Of `2 $4 AUTH $2 pw` every second word, from the third on.
-    Some(requests.map(|it| it.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ")).collect())
+    let mut all: Vec<String> =
+        requests.map(|it| it.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ")).collect();
+    // The proof stands behind everything but the subscriptions.
+    let ping = all.iter().position(|it| it == "PING").unwrap();
+    all.remove(ping);
+    assert!(all.iter().enumerate().all(|(at, it)| it.contains("SUBSCRIBE") == (at >= ping)), "{ping} {all:?}");
+    Some(all)
 }
 
 #[track_caller]
@@ -175,7 +182,7 @@ fn authenticated() -> Talk {
 fn a_replay_that_is_accepted_goes_on_as_the_same_session() {
     let before = authenticated();
     let mut replay = Replay::of(&before.0).unwrap();
-    let answers = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n";
+    let answers = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n+PONG\r\n";
     for byte in answers {
         assert!(!replay.is_answered());
         assert_eq!(replay.answer(&[*byte]), Ok(1));
@@ -200,16 +207,63 @@ fn any_other_answer_ends_it() {
     assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(Refused::Odd));
     // An old server that answers HELLO 3 with an array, or something else altogether: accepted, but not the same.
     let mut replay = Replay::of(&before.0).unwrap();
-    replay.answer(b"+OK\r\n*2\r\n+proto\r\n:2\r\n+OK\r\n").unwrap();
+    replay.answer(b"+OK\r\n*2\r\n+proto\r\n:2\r\n+OK\r\n+PONG\r\n").unwrap();
     assert_eq!(replay.finish(&before.0).unwrap_err(), Refused::Odd);
     let unanswered = Replay::of(&before.0).unwrap();
     assert_eq!(unanswered.finish(&before.0).unwrap_err(), Refused::Odd);
 }
 
 #[test]
+fn proves_the_server_by_any_reply_to_ping_but_not_now() {
+    let blank = talk();
+    let answer = |bytes: &[u8]| {
+        let mut replay = Replay::of(&blank.0).unwrap();
+        assert_eq!(replay.requests(), b"*1\r\n$4\r\nPING\r\n");
+        assert!(!replay.is_answered(), "a connection alone proves nothing");
+        let taken = replay.answer(bytes)?;
+        assert!(replay.is_answered());
+        replay.finish(&blank.0).map(|_| taken)
+    };
+    for proof in
+        ["+PONG/", "-NOAUTH Authentication required./", "-NOPERM x/", "-ERR unknown command 'PING'/", "-MISCONF x/"]
+    {
+        assert_eq!(answer(proof.replace('/', "\r\n").as_bytes()), Ok(proof.len() + 1), "{proof}");
+    }
+    for (hint, error) in [(Hint::Loading, "-LOADING x\r\n"), (Hint::MasterDown, "-MASTERDOWN x\r\n")] {
+        assert_eq!(answer(error.as_bytes()), Err(Refused::NotReady(hint)));
+    }
+    for nonsense in ["$4\r\nPONG\r\n", ":1\r\n", "HTTP/1.1 400\r\n"] {
+        assert_eq!(answer(nonsense.as_bytes()), Err(Refused::Odd), "{nonsense}");
+    }
+}
+
+#[test]
+fn takes_busy_and_full_servers_for_unavailable() {
+    const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+    let state = authenticated();
+    for before in [talk(), state] {
+        for error in
+            [FULL, b"-BUSY Redis is busy running a script.\r\n", b"-DENIED Redis is running in protected mode\r\n"]
+        {
+            assert_eq!(Replay::of(&before.0).unwrap().answer(error), Err(Refused::Unavailable));
+            let mut replay = Replay::of(&before.0).unwrap();
+            let last = error.chunks(1).map(|byte| replay.answer(byte)).find(Result::is_err);
+            assert_eq!(last, Some(Err(Refused::Unavailable)), "in pieces");
+        }
+    }
+    // What is replayed may be served, and a command not.
+    let mut replay = Replay::of(&authenticated().0).unwrap();
+    let answers = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n";
+    assert_eq!(replay.answer(answers), Ok(answers.len()));
+    assert_eq!(replay.answer(b"-LOADING x\r\n"), Err(Refused::NotReady(Hint::Loading)));
+}
+
+#[test]
 fn a_carried_session_that_waits_for_replicas_is_forfeit() {
     let before = talk();
-    let mut after = Talk(Replay::of(&before.0).unwrap().finish(&before.0).unwrap().0);
+    let mut replay = Replay::of(&before.0).unwrap();
+    replay.answer(b"+PONG\r\n").unwrap();
+    let mut after = Talk(replay.finish(&before.0).unwrap().0);
     after.c("GET k");
     assert!(after.0.must_end().is_none());
     after.c("WAIT 1 100");

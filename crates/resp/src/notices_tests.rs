@@ -52,8 +52,8 @@ fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
     it.c(HERE).s(UNKNOWN);
     assert!(it.0.agree_to_notices() && it.0.can_be_carried());
     let mut replay = Replay::of(&it.0).unwrap();
-    assert_eq!(replay.requests(), b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
-    replay.answer(b"%1\r\n+proto\r\n:3\r\n").unwrap();
+    assert_eq!(replay.requests(), b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*1\r\n$4\r\nPING\r\n");
+    replay.answer(b"%1\r\n+proto\r\n:3\r\n+PONG\r\n").unwrap();
     let mut next = Talk(replay.finish(&it.0).unwrap().0);
     assert_eq!(next.0.notices(), Notices::Here);
     next.c("HELLO 2").s("*2/+proto/:2/");

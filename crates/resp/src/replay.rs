@@ -5,6 +5,12 @@
 //! [`Ledger`], so their answers are told apart by the same rule as any others, and that ledger records what was accepted. In the
 //! end both memories must be equal: only then is the session what it was, and the fresh ledger goes on with it.
 //!
+//! One `PING` is always among them, because an accepted connection proves nothing, and neither does
+//! `+OK`: a server that loads its data answers `HELLO`, `SELECT` and `SUBSCRIBE`, one that runs a
+//! script answers `AUTH` and `HELLO`. It stands before the subscriptions, after which RESP2 would
+//! answer it differently. Every reply to it proves the server, `-NOAUTH` and `-NOPERM` included,
+//! except those that say that the server cannot serve at present.
+//!
 //! Deliberately absent: sending, and what to do with a refusal.
 
 use std::fmt;
@@ -14,6 +20,7 @@ use zeroize::Zeroizing;
 use crate::ledger::Ledger;
 use crate::memory::{Login, Memory, Text, part};
 use crate::names::KINDS;
+use crate::said;
 use crate::standing::{Answer, Direction, Hint, Standing};
 
 /// Why a session cannot go on over that connection.
@@ -21,6 +28,9 @@ use crate::standing::{Answer, Direction, Hint, Standing};
 pub enum Refused {
     /// The server is not able to yet, or it is not the master: another attempt, or another server, may be.
     NotReady(Hint),
+    /// The server takes no connections at present, or executes nothing but a script: another
+    /// attempt may succeed.
+    Unavailable,
     /// It does not accept what the other server had accepted.
     Refused,
     /// Its answers cannot be understood.
@@ -31,6 +41,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotReady(_) => "the new master is not ready to take over a session",
+            Self::Unavailable => "the new master takes no connections or runs a script",
             Self::Refused => "the new master refuses what the old one had accepted of a session",
             Self::Odd => "the new master's answers to a session's state make no sense",
         })
@@ -41,6 +52,8 @@ impl fmt::Display for Refused {
 pub struct Replay {
     requests: Zeroizing<Vec<u8>>,
     ledger: Ledger,
+    /// How many requests follow the `PING`.
+    after_ping: u64,
     /// If the session is subscribed: the messages that come before all is confirmed.
     messages: Option<Messages>,
 }
@@ -59,14 +72,14 @@ impl Replay {
         if !ledger.can_be_carried() {
             return None;
         }
-        let requests = ledger.memory()?.map_or_else(Zeroizing::default, requests);
+        let (requests, after_ping) = requests(ledger.memory()?);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
         let messages = (ledger.standing() == Standing::Subscribed).then(Messages::default);
-        Some(Self { requests, ledger: fresh, messages })
+        Some(Self { requests, ledger: fresh, after_ping, messages })
     }
 
-    /// What has to be sent, all of it; often nothing.
+    /// What has to be sent, all of it.
     #[must_use]
     pub fn requests(&self) -> &[u8] {
         &self.requests
@@ -104,13 +117,27 @@ impl Replay {
                 }
                 continue;
             }
-            match self.ledger.last_answer() {
-                Some((_, Answer::Done)) => {}
-                Some((_, Answer::Error)) => return Err(Refused::Refused),
-                _ => return Err(Refused::Odd),
-            }
+            self.judge(owed)?;
         }
         Ok(taken)
+    }
+
+    /// Judges the answer that has just ended, before which `owed` were missing.
+    fn judge(&self, owed: u64) -> Result<(), Refused> {
+        let (kind, line) = self.ledger.last_line();
+        // The first answer may be one that nobody asked for: a server at its `maxclients` writes it
+        // and closes.
+        if kind == b'-' && said::is_unavailable(line) {
+            return Err(Refused::Unavailable);
+        }
+        if owed == self.after_ping + 1 {
+            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(Refused::Odd) };
+        }
+        match self.ledger.last_answer() {
+            Some((_, Answer::Done)) => Ok(()),
+            Some((_, Answer::Error)) => Err(Refused::Refused),
+            _ => Err(Refused::Odd),
+        }
     }
 
     /// Takes what the server has sent behind the last answer. That can only be messages of what was subscribed to, perhaps a
@@ -176,10 +203,31 @@ impl Messages {
     }
 }
 
-/// The requests that lead a fresh connection to the state in `memory`.
-fn requests(memory: &Memory) -> Zeroizing<Vec<u8>> {
+/// The requests that lead a fresh connection to the state in `memory`, and how many of them follow
+/// the `PING`.
+fn requests(memory: Option<&Memory>) -> (Zeroizing<Vec<u8>>, u64) {
+    let Some(memory) = memory else { return (encode(&[vec![b"PING"]]), 0) };
+    let db = memory.db.to_string();
+    let mut all = identity(memory);
+    if memory.db != 0 {
+        all.push(vec![b"SELECT", db.as_bytes()]);
+    }
+    all.push(vec![b"PING"]);
+    let before = all.len();
+    // Last, because in RESP2 a subscribed connection may say nothing else any more.
+    for (kind, command) in KINDS {
+        let mut names = memory.names().of(kind).peekable();
+        if names.peek().is_some() {
+            all.push(std::iter::once(command).chain(names).collect());
+        }
+    }
+    (encode(&all), (all.len() - before) as u64)
+}
+
+/// Who the session is, its protocol, its names and its switches.
+fn identity(memory: &Memory) -> Vec<Vec<&[u8]>> {
     let text = |text| memory.text(text);
-    let (db, name) = (memory.db.to_string(), text(Text::Name));
+    let name = text(Text::Name);
     let mut all: Vec<Vec<&[u8]>> = Vec::new();
     match memory.login {
         Login::None => {}
@@ -205,17 +253,7 @@ fn requests(memory: &Memory) -> Zeroizing<Vec<u8>> {
     if memory.is_on(part::READ_ONLY) {
         all.push(vec![b"READONLY"]);
     }
-    if memory.db != 0 {
-        all.push(vec![b"SELECT", db.as_bytes()]);
-    }
-    // Last, because in RESP2 a subscribed connection may say nothing else any more.
-    for (kind, command) in KINDS {
-        let mut names = memory.names().of(kind).peekable();
-        if names.peek().is_some() {
-            all.push(std::iter::once(command).chain(names).collect());
-        }
-    }
-    encode(&all)
+    all
 }
 
 /// The requests on the wire, in a buffer that has the right size from the start: one that grows leaves copies behind.

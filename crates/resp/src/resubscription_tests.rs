@@ -51,7 +51,7 @@ fn in_pieces_and_with_any_bytes_in_their_names() {
         let mut it = talk();
         wire.chunks(size).for_each(|piece| it.0.request(piece));
         it.0.reply(b"*3\r\n$9\r\nsubscribe\r\n$4\r\na\r\nb\r\n:1\r\n*3\r\n$9\r\nsubscribe\r\n$0\r\n\r\n:2\r\n");
-        let again = b"*3\r\n$9\r\nSUBSCRIBE\r\n$0\r\n\r\n$4\r\na\r\nb\r\n";
+        let again = b"*1\r\n$4\r\nPING\r\n*3\r\n$9\r\nSUBSCRIBE\r\n$0\r\n\r\n$4\r\na\r\nb\r\n";
         assert_eq!(Replay::of(&it.0).unwrap().requests(), again);
     }
 }
@@ -93,7 +93,7 @@ fn subscribed() -> Talk {
     it
 }
 
-const CONFIRMED_ONE: &[u8] = b"+OK\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n";
+const CONFIRMED_ONE: &[u8] = b"+OK\r\n+PONG\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n";
 const CONFIRMED_OTHER: &[u8] = b"*3\r\n$10\r\npsubscribe\r\n$2\r\np?\r\n:2\r\n";
 const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$2\r\nhi\r\n";
 
@@ -136,7 +136,7 @@ fn messages_are_kept_in_bounds_and_nonsense_is_refused() {
     assert_eq!(messages, [MESSAGE, &big, MESSAGE].concat(), "the second large one did not fit");
 
     let mut replay = Replay::of(&before.0).unwrap();
-    assert_eq!(replay.answer(b"+OK\r\n-NOPERM no\r\n"), Err(Refused::Refused));
+    assert_eq!(replay.answer(b"+OK\r\n+PONG\r\n-NOPERM no\r\n"), Err(Refused::Refused));
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(&[CONFIRMED_ONE, CONFIRMED_OTHER].concat()).unwrap();
     assert_eq!(replay.follow(b"+OK\r\n"), Err(Refused::Odd));

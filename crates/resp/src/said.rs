@@ -67,3 +67,36 @@ pub(crate) fn hint(error: &[u8]) -> Option<Hint> {
         _ => return None,
     })
 }
+
+/// How errors begin that say that a server serves no one at present, without being about its data
+/// or its role. At its `maxclients`, and in protected mode, it writes one unasked and closes the
+/// connection.
+const UNAVAILABLE: [&[u8]; 3] = [b"BUSY ", b"DENIED ", b"ERR max number of cl"];
+
+/// Whether an error line, given without its `-` and perhaps only its first
+/// [`LONGEST`](crate::word::LONGEST) bytes, says so.
+pub(crate) fn is_unavailable(error: &[u8]) -> bool {
+    UNAVAILABLE.iter().any(|beginning| error.starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_unavailable;
+    use crate::word::LONGEST;
+
+    #[test]
+    fn recognizes_unavailable_servers_by_short_prefixes() {
+        let yes = [
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            "ERR max number of clients reached",
+            "ERR max number of clients + cluster connections reached",
+            "DENIED Redis is running in protected mode because protected mode is enabled",
+        ];
+        for error in yes {
+            assert!(is_unavailable(&error.as_bytes()[..LONGEST as usize]), "{error}");
+        }
+        for error in ["BUSYKEY Target key name already exists.", "BUSYGROUP x", "ERR max daemons", "NOAUTH x", ""] {
+            assert!(!is_unavailable(error.as_bytes()), "{error}");
+        }
+    }
+}

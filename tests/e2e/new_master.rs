@@ -1,0 +1,251 @@
+//! Sessions that are carried to a master which is full, stopped or busy: they wait for it, and
+//! their clients see nothing of it.
+//!
+//! Most of these tests publish the target themselves, to the data plane alone, so that the master
+//! is in that state at the very moment of the commit. What discovery makes of such a master is
+//! tested elsewhere.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use harness::{Client, Cluster, Node, wait_until};
+
+use crate::{builder, metric};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+const CLIENTS: usize = 20;
+
+/// Counts what the sessions notice of their target.
+#[derive(Default)]
+struct Noticed(AtomicUsize);
+
+impl proxy::Hints for Noticed {
+    fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A data plane without discovery.
+struct Plane {
+    points: route::Points,
+    noticed: Arc<Noticed>,
+    addr: SocketAddr,
+    drain: drain::Drain,
+    running: Option<proxy::Running>,
+    controller: Option<JoinHandle<drain::Summary>>,
+}
+
+impl Plane {
+    fn start(cluster: &Cluster, options: proxy::Options) -> Self {
+        let (points, route) = route::Points::new();
+        let noticed = Arc::<Noticed>::default();
+        let hints = Arc::clone(&noticed) as Arc<dyn proxy::Hints>;
+        let service = proxy::Service { name: "s".into(), route: route.into(), options: options.into(), hints };
+        let addr = cluster.address().port();
+        let bound = proxy::Bound::bind(NonZeroUsize::MIN, 1000, [(service, vec![addr])]).expect("a bound address");
+        let (drain, controller) = drain::new(drain::Settings::default());
+        let running = bound.serve(&drain).expect("a running data plane");
+        let controller = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+            runtime.block_on(controller.run())
+        });
+        Self { points, noticed, addr, drain, running: Some(running), controller: Some(controller) }
+    }
+
+    fn commit(&mut self, node: &Node) {
+        let addr = node.addr();
+        self.points.commit(route::Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
+    }
+
+    /// Clients that have been answered by the target.
+    fn clients(&self) -> Vec<Client> {
+        let client = |_| {
+            let mut client = Client::connect_within(self.addr, PATIENCE).expect("a connection");
+            assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
+            client
+        };
+        (0..CLIENTS).map(client).collect()
+    }
+
+    fn stats(&self) -> proxy::Snapshot {
+        self.running.as_ref().and_then(|it| it.stats().service("s")).expect("counters")
+    }
+
+    /// Waits until so many attempts have failed.
+    fn wait_failures(&self, count: usize) {
+        wait_until("attempts that fail", PATIENCE, || self.noticed.0.load(Ordering::Relaxed) >= count);
+    }
+
+    fn wait_carried(&self, count: u64) {
+        wait_until("sessions to be carried", PATIENCE, || self.stats().carried >= count);
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.drain.order(drain::Order::Cut);
+        drop(self.controller.take().map(JoinHandle::join));
+        drop(self.running.take().map(proxy::Running::join));
+    }
+}
+
+fn options() -> proxy::Options {
+    proxy::Options { hold_timeout: PATIENCE, connect_timeout: Duration::from_millis(300), ..proxy::Options::default() }
+}
+
+/// Two masters that know nothing of each other.
+fn two_masters() -> Cluster {
+    Cluster::builder().masters(&["old", "new"]).replicas(0).sentinels(0).start()
+}
+
+/// The server takes so many connections more, and no others. The connection is for what is asked of
+/// it then.
+fn fill(node: &Node, room: i64) -> Client {
+    let mut client = node.client();
+    let taken: i64 = node.info("clients", "connected_clients").expect("a number").parse().expect("a number");
+    // The connection that asked is gone by then.
+    let most = taken - 1 + room;
+    assert!(client.cmd(&["CONFIG", "SET", "maxclients", &most.to_string()]).expect("an answer").is_ok());
+    client
+}
+
+#[test]
+fn keeps_idle_clients_while_the_new_master_is_full() {
+    let cluster = two_masters();
+    let [old, new] = [&cluster.groups()[0].nodes()[0], &cluster.groups()[1].nodes()[0]];
+    let mut plane = Plane::start(&cluster, options());
+    plane.commit(old);
+    let mut clients = plane.clients();
+    let mut control = fill(new, 9);
+    plane.commit(new);
+    plane.wait_carried(9);
+    plane.wait_failures(3);
+    assert_eq!(plane.stats().carried, 9);
+    assert!(control.cmd(&["CONFIG", "SET", "maxclients", "10000"]).expect("an answer").is_ok());
+    plane.wait_carried(CLIENTS as u64);
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
+    }
+    assert_eq!(plane.stats().closed_in_all(), 0);
+}
+
+#[test]
+fn closes_waiting_clients_cleanly_if_the_new_master_stays_full() {
+    let cluster = two_masters();
+    let [old, new] = [&cluster.groups()[0].nodes()[0], &cluster.groups()[1].nodes()[0]];
+    let mut plane = Plane::start(&cluster, proxy::Options { hold_timeout: Duration::from_secs(3), ..options() });
+    plane.commit(old);
+    let mut clients = plane.clients();
+    let _control = fill(new, 9);
+    plane.commit(new);
+    wait_until("the end of the hold", PATIENCE, || plane.stats().closed_in_all() == 11);
+    let mut served = 0;
+    for client in &mut clients {
+        // The end was there before the question, so that nothing that is read can be the answer to
+        // it.
+        match client.cmd(&["PING"]) {
+            Ok(answer) => {
+                assert_eq!(answer.text(), Some("PONG"), "an idle client was told something");
+                served += 1;
+            }
+            Err(error) => assert!(matches!(client.read_to_end(), Ok((bytes, _)) if bytes.is_empty()), "{error}"),
+        }
+    }
+    assert_eq!((served, plane.stats().carried), (9, 9));
+}
+
+#[test]
+fn carries_nobody_to_a_stopped_master_until_it_answers() {
+    let cluster = two_masters();
+    let [old, new] = [&cluster.groups()[0].nodes()[0], &cluster.groups()[1].nodes()[0]];
+    let mut plane = Plane::start(&cluster, options());
+    plane.commit(old);
+    let mut clients = plane.clients();
+    plane.points.hold();
+    // Its backlog accepts.
+    new.stop();
+    plane.commit(new);
+    clients[0].send(b"INCR k\r\n").expect("a request");
+    plane.wait_failures(3);
+    assert_eq!(plane.stats().carried, 0, "an accepted connection was taken for an answer");
+    // Another one is promoted instead: what waited was not forwarded, and is answered there.
+    plane.commit(old);
+    assert_eq!(clients[0].read_value().expect("an answer").int(), Some(1));
+    plane.wait_carried(CLIENTS as u64);
+    plane.commit(new);
+    plane.wait_failures(CLIENTS);
+    new.cont();
+    plane.wait_carried(2 * CLIENTS as u64);
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
+    }
+    assert_eq!(new.ask(&["EXISTS", "k"]).expect("an answer").int(), Some(0), "the stopped master got a request");
+    assert_eq!(plane.stats().closed_in_all(), 0);
+}
+
+#[test]
+fn waits_for_a_master_that_runs_a_script() {
+    let cluster = two_masters();
+    let [old, new] = [&cluster.groups()[0].nodes()[0], &cluster.groups()[1].nodes()[0]];
+    assert!(new.ask(&["CONFIG", "SET", "lua-time-limit", "10"]).expect("an answer").is_ok());
+    let mut plane = Plane::start(&cluster, options());
+    plane.commit(old);
+    let mut clients = plane.clients();
+    assert!(clients[1].cmd(&["SELECT", "3"]).expect("an answer").is_ok());
+    let (mut script, mut control) = (new.client(), new.client());
+    script.send(&harness::encode(&["EVAL", "while true do end", "0"])).expect("a request");
+    wait_until("a busy server", PATIENCE, || {
+        control.cmd(&["PING"]).expect("an answer").error().is_some_and(|error| error.starts_with("BUSY"))
+    });
+    plane.points.hold();
+    for client in &mut clients {
+        client.send(b"INCR k\r\n").expect("a request");
+    }
+    plane.commit(new);
+    plane.wait_failures(3);
+    assert_eq!(plane.stats().carried, 0);
+    assert!(control.cmd(&["SCRIPT", "KILL"]).expect("an answer").is_ok());
+    let mut counts: Vec<i64> = clients
+        .iter_mut()
+        .map(|client| {
+            let answer = client.read_value().expect("an answer");
+            answer.int().unwrap_or_else(|| panic!("{answer} instead of a number"))
+        })
+        .collect();
+    counts.sort_unstable();
+    // The one that is in another database counts there.
+    assert_eq!(counts, [1].into_iter().chain(1..CLIENTS as i64).collect::<Vec<_>>());
+}
+
+#[test]
+fn shows_no_error_of_a_full_master_after_a_failover() {
+    let cluster = Cluster::builder().start();
+    let pointsman = builder(&cluster).service_line("hold_timeout = \"30s\"").start();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| pointsman.client()).collect();
+    for client in &mut clients {
+        client.set_timeout(PATIENCE).expect("a timeout");
+        assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
+    }
+    // Stopped, so that it finds the new master full: Sentinel ends every connection to a server
+    // that it promotes, and with it any that could have prepared that.
+    pointsman.process().signal(harness::Signal::STOP);
+    let failover = cluster.failover();
+    let new = cluster.node_at(failover.to).expect("the new master");
+    // Room for the other two servers, for discovery and for some of the clients.
+    let mut control = fill(new, 12);
+    pointsman.process().signal(harness::Signal::CONT);
+    let carried = || metric(&pointsman, "pointsman_sessions_carried_total{service=\"mymaster\"}").unwrap_or_default();
+    let waiting = || metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}").unwrap_or_default();
+    wait_until("the sessions to move", PATIENCE, || carried() > 0.0 && carried() + waiting() >= CLIENTS as f64);
+    let waited = waiting() > 0.0;
+    assert!(control.cmd(&["CONFIG", "SET", "maxclients", "10000"]).expect("an answer").is_ok());
+    wait_until("all of them", PATIENCE, || carried() >= CLIENTS as f64);
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"), "an idle client was told something");
+    }
+    assert!(waited, "the new master was not full");
+}
