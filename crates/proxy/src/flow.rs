@@ -21,8 +21,11 @@ use crate::scratch;
 /// After a write that its sink did not take, reads are halved so often: 16 KiB are left of them.
 const HALVED: u8 = 4;
 
-/// Reads in a row before others get their turn; with full reads that is a megabyte.
+/// Reads in a row before other sessions get their turn, however small they are.
 const ROUNDS: usize = 4;
+
+/// Bytes after which other sessions get their turn, and the event loop looks for new events.
+const QUANTUM: u64 = 2 * scratch::SIZE as u64;
 
 /// How much of what was read may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +177,7 @@ impl Flow {
         valve: &mut impl Valve,
         (scratch, tell): (&mut [u8], Tell),
     ) -> Step {
+        let enough = self.moved.saturating_add(QUANTUM);
         for _ in 0..ROUNDS {
             if let Some(step) = self.empty(cx, sink, valve) {
                 return step;
@@ -188,6 +192,9 @@ impl Flow {
             // the last one.
             if !source.is_readable() {
                 return Step::Idle;
+            }
+            if self.moved >= enough {
+                return Step::More;
             }
             let measured = match valve.expects() {
                 Leave::Free => false,

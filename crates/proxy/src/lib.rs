@@ -51,6 +51,7 @@ mod pipe;
 mod pump;
 mod reactor;
 mod resume;
+mod run_queue;
 mod scratch;
 mod service;
 mod session;

@@ -14,9 +14,11 @@
 //!
 //! A panic ends its task and nothing else, unless the task is vital to the worker.
 //!
-//! Deliberately absent: stealing, priorities, a handle to wait for a task, and the loop, which is [`worker`](crate::worker)'s.
+//! Whose turn it is among those that have something to do: [`run_queue`](crate::run_queue).
+//!
+//! Deliberately absent: stealing, a handle to wait for a task, and the loop, which is [`worker`](crate::worker)'s.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -28,6 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::run_queue::{HEAVY, RunQueue, Weight};
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -85,6 +89,19 @@ impl Home {
     fn called(&self) -> MutexGuard<'_, Vec<Key>> {
         // Nothing under the lock can panic half-way.
         self.called.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+thread_local! {
+    /// Bytes that the present poll has moved, if they were many.
+    static BYTES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The present poll has moved so many bytes. Few of them are not worth the note.
+#[inline]
+pub(crate) fn note_bytes(bytes: u64) {
+    if bytes >= HEAVY {
+        BYTES.set(BYTES.get().saturating_add(bytes));
     }
 }
 
@@ -176,6 +193,7 @@ struct Task {
     call: Arc<Call>,
     waker: Waker,
     vital: bool,
+    weight: Weight,
 }
 
 #[derive(Default)]
@@ -193,20 +211,20 @@ pub(crate) struct Tasks {
     home: Arc<Home>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Those that have their turn in this round; empty between rounds.
-    round: VecDeque<Key>,
+    /// Those that are ready, in the order of their turns.
+    ready: RunQueue<Key>,
 }
 
 impl Tasks {
     /// Makes this thread the one that `home` stands for.
     pub(crate) fn new(home: Arc<Home>) -> Self {
         HERE.with_borrow_mut(|here| here.home = Some(Arc::clone(&home)));
-        Self { home, slots: Vec::new(), free: Vec::new(), round: VecDeque::new() }
+        Self { home, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
     }
 
     /// Whether some task has something to do.
     pub(crate) fn is_busy(&self) -> bool {
-        HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
+        !self.ready.is_empty() || HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
     }
 
     /// Queues the tasks that other threads have called. To be asked when the bell was rung.
@@ -217,8 +235,9 @@ impl Tasks {
         HERE.with_borrow_mut(|here| here.queue.extend(called));
     }
 
-    /// Polls each task that has something to do once, and those that are born meanwhile. A task that wakes itself has its next
-    /// turn in the next round, so the event loop comes in between.
+    /// Polls the tasks that have something to do, each once at most, and those that are born meanwhile. A task that wakes itself has
+    /// its next turn in the next round, so the event loop comes in between. It comes early where much is moved, and who was not
+    /// polled then has its turn in the next rounds: see [`run_queue`](crate::run_queue).
     ///
     /// Those who are born to a vital task, as clients are to an entrance, go before the others of this round: they are waiting to be
     /// connected, and what stands behind may be ends, which have time, and closing a connection takes as long as opening one.
@@ -228,8 +247,8 @@ impl Tasks {
     /// A vital task has panicked.
     pub(crate) fn round(&mut self) -> Result<(), Panicked> {
         // Taken as a whole, so that the queue need not be borrowed for each of them.
-        HERE.with_borrow_mut(|here| std::mem::swap(&mut here.queue, &mut self.round));
-        while let Some(key) = self.round.pop_front() {
+        HERE.with_borrow_mut(|here| self.ready.begin(&mut here.queue));
+        while let Some(key) = self.ready.next(|key| weight(&self.slots, key)) {
             if self.poll(key)? {
                 self.admit()?;
             }
@@ -252,7 +271,8 @@ impl Tasks {
             let key = Key { index, generation: slot.generation };
             let call = Arc::new(Call { home: Arc::clone(&self.home), key, queued: AtomicBool::new(true) });
             self.home.set_tasks(self.home.tasks() + 1);
-            slot.task = Some(Task { body, waker: Waker::from(Arc::clone(&call)), call, vital });
+            slot.task =
+                Some(Task { body, waker: Waker::from(Arc::clone(&call)), call, vital, weight: Weight::default() });
             self.poll(key)?;
         }
         Ok(())
@@ -265,6 +285,9 @@ impl Tasks {
         task.call.queued.swap(false, Ordering::AcqRel);
         let polled = catch_unwind(AssertUnwindSafe(|| task.body.as_mut().poll(&mut Context::from_waker(&task.waker))));
         let vital = task.vital;
+        let bytes = BYTES.take();
+        task.weight.note(bytes);
+        self.ready.polled(key, bytes);
         match polled {
             Ok(Poll::Pending) => return Ok(vital),
             Ok(Poll::Ready(())) | Err(_) => {}
@@ -276,6 +299,13 @@ impl Tasks {
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
         if vital && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(vital) }
     }
+}
+
+/// How the task has behaved lately; one that is no more is none to wait for.
+#[inline]
+fn weight(slots: &[Slot], key: Key) -> Weight {
+    let slot = slots.get(key.index as usize).filter(|slot| slot.generation == key.generation);
+    slot.and_then(|slot| slot.task.as_ref()).map_or_else(Weight::default, |task| task.weight)
 }
 
 fn slot_task(slots: &mut [Slot], key: Key) -> Option<Task> {
