@@ -34,6 +34,7 @@ const PURE: &[&str] = &[
     "crates/pointsman/src/import/",
     "crates/proxy/src/accept.rs",
     "crates/proxy/src/close.rs",
+    "crates/proxy/src/run_queue.rs",
     "crates/resp/src/",
     "crates/sentinel/src/doctor/diagnose.rs",
     "crates/sentinel/src/doctor/nodes.rs",

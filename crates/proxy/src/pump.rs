@@ -44,7 +44,6 @@ use crate::options::Sessions;
 use crate::resume::Followed;
 use crate::scratch;
 use crate::silence::{Facts, Silence};
-use crate::tasks;
 use crate::valve::{Replies, Requests};
 use crate::watch::Watch;
 use crate::worker::Seat;
@@ -321,7 +320,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     fn move_requests(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
-        let before = self.requests.moved();
         let mut valve = Requests {
             ledger: &mut self.ledger,
             target: self.target,
@@ -331,9 +329,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             stopwatch: &mut self.stopwatch,
             measured: &mut self.measured,
         };
-        let step = self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, tell));
-        tasks::note_bytes(self.requests.moved() - before);
-        step
+        self.requests.poll_move(cx, self.client, self.upstream, &mut valve, (scratch, tell))
     }
 
     fn move_replies(&mut self, cx: &mut Context<'_>, tell: Tell, scratch: &mut [u8]) -> Step {
@@ -353,7 +349,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             Step::Stopped(read) => self.sift(cx, scratch.get(..read).unwrap_or_default()),
             step => step,
         };
-        tasks::note_bytes(self.replies.moved() - before);
         self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
         step
     }

@@ -31,7 +31,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::run_queue::{HEAVY, RunQueue, Weight};
+use crate::run_queue::{RunQueue, Weight};
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -93,16 +93,13 @@ impl Home {
 }
 
 thread_local! {
-    /// Bytes that the present poll has moved, if they were many.
-    static BYTES: Cell<u64> = const { Cell::new(0) };
+    /// Bytes that the present poll has moved in large pieces.
+    static BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The present poll has moved so many bytes. Few of them are not worth the note.
-#[inline]
-pub(crate) fn note_bytes(bytes: u64) {
-    if bytes >= HEAVY {
-        BYTES.set(BYTES.get().saturating_add(bytes));
-    }
+/// The present poll has moved a large piece of so many bytes.
+pub(crate) fn note_bytes(bytes: usize) {
+    BYTES.set(BYTES.get().saturating_add(bytes));
 }
 
 /// What is in this thread's hands.
@@ -248,10 +245,20 @@ impl Tasks {
     pub(crate) fn round(&mut self) -> Result<(), Panicked> {
         // Taken as a whole, so that the queue need not be borrowed for each of them.
         HERE.with_borrow_mut(|here| self.ready.begin(&mut here.queue));
-        while let Some(key) = self.ready.next(|key| weight(&self.slots, key)) {
-            if self.poll(key)? {
+        while let Some(key) = self.ready.next_light() {
+            let vital = self.poll(key, true)?;
+            if BYTES.get() > 0 {
+                self.weigh(key);
+            }
+            if vital {
                 self.admit()?;
             }
+        }
+        let mut heavy = self.ready.first_heavy();
+        while let Some(key) = heavy {
+            self.poll(key, false)?;
+            self.weigh(key);
+            heavy = self.ready.next_heavy();
         }
         self.admit()
     }
@@ -273,21 +280,35 @@ impl Tasks {
             self.home.set_tasks(self.home.tasks() + 1);
             slot.task =
                 Some(Task { body, waker: Waker::from(Arc::clone(&call)), call, vital, weight: Weight::default() });
-            self.poll(key)?;
+            self.poll(key, false)?;
+            self.weigh(key);
         }
         Ok(())
     }
 
-    /// Whether the task is vital.
-    fn poll(&mut self, key: Key) -> Result<bool, Panicked> {
+    /// Takes note of what the task has moved in the poll that it has just had. A poll that moved nothing to speak of needs no note,
+    /// unless the task is a heavy one.
+    #[cold]
+    fn weigh(&mut self, key: Key) {
+        let bytes = BYTES.take();
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
+        if let Some(task) = slot.and_then(|slot| slot.task.as_mut()) {
+            task.weight.note(bytes);
+        }
+        self.ready.moved(bytes);
+    }
+
+    /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the light ones. Whether it is vital.
+    fn poll(&mut self, key: Key, light: bool) -> Result<bool, Panicked> {
         let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
         let Some(Slot { task: Some(task), generation }) = slot else { return Ok(false) };
+        if light && task.weight.is_heavy() {
+            self.ready.defer(key);
+            return Ok(false);
+        }
         task.call.queued.swap(false, Ordering::AcqRel);
         let polled = catch_unwind(AssertUnwindSafe(|| task.body.as_mut().poll(&mut Context::from_waker(&task.waker))));
         let vital = task.vital;
-        let bytes = BYTES.take();
-        task.weight.note(bytes);
-        self.ready.polled(key, bytes);
         match polled {
             Ok(Poll::Pending) => return Ok(vital),
             Ok(Poll::Ready(())) | Err(_) => {}
@@ -299,13 +320,6 @@ impl Tasks {
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(ended)));
         if vital && (polled.is_err() || dropped.is_err()) { Err(Panicked) } else { Ok(vital) }
     }
-}
-
-/// How the task has behaved lately; one that is no more is none to wait for.
-#[inline]
-fn weight(slots: &[Slot], key: Key) -> Weight {
-    let slot = slots.get(key.index as usize).filter(|slot| slot.generation == key.generation);
-    slot.and_then(|slot| slot.task.as_ref()).map_or_else(Weight::default, |task| task.weight)
 }
 
 fn slot_task(slots: &mut [Slot], key: Key) -> Option<Task> {
