@@ -35,6 +35,7 @@ const PURE: &[&str] = &[
     "crates/pointsman/src/import/",
     "crates/proxy/src/accept.rs",
     "crates/proxy/src/close.rs",
+    "crates/proxy/src/run_queue.rs",
     "crates/resp/src/",
     "crates/route/src/balance.rs",
     "crates/route/src/look.rs",

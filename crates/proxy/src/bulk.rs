@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 
 use crate::end::End;
 use crate::flow::{Flow, Leave, Step, Valve};
-use crate::pipe;
+use crate::{pipe, tasks};
 
 /// Least rest of a body that is moved through a pipe.
 const LEAST: u64 = 512 * 1024;
@@ -86,7 +86,10 @@ impl Flow {
         let pipe = self.pipe.insert(pipe);
         match source.poll_fill(cx, pipe, usize::try_from(body).unwrap_or(pipe::ROOM)) {
             Poll::Ready(Ok(0)) => self.ended = true,
-            Poll::Ready(Ok(n)) => valve.came_unseen(n as u64),
+            Poll::Ready(Ok(n)) => {
+                valve.came_unseen(n as u64);
+                tasks::note_bytes(n);
+            }
             Poll::Pending => {
                 // Nobody holds a pipe while he waits for his source.
                 self.pipe = None;

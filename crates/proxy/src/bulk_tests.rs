@@ -11,7 +11,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use crate::testing::{Backend, House, SOON, expect, session};
+use crate::testing::{Backend, House, SOON, expect, is_silent, session};
 use crate::{Options, Reason, Sessions, Splice};
 
 const MIB: usize = 1 << 20;
@@ -160,15 +160,7 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
     // More than all sockets on the way hold, for a target that does not read: the pipe is full when the fence falls.
     let flood = request(&vec![b'A'; 64 * MIB]);
     let writing = thread::spawn(move || drop(writer.write_all(&flood)));
-    let (mut before, mut still) = (0, 0);
-    let begin = Instant::now();
-    while still < 5 {
-        assert!(begin.elapsed() < SOON, "it never stood still");
-        thread::park_timeout(Duration::from_millis(20));
-        let stats = house.stats();
-        still = if stats.bytes_in == before && stats.bytes_spliced > 0 { still + 1 } else { 0 };
-        before = stats.bytes_in;
-    }
+    stands_still(&house);
     house.points.clear();
     house.ended(Reason::Fenced);
     let forwarded = house.stats().bytes_in;
@@ -192,6 +184,61 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
     writing.join().unwrap();
     upstream.write_all(b"+OK\r\n").unwrap();
     expect(&mut client, b"+OK\r\n");
+}
+
+/// Waits until a body is on its way and its target takes no more of it: how many bytes were forwarded.
+#[track_caller]
+fn stands_still(house: &House) -> u64 {
+    let (mut before, mut still) = (0, 0);
+    let begin = Instant::now();
+    while still < 5 {
+        assert!(begin.elapsed() < SOON, "it never stood still");
+        thread::park_timeout(Duration::from_millis(20));
+        let stats = house.stats();
+        still = if stats.bytes_in == before && stats.bytes_spliced > 0 { still + 1 } else { 0 };
+        before = stats.bytes_in;
+    }
+    before
+}
+
+#[test]
+fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
+    for moves_on in [false, true] {
+        let backend = Backend::new();
+        let mut house = house(Splice::On, &backend);
+        let (mut client, mut upstream) = session(&house, &backend);
+        let whole = request(&Dice(13).bytes(24 * MIB));
+        let (mut writer, sent) = (client.try_clone().unwrap(), whole.clone());
+        let writing = thread::spawn(move || drop(writer.write_all(&sent)));
+        let forwarded = stands_still(&house);
+        house.points.hold();
+        // Now there is room for what is in the pipe, and the worker hears of it.
+        let mut read = vec![0; usize::try_from(forwarded).unwrap() - b"PING\r\n".len()];
+        upstream.read_exact(&mut read).unwrap();
+        // It hears of this client later, so it has tried to empty the pipe before.
+        let held = house.client();
+        house.until("the next client to wait", |stats| stats.held == 1);
+        assert_eq!(house.stats().bytes_in, forwarded, "forwarded while the gate was shut");
+        assert!(is_silent(&mut upstream), "sent to a master that may be superseded");
+        drop(held);
+        if moves_on {
+            house.commit(Backend::new().addr());
+            house.until("the end of the session", |stats| stats.closed_for(Reason::Fenced) == 1);
+            // It ends with a reset.
+            drop(upstream.read_to_end(&mut read));
+            drop(client.read_to_end(&mut Vec::new()));
+        } else {
+            house.points.release();
+            let at = read.len();
+            read.resize(whole.len(), 0);
+            upstream.read_exact(&mut read[at..]).unwrap();
+            upstream.write_all(b"+OK\r\n").unwrap();
+            expect(&mut client, b"+OK\r\n");
+        }
+        assert!(whole.starts_with(&read) && (moves_on == (read.len() < whole.len())), "{} bytes", read.len());
+        assert!(!moves_on || read.len() as u64 + 6 == forwarded, "{} bytes, {forwarded} forwarded", read.len());
+        writing.join().unwrap();
+    }
 }
 
 #[test]

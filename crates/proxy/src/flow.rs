@@ -17,12 +17,14 @@ use crate::bulk::Bulk;
 use crate::end::End;
 use crate::kept::{self, Kept};
 use crate::pipe::Pipe;
-use crate::scratch;
+use crate::run_queue::HEAVY;
+use crate::{scratch, tasks};
 
 /// After a write that its sink did not take, reads are halved so often: 16 KiB are left of them.
 const HALVED: u8 = 4;
 
-/// Reads in a row before others get their turn; with full reads that is a megabyte.
+/// Reads in a row before other sessions get their turn and the event loop looks for new events. One that brings [`HEAVY`] bytes or
+/// more counts twice, as does a full pipe: 512 KiB then.
 const ROUNDS: usize = 4;
 
 /// How much of what was read may go.
@@ -176,7 +178,9 @@ impl Flow {
         valve: &mut impl Valve,
         (scratch, tell): (&mut [u8], Tell),
     ) -> Step {
-        for _ in 0..ROUNDS {
+        let mut rounds = ROUNDS;
+        while rounds > 0 {
+            rounds -= 1;
             if let Some(step) = self.empty(cx, sink, valve) {
                 return step;
             }
@@ -199,7 +203,10 @@ impl Flow {
             if !measured {
                 match self.fill_pipe(cx, source, sink, valve) {
                     Bulk::Read => {}
-                    Bulk::Moved => continue,
+                    Bulk::Moved => {
+                        rounds = rounds.saturating_sub(1);
+                        continue;
+                    }
                     Bulk::Wait(step) => return step,
                 }
             }
@@ -214,6 +221,9 @@ impl Flow {
                 Poll::Ready(Ok(n)) => n,
                 Poll::Ready(Err(error)) => return Step::SourceFailed(error),
             };
+            if read >= HEAVY {
+                rounds = after_large(rounds, read);
+            }
             if !valve.admits() {
                 return Step::Stopped(read);
             }
@@ -320,4 +330,11 @@ impl Flow {
         }
         Step::Done
     }
+}
+
+/// What is left of the rounds of a turn after a read that brought this much.
+#[cold]
+fn after_large(rounds: usize, read: usize) -> usize {
+    tasks::note_bytes(read);
+    rounds.saturating_sub(1)
 }

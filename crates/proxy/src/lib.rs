@@ -55,6 +55,7 @@ mod pipe;
 mod pump;
 mod reactor;
 mod resume;
+mod run_queue;
 mod scratch;
 mod service;
 mod session;

@@ -6,13 +6,16 @@
 //! event loop in between, so a request that is already waiting goes out at once.
 //!
 //! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
-//! goes there. What was read from the target until then is delivered, then the client is closed; a reply that is read later, or
-//! after another node is known to be promoted, is none any more ([`superseded`]). How it ends in a drain: see [`leave`]. From a
+//! goes there. What was read from the target until then is delivered, and the rest of a reply that had begun ([`last_replies`]), then the
+//! client is closed; a reply that is read later, or after another node is known to be promoted, is none any more ([`superseded`]). How it ends in a drain: see [`leave`]. From a
 //! target that is dismissed it goes on elsewhere if it can, and ends as in a drain if not. What follows an end: see [`ending`].
 //!
 //! Deliberately absent: moving a session to another target, which is [`carry`](crate::carry)'s.
 
 mod ending;
+mod last_replies;
+#[cfg(test)]
+mod last_replies_tests;
 mod notices;
 #[cfg(test)]
 mod notices_tests;
@@ -149,7 +152,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             self.silence.watch(&self.seat.shared.service.options.now(), self.heard, &watch.waker);
             let reason = poll_fn(|cx| self.turn(cx, ticket, &watch, news.as_mut())).await;
             if reason == Reason::Fenced {
-                self.deliver_last_words().await;
+                // In a box: a session that flows does not carry the room for this.
+                Box::pin(self.deliver_last_replies(ticket)).await;
             }
             self.stop(reason)
         }
@@ -357,20 +361,6 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         };
         self.replied |= self.leaving != Leaving::No && self.replies.moved() > before;
         step
-    }
-
-    /// Delivers what the target had said and that is already here, as far as it acknowledges nothing: messages, and the rest of a
-    /// reply whose beginning the client has. The news of the fence may have come before the news of the bytes, so the event
-    /// loop is given one turn to hear of them.
-    async fn deliver_last_words(&mut self) {
-        tokio::task::yield_now().await;
-        poll_fn(|cx| {
-            self.upstream.look(cx);
-            // Whatever this leads to, it is the end.
-            drop(scratch::with(|scratch| self.move_replies(cx, Tell::NotYet, scratch)));
-            Poll::Ready(())
-        })
-        .await;
     }
 
     fn note_first_end(&mut self) {

@@ -264,3 +264,36 @@ fn who_is_born_to_a_vital_task_goes_before_the_others_of_the_round() {
     tasks.round().unwrap();
     assert_eq!(*said.lock().unwrap(), ["guest", "other", "child of another"]);
 }
+
+#[test]
+fn polls_a_small_request_before_the_next_large_value() {
+    const HEAVY: usize = 8;
+    let (_reactor, home) = reactor();
+    let mut tasks = Tasks::new(home);
+    let (mut line, mut peer) = pair();
+    let (large, read) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(usize::MAX)));
+    for _ in 0..HEAVY {
+        let large = Arc::clone(&large);
+        tasks::spawn(async move {
+            loop {
+                large.fetch_add(1, Ordering::SeqCst);
+                tasks::note_bytes(1 << 20);
+                tasks::yield_now().await;
+            }
+        });
+    }
+    let (before, at) = (Arc::clone(&large), Arc::clone(&read));
+    tasks::spawn(async move {
+        poll_fn(|cx| line.poll_read(cx, &mut [0; 64])).await.unwrap();
+        at.store(before.load(Ordering::SeqCst), Ordering::SeqCst);
+    });
+    run(&mut tasks, || large.load(Ordering::SeqCst) >= 5 * HEAVY).unwrap();
+    peer.write_all(b"x").unwrap();
+    let written = large.load(Ordering::SeqCst);
+    run(&mut tasks, || read.load(Ordering::SeqCst) < usize::MAX).unwrap();
+    // One may have had its turn before the event loop looked.
+    let waited = read.load(Ordering::SeqCst) - written;
+    assert!(waited <= 1, "after {waited} large values");
+    // And each of the large ones goes on.
+    run(&mut tasks, || large.load(Ordering::SeqCst) >= 10 * HEAVY).unwrap();
+}

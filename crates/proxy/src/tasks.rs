@@ -14,9 +14,11 @@
 //!
 //! A panic ends its task and nothing else, unless the task is vital to the worker.
 //!
-//! Deliberately absent: stealing, priorities, a handle to wait for a task, and the loop, which is [`worker`](crate::worker)'s.
+//! Whose turn it is among those that have something to do: [`run_queue`](crate::run_queue).
+//!
+//! Deliberately absent: stealing, a handle to wait for a task, and the loop, which is [`worker`](crate::worker)'s.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
@@ -28,6 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::run_queue::{RunQueue, Weight};
 
 type Body = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -86,6 +90,16 @@ impl Home {
         // Nothing under the lock can panic half-way.
         self.called.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+thread_local! {
+    /// Bytes that the present poll has moved in large pieces.
+    static BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The present poll has moved a large piece of so many bytes.
+pub(crate) fn note_bytes(bytes: usize) {
+    BYTES.set(BYTES.get().saturating_add(bytes));
 }
 
 /// What is in this thread's hands.
@@ -176,6 +190,7 @@ struct Task {
     call: Arc<Call>,
     waker: Waker,
     vital: bool,
+    weight: Weight,
 }
 
 #[derive(Default)]
@@ -193,20 +208,20 @@ pub(crate) struct Tasks {
     home: Arc<Home>,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Those that have their turn in this round; empty between rounds.
-    round: VecDeque<Key>,
+    /// Those that are ready, in the order of their turns.
+    ready: RunQueue<Key>,
 }
 
 impl Tasks {
     /// Makes this thread the one that `home` stands for.
     pub(crate) fn new(home: Arc<Home>) -> Self {
         HERE.with_borrow_mut(|here| here.home = Some(Arc::clone(&home)));
-        Self { home, slots: Vec::new(), free: Vec::new(), round: VecDeque::new() }
+        Self { home, slots: Vec::new(), free: Vec::new(), ready: RunQueue::default() }
     }
 
     /// Whether some task has something to do.
     pub(crate) fn is_busy(&self) -> bool {
-        HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
+        !self.ready.is_empty() || HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
     }
 
     /// Queues the tasks that other threads have called. To be asked when the bell was rung.
@@ -217,8 +232,9 @@ impl Tasks {
         HERE.with_borrow_mut(|here| here.queue.extend(called));
     }
 
-    /// Polls each task that has something to do once, and those that are born meanwhile. A task that wakes itself has its next
-    /// turn in the next round, so the event loop comes in between.
+    /// Polls the tasks that have something to do, each once at most, and those that are born meanwhile. A task that wakes itself has
+    /// its next turn in the next round, so the event loop comes in between. It comes early where much is moved, and who was not
+    /// polled then has its turn in the next rounds: see [`run_queue`](crate::run_queue).
     ///
     /// Those who are born to a vital task, as clients are to an entrance, go before the others of this round: they are waiting to be
     /// connected, and what stands behind may be ends, which have time, and closing a connection takes as long as opening one.
@@ -228,11 +244,21 @@ impl Tasks {
     /// A vital task has panicked.
     pub(crate) fn round(&mut self) -> Result<(), Panicked> {
         // Taken as a whole, so that the queue need not be borrowed for each of them.
-        HERE.with_borrow_mut(|here| std::mem::swap(&mut here.queue, &mut self.round));
-        while let Some(key) = self.round.pop_front() {
-            if self.poll(key)? {
+        HERE.with_borrow_mut(|here| self.ready.begin(&mut here.queue));
+        while let Some(key) = self.ready.next_light() {
+            let vital = self.poll(key, true)?;
+            if BYTES.get() > 0 {
+                self.weigh(key);
+            }
+            if vital {
                 self.admit()?;
             }
+        }
+        let mut heavy = self.ready.first_heavy();
+        while let Some(key) = heavy {
+            self.poll(key, false)?;
+            self.weigh(key);
+            heavy = self.ready.next_heavy();
         }
         self.admit()
     }
@@ -252,16 +278,34 @@ impl Tasks {
             let key = Key { index, generation: slot.generation };
             let call = Arc::new(Call { home: Arc::clone(&self.home), key, queued: AtomicBool::new(true) });
             self.home.set_tasks(self.home.tasks() + 1);
-            slot.task = Some(Task { body, waker: Waker::from(Arc::clone(&call)), call, vital });
-            self.poll(key)?;
+            slot.task =
+                Some(Task { body, waker: Waker::from(Arc::clone(&call)), call, vital, weight: Weight::default() });
+            self.poll(key, false)?;
+            self.weigh(key);
         }
         Ok(())
     }
 
-    /// Whether the task is vital.
-    fn poll(&mut self, key: Key) -> Result<bool, Panicked> {
+    /// Takes note of what the task has moved in the poll that it has just had. A poll that moved nothing to speak of needs no note,
+    /// unless the task is a heavy one.
+    #[cold]
+    fn weigh(&mut self, key: Key) {
+        let bytes = BYTES.take();
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
+        if let Some(task) = slot.and_then(|slot| slot.task.as_mut()) {
+            task.weight.note(bytes);
+        }
+        self.ready.moved(bytes);
+    }
+
+    /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the light ones. Whether it is vital.
+    fn poll(&mut self, key: Key, light: bool) -> Result<bool, Panicked> {
         let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
         let Some(Slot { task: Some(task), generation }) = slot else { return Ok(false) };
+        if light && task.weight.is_heavy() {
+            self.ready.defer(key);
+            return Ok(false);
+        }
         task.call.queued.swap(false, Ordering::AcqRel);
         let polled = catch_unwind(AssertUnwindSafe(|| task.body.as_mut().poll(&mut Context::from_waker(&task.waker))));
         let vital = task.vital;

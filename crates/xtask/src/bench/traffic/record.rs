@@ -30,6 +30,8 @@ pub(super) enum Row {
     /// SET of 1 MiB.
     #[value(name = "set-1m")]
     Set1m,
+    /// PING every 5 ms beside 8 clients with pipelined GETs of 1 MiB.
+    Fairness,
     /// Memory of idle connections.
     Idle,
     /// Connect, PING, close; 16 at a time, the sink behind the proxy.
@@ -40,7 +42,7 @@ pub(super) enum Row {
 
 impl Row {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Small,
         Self::Redis,
         Self::Pipeline,
@@ -49,6 +51,7 @@ impl Row {
         Self::Set64,
         Self::Get1m,
         Self::Set1m,
+        Self::Fairness,
         Self::Idle,
         Self::Connections,
         Self::First,
@@ -65,6 +68,7 @@ impl Row {
             Self::Set64 => "set-64k",
             Self::Get1m => "get-1m",
             Self::Set1m => "set-1m",
+            Self::Fairness => "fairness",
             Self::Idle => "idle",
             Self::Connections => "connections",
             Self::First => "first",
@@ -82,6 +86,7 @@ impl Row {
             Self::Set64 => "Bulk: SET of 64 KiB, 8 clients",
             Self::Get1m => "Bulk: GET of 1 MiB, 8 clients",
             Self::Set1m => "Bulk: SET of 1 MiB, 8 clients",
+            Self::Fairness => "Fairness: PING every 5 ms beside 8 clients with pipelines of 4 GETs of 1 MiB",
             Self::Idle => "Idle connections",
             Self::Connections => "New connections, the proxy being the limit (connect, PING, close; 16 at a time)",
             Self::First => "First reply on a new connection to a Redis (one at a time)",
@@ -94,6 +99,7 @@ impl Row {
             Self::Small | Self::Redis | Self::Pipeline => &[Measure::Rps, Measure::CpuRequest, Measure::Busy],
             Self::Latency => &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest],
             Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m => &[Measure::Bulk, Measure::CpuBulk],
+            Self::Fairness => &[Measure::P50, Measure::P99, Measure::Bulk, Measure::CpuBulk],
             Self::Idle => &[Measure::Memory],
             Self::Connections => &[Measure::Conns, Measure::CpuConn, Measure::Busy],
             Self::First => &[Measure::P50, Measure::P99],
@@ -102,7 +108,7 @@ impl Row {
 
     /// Whether a peer has something to say in it.
     pub(super) fn includes(self, peer: Peer) -> bool {
-        let bulk = matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m);
+        let bulk = matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
         match peer {
             // Without a proxy nothing of it can be the limit, and nothing of it be idle.
             Peer::Direct => bulk || matches!(self, Self::Redis | Self::Latency | Self::First),
@@ -236,6 +242,6 @@ mod tests {
     #[test]
     fn tuned_variants_are_compared_only_where_tuning_matters() {
         let rows = |peer| Row::ALL.into_iter().filter(|row| row.includes(peer)).count();
-        assert_eq!([Peer::Haproxy3Buffers, Peer::Direct, Peer::Pointsman].map(rows), [4, 7, 11]);
+        assert_eq!([Peer::Haproxy3Buffers, Peer::Direct, Peer::Pointsman].map(rows), [5, 8, 12]);
     }
 }

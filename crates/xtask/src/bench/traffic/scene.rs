@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use harness::{Cluster, Launch, Process, find_in_path, pause};
-use load::{Churn, Closed, Idle, Latency, Loader, Meter, Open, Window, Workload};
+use load::{Churn, Closed, Idle, Latency, Loader, Meter, Mixed, Open, Rate, Window, Workload};
 
 use super::record::{Measure, Row};
 use crate::bench::peers::{self, Around, Peer, Program, Route, configuration};
@@ -21,6 +21,10 @@ use crate::bench::peers::{self, Around, Peer, Program, Route, configuration};
 const CLIENTS: usize = 50;
 /// Clients of bulk.
 const BULK_CLIENTS: usize = 8;
+/// Large values that each client has asked for at once beside small requests.
+const BULK_PIPELINE: usize = 4;
+/// Time between two small requests beside them.
+const PING_GAP: Duration = Duration::from_millis(5);
 /// Requests a second of the open loop.
 const RATE: u32 = 20_000;
 /// Idle connections of which the memory is taken.
@@ -175,6 +179,10 @@ impl Scene {
                 let job = Open { to: redis, workload, clients, rate, warm, time };
                 self.loader.run(move |engine| job.run(engine, &meter)).map(|(l, w)| (latencies(l, w), w))
             }
+            Row::Fairness => {
+                let bulk = closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, BULK_PIPELINE);
+                self.mixed(Mixed { bulk, gap: PING_GAP }, meter)
+            }
             Row::Connections => self.churn(Churn { to: sink, at_once: 16, warm, time }, meter),
             Row::First | Row::Idle => self.churn(Churn { to: redis, at_once: 1, warm, time }, meter),
         };
@@ -191,16 +199,15 @@ impl Scene {
     fn closed(&self, job: Closed, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
         let payload = job.workload.payload();
         let rate = self.loader.run(move |engine| job.run(engine, &meter))?;
-        let (requests, window) = (number(rate.requests), rate.window);
-        let gib = requests * number(payload as u64) / number(1 << 30);
-        let values = [
-            (Measure::Rps, requests / window.seconds),
-            (Measure::CpuRequest, window.proxy / requests * 1e6),
-            (Measure::Bulk, gib / window.seconds),
-            (Measure::CpuBulk, window.proxy / gib),
-            (Measure::Busy, window.proxy / window.seconds),
-        ];
-        Ok((values.into(), window))
+        Ok(rates(rate, payload))
+    }
+
+    fn mixed(&self, job: Mixed, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
+        let payload = job.bulk.workload.payload();
+        let (latency, rate) = self.loader.run(move |engine| job.run(engine, &meter))?;
+        let (mut values, window) = rates(rate, payload);
+        values.extend(latencies(latency, window).into_iter().filter(|(measure, _)| *measure != Measure::CpuRequest));
+        Ok((values, window))
     }
 
     fn churn(&self, job: Churn, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
@@ -226,6 +233,19 @@ impl Scene {
         let others = nodes.chain(idle).collect();
         Meter { proxy, others }
     }
+}
+
+fn rates(rate: Rate, payload: usize) -> (BTreeMap<Measure, f64>, Window) {
+    let (requests, window) = (number(rate.requests), rate.window);
+    let gib = requests * number(payload as u64) / number(1 << 30);
+    let values = [
+        (Measure::Rps, requests / window.seconds),
+        (Measure::CpuRequest, window.proxy / requests * 1e6),
+        (Measure::Bulk, gib / window.seconds),
+        (Measure::CpuBulk, window.proxy / gib),
+        (Measure::Busy, window.proxy / window.seconds),
+    ];
+    (values.into(), window)
 }
 
 fn latencies(latency: Latency, window: Window) -> BTreeMap<Measure, f64> {

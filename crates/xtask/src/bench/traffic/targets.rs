@@ -71,11 +71,11 @@ const fn target(title: &'static str, row: Row, measure: Measure, against: Agains
     Target { title, row, measure, against, bound }
 }
 
-const TARGETS: [Target; 20] = {
+const TARGETS: [Target; 22] = {
     use Against::{Direct, Stock, Tuned};
     use Bound::{Least, Most};
     use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
-    use Row::{Connections, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64, Small};
+    use Row::{Connections, Fairness, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64, Small};
     [
         target("CPU a small request", Small, CpuRequest, Stock, Most(0.86)),
         target("Throughput, the proxy being the limit", Small, Rps, Stock, Least(1.18)),
@@ -93,6 +93,8 @@ const TARGETS: [Target; 20] = {
         target("CPU a GiB, SET of 1 MiB", Set1m, CpuBulk, Tuned, Most(0.80)),
         target("Bulk throughput, GET of 1 MiB", Get1m, Bulk, Direct, Least(0.85)),
         target("Bulk throughput, SET of 1 MiB", Set1m, Bulk, Direct, Least(0.85)),
+        target("p99 of PING beside bulk", Fairness, P99, Stock, Most(1.00)),
+        target("Bulk throughput beside PING", Fairness, Bulk, Stock, Least(1.00)),
         target("Memory of an idle pair", Idle, Memory, Stock, Most(0.30)),
         target("Connections a second", Connections, Conns, Stock, Least(1.05)),
         target("CPU a connection", Connections, CpuConn, Stock, Most(0.95)),
