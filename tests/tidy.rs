@@ -16,6 +16,8 @@ const MOST_LINES_A_FUNCTION: usize = 70;
 const LONG_FILES: &[(&str, &str)] = &[
     ("crates/pointsman/src/config/sections.rs", "one table: every configuration key with its documentation"),
     ("crates/pointsman/src/metrics/catalogue.rs", "one table: every metric with its help"),
+    ("crates/resp/src/ledger.rs", "one type: what both directions of a session add to its ledger"),
+    ("crates/resp/src/recorder.rs", "one type: which requests are copied, and what their answers make of them"),
     ("crates/simulator/src/proxy/driver.rs", "all of the simulator that knows the machine's events and actions"),
     ("crates/sentinel/tests/model/world.rs", "one model: its state, its steps and its account"),
 ];

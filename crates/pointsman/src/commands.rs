@@ -95,6 +95,7 @@ no subscription, and has no effect on later commands of the same connection), de
 
 ```toml
 [[service]]
+sentinels = [\"redis-sentinel:26379\"]
 stateless_commands = [\"GRAPH.QUERY\", \"MYMODULE.GET\", \"CONTAINER|SUBCOMMAND\"]
 ```
 

@@ -342,7 +342,10 @@ fn remembers_the_last_of_more_requests_than_it_keeps() {
     }
     let replay = Replay::of(&talk.0).expect("all of it is known again");
     let requests = String::from_utf8(replay.requests().to_vec()).unwrap();
-    assert!(requests.contains("$2\r\nme\r\n") && requests.ends_with("SELECT\r\n$1\r\n7\r\n*1\r\n$4\r\nPING\r\n"), "{requests}");
+    assert!(
+        requests.contains("$2\r\nme\r\n") && requests.ends_with("SELECT\r\n$1\r\n7\r\n*1\r\n$4\r\nPING\r\n"),
+        "{requests}"
+    );
 }
 
 #[test]
