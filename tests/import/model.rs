@@ -341,7 +341,7 @@ fn understood(import: &Import) -> (Vec<Understood>, Vec<String>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// The import understands what the model says, refuses what must not be guessed, and writes what
     /// `pointsman check` accepts.

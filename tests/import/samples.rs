@@ -21,8 +21,7 @@ fn folder() -> PathBuf {
 fn names() -> Vec<String> {
     let entries = fs::read_dir(folder()).expect("a folder").map(|entry| entry.expect("an entry").path());
     let samples = entries.filter(|path| path.extension().is_some_and(|it| it == "cfg"));
-    let mut names: Vec<String> =
-        samples.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    let mut names: Vec<String> = samples.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
     names.sort();
     assert!(names.len() >= 40, "only {} samples", names.len());
     names

@@ -12,8 +12,7 @@ use super::{Refusal, keywords};
 
 /// Paths of haproxy's probes that the admin server answers.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
-const SENTINELS: &str =
-    "leads to sentinels: keep it in haproxy, or let its clients connect to the sentinels directly";
+const SENTINELS: &str = "leads to sentinels: keep it in haproxy, or let its clients connect to the sentinels directly";
 
 impl<'a> Planner<'a> {
     /// The addresses of a section, with a note on each line that `key` takes.
@@ -63,7 +62,7 @@ impl<'a> Planner<'a> {
                     plan.admin.push((addr, position));
                 }
             }
-            for at in std::iter::once(section).chain(backends) {
+            for at in std::iter::once(section).chain(backends.iter().filter(|at| *at != section)) {
                 self.note_head(*at, LineOutcome::Mapped, "[admin]: probes, metrics, status");
                 for directive in proxies::directives(self.config, *at) {
                     self.note_admin(directive);
@@ -74,9 +73,9 @@ impl<'a> Planner<'a> {
 
     fn note_admin(&mut self, directive: &Directive) {
         if directive.begins(&["monitor-uri"]) {
-            let note = "use /alive for liveness and /ready for readiness";
+            let note = "/alive is for liveness and /ready for readiness";
             if PROBES.contains(&directive.word(1).as_str()) {
-                self.notes.add(directive, LineOutcome::Mapped, &format!("answered as before; {note}"));
+                self.notes.add(directive, LineOutcome::Mapped, &format!("answered as before: {note}"));
             } else {
                 self.notes.add(directive, LineOutcome::Unmatched, &format!("this path is not answered: {note}"));
             }
@@ -93,7 +92,11 @@ impl<'a> Planner<'a> {
         let proxies = self.proxies;
         let listeners: Vec<usize> = proxies.listeners.iter().map(|it| it.section).collect();
         for at in proxies.serving().filter(|at| !listeners.contains(at)) {
-            self.note_head(at, LineOutcome::Unneeded, "it served haproxy's decisions, which the sentinels make now");
+            self.note_head(
+                at,
+                LineOutcome::Unneeded,
+                "part of haproxy's choice of a server, which the sentinels make now",
+            );
         }
         let conditions = listeners.iter().flat_map(|at| proxies::directives(self.config, *at));
         for directive in conditions.filter(|it| it.begins(&["acl"]) && proxies::names_backends(it)) {

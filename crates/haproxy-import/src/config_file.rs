@@ -84,7 +84,11 @@ pub(super) fn read(files: &[(String, String)], refusals: &mut Vec<Refusal>) -> V
         for (index, line) in text.lines().enumerate() {
             let position = |column| Position { file: file.clone(), line: index + 1, column };
             if line.contains('\0') {
-                refusals.push(Refusal::new(position(1), "the line contains a zero byte", "pass the text of a haproxy.cfg"));
+                refusals.push(Refusal::new(
+                    position(1),
+                    "the line contains a zero byte",
+                    "pass the text of a haproxy.cfg",
+                ));
                 continue;
             }
             match tokenizer::split(line) {
@@ -134,7 +138,8 @@ fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
             (Some(name), _) => {
                 let found = named.get(name).copied();
                 if found.is_none() {
-                    let what = format!("there is no section \"defaults {}\" above this line", super::redact::safe_word(name));
+                    let what =
+                        format!("there is no section \"defaults {}\" above this line", super::redact::safe_word(name));
                     refusals.push(Refusal::new(section.head.position.clone(), what, "name one that is defined above"));
                 }
                 found

@@ -198,9 +198,8 @@ fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCh
     let mut login = None;
     let mut query = None;
     for (position, command) in commands(exchange.sent) {
-        let word = |at: usize| {
-            command.get(at).map(|argument| display(argument).to_ascii_uppercase()).unwrap_or_default()
-        };
+        let word =
+            |at: usize| command.get(at).map(|argument| display(argument).to_ascii_uppercase()).unwrap_or_default();
         match word(0).as_str() {
             "PING" | "INFO" | "ROLE" => check.is_redis = true,
             "AUTH" => login = login.or_else(|| read_login(&position, command.get(1..), variables)),

@@ -7,13 +7,14 @@ use super::config_file::{Directive, SectionKind};
 pub(super) fn section(kind: SectionKind, keyword: &str) -> (LineOutcome, &'static str) {
     match (kind, keyword) {
         (SectionKind::Global | SectionKind::Defaults, _) => (Unneeded, "see the lines of the section"),
-        (SectionKind::Other, "resolvers") => {
-            (Unneeded, "names are resolved again and again by the system's resolver")
+        (SectionKind::Other, "resolvers") => (Unneeded, "names are resolved again and again by the system's resolver"),
+        (
+            SectionKind::Other,
+            "peers" | "cache" | "fcgi-app" | "http-errors" | "mailers" | "ring" | "program" | "traces",
+        ) => (Unneeded, "Redis clients do not depend on it"),
+        (SectionKind::Other, _) => {
+            (Unmatched, "no counterpart in Pointsman; restrict access to the ports in the network")
         }
-        (SectionKind::Other, "peers" | "cache" | "fcgi-app" | "http-errors" | "mailers" | "ring" | "program" | "traces") => {
-            (Unneeded, "Redis clients do not depend on it")
-        }
-        (SectionKind::Other, _) => (Unmatched, "no counterpart in Pointsman; restrict access to the ports in the network"),
         _ => (Unmatched, NOT_REDIS),
     }
 }

@@ -26,8 +26,10 @@ pub(super) type PlannedListen = (SocketAddr, Position);
 pub(super) enum NameSource {
     /// `--name LISTENER=NAME`.
     Option,
-    /// `--name NAME`, or a query elsewhere in the file.
+    /// `--name NAME`.
     General,
+    /// The only name that the rest of the file queries.
+    Elsewhere,
     /// A query of its own checks.
     Query(Position),
     /// Sentinel's usual name.

@@ -97,8 +97,7 @@ fn listens(config: &ConfigFile, section: usize) -> bool {
 /// Sorts the sections.
 pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
     let count = config.sections.len();
-    let checks: Vec<HealthCheck> =
-        (0..count).map(|at| health_check::read(config.effective(at), variables)).collect();
+    let checks: Vec<HealthCheck> = (0..count).map(|at| health_check::read(config.effective(at), variables)).collect();
     let mut proxies = Proxies { checks, ..Proxies::default() };
     for (at, section) in config.sections.iter().enumerate() {
         if !matches!(section.kind, SectionKind::Listen | SectionKind::Frontend) {

@@ -110,7 +110,7 @@ impl ImportReport {
         let (assumed, unmatched) = (self.count(LineOutcome::Assumed), self.count(LineOutcome::Unmatched));
         (assumed + unmatched > 0).then(|| Refusal {
             position: None,
-            message: format!("--strict: {assumed} lines assumed, {unmatched} lines without counterpart"),
+            message: format!("--strict: {assumed} lines ASSUMED, {unmatched} lines with NO COUNTERPART"),
             remedy: "name what is assumed, remove what has no counterpart, or import without --strict".to_owned(),
         })
     }

@@ -69,7 +69,7 @@ impl<'a> Planner<'a> {
             let note = "its checks ask no sentinel: the sentinels of the rest of the file are taken";
             self.note_head(listener.section, LineOutcome::Assumed, note);
             for line in &group.lines {
-                self.notes.replace(line, LineOutcome::Assumed, "one of service.sentinels");
+                self.notes.add(line, LineOutcome::Mapped, "one of service.sentinels");
             }
             return Some((group.endpoints, group.lines.first().map(|line| line.position.clone())));
         }

@@ -58,10 +58,7 @@ impl<'a> Planner<'a> {
             }
             return;
         }
-        if listener.role.is_none() {
-            let note = "no check asks for the role: haproxy used any of the servers, Pointsman uses the master";
-            self.note_head(listener.section, LineOutcome::Assumed, note);
-        }
+        self.note_assumptions(listener, &name, &source);
         if let Some(at) = plan.services.iter().position(|it| it.name == name) {
             let Some(service) = plan.services.get_mut(at) else { return };
             if !self.may_merge(listener, &source, service, (&sentinels, sentinels_at.is_some())) {
@@ -103,11 +100,23 @@ impl<'a> Planner<'a> {
         });
     }
 
+    fn note_assumptions(&mut self, listener: &RedisListener, name: &str, source: &NameSource) {
+        if listener.role.is_none() {
+            let note = "no check asks for the role: haproxy used any of the servers, Pointsman uses the master";
+            self.note_head(listener.section, LineOutcome::Assumed, note);
+        }
+        let note = match source {
+            NameSource::Assumed => format!("the name {name} is assumed: compare it with `sentinel monitor`"),
+            NameSource::Elsewhere => format!("the name {name} is taken from the rest of the file"),
+            NameSource::Option | NameSource::General | NameSource::Query(_) => return,
+        };
+        self.note_head(listener.section, LineOutcome::Assumed, &note);
+    }
+
     /// Refuses a listener that spreads its clients over servers that need not share a dataset.
     fn refuse_routing(&mut self, listener: &RedisListener, source: &NameSource) -> bool {
         let name = safe_word(&listener.name);
-        if let Some(rule) =
-            listener.routed_by.and_then(|at| proxies::directives(self.config, listener.section).get(at))
+        if let Some(rule) = listener.routed_by.and_then(|at| proxies::directives(self.config, listener.section).get(at))
         {
             if listener.differs {
                 let message = format!("{name} selects between different servers by client or traffic");
@@ -188,9 +197,13 @@ impl<'a> Planner<'a> {
     /// What is assumed, as comments above the service.
     fn comments(&self, name: &str, source: &NameSource, assumed_sentinels: bool) -> Vec<String> {
         let mut comments = Vec::new();
-        if *source == NameSource::Assumed {
-            let text = "compare it with \"sentinel monitor\" in sentinel.conf.";
-            comments.push(format!("The name {name:?} is assumed: {text}"));
+        let text = match source {
+            NameSource::Assumed => "is assumed: compare it with \"sentinel monitor\" in sentinel.conf",
+            NameSource::Elsewhere => "is taken from the rest of haproxy.cfg: compare it with \"sentinel monitor\"",
+            NameSource::Option | NameSource::General | NameSource::Query(_) => "",
+        };
+        if !text.is_empty() {
+            comments.push(format!("The name {name:?} {text}."));
         }
         if assumed_sentinels && self.options.sentinels.is_empty() {
             let text = "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg does not name any.";
@@ -247,7 +260,7 @@ impl<'a> Planner<'a> {
         let queries = self.proxies.checks.iter().filter_map(|check| check.sentinel.as_ref());
         let names: BTreeSet<&str> = queries.map(|query| query.master.as_str()).collect();
         match names.first() {
-            Some(name) if names.len() == 1 => ((*name).to_owned(), NameSource::General),
+            Some(name) if names.len() == 1 => ((*name).to_owned(), NameSource::Elsewhere),
             _ => ("mymaster".to_owned(), NameSource::Assumed),
         }
     }
@@ -260,7 +273,11 @@ impl<'a> Planner<'a> {
             if !self.proxies.listeners.iter().any(|it| it.name == *listener) {
                 self.refusals.push(Refusal {
                     position: None,
-                    message: format!("--name {}={}: no Redis listener has this name", safe_word(listener), safe_word(name)),
+                    message: format!(
+                        "--name {}={}: no Redis listener has this name",
+                        safe_word(listener),
+                        safe_word(name)
+                    ),
                     remedy: format!("use one of: {}", known.join(", ")),
                 });
             }

@@ -52,9 +52,7 @@ fn service_keys(config: &ConfigFile, (front, back): (usize, usize), keys: &mut V
         let time = values::duration(&directive.word(words.len()));
         Some((directive, time.filter(|time| !time.is_zero() && *time <= MAX_DURATION)?))
     };
-    if let Some((directive, time)) =
-        timeout(back, &["timeout", "connect"]).or_else(|| timeout(back, &["contimeout"]))
-    {
+    if let Some((directive, time)) = timeout(back, &["timeout", "connect"]).or_else(|| timeout(back, &["contimeout"])) {
         add("connect_timeout", directive, quoted(time));
     }
     if let Some((directive, time)) = timeout(front, &["timeout", "client-fin"]) {

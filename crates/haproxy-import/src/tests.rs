@@ -258,7 +258,9 @@ fn refused_with(text: &str, names: &[&str]) -> String {
 fn compares_servers_by_effective_port() {
     let text = "listen a\n bind :6379\n server x H1\nlisten b\n bind :2\n server x h1:6379\n";
     assert_eq!(services(&import(text)).len(), 1);
-    assert!(refusal(&text.replace(":6379\n server x H1", ":6380\n option redis-check\n server x h1")).contains("different"));
+    assert!(
+        refusal(&text.replace(":6379\n server x H1", ":6380\n option redis-check\n server x h1")).contains("different")
+    );
 }
 
 #[test]
@@ -360,9 +362,12 @@ fn refuses_tls_without_allow_plaintext() {
 fn refuses_guesses_if_strict() {
     let strict = ImportOptions { strict: true, ..ImportOptions::default() };
     let imported = import_with(&listen(""), &strict);
-    assert!(refused(&imported).contains("--strict: 2 lines assumed, 0 lines without counterpart"));
+    assert!(refused(&imported).contains("--strict: 2 lines ASSUMED, 0 lines with NO COUNTERPART"));
     assert!(imported.report.render(Detail::Warnings).contains("ASSUMED"));
-    let options = ImportOptions { strict: true, sentinels: vec!["s:1".to_owned()], ..named(&["redis=m"]) };
+    let options = ImportOptions { strict: true, sentinels: vec!["s:1".to_owned()], ..named(&[]) };
+    let name = import_with(&listen(" tcp-check expect string role:master\n"), &options);
+    assert!(refused(&name).contains("--strict: 1 lines ASSUMED"), "the name: {}", refused(&name));
+    let options = ImportOptions { names: named(&["redis=m"]).names, ..options };
     let sure = import_with(&listen(" tcp-check expect string role:master\n"), &options);
     assert_eq!(sure.refusals, []);
 }
