@@ -1,7 +1,7 @@
 //! Import of haproxy configurations, by the real program: samples in the styles found in the field
 //! (`*.cfg` beside this file), each with its expected result, and configurations from a model.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "tests report by a clear panic")]
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
 
 mod model;
 mod samples;

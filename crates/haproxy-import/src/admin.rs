@@ -12,29 +12,35 @@ use super::{Refusal, keywords};
 
 /// Paths of haproxy's probes that the admin server answers.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
-const SENTINELS: &str = "leads to sentinels: keep it in haproxy, or let its clients connect to the sentinels directly";
+const SENTINELS: &str =
+    "leads to sentinels: keep it in haproxy, or let its clients connect to the sentinels directly";
 
 impl<'a> Planner<'a> {
     /// The addresses of a section, with a note on each line that `key` takes.
     pub(super) fn listen_of(&mut self, section: usize, key: &str) -> Vec<PlannedListen> {
         let mut all: Vec<PlannedListen> = Vec::new();
-        for bind in proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"])) {
+        for bind in
+            proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"]))
+        {
             let has = |word: &str| bind.words.iter().any(|own| own.is(word));
             match values::bind_addresses(&bind.word(1), has("v6only")) {
                 Ok(addrs) => {
                     add(&mut all, addrs, bind);
                     self.notes.add(bind, LineOutcome::Mapped, key);
                     if has("accept-proxy") {
-                        let note = "Pointsman does not read the PROXY protocol: its clients will fail";
+                        let note =
+                            "Pointsman does not read the PROXY protocol: its clients will fail";
                         self.notes.replace(bind, LineOutcome::Unmatched, note);
                     }
                 }
                 Err(BindError::Family) => {
-                    let note = "Pointsman listens on TCP only, not on UNIX sockets or inherited ones";
+                    let note =
+                        "Pointsman listens on TCP only, not on UNIX sockets or inherited ones";
                     self.notes.add(bind, LineOutcome::Unmatched, note);
                 }
                 Err(BindError::Unreadable) => {
-                    let message = format!("{:?} is not an address to listen on", safe_word(&bind.word(1)));
+                    let message =
+                        format!("{:?} is not an address to listen on", safe_word(&bind.word(1)));
                     let remedy = if bind.word(1).contains("${") {
                         "set the variable and run again"
                     } else {
@@ -75,15 +81,27 @@ impl<'a> Planner<'a> {
         if directive.begins(&["monitor-uri"]) {
             let note = "/alive is for liveness and /ready for readiness";
             if PROBES.contains(&directive.word(1).as_str()) {
-                self.notes.add(directive, LineOutcome::Mapped, &format!("answered as before: {note}"));
+                self.notes.add(
+                    directive,
+                    LineOutcome::Mapped,
+                    &format!("answered as before: {note}"),
+                );
             } else {
-                self.notes.add(directive, LineOutcome::Unmatched, &format!("this path is not answered: {note}"));
+                self.notes.add(
+                    directive,
+                    LineOutcome::Unmatched,
+                    &format!("this path is not answered: {note}"),
+                );
             }
         } else if directive.words.iter().any(|word| word.is("prometheus-exporter")) {
-            let note = "/metrics of the admin server, with other names unless metrics.haproxy_names is set";
+            let note = "/metrics of the admin server; metrics.haproxy_names adds the old names";
             self.notes.add(directive, LineOutcome::Mapped, note);
         } else if directive.begins(&["default_backend"]) || directive.begins(&["use_backend"]) {
-            self.notes.add(directive, LineOutcome::Unneeded, "the admin server answers all of its paths itself");
+            self.notes.add(
+                directive,
+                LineOutcome::Unneeded,
+                "the admin server answers all of its paths itself",
+            );
         }
     }
 
@@ -99,8 +117,13 @@ impl<'a> Planner<'a> {
             );
         }
         let conditions = listeners.iter().flat_map(|at| proxies::directives(self.config, *at));
-        for directive in conditions.filter(|it| it.begins(&["acl"]) && proxies::names_backends(it)) {
-            self.notes.add(directive, LineOutcome::Unneeded, "the sentinels decide in place of this condition");
+        for directive in conditions.filter(|it| it.begins(&["acl"]) && proxies::names_backends(it))
+        {
+            self.notes.add(
+                directive,
+                LineOutcome::Unneeded,
+                "the sentinels decide in place of this condition",
+            );
         }
         for (section, backends) in &proxies.sentinel_frontends {
             self.note_section(*section, LineOutcome::Unmatched, SENTINELS);
@@ -112,7 +135,11 @@ impl<'a> Planner<'a> {
             self.note_section(*at, LineOutcome::Unmatched, keywords::NOT_REDIS);
         }
         for at in &proxies.empty {
-            self.note_section(*at, LineOutcome::Unneeded, "the section has no address and no servers");
+            self.note_section(
+                *at,
+                LineOutcome::Unneeded,
+                "the section has no address and no servers",
+            );
         }
         for at in &proxies.disabled {
             self.note_section(*at, LineOutcome::Unneeded, "the section is disabled");
@@ -149,5 +176,7 @@ fn loss(server: &Directive) -> Option<&'static str> {
     if has("send-proxy") || has("send-proxy-v2") {
         return Some("Pointsman does not send the PROXY protocol to Redis");
     }
-    has("maxconn").then_some("Pointsman does not limit connections per server; service.max_connections limits clients")
+    has("maxconn").then_some(
+        "Pointsman does not limit connections per server; service.max_connections limits clients",
+    )
 }

@@ -72,7 +72,8 @@ impl Directive {
 
     /// Whether it begins with these words.
     pub(super) fn begins(&self, with: &[&str]) -> bool {
-        self.words.len() >= with.len() && with.iter().zip(&self.words).all(|(text, word)| word.is(text))
+        self.words.len() >= with.len()
+            && with.iter().zip(&self.words).all(|(text, word)| word.is(text))
     }
 }
 
@@ -94,7 +95,11 @@ pub(super) fn read(files: &[(String, String)], refusals: &mut Vec<Refusal>) -> V
             match tokenizer::split(line) {
                 Err(open) => {
                     let what = format!("the quote {} is not closed", open.quote);
-                    refusals.push(Refusal::new(position(open.column), what, "close it, or escape it with a backslash"));
+                    refusals.push(Refusal::new(
+                        position(open.column),
+                        what,
+                        "close it, or escape it with a backslash",
+                    ));
                 }
                 Ok(words) => {
                     if let Some(first) = words.first() {
@@ -116,16 +121,28 @@ fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Ref
             SectionKind::Defaults if directive.word(1) == "from" => String::new(),
             _ => directive.word(1),
         };
-        if matches!(kind, SectionKind::Listen | SectionKind::Frontend | SectionKind::Backend) && name.is_empty() {
+        if matches!(kind, SectionKind::Listen | SectionKind::Frontend | SectionKind::Backend)
+            && name.is_empty()
+        {
             let what = format!("the section \"{first}\" has no name");
             refusals.push(Refusal::new(directive.position.clone(), what, "give it a name"));
         }
-        sections.push(Section { kind: *kind, name, head: directive, directives: Vec::new(), defaults: None });
+        sections.push(Section {
+            kind: *kind,
+            name,
+            head: directive,
+            directives: Vec::new(),
+            defaults: None,
+        });
     } else if let Some(section) = sections.last_mut() {
         section.directives.push(directive);
     } else if !first.starts_with('.') {
         let what = format!("{:?} precedes the first section", super::redact::safe_word(&first));
-        refusals.push(Refusal::new(directive.position, what, "pass a haproxy.cfg: it begins with a section"));
+        refusals.push(Refusal::new(
+            directive.position,
+            what,
+            "pass a haproxy.cfg: it begins with a section",
+        ));
     }
 }
 
@@ -133,14 +150,25 @@ fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
     let mut named: BTreeMap<String, usize> = BTreeMap::new();
     let mut last = None;
     for (index, section) in sections.iter_mut().enumerate() {
-        let from = section.head.words.iter().position(|word| word.is("from")).map(|at| section.head.word(at + 1));
+        let from = section
+            .head
+            .words
+            .iter()
+            .position(|word| word.is("from"))
+            .map(|at| section.head.word(at + 1));
         section.defaults = match (&from, section.kind) {
             (Some(name), _) => {
                 let found = named.get(name).copied();
                 if found.is_none() {
-                    let what =
-                        format!("there is no section \"defaults {}\" above this line", super::redact::safe_word(name));
-                    refusals.push(Refusal::new(section.head.position.clone(), what, "name one that is defined above"));
+                    let what = format!(
+                        "there is no section \"defaults {}\" above this line",
+                        super::redact::safe_word(name)
+                    );
+                    refusals.push(Refusal::new(
+                        section.head.position.clone(),
+                        what,
+                        "name one that is defined above",
+                    ));
                 }
                 found
             }
@@ -198,16 +226,18 @@ impl ConfigFile {
     /// The directives that apply to a section: its own, then those of its defaults.
     pub(super) fn effective(&self, section: usize) -> impl Iterator<Item = &Directive> {
         let chain = std::iter::successors(Some(section), |at| self.sections.get(*at)?.defaults);
-        chain.take(MAX_DEFAULTS).filter_map(|at| self.sections.get(at)).flat_map(|section| &section.directives)
+        chain
+            .take(MAX_DEFAULTS)
+            .filter_map(|at| self.sections.get(at))
+            .flat_map(|section| &section.directives)
     }
 
     /// The directive with these first words that applies to a section: the last of its own, else of
     /// its defaults.
     pub(super) fn setting(&self, section: usize, words: &[&str]) -> Option<&Directive> {
         let chain = std::iter::successors(Some(section), |at| self.sections.get(*at)?.defaults);
-        chain
-            .take(MAX_DEFAULTS)
-            .filter_map(|at| self.sections.get(at))
-            .find_map(|section| section.directives.iter().rev().find(|directive| directive.begins(words)))
+        chain.take(MAX_DEFAULTS).filter_map(|at| self.sections.get(at)).find_map(|section| {
+            section.directives.iter().rev().find(|directive| directive.begins(words))
+        })
     }
 }

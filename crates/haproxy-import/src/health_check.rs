@@ -89,7 +89,10 @@ type Argument = Vec<Fragment>;
 const COMPUTED: &str = "%";
 
 /// Reads the check from the directives that apply to a backend.
-pub(super) fn read<'a>(directives: impl Iterator<Item = &'a Directive>, variables: &Variables<'_>) -> HealthCheck {
+pub(super) fn read<'a>(
+    directives: impl Iterator<Item = &'a Directive>,
+    variables: &Variables<'_>,
+) -> HealthCheck {
     let mut check = HealthCheck::default();
     let mut exchanges = vec![Exchange::default()];
     for directive in directives {
@@ -166,7 +169,9 @@ fn log_format(fragment: &Fragment, computed: &dyn Fn() -> Fragment) -> Vec<Fragm
         rest = if let Some(tail) = after.strip_prefix('%') {
             found.push(Fragment::Text("%".to_owned()));
             tail
-        } else if let Some((expression, tail)) = after.strip_prefix('[').and_then(|it| it.split_once(']')) {
+        } else if let Some((expression, tail)) =
+            after.strip_prefix('[').and_then(|it| it.split_once(']'))
+        {
             let name = expression.trim().strip_prefix("env(").and_then(|it| it.strip_suffix(')'));
             let name = name.map(|it| it.trim_matches(['\'', '"']));
             let is_name = |it: &str| it.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -198,8 +203,12 @@ fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCh
     let mut login = None;
     let mut query = None;
     for (position, command) in commands(exchange.sent) {
-        let word =
-            |at: usize| command.get(at).map(|argument| display(argument).to_ascii_uppercase()).unwrap_or_default();
+        let word = |at: usize| {
+            command
+                .get(at)
+                .map(|argument| display(argument).to_ascii_uppercase())
+                .unwrap_or_default()
+        };
         match word(0).as_str() {
             "PING" | "INFO" | "ROLE" => check.is_redis = true,
             "AUTH" => login = login.or_else(|| read_login(&position, command.get(1..), variables)),
@@ -211,7 +220,8 @@ fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCh
                 check.is_sentinel |= exchange.port.is_none();
                 if let Some(master) = command.get(2) {
                     let master = Word { fragments: master.clone(), column: 0 };
-                    let name = variables.expand(&master).unwrap_or_else(|_| display(&master.fragments));
+                    let name =
+                        variables.expand(&master).unwrap_or_else(|_| display(&master.fragments));
                     query = Some((position, name));
                 }
             }
@@ -228,7 +238,11 @@ fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCh
     }
 }
 
-fn read_login(position: &Position, arguments: Option<&[Argument]>, variables: &Variables<'_>) -> Option<CheckLogin> {
+fn read_login(
+    position: &Position,
+    arguments: Option<&[Argument]>,
+    variables: &Variables<'_>,
+) -> Option<CheckLogin> {
     let (user, password) = match arguments? {
         [password] => (None, password),
         [user, password, ..] => (Some(display(user)), password),
@@ -243,7 +257,11 @@ fn read_login(position: &Position, arguments: Option<&[Argument]>, variables: &V
         },
         _ => Password::Computed,
     };
-    Some(CheckLogin { position: position.clone(), user: user.filter(|user| user != "default"), password })
+    Some(CheckLogin {
+        position: position.clone(),
+        user: user.filter(|user| user != "default"),
+        password,
+    })
 }
 
 fn display(argument: &[Fragment]) -> String {
@@ -281,7 +299,10 @@ fn lines(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Fragment>)> {
                     }
                     let piece = piece.trim_end_matches('\r');
                     if !piece.is_empty() {
-                        push_text(&mut line.get_or_insert_with(|| (position.clone(), Vec::new())).1, piece);
+                        push_text(
+                            &mut line.get_or_insert_with(|| (position.clone(), Vec::new())).1,
+                            piece,
+                        );
                     }
                 }
             }
@@ -297,7 +318,8 @@ fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Argument>)> {
     let mut missing = 0_usize;
     for (position, line) in lines(sent) {
         let first = if let Some(Fragment::Text(text)) = line.first() { text.as_str() } else { "" };
-        let is_length = |text: &str| text.strip_prefix('$').is_some_and(|it| it.parse::<u32>().is_ok());
+        let is_length =
+            |text: &str| text.strip_prefix('$').is_some_and(|it| it.parse::<u32>().is_ok());
         if let Some(count) = first.strip_prefix('*').and_then(|count| count.parse().ok()) {
             missing = count;
             commands.push((position, Vec::new()));

@@ -6,11 +6,16 @@ use super::config_file::{Directive, SectionKind};
 /// The outcome of a section as a whole.
 pub(super) fn section(kind: SectionKind, keyword: &str) -> (LineOutcome, &'static str) {
     match (kind, keyword) {
-        (SectionKind::Global | SectionKind::Defaults, _) => (Unneeded, "see the lines of the section"),
-        (SectionKind::Other, "resolvers") => (Unneeded, "names are resolved again and again by the system's resolver"),
+        (SectionKind::Global | SectionKind::Defaults, _) => {
+            (Unneeded, "see the lines of the section")
+        }
+        (SectionKind::Other, "resolvers") => {
+            (Unneeded, "names are resolved again and again by the system's resolver")
+        }
         (
             SectionKind::Other,
-            "peers" | "cache" | "fcgi-app" | "http-errors" | "mailers" | "ring" | "program" | "traces",
+            "peers" | "cache" | "fcgi-app" | "http-errors" | "mailers" | "ring" | "program"
+            | "traces",
         ) => (Unneeded, "Redis clients do not depend on it"),
         (SectionKind::Other, _) => {
             (Unmatched, "no counterpart in Pointsman; restrict access to the ports in the network")
@@ -21,17 +26,21 @@ pub(super) fn section(kind: SectionKind, keyword: &str) -> (LineOutcome, &'stati
 
 pub(super) const NOT_REDIS: &str = "carries no Redis traffic: keep it in haproxy if it is in use";
 const SENTINELS: &str = "the sentinels decide which server is the master, and ROLE verifies it";
-const CHECKS: &str = "Pointsman has no health checks: the sentinels' majority decides, and their events arrive at once";
+const CHECKS: &str =
+    "Pointsman has no health checks: it follows the sentinels' majority, by events";
 const LOGS: &str = "failovers, starts and stops are logged to the standard output, see [log]";
 const HTTP: &str = "applies to HTTP only";
 const PROCESS: &str = "set by the service manager or the pod";
 const TUNING: &str = "follows from max_connections and the CPU quota";
 const KEEPALIVE: &str = "always on, for clients and for Redis, see service.tcp_keepalive";
-const GUARD: &str = "Pointsman has no rules on sources or contents: use a NetworkPolicy or a firewall";
-const TABLES: &str = "Pointsman has no rates and no stick tables; see max_connections and max_connections_per_source";
-const IDLE: &str = "idle clients stay connected, since Redis clients pool connections; tcp_keepalive finds dead ones. \
+const GUARD: &str =
+    "Pointsman has no rules on sources or contents: use a NetworkPolicy or a firewall";
+const TABLES: &str =
+    "Pointsman has no rates or stick tables; see service.max_connections_per_source";
+const IDLE: &str = "idle clients stay connected; tcp_keepalive finds dead ones. \
                     service.client_idle_timeout restores the old rule";
-const WAIT: &str = "Pointsman has no queue and no retries: clients wait for a master up to service.hold_timeout";
+const WAIT: &str =
+    "Pointsman has no queue and no retries: clients wait for a master up to service.hold_timeout";
 
 /// Directives by their first words; of several that match, the longest counts. Grouped by subject.
 const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
@@ -71,7 +80,11 @@ const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
     (&["timeout", "http-request"], Unneeded, HTTP),
     (&["timeout", "http-keep-alive"], Unneeded, HTTP),
     (&["timeout", "tarpit"], Unneeded, HTTP),
-    (&["timeout", "connect"], Unneeded, "no Redis listener takes this value; see service.connect_timeout"),
+    (
+        &["timeout", "connect"],
+        Unneeded,
+        "no Redis listener takes this value; see service.connect_timeout",
+    ),
     (&["contimeout"], Unneeded, "no Redis listener takes this value; see service.connect_timeout"),
     (&["clitimeout"], Unneeded, IDLE),
     (&["srvtimeout"], Unneeded, IDLE),
@@ -101,7 +114,11 @@ const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
     (&["option", "splice-response"], Unneeded, TUNING),
     (&["option", "allbackups"], Unneeded, SENTINELS),
     (&["option", "abortonclose"], Unneeded, "a client that closes while it waits is dropped"),
-    (&["option", "nolinger"], Unneeded, "connections to a superseded master are reset, all others are closed in order"),
+    (
+        &["option", "nolinger"],
+        Unneeded,
+        "connections to a superseded master are reset, all others are closed in order",
+    ),
     (&["option", "http-server-close"], Unneeded, HTTP),
     (&["option", "httpclose"], Unneeded, HTTP),
     (&["option", "forwardfor"], Unneeded, HTTP),
@@ -121,9 +138,13 @@ const KNOWN: &[(&[&str], LineOutcome, &str)] = &[
     (
         &["stats", "auth"],
         Unmatched,
-        "the admin server has no users and shows no secrets: restrict access to its port in the network",
+        "the admin server has no users and shows no secrets: restrict access to its port",
     ),
-    (&["stats", "socket"], Unneeded, "Pointsman has no runtime socket; see `pointsman status` and /status"),
+    (
+        &["stats", "socket"],
+        Unneeded,
+        "Pointsman has no runtime socket; see `pointsman status` and /status",
+    ),
     (&["stats"], Unneeded, "see /, /status and /metrics of the admin server"),
     (&["http-request"], Unneeded, HTTP),
     (&["http-response"], Unneeded, HTTP),
@@ -214,7 +235,10 @@ const FAMILIES: &[(&str, LineOutcome, &str)] = &[
 
 /// The outcome of a directive that nothing was made of.
 pub(super) fn directive(directive: &Directive) -> (LineOutcome, &'static str) {
-    let known = KNOWN.iter().filter(|(words, ..)| directive.begins(words)).max_by_key(|(words, ..)| words.len());
+    let known = KNOWN
+        .iter()
+        .filter(|(words, ..)| directive.begins(words))
+        .max_by_key(|(words, ..)| words.len());
     if let Some((_, verdict, note)) = known {
         return (*verdict, note);
     }

@@ -4,8 +4,8 @@
 //! report on every line, and refusals come out. The stages are [`tokenizer`] (words and quoting),
 //! [`config_file`] (sections and inherited defaults), [`health_check`] (which Redis commands the
 //! checks send), [`proxies`] (which sections carry Redis traffic), [`plan`] with [`services`],
-//! [`sentinels`], [`admin`], [`tls`] and [`settings`] (the new configuration as data), and
-//! [`render`] (TOML).
+//! [`names`], [`sentinels`], [`admin`], [`tls`] and [`settings`] (the new configuration as data),
+//! and [`render`] (TOML).
 //!
 //! Two rules decide what is refused. A configuration that could lead clients to another dataset, or
 //! that drops encryption, is never written by default: it needs a flag that names the decision. A
@@ -18,6 +18,7 @@ mod admin;
 mod config_file;
 mod health_check;
 mod keywords;
+mod names;
 mod plan;
 mod proxies;
 mod redact;
@@ -124,7 +125,11 @@ pub struct Import {
 
 /// Reads `files` (name and contents) as haproxy reads several `-f` files.
 #[must_use]
-pub fn import(files: &[(String, String)], options: &ImportOptions, env: &Environment<'_>) -> Import {
+pub fn import(
+    files: &[(String, String)],
+    options: &ImportOptions,
+    env: &Environment<'_>,
+) -> Import {
     let mut refusals = Vec::new();
     let mut sections = config_file::read(files, &mut refusals);
     let variables = variables::Variables::new(&sections, env.variable);
@@ -133,7 +138,7 @@ pub fn import(files: &[(String, String)], options: &ImportOptions, env: &Environ
     let mut notes = report::Notes::default();
     let context = plan::Context { config: &config, options, env, variables: &variables };
     let plan = plan::plan(&context, &mut notes, &mut refusals);
-    let report = notes.complete(&config, &plan.secrets());
+    let report = notes.complete(&config, &plan.secrets);
     if options.strict {
         refusals.extend(report.strict_refusal());
     }

@@ -65,18 +65,8 @@ pub(super) struct Plan {
     pub(super) process: Vec<PlannedKey>,
     /// What loses its TLS, with the line.
     pub(super) plaintext: Vec<(Position, &'static str)>,
-}
-
-impl Plan {
-    /// Passwords that the files contain; the report must not.
-    pub(super) fn secrets(&self) -> Vec<String> {
-        let logins = self.services.iter().flat_map(|it| it.login.iter().chain(&it.sentinel_login));
-        let literal = |login: &CheckLogin| match &login.password {
-            Password::Literal(text) => Some(text.clone()),
-            _ => None,
-        };
-        logins.filter_map(literal).collect()
-    }
+    /// Every password that the files contain; the report must contain none.
+    pub(super) secrets: Vec<String>,
 }
 
 /// The input of planning.
@@ -102,7 +92,7 @@ pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<
     let Context { config, options, env, variables } = *context;
     let proxies = proxies::sort(config, variables);
     let mut planner = Planner { config, options, env, proxies: &proxies, notes, refusals };
-    let mut plan = Plan::default();
+    let mut plan = Plan { secrets: secrets(&proxies), ..Plan::default() };
     planner.add_services(&mut plan);
     planner.add_admin(&mut plan);
     planner.note_other_sections();
@@ -114,6 +104,17 @@ pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<
     }
     settings::apply(config, &proxies.listeners, &mut plan, planner.notes);
     plan
+}
+
+/// Passwords of all checks, used or not.
+fn secrets(proxies: &Proxies) -> Vec<String> {
+    let queries = proxies.checks.iter().filter_map(|check| check.sentinel.as_ref()?.login.as_ref());
+    let logins = proxies.checks.iter().filter_map(|check| check.login.as_ref()).chain(queries);
+    let literal = |login: &CheckLogin| match &login.password {
+        Password::Literal(text) => Some(text.clone()),
+        _ => None,
+    };
+    logins.filter_map(literal).collect()
 }
 
 impl<'a> Planner<'a> {
@@ -137,7 +138,8 @@ impl<'a> Planner<'a> {
 
     /// Refuses two listeners on one address: haproxy would spread clients over both.
     fn check_addresses(&mut self, plan: &Plan) {
-        let services = plan.services.iter().flat_map(|it| it.listen.iter().chain(&it.replica_listen));
+        let services =
+            plan.services.iter().flat_map(|it| it.listen.iter().chain(&it.replica_listen));
         let mut taken: Vec<&PlannedListen> = Vec::new();
         for listen in services.chain(&plan.admin) {
             match taken.iter().find(|(addr, _)| overlap(*addr, listen.0)) {

@@ -88,16 +88,22 @@ pub(super) fn directives(config: &ConfigFile, section: usize) -> &[Directive] {
     config.sections.get(section).map(|section| section.directives.as_slice()).unwrap_or_default()
 }
 
-/// Whether the section has an address to listen on; `listen NAME ADDRESS` is haproxy 1.4's spelling.
+/// Whether the section has an address to listen on. haproxy 1.4 wrote `listen NAME ADDRESS`.
 fn listens(config: &ConfigFile, section: usize) -> bool {
-    let head = config.sections.get(section).filter(|it| it.kind == SectionKind::Listen).map(|it| it.head.word(2));
-    directives(config, section).iter().any(|it| it.begins(&["bind"])) || head.is_some_and(|it| it.contains(':'))
+    let head = config
+        .sections
+        .get(section)
+        .filter(|it| it.kind == SectionKind::Listen)
+        .map(|it| it.head.word(2));
+    directives(config, section).iter().any(|it| it.begins(&["bind"]))
+        || head.is_some_and(|it| it.contains(':'))
 }
 
 /// Sorts the sections.
 pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
     let count = config.sections.len();
-    let checks: Vec<HealthCheck> = (0..count).map(|at| health_check::read(config.effective(at), variables)).collect();
+    let checks: Vec<HealthCheck> =
+        (0..count).map(|at| health_check::read(config.effective(at), variables)).collect();
     let mut proxies = Proxies { checks, ..Proxies::default() };
     for (at, section) in config.sections.iter().enumerate() {
         if !matches!(section.kind, SectionKind::Listen | SectionKind::Frontend) {
@@ -113,7 +119,9 @@ pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
             if !is_served {
                 proxies.empty.push(at);
             }
-        } else if mode == "health" || (mode == "http" && !is_served && is_admin(config, at, &backends)) {
+        } else if mode == "health"
+            || (mode == "http" && !is_served && is_admin(config, at, &backends))
+        {
             proxies.admin.push((at, backends));
         } else if mode == "http" {
             proxies.foreign.push(at);
@@ -133,24 +141,28 @@ pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
 fn backends(config: &ConfigFile, section: usize) -> Vec<usize> {
     let is_listen = config.sections.get(section).is_some_and(|it| it.kind == SectionKind::Listen);
     let mut backends: Vec<usize> = if is_listen { vec![section] } else { Vec::new() };
-    for directive in config.effective(section) {
-        if directive.begins(&["default_backend"]) || directive.begins(&["use_backend"]) {
-            backends.extend(config.backend(&directive.word(1)));
-        }
+    // A section's own `default_backend` replaces that of its defaults.
+    let rules = directives(config, section).iter().filter(|it| it.begins(&["use_backend"]));
+    for directive in rules.chain(config.setting(section, &["default_backend"])) {
+        backends.extend(config.backend(&directive.word(1)));
     }
     dedup(&mut backends);
     backends
 }
 
 fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
-    let dynamic = directives(config, section).iter().any(|it| it.begins(&["use_backend"]) && is_dynamic(it));
+    let dynamic =
+        directives(config, section).iter().any(|it| it.begins(&["use_backend"]) && is_dynamic(it));
     let all = std::iter::once(section).chain(backends.iter().copied());
     !dynamic
         && all.flat_map(|at| directives(config, at)).any(|it| {
             it.begins(&["monitor-uri"])
                 || it.begins(&["stats"])
                 || (it.begins(&["http-request"])
-                    && it.words.iter().any(|word| word.is("prometheus-exporter") || word.is("return")))
+                    && it
+                        .words
+                        .iter()
+                        .any(|word| word.is("prometheus-exporter") || word.is("return")))
         })
 }
 
@@ -168,7 +180,12 @@ fn listen_port(config: &ConfigFile, section: usize) -> Option<u16> {
 /// Whether clients of this section reach sentinels: all servers are at Sentinel's port, or their
 /// checks send `SENTINEL` to the very port that clients reach. Redis at that port is told by a check
 /// for its role.
-fn leads_to_sentinels(config: &ConfigFile, checks: &[HealthCheck], section: usize, backends: &[usize]) -> bool {
+fn leads_to_sentinels(
+    config: &ConfigFile,
+    checks: &[HealthCheck],
+    section: usize,
+    backends: &[usize],
+) -> bool {
     let port = listen_port(config, section);
     let mut any = false;
     for at in backends {
@@ -177,8 +194,9 @@ fn leads_to_sentinels(config: &ConfigFile, checks: &[HealthCheck], section: usiz
             any = true;
             let own = server.id(port).1;
             let elsewhere = health_check::value_of(&server.directive.words, "port").is_some();
-            let is_sentinel = own == Some(SENTINEL_PORT) && check.role.is_none();
-            if !is_sentinel && !(check.is_sentinel && !elsewhere && own != Some(6379)) {
+            let by_port = own == Some(SENTINEL_PORT) && check.role.is_none();
+            let by_check = check.is_sentinel && !elsewhere && own != Some(6379);
+            if !by_port && !by_check {
                 return false;
             }
         }
@@ -202,8 +220,12 @@ fn listener(
     }
     dedup(&mut voters);
     let check = |at: &usize| checks.get(*at);
-    let queries: Vec<SentinelQuery> =
-        voters.iter().chain(&backends).filter_map(check).filter_map(|check| check.sentinel.clone()).collect();
+    let queries: Vec<SentinelQuery> = voters
+        .iter()
+        .chain(&backends)
+        .filter_map(check)
+        .filter_map(|check| check.sentinel.clone())
+        .collect();
     let role = backends.iter().filter_map(check).find_map(|check| check.role);
     let port = listen_port(config, section);
     let sets: BTreeSet<BTreeSet<ServerId>> = backends
@@ -232,7 +254,8 @@ fn listener(
 /// The first `use_backend` of a section that depends on more than the health of backends.
 fn routed_by(config: &ConfigFile, section: usize) -> Option<usize> {
     let own = directives(config, section);
-    own.iter().position(|it| it.begins(&["use_backend"]) && (is_dynamic(it) || !is_about_health(own, it)))
+    own.iter()
+        .position(|it| it.begins(&["use_backend"]) && (is_dynamic(it) || !is_about_health(own, it)))
 }
 
 /// Whether the name of the backend is computed.
@@ -248,7 +271,9 @@ fn is_about_health(own: &[Directive], directive: &Directive) -> bool {
     while let Some(term) = terms.next() {
         let healthy = match term.trim_start_matches('!') {
             "if" | "unless" | "or" | "||" | "" | "TRUE" | "FALSE" => true,
-            "{" => is_health(&terms.by_ref().take_while(|it| *it != "}").cloned().collect::<Vec<_>>()),
+            "{" => {
+                is_health(&terms.by_ref().take_while(|it| *it != "}").cloned().collect::<Vec<_>>())
+            }
             name => own.iter().filter(|it| it.begins(&["acl", name])).any(names_backends),
         };
         if !healthy {
@@ -259,7 +284,9 @@ fn is_about_health(own: &[Directive], directive: &Directive) -> bool {
 }
 
 fn is_condition(directive: &Directive) -> bool {
-    ["acl", "use_backend", "use-server", "tcp-request"].iter().any(|keyword| directive.begins(&[keyword]))
+    ["acl", "use_backend", "use-server", "tcp-request"]
+        .iter()
+        .any(|keyword| directive.begins(&[keyword]))
 }
 
 /// Whether a condition is about the health of backends.
@@ -293,11 +320,16 @@ impl Proxies {
     /// Adds to the foreign sections the backends that no Redis listener and no admin page uses. A
     /// backend that queries sentinels counts as used: it may be a voter in a way not understood.
     fn add_unused_backends(&mut self, config: &ConfigFile) {
-        let others = self.sentinel_frontends.iter().chain(&self.admin).flat_map(|(_, backends)| backends.iter());
+        let others = self
+            .sentinel_frontends
+            .iter()
+            .chain(&self.admin)
+            .flat_map(|(_, backends)| backends.iter());
         let used: BTreeSet<usize> = self.serving().chain(others.copied()).collect();
         for (at, section) in config.sections.iter().enumerate() {
             let queries = self.checks.get(at).is_some_and(|check| check.sentinel.is_some());
-            let kept = self.empty.contains(&at) || self.disabled.contains(&at) || used.contains(&at);
+            let kept =
+                self.empty.contains(&at) || self.disabled.contains(&at) || used.contains(&at);
             let is_backend = match section.kind {
                 SectionKind::Backend => true,
                 SectionKind::Listen => !listens(config, at),

@@ -13,7 +13,8 @@ const MAX_LINE: usize = 90;
 const MAX_WORD: usize = 40;
 
 /// Commands of a check without secret arguments.
-const HARMLESS: &[&str] = &["PING", "INFO", "ROLE", "QUIT", "SENTINEL", "SELECT", "COMMAND", "TIME"];
+const HARMLESS: &[&str] =
+    &["PING", "INFO", "ROLE", "QUIT", "SENTINEL", "SELECT", "COMMAND", "TIME"];
 
 /// A line as it is shown.
 pub(super) fn line(directive: &Directive) -> String {
@@ -53,7 +54,10 @@ fn single_command(data: &Word) -> Option<String> {
 
 /// A word as it may stand in a message: short, and without control characters.
 pub(super) fn safe_word(word: &str) -> String {
-    shorten(&word.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>(), MAX_WORD)
+    shorten(
+        &word.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>(),
+        MAX_WORD,
+    )
 }
 
 fn shorten(text: &str, max: usize) -> String {

@@ -9,14 +9,20 @@ use super::plan::{Plan, PlannedKey, PlannedService};
 /// The configuration file.
 pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "# Made by `pointsman import haproxy` from {}.", clean(&files.join(", ")));
+    let _ =
+        writeln!(out, "# Made by `pointsman import haproxy` from {}.", clean(&files.join(", ")));
     out.push_str(
-        "# Check it with `pointsman check --config FILE`. `pointsman config --config FILE` explains every key\n\
-         # and shows the defaults of all others.\n",
+        "# Check it with `pointsman check --config FILE`. `pointsman config --config FILE` explains\n\
+         # every key and shows the defaults of all others.\n",
     );
-    let logins = plan.services.iter().flat_map(|service| service.login.iter().chain(&service.sentinel_login));
+    let logins = plan
+        .services
+        .iter()
+        .flat_map(|service| service.login.iter().chain(&service.sentinel_login));
     if logins.into_iter().any(|login| matches!(login.password, Password::Literal(_))) {
-        out.push_str("# CONTAINS PASSWORDS: keep it private, or move them into files (password_file).\n");
+        out.push_str(
+            "# CONTAINS PASSWORDS: keep it private, or move them into files (password_file).\n",
+        );
     }
     if !plan.plaintext.is_empty() {
         out.push_str("#\n# WITHOUT TLS, which haproxy used here (--allow-plaintext):\n");
@@ -88,7 +94,11 @@ fn key(out: &mut String, planned: &PlannedKey) {
     let _ = writeln!(out, "{} = {}{}", planned.key, planned.value, from(Some(&planned.position)));
 }
 
-fn list<'a>(out: &mut String, key: &str, items: impl Iterator<Item = (String, Option<&'a Position>)>) {
+fn list<'a>(
+    out: &mut String,
+    key: &str,
+    items: impl Iterator<Item = (String, Option<&'a Position>)>,
+) {
     let _ = writeln!(out, "{key} = [");
     for (item, position) in items {
         let _ = writeln!(out, "    {},{}", quote(&item), from(position));

@@ -73,7 +73,12 @@ impl ImportReport {
     /// group are shown once with all their line numbers.
     #[must_use]
     pub fn render(&self, detail: Detail) -> String {
-        let order = [LineOutcome::Unmatched, LineOutcome::Assumed, LineOutcome::Mapped, LineOutcome::Unneeded];
+        let order = [
+            LineOutcome::Unmatched,
+            LineOutcome::Assumed,
+            LineOutcome::Mapped,
+            LineOutcome::Unneeded,
+        ];
         let shown = if detail == Detail::Everything { &order[..] } else { &order[..2] };
         let mut text = String::new();
         for outcome in shown {
@@ -107,11 +112,16 @@ impl ImportReport {
 
     /// Why `--strict` refuses this import, if it does.
     pub(super) fn strict_refusal(&self) -> Option<Refusal> {
-        let (assumed, unmatched) = (self.count(LineOutcome::Assumed), self.count(LineOutcome::Unmatched));
+        let (assumed, unmatched) =
+            (self.count(LineOutcome::Assumed), self.count(LineOutcome::Unmatched));
         (assumed + unmatched > 0).then(|| Refusal {
             position: None,
-            message: format!("--strict: {assumed} lines ASSUMED, {unmatched} lines with NO COUNTERPART"),
-            remedy: "name what is assumed, remove what has no counterpart, or import without --strict".to_owned(),
+            message: format!(
+                "--strict: {assumed} lines ASSUMED, {unmatched} lines with NO COUNTERPART"
+            ),
+            remedy:
+                "name what is assumed, remove what has no counterpart, or import without --strict"
+                    .to_owned(),
         })
     }
 }
@@ -125,7 +135,8 @@ fn group(text: &mut String, lines: &[&LineReport]) {
         }
     }
     for shown in distinct {
-        let equal: Vec<&Position> = lines.iter().filter(|it| it.line == shown).map(|it| &it.position).collect();
+        let equal: Vec<&Position> =
+            lines.iter().filter(|it| it.line == shown).map(|it| &it.position).collect();
         let _ = writeln!(text, "    {}  {shown}", positions(&equal));
     }
 }
@@ -136,7 +147,9 @@ fn positions(all: &[&Position]) -> String {
     let mut file = None;
     let mut rest = all;
     while let [first, tail @ ..] = rest {
-        let follows = |(at, it): &(usize, &&Position)| it.file == first.file && it.line == first.line + at + 1;
+        let follows = |(at, it): &(usize, &&Position)| {
+            it.file == first.file && it.line == first.line + at + 1
+        };
         let count = tail.iter().enumerate().take_while(follows).count();
         if file == Some(&first.file) {
             text.push_str(", ");

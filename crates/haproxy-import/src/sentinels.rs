@@ -47,7 +47,10 @@ impl<'a> SentinelGroup<'a> {
 impl<'a> Planner<'a> {
     /// The sentinels of a listener's master, and the line of the first if the file names them. None
     /// after a refusal.
-    pub(super) fn sentinels_of(&mut self, listener: &RedisListener) -> Option<(Vec<String>, Option<Position>)> {
+    pub(super) fn sentinels_of(
+        &mut self,
+        listener: &RedisListener,
+    ) -> Option<(Vec<String>, Option<Position>)> {
         if !self.options.sentinels.is_empty() {
             return Some((self.options.sentinels.clone(), None));
         }
@@ -66,7 +69,8 @@ impl<'a> Planner<'a> {
             return Some((own.endpoints, Some(first)));
         }
         if let Some(group) = self.elsewhere(listener) {
-            let note = "its checks ask no sentinel: the sentinels of the rest of the file are taken";
+            let note =
+                "its checks ask no sentinel: the sentinels of the rest of the file are taken";
             self.note_head(listener.section, LineOutcome::Assumed, note);
             for line in &group.lines {
                 self.notes.add(line, LineOutcome::Mapped, "one of service.sentinels");
@@ -80,12 +84,16 @@ impl<'a> Planner<'a> {
     /// The sentinels that a backend's checks query.
     fn queried(&mut self, section: usize) -> SentinelGroup<'a> {
         let mut group = SentinelGroup::default();
-        let Some(query) = self.proxies.checks.get(section).and_then(|check| check.sentinel.as_ref()) else {
+        let Some(query) =
+            self.proxies.checks.get(section).and_then(|check| check.sentinel.as_ref())
+        else {
             return group;
         };
         let config = self.config;
         let default = config.effective(section).find(|it| it.begins(&["default-server"]));
-        let port_of = |it: &Directive| health_check::value_of(&it.words, "port").and_then(|port| port.parse().ok());
+        let port_of = |it: &Directive| {
+            health_check::value_of(&it.words, "port").and_then(|port| port.parse().ok())
+        };
         let default = default.and_then(port_of);
         for server in proxies::servers(config, section) {
             let Some((host, own)) = values::server(&server.address) else {
@@ -93,7 +101,12 @@ impl<'a> Planner<'a> {
                 self.notes.add(server.directive, LineOutcome::Unmatched, note);
                 continue;
             };
-            let port = query.port.or(port_of(server.directive)).or(default).or(own).unwrap_or(SENTINEL_PORT);
+            let port = query
+                .port
+                .or(port_of(server.directive))
+                .or(default)
+                .or(own)
+                .unwrap_or(SENTINEL_PORT);
             match (self.env.endpoint)(&values::join(&host, port)) {
                 Some(endpoint) => group.add(&host, endpoint, server.directive),
                 None => self.refuse_host(&server.directive.position, &host),
@@ -130,7 +143,9 @@ impl<'a> Planner<'a> {
             }
         }
         if groups.len() > 1 {
-            groups.retain(|group| listener.servers.iter().any(|(host, _)| group.hosts.contains(host)));
+            groups.retain(|group| {
+                listener.servers.iter().any(|(host, _)| group.hosts.contains(host))
+            });
         }
         groups.pop().filter(|_| groups.is_empty())
     }
@@ -141,7 +156,8 @@ impl<'a> Planner<'a> {
         for section in &listener.backends {
             for server in proxies::servers(self.config, *section) {
                 let host = values::server(&server.address).map(|(host, _)| host);
-                let endpoint = host.and_then(|host| (self.env.endpoint)(&values::join(&host, SENTINEL_PORT)));
+                let endpoint =
+                    host.and_then(|host| (self.env.endpoint)(&values::join(&host, SENTINEL_PORT)));
                 match endpoint {
                     Some(endpoint) => {
                         let note = "a sentinel is assumed at port 26379 of this host";

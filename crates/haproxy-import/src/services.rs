@@ -36,10 +36,11 @@ impl<'a> Planner<'a> {
             let name = it.name.to_ascii_lowercase();
             READER_NAMES.iter().any(|part| name.contains(part))
         };
-        let (masters, replicas): (Vec<_>, Vec<_>) = listeners.iter().partition(|it| match it.role {
-            Some(role) => role == Role::Master,
-            None => !(has_master && is_reader(it)),
-        });
+        let (masters, replicas): (Vec<_>, Vec<_>) =
+            listeners.iter().partition(|it| match it.role {
+                Some(role) => role == Role::Master,
+                None => !(has_master && is_reader(it)),
+            });
         (masters, replicas)
     }
 
@@ -54,7 +55,11 @@ impl<'a> Planner<'a> {
             let message = format!("{} has no TCP address to listen on", safe_word(&listener.name));
             // An address that cannot be read was refused already.
             if self.refusals.is_empty() {
-                self.refuse(listener.section, message, "add a `bind` with an IP address and a port".to_owned());
+                self.refuse(
+                    listener.section,
+                    message,
+                    "add a `bind` with an IP address and a port".to_owned(),
+                );
             }
             return;
         }
@@ -67,9 +72,10 @@ impl<'a> Planner<'a> {
             let note = format!("one more address of [[service]] {name}");
             self.note_head(listener.section, LineOutcome::Mapped, &note);
             if service.servers != listener.servers {
-                let note = "its servers are other ones than those of the service; merged because of --name";
+                let note = "its servers are not those of the service; merged because of --name";
                 self.note_head(listener.section, LineOutcome::Assumed, note);
             }
+            self.adopt_login(listener, service);
             service.listen.extend(listen);
             service.servers.extend(listener.servers.iter().cloned());
             return;
@@ -102,11 +108,14 @@ impl<'a> Planner<'a> {
 
     fn note_assumptions(&mut self, listener: &RedisListener, name: &str, source: &NameSource) {
         if listener.role.is_none() {
-            let note = "no check asks for the role: haproxy used any of the servers, Pointsman uses the master";
+            let note =
+                "no check asks for the role: haproxy used any server, Pointsman uses the master";
             self.note_head(listener.section, LineOutcome::Assumed, note);
         }
         let note = match source {
-            NameSource::Assumed => format!("the name {name} is assumed: compare it with `sentinel monitor`"),
+            NameSource::Assumed => {
+                format!("the name {name} is assumed: compare it with `sentinel monitor`")
+            }
             NameSource::Elsewhere => format!("the name {name} is taken from the rest of the file"),
             NameSource::Option | NameSource::General | NameSource::Query(_) => return,
         };
@@ -116,48 +125,39 @@ impl<'a> Planner<'a> {
     /// Refuses a listener that spreads its clients over servers that need not share a dataset.
     fn refuse_routing(&mut self, listener: &RedisListener, source: &NameSource) -> bool {
         let name = safe_word(&listener.name);
-        if let Some(rule) = listener.routed_by.and_then(|at| proxies::directives(self.config, listener.section).get(at))
+        if let Some(rule) = listener
+            .routed_by
+            .and_then(|at| proxies::directives(self.config, listener.section).get(at))
         {
             if listener.differs {
-                let message = format!("{name} selects between different servers by client or traffic");
-                let remedy = "give each group of servers a frontend of its own in the file".to_owned();
+                let message =
+                    format!("{name} selects between different servers by client or traffic");
+                let remedy =
+                    "give each group of servers a frontend of its own in the file".to_owned();
                 self.refusals.push(Refusal::new(rule.position.clone(), message, remedy));
                 return true;
             }
-            let note = "Pointsman does not select by client or traffic: all clients reach the master";
+            let note =
+                "Pointsman does not select by client or traffic: all clients reach the master";
             self.notes.add(rule, LineOutcome::Unmatched, note);
         }
-        let masters: BTreeSet<&str> = listener.queries.iter().map(|it| it.master.as_str()).collect();
-        if *source == NameSource::Option || masters.len() == 1 || (masters.is_empty() && !listener.differs) {
+        let masters: BTreeSet<&str> =
+            listener.queries.iter().map(|it| it.master.as_str()).collect();
+        if *source == NameSource::Option
+            || masters.len() == 1
+            || (masters.is_empty() && !listener.differs)
+        {
             return false;
         }
         let message = if masters.is_empty() {
-            format!("the backends of {name} have different servers, and no check asks Sentinel for a master")
+            format!("the backends of {name} have different servers, and no check queries Sentinel")
         } else {
             let all: Vec<String> = masters.iter().map(|it| safe_word(it)).collect();
             format!("the checks of {name} ask for several masters: {}", all.join(", "))
         };
-        let remedy = format!("if they are one master with its replicas, name it: --name {name}=NAME");
+        let remedy =
+            format!("if they are one master with its replicas, name it: --name {name}=NAME");
         self.refuse(listener.section, message, remedy);
-        true
-    }
-
-    /// Refuses a name that Sentinel would refuse, such as one with an unset variable.
-    fn refuse_name(&mut self, listener: &RedisListener, name: &str, source: &NameSource) -> bool {
-        if !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b)) {
-            return false;
-        }
-        let message = format!("{:?} cannot be the name of a master", safe_word(name));
-        let option = format!("--name {}=NAME", safe_word(&listener.name));
-        let remedy = if name.contains("${") {
-            format!("set the variable, or give the name: {option}")
-        } else {
-            format!("give the name: {option}")
-        };
-        match source {
-            NameSource::Query(at) => self.refusals.push(Refusal::new(at.clone(), message, remedy)),
-            _ => self.refuse(listener.section, message, remedy),
-        }
         true
     }
 
@@ -172,8 +172,10 @@ impl<'a> Planner<'a> {
         let named = *source == NameSource::Option && service.name_source == NameSource::Option;
         let (one, other) = (safe_word(&service.listener), safe_word(&listener.name));
         if service.servers != listener.servers && !named {
-            let message =
-                format!("{one} and {other} have different servers, and both would be service {:?}", service.name);
+            let message = format!(
+                "{one} and {other} have different servers, and both would be service {:?}",
+                service.name
+            );
             let first = match service.name_source {
                 NameSource::Query(_) | NameSource::Option => String::new(),
                 _ => format!("--name {one}=NAME "),
@@ -184,8 +186,13 @@ impl<'a> Planner<'a> {
         }
         if service.sentinels != sentinels && are_found && self.options.sentinels.is_empty() {
             if service.sentinels_at.is_some() {
-                let message = format!("{one} and {other} ask different sentinels for {:?}", service.name);
-                self.refuse(listener.section, message, "name the sentinels: --sentinel HOST:PORT".to_owned());
+                let message =
+                    format!("{one} and {other} ask different sentinels for {:?}", service.name);
+                self.refuse(
+                    listener.section,
+                    message,
+                    "name the sentinels: --sentinel HOST:PORT".to_owned(),
+                );
                 return false;
             }
             // The first listener only assumed its sentinels.
@@ -198,15 +205,19 @@ impl<'a> Planner<'a> {
     fn comments(&self, name: &str, source: &NameSource, assumed_sentinels: bool) -> Vec<String> {
         let mut comments = Vec::new();
         let text = match source {
-            NameSource::Assumed => "is assumed: compare it with \"sentinel monitor\" in sentinel.conf",
-            NameSource::Elsewhere => "is taken from the rest of haproxy.cfg: compare it with \"sentinel monitor\"",
+            NameSource::Assumed => {
+                "is assumed: compare it with \"sentinel monitor\" in sentinel.conf"
+            }
+            NameSource::Elsewhere => {
+                "is taken from the rest of haproxy.cfg: compare it with \"sentinel monitor\""
+            }
             NameSource::Option | NameSource::General | NameSource::Query(_) => "",
         };
         if !text.is_empty() {
             comments.push(format!("The name {name:?} {text}."));
         }
         if assumed_sentinels && self.options.sentinels.is_empty() {
-            let text = "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg does not name any.";
+            let text = "The sentinels are assumed on the hosts of the Redis servers: haproxy.cfg names none.";
             comments.push(text.to_owned());
         }
         comments
@@ -229,57 +240,12 @@ impl<'a> Planner<'a> {
     fn note_computed(&mut self, listener: &RedisListener) {
         for at in listener.backends.iter().chain(&listener.voters) {
             let positions = self.proxies.checks.get(*at).map(|check| check.computed.as_slice());
-            for directive in positions.unwrap_or_default().iter().filter_map(|it| self.config.at(it)) {
-                let note = "haproxy computes what is sent: if it authenticates, add service.auth by hand";
+            for directive in
+                positions.unwrap_or_default().iter().filter_map(|it| self.config.at(it))
+            {
+                let note =
+                    "haproxy computes what is sent: if it authenticates, add service.auth by hand";
                 self.notes.add(directive, LineOutcome::Unmatched, note);
-            }
-        }
-    }
-
-    /// The name that an option gives.
-    fn option_name(&self, listener: Option<&str>) -> Option<String> {
-        let names = self.options.names.iter();
-        names.filter(|(of, _)| of.as_deref() == listener).map(|(_, name)| name.clone()).next()
-    }
-
-    fn name_of(&mut self, listener: &RedisListener) -> (String, NameSource) {
-        if let Some(name) = self.option_name(Some(&listener.name)) {
-            return (name, NameSource::Option);
-        }
-        if let Some(query) = listener.queries.first() {
-            if let Some(directive) = self.config.at(&query.position) {
-                let note = format!("service.name = {:?}", query.master);
-                self.notes.add(directive, LineOutcome::Mapped, &note);
-            }
-            return (query.master.clone(), NameSource::Query(query.position.clone()));
-        }
-        if let Some(name) = self.option_name(None) {
-            return (name, NameSource::General);
-        }
-        // If all queries of the file have one name, it is the name of this master, too.
-        let queries = self.proxies.checks.iter().filter_map(|check| check.sentinel.as_ref());
-        let names: BTreeSet<&str> = queries.map(|query| query.master.as_str()).collect();
-        match names.first() {
-            Some(name) if names.len() == 1 => ((*name).to_owned(), NameSource::Elsewhere),
-            _ => ("mymaster".to_owned(), NameSource::Assumed),
-        }
-    }
-
-    /// Refuses `--name LISTENER=NAME` without such a listener: a typing error would change nothing.
-    pub(super) fn check_names(&mut self) {
-        let known: Vec<String> = self.proxies.listeners.iter().map(|it| safe_word(&it.name)).collect();
-        for (listener, name) in &self.options.names {
-            let Some(listener) = listener else { continue };
-            if !self.proxies.listeners.iter().any(|it| it.name == *listener) {
-                self.refusals.push(Refusal {
-                    position: None,
-                    message: format!(
-                        "--name {}={}: no Redis listener has this name",
-                        safe_word(listener),
-                        safe_word(name)
-                    ),
-                    remedy: format!("use one of: {}", known.join(", ")),
-                });
             }
         }
     }
@@ -287,8 +253,10 @@ impl<'a> Planner<'a> {
     fn add_replicas(&mut self, listener: &RedisListener, plan: &mut Plan) {
         let name = safe_word(&listener.name);
         let option = self.option_name(Some(&listener.name));
-        let queried: BTreeSet<&str> = listener.queries.iter().map(|it| it.master.as_str()).collect();
-        let shares = |it: &PlannedService| it.servers.intersection(&listener.servers).next().is_some();
+        let queried: BTreeSet<&str> =
+            listener.queries.iter().map(|it| it.master.as_str()).collect();
+        let shares =
+            |it: &PlannedService| it.servers.intersection(&listener.servers).next().is_some();
         let mut found = plan.services.iter_mut().filter(|it| match &option {
             Some(option) => it.name == *option,
             None => shares(it) && queried.iter().all(|queried| it.name == *queried),
@@ -296,7 +264,9 @@ impl<'a> Planner<'a> {
         let (Some(service), None) = (found.next(), found.next()) else {
             // After an earlier refusal the service may be missing only because of that.
             if self.refusals.is_empty() {
-                let message = format!("{name} is for readers, and its servers belong to no single master of this file");
+                let message = format!(
+                    "{name} is for readers, and its servers belong to no single master of this file"
+                );
                 let remedy = format!("say whose replicas they are: --name {name}=NAME");
                 self.refuse(listener.section, message, remedy);
             }
@@ -309,9 +279,31 @@ impl<'a> Planner<'a> {
             let note = "no check asks for the role: it is for readers only by its name";
             self.note_head(listener.section, LineOutcome::Assumed, note);
         } else if service.servers != listener.servers {
-            let note = "its servers are other ones than the master's; Pointsman uses all replicas";
+            let note = "its servers are not the master's; Pointsman uses all replicas";
             self.note_head(listener.section, LineOutcome::Assumed, note);
         }
+        self.adopt_login(listener, service);
         service.replica_listen.extend(listen);
+    }
+
+    /// Takes the login of a further listener if the service has none; reports one that differs.
+    fn adopt_login(&mut self, listener: &RedisListener, service: &mut PlannedService) {
+        let Some(login) = &listener.login else { return };
+        match &service.login {
+            None => {
+                self.note_login(login, "auth");
+                service.login = Some(login.clone());
+            }
+            Some(known) if (&known.user, &known.password) != (&login.user, &login.password) => {
+                let note = format!(
+                    "another login than that of {}, which the service uses",
+                    safe_word(&service.listener)
+                );
+                if let Some(directive) = self.config.at(&login.position) {
+                    self.notes.add(directive, LineOutcome::Assumed, &note);
+                }
+            }
+            Some(_) => {}
+        }
     }
 }

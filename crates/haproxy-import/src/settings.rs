@@ -22,7 +22,12 @@ const MAX_CONNECTIONS: u64 = 1_000_000;
 const MAX_WORKERS: u64 = 256;
 
 /// Adds limits and timeouts of the sections to the plan.
-pub(super) fn apply(config: &ConfigFile, listeners: &[RedisListener], plan: &mut Plan, notes: &mut Notes) {
+pub(super) fn apply(
+    config: &ConfigFile,
+    listeners: &[RedisListener],
+    plan: &mut Plan,
+    notes: &mut Notes,
+) {
     let global = config.sections.iter().filter(|section| section.kind == SectionKind::Global);
     for directive in global.flat_map(|section| &section.directives) {
         process_key(directive, plan, notes);
@@ -31,7 +36,9 @@ pub(super) fn apply(config: &ConfigFile, listeners: &[RedisListener], plan: &mut
         let binds = config.effective(listener.section).filter(|it| it.begins(&["bind"]));
         let head = config.sections.get(listener.section).map(|section| &section.head.position);
         let lines: Vec<_> = binds.map(|it| &it.position).chain(head).collect();
-        let is_of = |it: &&mut PlannedService| it.listen.iter().any(|(_, position)| lines.contains(&position));
+        let is_of = |it: &&mut PlannedService| {
+            it.listen.iter().any(|(_, position)| lines.contains(&position))
+        };
         if let Some(service) = plan.services.iter_mut().find(is_of) {
             let backend = listener.backends.first().copied().unwrap_or(listener.section);
             service_keys(config, (listener.section, backend), &mut service.keys, notes);
@@ -40,7 +47,12 @@ pub(super) fn apply(config: &ConfigFile, listeners: &[RedisListener], plan: &mut
     fit_connections(plan);
 }
 
-fn service_keys(config: &ConfigFile, (front, back): (usize, usize), keys: &mut Vec<PlannedKey>, notes: &mut Notes) {
+fn service_keys(
+    config: &ConfigFile,
+    (front, back): (usize, usize),
+    keys: &mut Vec<PlannedKey>,
+    notes: &mut Notes,
+) {
     let mut add = |key, directive: &Directive, value: String| {
         notes.add(directive, LineOutcome::Mapped, &format!("service.{key} = {value}"));
         if !keys.iter().any(|known| known.key == key) {
@@ -52,7 +64,9 @@ fn service_keys(config: &ConfigFile, (front, back): (usize, usize), keys: &mut V
         let time = values::duration(&directive.word(words.len()));
         Some((directive, time.filter(|time| !time.is_zero() && *time <= MAX_DURATION)?))
     };
-    if let Some((directive, time)) = timeout(back, &["timeout", "connect"]).or_else(|| timeout(back, &["contimeout"])) {
+    if let Some((directive, time)) =
+        timeout(back, &["timeout", "connect"]).or_else(|| timeout(back, &["contimeout"]))
+    {
         add("connect_timeout", directive, quoted(time));
     }
     if let Some((directive, time)) = timeout(front, &["timeout", "client-fin"]) {
@@ -110,16 +124,21 @@ fn process_key(directive: &Directive, plan: &mut Plan, notes: &mut Notes) {
 /// does not, so the limit of the process wins.
 fn fit_connections(plan: &mut Plan) {
     let limit = |list: &[PlannedKey]| {
-        list.iter().find(|it| it.key == "max_connections").and_then(|it| it.value.parse::<u64>().ok())
+        list.iter()
+            .find(|it| it.key == "max_connections")
+            .and_then(|it| it.value.parse::<u64>().ok())
     };
     let Some(total) = limit(&plan.process) else { return };
     // Readers have the same limit as the master's clients, and count separately.
-    let listeners = |service: &PlannedService| if service.replica_listen.is_empty() { 1 } else { 2 };
-    let sum: u64 = plan.services.iter().map(|it| limit(&it.keys).unwrap_or(1) * listeners(it)).sum();
+    let listeners =
+        |service: &PlannedService| if service.replica_listen.is_empty() { 1 } else { 2 };
+    let sum: u64 =
+        plan.services.iter().map(|it| limit(&it.keys).unwrap_or(1) * listeners(it)).sum();
     if sum > total {
         for service in &mut plan.services {
             service.keys.retain(|known| known.key != "max_connections");
-            let text = "The limits of the listeners exceed that of the process, which alone is kept.";
+            let text =
+                "The limits of the listeners exceed that of the process, which alone is kept.";
             service.comments.push(text.to_owned());
         }
     }

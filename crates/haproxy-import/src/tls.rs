@@ -7,7 +7,8 @@ use super::report::LineOutcome;
 use super::{Position, Refusal};
 
 const CLIENTS: &str = "clients have to connect without TLS";
-const SERVERS: &str = "Redis and Sentinel are reached without TLS, so they need a plaintext port (not `port 0`)";
+const SERVERS: &str =
+    "Redis and Sentinel are reached without TLS, so they need a plaintext port (not `port 0`)";
 const REMEDY: &str = "keep haproxy here, or give up TLS with --allow-plaintext";
 
 impl Planner<'_> {
@@ -16,11 +17,15 @@ impl Planner<'_> {
         let mut found: Vec<(Position, &'static str)> = Vec::new();
         let listeners = self.proxies.listeners.iter().map(|it| it.section);
         for section in listeners.chain(self.proxies.admin.iter().map(|(section, _)| *section)) {
-            let binds = proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"]));
-            found.extend(binds.filter(|it| has(it, "ssl")).map(|it| (it.position.clone(), CLIENTS)));
+            let binds =
+                proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"]));
+            found
+                .extend(binds.filter(|it| has(it, "ssl")).map(|it| (it.position.clone(), CLIENTS)));
         }
         for section in self.proxies.serving() {
-            found.extend(self.tls_to_servers(section).into_iter().map(|position| (position, SERVERS)));
+            found.extend(
+                self.tls_to_servers(section).into_iter().map(|position| (position, SERVERS)),
+            );
         }
         found.sort();
         found.dedup();

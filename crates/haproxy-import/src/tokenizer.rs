@@ -51,7 +51,9 @@ impl Word {
             match part {
                 Fragment::Text(own) => text.push_str(own),
                 Fragment::Variable { name, default } => {
-                    text.push_str(&env(name).or_else(|| default.clone()).ok_or_else(|| name.clone())?);
+                    text.push_str(
+                        &env(name).or_else(|| default.clone()).ok_or_else(|| name.clone())?,
+                    );
                 }
             }
         }
@@ -163,7 +165,8 @@ fn variable(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
     }
     let mut default = None;
     if braces {
-        let rest: String = std::iter::from_fn(|| chars.next_if(|(_, c)| *c != '}').map(|(_, c)| c)).collect();
+        let rest: String =
+            std::iter::from_fn(|| chars.next_if(|(_, c)| *c != '}').map(|(_, c)| c)).collect();
         chars.next();
         default = rest.strip_prefix('-').map(str::to_owned);
     }
@@ -181,7 +184,11 @@ mod tests {
     use super::*;
 
     fn texts(line: &str) -> Vec<String> {
-        split(line).unwrap().iter().map(|word| word.expand(&|name| Some(format!("<{name}>"))).unwrap()).collect()
+        split(line)
+            .unwrap()
+            .iter()
+            .map(|word| word.expand(&|name| Some(format!("<{name}>"))).unwrap())
+            .collect()
     }
 
     #[test]

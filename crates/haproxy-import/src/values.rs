@@ -47,7 +47,8 @@ pub(super) fn bind_addresses(list: &str, only_v6: bool) -> Result<Vec<SocketAddr
     let mut all = Vec::new();
     for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         let text = text.strip_prefix("tcp@").or_else(|| text.strip_prefix("tcp4@")).unwrap_or(text);
-        let text = text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
+        let text =
+            text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
         let text = text.strip_prefix("tcp6@").unwrap_or(text);
         if text.starts_with('/') || text.contains('@') {
             return Err(BindError::Family);
@@ -107,9 +108,12 @@ mod tests {
 
     #[test]
     fn reads_durations_with_units() {
-        for (text, millis, ours) in
-            [("4s", 4_000, "4s"), ("330s", 330_000, "330s"), ("1h", 3_600_000, "3600s"), ("500", 500, "500ms")]
-        {
+        for (text, millis, ours) in [
+            ("4s", 4_000, "4s"),
+            ("330s", 330_000, "330s"),
+            ("1h", 3_600_000, "3600s"),
+            ("500", 500, "500ms"),
+        ] {
             assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
             assert_eq!(format_duration(Duration::from_millis(millis)), ours);
         }
@@ -120,8 +124,10 @@ mod tests {
 
     #[test]
     fn reads_bind_in_every_spelling() {
-        let listens =
-            |text, only| bind_addresses(text, only).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let listens = |text, only| {
+            bind_addresses(text, only)
+                .map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
         for (text, addrs) in [
             (":6379", &["0.0.0.0:6379"][..]),
             ("*:6379", &["0.0.0.0:6379"]),

@@ -1,4 +1,4 @@
-//! Environment variables as haproxy resolves them: `setenv` in the file, the environment, `presetenv`.
+//! Environment variables as haproxy resolves them: `setenv`, the environment, `presetenv`.
 //!
 //! Only directives with addresses, names, durations and counts are expanded. Checks stay as they
 //! are, since a variable in `AUTH` has to keep its name.
@@ -76,7 +76,8 @@ impl<'a> Variables<'a> {
             let listen = section.kind == SectionKind::Listen;
             let head = listen.then_some(&mut section.head);
             let directives = section.directives.iter_mut();
-            let expanded = directives.filter(|it| EXPANDED.iter().any(|keyword| it.begins(&[keyword])));
+            let expanded =
+                directives.filter(|it| EXPANDED.iter().any(|keyword| it.begins(&[keyword])));
             for word in expanded.chain(head).flat_map(|it| &mut it.words) {
                 if let Ok(text) = self.expand(word) {
                     word.fragments = vec![Fragment::Text(text)];
