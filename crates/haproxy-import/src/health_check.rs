@@ -53,6 +53,8 @@ pub(super) struct SentinelQuery {
     pub(super) position: Position,
     /// The master's name; contains `${` if a variable in it is unset.
     pub(super) master: String,
+    /// It asks which node is the master, not about replicas or the quorum.
+    pub(super) finds_master: bool,
     /// The port that the check itself names.
     pub(super) port: Option<u16>,
     pub(super) login: Option<CheckLogin>,
@@ -218,11 +220,17 @@ fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCh
             "SENTINEL" => {
                 check.is_redis = true;
                 check.is_sentinel |= exchange.port.is_none();
+                let subcommand = word(1);
+                if ["SLAVES", "REPLICAS"].contains(&subcommand.as_str()) {
+                    check.role = check.role.or(Some(Role::Replica));
+                }
                 if let Some(master) = command.get(2) {
                     let master = Word { fragments: master.clone(), column: 0 };
                     let name =
                         variables.expand(&master).unwrap_or_else(|_| display(&master.fragments));
-                    query = Some((position, name));
+                    let finds =
+                        ["GET-MASTER-ADDR-BY-NAME", "MASTER"].contains(&subcommand.as_str());
+                    query = Some((position, name, finds));
                 }
             }
             first if first.contains(&format!("${{{COMPUTED}}}")) => check.computed.push(position),
@@ -230,8 +238,9 @@ fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCh
         }
     }
     match query {
-        Some((position, master)) => {
-            let query = SentinelQuery { position, master, port: exchange.port, login };
+        Some((position, master, finds_master)) => {
+            let query =
+                SentinelQuery { position, master, finds_master, port: exchange.port, login };
             check.sentinel = check.sentinel.take().or(Some(query));
         }
         None => check.login = check.login.take().or(login),

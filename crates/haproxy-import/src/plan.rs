@@ -7,6 +7,7 @@ use super::config_file::{ConfigFile, Directive};
 use super::health_check::{CheckLogin, Password};
 use super::proxies::{self, Proxies, ServerId};
 use super::report::{LineOutcome, Notes};
+use super::sentinels::SentinelGroup;
 use super::variables::Variables;
 use super::{Environment, ImportOptions, Position, Refusal, settings};
 
@@ -85,13 +86,16 @@ pub(super) struct Planner<'a> {
     pub(super) proxies: &'a Proxies,
     pub(super) notes: &'a mut Notes,
     pub(super) refusals: &'a mut Vec<Refusal>,
+    /// The sentinels of the whole file, once they are needed.
+    pub(super) sentinel_groups: Option<Vec<SentinelGroup<'a>>>,
 }
 
 /// Makes the plan.
 pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<Refusal>) -> Plan {
     let Context { config, options, env, variables } = *context;
     let proxies = proxies::sort(config, variables);
-    let mut planner = Planner { config, options, env, proxies: &proxies, notes, refusals };
+    let mut planner =
+        Planner { config, options, env, proxies: &proxies, notes, refusals, sentinel_groups: None };
     let mut plan = Plan { secrets: secrets(&proxies), ..Plan::default() };
     planner.add_services(&mut plan);
     planner.add_admin(&mut plan);

@@ -187,13 +187,16 @@ fn leads_to_sentinels(
     backends: &[usize],
 ) -> bool {
     let port = listen_port(config, section);
+    let has_port = |it: &Directive| health_check::value_of(&it.words, "port").is_some();
     let mut any = false;
     for at in backends {
         let Some(check) = checks.get(*at) else { continue };
+        let mut defaults = config.effective(*at).filter(|it| it.begins(&["default-server"]));
+        let default = defaults.any(has_port);
         for server in servers(config, *at) {
             any = true;
             let own = server.id(port).1;
-            let elsewhere = health_check::value_of(&server.directive.words, "port").is_some();
+            let elsewhere = default || has_port(server.directive);
             let by_port = own == Some(SENTINEL_PORT) && check.role.is_none();
             let by_check = check.is_sentinel && !elsewhere && own != Some(6379);
             if !by_port && !by_check {
@@ -240,7 +243,7 @@ fn listener(
     (is_redis && !servers.is_empty()).then(|| RedisListener {
         section,
         name: head.name.clone(),
-        role: role.or((!queries.is_empty()).then_some(Role::Master)),
+        role: role.or(queries.iter().any(|it| it.finds_master).then_some(Role::Master)),
         login: backends.iter().filter_map(check).find_map(|check| check.login.clone()),
         queries,
         servers,

@@ -82,16 +82,12 @@ impl ImportReport {
         let shown = if detail == Detail::Everything { &order[..] } else { &order[..2] };
         let mut text = String::new();
         for outcome in shown {
-            let mut notes: Vec<&str> = Vec::new();
-            let lines = || self.lines.iter().filter(|line| line.outcome == *outcome);
-            for line in lines().filter(|line| !line.note.is_empty()) {
-                if !notes.contains(&line.note.as_str()) {
-                    notes.push(&line.note);
-                }
-            }
-            for note in notes {
+            let lines = self.lines.iter().filter(|line| line.outcome == *outcome);
+            for (note, lines) in grouped(lines, |line| &line.note) {
                 let _ = writeln!(text, "{outcome}: {note}");
-                group(&mut text, &lines().filter(|line| line.note == note).collect::<Vec<_>>());
+                for (line, equal) in grouped(lines.into_iter(), |line| &line.line) {
+                    let _ = writeln!(text, "    {}  {line}", positions(&equal));
+                }
             }
         }
         text
@@ -126,26 +122,31 @@ impl ImportReport {
     }
 }
 
-/// The lines of one group, equal ones together.
-fn group(text: &mut String, lines: &[&LineReport]) {
-    let mut distinct: Vec<&str> = Vec::new();
+/// Lines with equal keys together, in the order of their first lines.
+fn grouped<'a>(
+    lines: impl Iterator<Item = &'a LineReport>,
+    key: impl Fn(&'a LineReport) -> &'a str,
+) -> Vec<(&'a str, Vec<&'a LineReport>)> {
+    let mut index: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut groups: Vec<(&str, Vec<&LineReport>)> = Vec::new();
     for line in lines {
-        if !distinct.contains(&line.line.as_str()) {
-            distinct.push(&line.line);
+        let at = *index.entry(key(line)).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push((key(line), Vec::new()));
+        }
+        if let Some((_, group)) = groups.get_mut(at) {
+            group.push(line);
         }
     }
-    for shown in distinct {
-        let equal: Vec<&Position> =
-            lines.iter().filter(|it| it.line == shown).map(|it| &it.position).collect();
-        let _ = writeln!(text, "    {}  {shown}", positions(&equal));
-    }
+    groups
 }
 
 /// `a.cfg:3, 7-9; b.cfg:1`.
-fn positions(all: &[&Position]) -> String {
+fn positions(lines: &[&LineReport]) -> String {
+    let all: Vec<&Position> = lines.iter().map(|line| &line.position).collect();
     let mut text = String::new();
     let mut file = None;
-    let mut rest = all;
+    let mut rest = all.as_slice();
     while let [first, tail @ ..] = rest {
         let follows = |(at, it): &(usize, &&Position)| {
             it.file == first.file && it.line == first.line + at + 1

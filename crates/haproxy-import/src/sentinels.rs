@@ -11,18 +11,19 @@ use super::redact::safe_word;
 use super::report::LineOutcome;
 use super::{Position, Refusal, SENTINEL_PORT, values};
 
-/// The sentinels that one section names.
-#[derive(Debug, Default)]
-struct SentinelGroup<'a> {
+/// Sentinels that are named together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SentinelGroup<'a> {
     /// As `host:port`, without repetition.
     endpoints: Vec<String>,
+    known: BTreeSet<String>,
     hosts: BTreeSet<String>,
     lines: Vec<&'a Directive>,
 }
 
 impl<'a> SentinelGroup<'a> {
     fn add(&mut self, host: &str, endpoint: String, line: &'a Directive) {
-        if !self.endpoints.contains(&endpoint) {
+        if self.known.insert(endpoint.clone()) {
             self.endpoints.push(endpoint);
         }
         self.hosts.insert(host.to_ascii_lowercase());
@@ -31,7 +32,7 @@ impl<'a> SentinelGroup<'a> {
 
     fn extend(&mut self, other: &Self) {
         for endpoint in &other.endpoints {
-            if !self.endpoints.contains(endpoint) {
+            if self.known.insert(endpoint.clone()) {
                 self.endpoints.push(endpoint.clone());
             }
         }
@@ -40,7 +41,7 @@ impl<'a> SentinelGroup<'a> {
     }
 
     fn shares(&self, other: &Self) -> bool {
-        self.endpoints.iter().any(|endpoint| other.endpoints.contains(endpoint))
+        other.endpoints.iter().any(|endpoint| self.known.contains(endpoint))
     }
 }
 
@@ -115,14 +116,27 @@ impl<'a> Planner<'a> {
         group
     }
 
-    /// The only sentinels of the file, or those on hosts of the listener's servers, from checks and
-    /// from frontends for sentinels. Sentinels of two installations are never mixed.
+    /// The only sentinels of the file, or those on hosts of the listener's servers. Sentinels of two
+    /// installations are never mixed.
     fn elsewhere(&mut self, listener: &RedisListener) -> Option<SentinelGroup<'a>> {
-        let mut found: Vec<SentinelGroup<'a>> = Vec::new();
-        for section in 0..self.proxies.checks.len() {
-            let group = self.queried(section);
-            found.extend((!group.endpoints.is_empty()).then_some(group));
-        }
+        let groups = match self.sentinel_groups.take() {
+            Some(groups) => groups,
+            None => self.all_groups(),
+        };
+        let shares = |group: &&SentinelGroup<'a>| {
+            groups.len() == 1 || listener.servers.iter().any(|(host, _)| group.hosts.contains(host))
+        };
+        let mut found = groups.iter().filter(shares);
+        let only = found.next().filter(|_| found.next().is_none()).cloned();
+        self.sentinel_groups = Some(groups);
+        only
+    }
+
+    /// All sentinels of the file, from checks and from frontends for sentinels; groups that overlap
+    /// are one.
+    fn all_groups(&mut self) -> Vec<SentinelGroup<'a>> {
+        let mut found: Vec<SentinelGroup<'a>> =
+            (0..self.proxies.checks.len()).map(|section| self.queried(section)).collect();
         let frontends = self.proxies.sentinel_frontends.iter();
         for section in frontends.flat_map(|(_, backends)| backends).copied() {
             let mut group = SentinelGroup::default();
@@ -133,26 +147,28 @@ impl<'a> Planner<'a> {
                     group.add(&host, endpoint, server.directive);
                 }
             }
-            found.extend((!group.endpoints.is_empty()).then_some(group));
+            found.push(group);
         }
         let mut groups: Vec<SentinelGroup<'a>> = Vec::new();
-        for group in found {
-            match groups.iter_mut().find(|known| known.shares(&group)) {
-                Some(known) => known.extend(&group),
-                None => groups.push(group),
+        for mut group in found.into_iter().filter(|group| !group.endpoints.is_empty()) {
+            // A group may join several earlier ones.
+            let (joined, apart): (Vec<_>, Vec<_>) =
+                groups.into_iter().partition(|known| known.shares(&group));
+            groups = apart;
+            if let Some((first, rest)) = joined.split_first() {
+                let mut all = first.clone();
+                rest.iter().for_each(|known| all.extend(known));
+                all.extend(&group);
+                group = all;
             }
+            groups.push(group);
         }
-        if groups.len() > 1 {
-            groups.retain(|group| {
-                listener.servers.iter().any(|(host, _)| group.hosts.contains(host))
-            });
-        }
-        groups.pop().filter(|_| groups.is_empty())
+        groups
     }
 
     /// Sentinel's usual place: port 26379 on the hosts of the Redis servers.
     fn on_server_hosts(&mut self, listener: &RedisListener) -> Vec<String> {
-        let mut found = Vec::new();
+        let (mut found, mut known) = (Vec::new(), BTreeSet::new());
         for section in &listener.backends {
             for server in proxies::servers(self.config, *section) {
                 let host = values::server(&server.address).map(|(host, _)| host);
@@ -162,7 +178,7 @@ impl<'a> Planner<'a> {
                     Some(endpoint) => {
                         let note = "a sentinel is assumed at port 26379 of this host";
                         self.notes.add(server.directive, LineOutcome::Assumed, note);
-                        if !found.contains(&endpoint) {
+                        if known.insert(endpoint.clone()) {
                             found.push(endpoint);
                         }
                     }

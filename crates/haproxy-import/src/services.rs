@@ -13,8 +13,10 @@ use super::redact::safe_word;
 use super::report::LineOutcome;
 use super::{Refusal, proxies};
 
-/// Parts of listener names that usually mean readers.
-const READER_NAMES: &[&str] = &["slave", "replica", "read", "_ro", "-ro"];
+/// Words in listener names that usually mean readers.
+const READER_WORDS: &[&str] = &["ro", "read", "reader", "readers", "reads", "secondary"];
+/// Endings of such words.
+const READER_ENDINGS: &[&str] = &["readonly", "slave", "slaves", "replica", "replicas"];
 
 impl<'a> Planner<'a> {
     pub(super) fn add_services(&mut self, plan: &mut Plan) {
@@ -34,7 +36,10 @@ impl<'a> Planner<'a> {
         let has_master = listeners.iter().any(|it| it.role == Some(Role::Master));
         let is_reader = |it: &RedisListener| {
             let name = it.name.to_ascii_lowercase();
-            READER_NAMES.iter().any(|part| name.contains(part))
+            name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| {
+                READER_WORDS.contains(&word)
+                    || READER_ENDINGS.iter().any(|ending| word.ends_with(ending))
+            })
         };
         let (masters, replicas): (Vec<_>, Vec<_>) =
             listeners.iter().partition(|it| match it.role {

@@ -91,6 +91,25 @@ fn tells_role_by_expected_reply() {
     }
 }
 
+/// A query for replicas or for the quorum does not make a listener one of the master.
+#[test]
+fn tells_role_by_sentinel_command() {
+    let outcome = |command: &str| {
+        let check = format!(
+            " tcp-check connect port 26379\n tcp-check send \"SENTINEL {command} m\\r\\n\"\n"
+        );
+        let readers = "listen other\n bind :2\n server a 10.0.0.1:6379\n";
+        let master = listen(" tcp-check expect string role:master\n");
+        import(&format!("{master}{readers}{check}"))
+    };
+    for command in ["slaves", "replicas"] {
+        assert!(service(&outcome(command)).contains_key("replica_listen"), "{command}");
+    }
+    let quorum = outcome("ckquorum");
+    assert_eq!(line(&quorum, 5).outcome, LineOutcome::Assumed);
+    assert_eq!(line(&outcome("get-master-addr-by-name"), 5).outcome, LineOutcome::Mapped);
+}
+
 #[test]
 fn inherits_defaults_as_haproxy_does() {
     let text = "defaults one\n timeout connect 1s\ndefaults two from one\n timeout client-fin 5s\n\

@@ -76,6 +76,28 @@ fn refuses_two_names_for_one_listener() {
 }
 
 /// Readers may be the only ones whose check authenticates, or authenticate as another user.
+/// A listener without queries gets the sentinels of its own hosts, or none of the two installations.
+#[test]
+fn never_mixes_two_installations_of_sentinels() {
+    let group = |name: &str| {
+        format!(
+            "listen {name}\n bind :{}\n tcp-check connect port 26379\n \
+             tcp-check send \"SENTINEL master {name}\\r\\n\"\n server a {name}1:6379\n",
+            name.len()
+        )
+    };
+    let text = |host: &str| {
+        let both = format!("{}{}", group("one"), group("second"));
+        format!("{both}listen last\n bind :9\n option redis-check\n server a {host}:6380\n")
+    };
+    let sentinels = |host: &str| {
+        let imported = import_with(&text(host), &named(&["last=last"]));
+        table(&imported)["service"][2]["sentinels"].to_string()
+    };
+    assert_eq!(sentinels("second1"), "[\"second1:26379\"]");
+    assert_eq!(sentinels("third"), "[\"third:26379\"]");
+}
+
 #[test]
 fn takes_login_of_any_listener() {
     let text = |master: &str| {
@@ -166,6 +188,21 @@ fn gives_readers_to_the_master_with_their_servers() {
         service(&import_with(&elsewhere, &named(&["ro=mymaster"]))).contains_key("replica_listen")
     );
     assert!(refused_with(&elsewhere, &["ro=other"]).contains("belong to no single master"));
+}
+
+#[test]
+fn recognizes_readers_by_whole_words() {
+    for (name, is_reader) in
+        [("redis-read", true), ("redis_ro", true), ("myreadonly", true), ("app-slaves", true)]
+            .into_iter()
+            .chain([("redis-ready", false), ("thread-cache", false), ("redis-rotation", false)])
+    {
+        let text = format!(
+            "{}listen {name}\n bind :2\n option redis-check\n server a 10.0.0.1:6379\n",
+            listen(" tcp-check expect string role:master\n")
+        );
+        assert_eq!(service(&import(&text)).contains_key("replica_listen"), is_reader, "{name}");
+    }
 }
 
 #[test]
