@@ -65,7 +65,7 @@ struct RedisGroup {
 #[derive(Debug, Clone)]
 struct Model {
     groups: Vec<RedisGroup>,
-    /// All groups on the same hosts, told apart by port.
+    /// All groups on the same hosts, on different ports.
     shared_hosts: bool,
     /// `--name` for every listener.
     named: bool,
@@ -208,6 +208,13 @@ impl Model {
             refusals.push("does not speak TLS");
         }
         refusals
+    }
+
+    /// Whether nothing has to be assumed or left out, so that `--strict` changes nothing.
+    fn is_certain(&self) -> bool {
+        let certain = |it: &RedisGroup| it.votes != Votes::None && it.readers != Readers::ByName;
+        let leaves_out = self.sentinel_frontend || self.foreign || self.tls != Tls::None;
+        self.groups.iter().all(certain) && !leaves_out
     }
 
     fn options(&self) -> ImportOptions {
@@ -356,6 +363,10 @@ proptest! {
         for part in &expected {
             prop_assert!(refusals.iter().any(|it| it.contains(part)), "{:?} lack {}\n{}", refusals, part, text);
         }
+        let strict = ImportOptions { strict: true, ..model.options() };
+        let strict = haproxy_import::import(&[("m.cfg".to_owned(), text.clone())], &strict, &env);
+        let is_accepted = expected.is_empty() && model.is_certain();
+        prop_assert_eq!(strict.refusals.is_empty(), is_accepted, "{:?}\n{}", strict.refusals, text);
         if expected.is_empty() {
             let (services, admin) = understood(&import);
             prop_assert_eq!(services, model.expected(), "\n{}", text);

@@ -178,8 +178,8 @@ fn listen_port(config: &ConfigFile, section: usize) -> Option<u16> {
 }
 
 /// Whether clients of this section reach sentinels: all servers are at Sentinel's port, or their
-/// checks send `SENTINEL` to the very port that clients reach. Redis at that port is told by a check
-/// for its role.
+/// checks send `SENTINEL` to the very port that clients reach. A check for a
+/// role shows that it is Redis.
 fn leads_to_sentinels(
     config: &ConfigFile,
     checks: &[HealthCheck],
