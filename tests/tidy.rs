@@ -24,7 +24,7 @@ const LONG_FILES: &[(&str, &str)] = &[
 
 /// Who may use whom. What is not listed may use nobody.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("pointsman", &["drain", "probe", "proxy", "route", "sentinel"]),
+    ("pointsman", &["drain", "haproxy-import", "probe", "proxy", "route", "sentinel"]),
     ("sentinel", &["resp", "route"]),
     ("proxy", &["drain", "resp", "route"]),
     ("simulator", &["route", "sentinel"]),
@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Files that decide: no runtime, no socket, no clock of their own, no log.
 const PURE: &[&str] = &[
     "crates/drain/src/plan.rs",
-    "crates/pointsman/src/import/",
+    "crates/haproxy-import/src/",
     "crates/proxy/src/accept.rs",
     "crates/proxy/src/close.rs",
     "crates/proxy/src/run_queue.rs",

@@ -1,5 +1,6 @@
-//! From haproxy: every sample in tests/import, in the styles that people have, becomes a configuration that `check` accepts and that
-//! proxies a real cluster. The samples stand as they would in the field; only their addresses are exchanged for those of the cluster.
+//! Import of haproxy configurations against a real cluster: every sample of tests/import that is not
+//! refused becomes a configuration that `check` accepts and that serves clients. Only addresses are
+//! replaced by those of the cluster.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -10,16 +11,26 @@ use harness::{Address, Client, Cluster, Family, Launch, Process, http_get, wait_
 use crate::PROGRAM;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// As it stands in the samples.
+/// The password in the samples.
 const PASSWORD: &str = "correct-horse-battery";
-const ENV: [(&str, &str); 3] = [("AUTH", PASSWORD), ("REDIS_PASSWORD", PASSWORD), ("SENTINELAUTH", "of-the-sentinels")];
+const ENV: [(&str, &str); 5] = [
+    ("AUTH", PASSWORD),
+    ("REDIS_PASSWORD", PASSWORD),
+    ("SENTINELAUTH", "of-the-sentinels"),
+    ("MASTER_NAME", "sessions"),
+    ("REDIS_HOST_1", "10.0.0.11"),
+];
+/// Samples with a test of their own, in which the sentinels of the file are replaced, too.
+const OWN_TEST: [&str; 6] = ["argo-cd", "bitnami", "blog-role", "blog-sentinel", "hand-written", "redis-ha"];
+/// Names of masters in the samples.
+const MASTERS: [&str; 3] = ["mymaster", "sessions", "cache"];
 
 fn sample(name: &str) -> String {
     let path = format!("{}/tests/import/{name}.cfg", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A sample with other addresses; each of them has to occur.
+/// A sample with other addresses, each of which has to occur.
 fn exchanged(name: &str, addresses: &[(&str, String)]) -> String {
     addresses.iter().fold(sample(name), |text, (from, to)| {
         assert!(text.contains(from), "{name} has no {from}");
@@ -31,7 +42,7 @@ fn run(args: &[&str]) -> Output {
     Command::new(PROGRAM).args(args).env_clear().envs(ENV).output().expect("pointsman")
 }
 
-/// Imports the text, checks what comes out and starts it. Gives the process and what was said beside the import.
+/// Imports the text, checks the configuration and starts it. Returns the process and the report.
 fn started(cluster: &Cluster, name: &str, text: &str, flags: &[&str]) -> (Process, String) {
     let folder = cluster.folder().join(format!("import-{name}"));
     std::fs::create_dir(&folder).expect("a folder");
@@ -69,7 +80,7 @@ fn wait_ready(process: &Process, admin: std::net::SocketAddr) {
     });
 }
 
-/// A client whose commands reach the master.
+/// A client at this address reaches the master.
 fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
     let mut client = Client::connect(addr).expect("a connection");
     if let Some(password) = password {
@@ -79,8 +90,9 @@ fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
     assert_eq!(client.cmd(&["ROLE"]).expect("ROLE").items().first().and_then(|role| role.text()), Some("master"));
 }
 
-/// A client of the port for readers, which ends at a replica; the proxy is ready as soon as it knows the master, and finds them after.
-fn reads(addr: std::net::SocketAddr, password: &str, admin: std::net::SocketAddr, service: &str) {
+/// A client at the address for readers reaches a replica. The proxy is ready once it knows the master,
+/// and finds the replicas later.
+fn reads(addr: std::net::SocketAddr, password: Option<&str>, admin: std::net::SocketAddr, service: &str) {
     wait_until("a replica for readers", PATIENCE, || {
         let (_, text) = http_get(admin, "/metrics").map_err(|error| error.to_string())?;
         let series = format!("pointsman_replicas_eligible{{service=\"{service}\"}} ");
@@ -88,13 +100,15 @@ fn reads(addr: std::net::SocketAddr, password: &str, admin: std::net::SocketAddr
         if count >= Some(1.0) { Ok(()) } else { Err(format!("{series}{count:?}")) }
     });
     let mut client = Client::connect(addr).expect("a connection");
-    assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
+    if let Some(password) = password {
+        assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
+    }
     let role = client.cmd(&["ROLE"]).expect("ROLE");
     assert_eq!(role.items().first().and_then(|role| role.text()), Some("slave"));
 }
 
 #[test]
-fn argo_cd_and_a_frontend_that_counts_votes() {
+fn serves_argo_cd_and_a_frontend_with_votes() {
     let cluster = Cluster::builder().masters(&["argocd", "mymaster"]).replicas(1).start();
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
     let (listen, admin) = (cluster.address().port(), cluster.address().port());
@@ -123,7 +137,7 @@ fn argo_cd_and_a_frontend_that_counts_votes() {
 }
 
 #[test]
-fn configurations_that_ask_for_the_role_with_a_password() {
+fn serves_role_checks_with_password() {
     let cluster = Cluster::builder().masters(&["mymaster", "sessions", "cache"]).replicas(1).password(PASSWORD).start();
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
     // Where the file names no sentinels they are assumed at port 26379, which here is another one.
@@ -158,15 +172,17 @@ fn configurations_that_ask_for_the_role_with_a_password() {
     for addr in [sessions, cache] {
         serves(addr, Some(PASSWORD));
     }
-    reads(readers, PASSWORD, admin, "sessions");
+    reads(readers, Some(PASSWORD), admin, "sessions");
     assert!(
-        said.contains("not Redis: leave it in haproxy") && !said.contains(PASSWORD) && !said.contains("hunter2"),
+        said.contains("carries no Redis traffic: keep it in haproxy")
+            && !said.contains(PASSWORD)
+            && !said.contains("hunter2"),
         "{said}"
     );
 }
 
 #[test]
-fn the_redis_ha_chart_with_both_passwords() {
+fn serves_redis_ha_chart_with_both_passwords() {
     let cluster = Cluster::builder().replicas(1).password(PASSWORD).sentinel_password(ENV[2].1).start();
     let port = || cluster.address().port();
     let (listen, replicas, admin, metrics) = (port(), port(), port(), port());
@@ -182,14 +198,94 @@ fn the_redis_ha_chart_with_both_passwords() {
     let (process, said) = started(&cluster, "redis-ha", &exchanged("redis-ha", &addresses), &[]);
     wait_ready(&process, admin);
     serves(listen, Some(PASSWORD));
-    reads(replicas, PASSWORD, admin, "mymaster");
+    reads(replicas, Some(PASSWORD), admin, "mymaster");
     let (status, text) = http_get(metrics, "/metrics").expect("the old port of the metrics");
     assert!(status == 200 && text.contains("pointsman_commits_total{service=\"mymaster\"} 1"), "{text}");
     assert!(said.contains("service.sentinel_auth.password_env = \"SENTINELAUTH\""), "{said}");
 }
 
+/// The sample's flags, if it is not refused.
+fn flags_of(text: &str) -> Option<Vec<&str>> {
+    let mut expected = text.lines().filter_map(|line| line.strip_prefix("#= "));
+    let command = expected.next().expect("an expectation");
+    (expected.next() == Some("exit 0")).then(|| command.split_whitespace().skip(3).collect())
+}
+
+/// The text with an address of its own in every `bind`, and with an admin server.
+fn rebound(cluster: &Cluster, text: &str, admin: std::net::SocketAddr) -> String {
+    let rebind = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let address = match words[..] {
+            ["bind", address, ..] if !address.starts_with('/') => Some(address),
+            ["listen", _, address, ..] if address.contains(':') => Some(address),
+            _ => None,
+        };
+        address.map_or(line.to_owned(), |address| line.replacen(address, &cluster.address().port().to_string(), 1))
+    };
+    let text: String = text.lines().map(|line| rebind(line) + "\n").collect();
+    format!("{text}listen added-page\n bind {admin}\n mode http\n stats enable\n")
+}
+
+fn addresses(service: &toml::Value, key: &str) -> Vec<std::net::SocketAddr> {
+    let all = service.get(key).and_then(toml::Value::as_array).cloned().unwrap_or_default();
+    all.iter().filter_map(toml::Value::as_str).map(|addr| addr.parse().expect("an address")).collect()
+}
+
+/// Imports and runs every sample with or without a password; returns how many there were.
+fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/import");
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let samples = entries.filter(|path| path.extension().is_some_and(|it| it == "cfg"));
+    let mut names: Vec<String> = samples.filter_map(|it| Some(it.file_stem()?.to_str()?.to_owned())).collect();
+    names.sort();
+    names.retain(|name| !OWN_TEST.contains(&name.as_str()));
+    let sentinel = cluster.sentinel_addrs()[0].to_string();
+    let mut count = 0;
+    for name in names {
+        let text = sample(&name);
+        let Some(mut flags) = flags_of(&text) else { continue };
+        if text.contains(".auth.") != with_password {
+            continue;
+        }
+        count += 1;
+        if let Some(at) = flags.iter().position(|flag| *flag == "--sentinel") {
+            flags.drain(at..at + 2);
+        }
+        flags.extend(["--sentinel", &sentinel]);
+        let admin = cluster.address().port();
+        let (process, _) = started(cluster, &name, &rebound(cluster, &text, admin), &flags);
+        wait_ready(&process, admin);
+        let toml = cluster.folder().join(format!("import-{name}/pointsman.toml"));
+        let table: toml::Table = std::fs::read_to_string(toml).expect("a file").parse().expect("TOML");
+        for service in table["service"].as_array().expect("services") {
+            let listen = addresses(service, "listen");
+            assert!(!listen.is_empty(), "{name}");
+            for addr in listen {
+                serves(addr, with_password.then_some(PASSWORD));
+            }
+            for addr in addresses(service, "replica_listen") {
+                reads(addr, with_password.then_some(PASSWORD), admin, service["name"].as_str().expect("a name"));
+            }
+        }
+    }
+    count
+}
+
 #[test]
-fn what_cannot_be_imported_is_told_by_line_and_exits_with_78() {
+fn serves_every_sample_without_password() {
+    let cluster = Cluster::builder().masters(&MASTERS).replicas(1).start();
+    assert!(serve_samples(&cluster, false) >= 20);
+}
+
+#[test]
+fn serves_every_sample_with_password() {
+    let user = format!("proxy on >{PASSWORD} ~* &* +@all");
+    let cluster = Cluster::builder().masters(&MASTERS).replicas(1).password(PASSWORD).user(&user).start();
+    assert!(serve_samples(&cluster, true) >= 4);
+}
+
+#[test]
+fn refuses_by_line_with_exit_code_78() {
     let address = Address::claim(Family::Ipv4);
     let folder = tempfile::tempdir().expect("a folder");
     let cfg = folder.path().join("haproxy.cfg");
@@ -208,7 +304,7 @@ fn what_cannot_be_imported_is_told_by_line_and_exits_with_78() {
         "{said}"
     );
     assert!(lines[1].starts_with(&format!("{cfg}:4:18: the quote ' is not closed")), "{said}");
-    assert_eq!(lines[2], "pointsman: 2 faults in the way of an import");
+    assert_eq!(lines[2], "pointsman: import refused: 2 errors, no configuration written");
     assert_eq!(run(&["import", "haproxy", "/nowhere"]).status.code(), Some(78));
     assert_eq!(run(&["import", "haproxy"]).status.code(), Some(64));
 }

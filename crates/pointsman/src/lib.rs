@@ -13,7 +13,6 @@ pub mod descriptors;
 pub mod health;
 pub mod histogram;
 mod history;
-pub mod import;
 pub mod in_force;
 pub mod inherit;
 mod launch;

@@ -19,7 +19,7 @@ Examples:
   A file to begin with, every key explained:
     pointsman config --sentinel redis-sentinel:26379 > pointsman.toml
 
-  From haproxy, with an account of every line:
+  Convert a haproxy.cfg, with a report on every line:
     pointsman import haproxy --explain /etc/haproxy/haproxy.cfg > pointsman.toml
 
   How is it doing?
@@ -75,7 +75,7 @@ pub(super) enum Command {
     Pause(PauseArgs),
     /// Let a paused service's traffic on.
     Resume(OrderArgs),
-    /// Make a configuration of what stood in front of Redis before.
+    /// Convert the configuration of another proxy.
     #[command(subcommand)]
     Import(ImportFrom),
     /// Print a completion script for a shell.
@@ -150,33 +150,50 @@ impl SourceArgs {
     }
 }
 
-/// What stood there before.
+/// The program to convert from.
 #[derive(Debug, Subcommand)]
 pub(super) enum ImportFrom {
-    /// Read a haproxy.cfg and write the configuration that takes its place.
+    /// Convert a haproxy.cfg into a configuration for Pointsman.
     ///
-    /// The configuration goes to the standard output. To the standard error goes what a person should look at: lines without
-    /// counterpart, guesses, and a count of the rest; with --explain every line of the file, with what became of it and why. Passwords
-    /// of the file stand in the configuration and nowhere else. Exits with 78 if no configuration can be made of the file.
+    /// Prints the configuration to the standard output. Prints to the standard error the lines that have no counterpart
+    /// (NO COUNTERPART), the guesses to confirm (ASSUMED), and a count of the rest; --explain shows every line. Passwords
+    /// appear in the configuration only.
+    ///
+    /// Refuses, with exit code 78 and without output, what could lead clients to another dataset or drop encryption:
+    /// listeners with different servers and one name (use --name), and TLS (use --allow-plaintext).
     Haproxy(ImportArgs),
 }
 
-/// What to read, and what the file does not say.
+/// What to convert, and facts that the file does not contain.
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Files, read together as haproxy does with several -f; - for the standard input
+    /// Files, read together like several -f of haproxy; - for the standard input
     #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) files: Vec<PathBuf>,
 
-    /// What the sentinels call the master, where no check in the file says so; LISTENER=NAME for one listener
+    /// The master's name in Sentinel, where no check names it; LISTENER=NAME for one listener
+    ///
+    /// May be given several times. A name for a listener also says which master a listener for readers belongs to, and
+    /// merges two listeners of the same name although their servers differ.
     #[arg(long = "name", value_name = "[LISTENER=]NAME")]
     pub(super) names: Vec<String>,
 
-    /// The sentinels as host:port, in place of those of the file
+    /// A sentinel as host:port, in place of those in the file; may be given several times
     #[arg(long = "sentinel", value_name = "ADDR")]
     pub(super) sentinels: Vec<String>,
 
-    /// Account for every line
+    /// Convert listeners and servers with TLS to plain text
+    ///
+    /// Pointsman does not speak TLS. Without this flag a file with TLS towards clients, Redis or Sentinel is refused; with
+    /// it, a comment in the configuration lists every line that lost its TLS.
+    #[arg(long)]
+    pub(super) allow_plaintext: bool,
+
+    /// Refuse the import if anything is ASSUMED or has NO COUNTERPART
+    #[arg(long)]
+    pub(super) strict: bool,
+
+    /// Report every line
     #[arg(long)]
     pub(super) explain: bool,
 }

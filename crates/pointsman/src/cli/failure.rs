@@ -72,7 +72,7 @@ impl Failure {
                     if count == 1 { "fault" } else { "faults" }
                 )
             }
-            Self::Import(ImportError::Faults(lines)) => lines.clone(),
+            Self::Import(ImportError::Refused(text)) => text.clone(),
             other => chain(other),
         };
         threads::say(text);

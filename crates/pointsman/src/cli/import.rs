@@ -1,45 +1,46 @@
-//! `pointsman import`: reads the files, and shows what came of them.
+//! `pointsman import`: reads the files, prints the configuration and the report.
 
 use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 
+use haproxy_import::{Detail, Environment, Import, ImportOptions};
+
 use super::args::ImportArgs;
 use crate::config::{self, Endpoint, SENTINEL_PORT};
-use crate::import::{self, Entry, Given, Imported, Verdict};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImportError {
     /// A file could not be read.
-    #[error("{} cannot be read", path.display())]
+    #[error("cannot read {}", path.display())]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A flag says something that cannot be.
-    #[error("{flag}: {what}; {remedy}")]
+    /// A flag has a wrong value.
+    #[error("{flag}: {message}; {remedy}")]
     Flag {
-        /// Which.
+        /// The flag.
         flag: &'static str,
         /// What is wrong.
-        what: String,
+        message: String,
         /// What to do.
         remedy: String,
     },
-    /// The files give no configuration; the lines that say why, as they are to be shown.
-    #[error("no configuration can be made of it")]
-    Faults(String),
+    /// The import was refused; the text to show.
+    #[error("import refused")]
+    Refused(String),
 }
 
-/// The configuration, and what is told beside it.
+/// The configuration, and the report to show beside it.
 ///
 /// # Errors
-/// A file cannot be read, or gives no configuration.
+/// A file cannot be read, or the import is refused.
 pub(super) fn haproxy(args: &ImportArgs) -> Result<(String, String), ImportError> {
-    let given = given(args)?;
+    let options = options(args)?;
     let files: Result<Vec<(String, String)>, ImportError> = args
         .files
         .iter()
@@ -48,63 +49,54 @@ pub(super) fn haproxy(args: &ImportArgs) -> Result<(String, String), ImportError
             Err(source) => Err(ImportError::File { path: path.clone(), source }),
         })
         .collect();
-    let imported = import::haproxy(&files?, &given, &|name| std::env::var(name).ok());
-    if imported.faults.is_empty() {
-        let account = account(&imported, args.explain);
-        return Ok((imported.toml, account));
+    let env = Environment {
+        variable: &|name| std::env::var(name).ok(),
+        endpoint: &|text| Endpoint::parse(text, SENTINEL_PORT).ok().map(|it| it.to_string()),
+    };
+    let import = haproxy_import::import(&files?, &options, &env);
+    if !import.refusals.is_empty() {
+        return Err(ImportError::Refused(refusals(&import, args)));
     }
-    let count = imported.faults.len();
-    let mut lines = if args.explain { table(imported.account.iter()) } else { String::new() };
-    imported.faults.iter().for_each(|fault| {
-        let _ = writeln!(lines, "{fault}");
-    });
-    let _ =
-        writeln!(lines, "pointsman: {count} {} in the way of an import", if count == 1 { "fault" } else { "faults" });
-    Err(ImportError::Faults(lines))
+    let detail = if args.explain { Detail::Everything } else { Detail::Warnings };
+    let hint = if args.explain { "" } else { " (--explain shows every line)" };
+    let report = format!("{}{}{hint}\n", import.report.render(detail), import.report.summary());
+    Ok((import.toml, report))
 }
 
-fn given(args: &ImportArgs) -> Result<Given, ImportError> {
-    let sentinels: Result<Vec<Endpoint>, ImportError> = args
-        .sentinels
-        .iter()
-        .map(|text| {
-            let wrong = |problem: config::Problem| ImportError::Flag {
-                flag: "--sentinel",
-                what: problem.what,
-                remedy: problem.remedy,
-            };
-            Endpoint::parse(text, SENTINEL_PORT).map_err(wrong)
-        })
-        .collect();
+fn options(args: &ImportArgs) -> Result<ImportOptions, ImportError> {
+    let endpoint = |text: &String| {
+        let wrong = |problem: config::Problem| ImportError::Flag {
+            flag: "--sentinel",
+            message: problem.what,
+            remedy: problem.remedy,
+        };
+        Endpoint::parse(text, SENTINEL_PORT).map(|it| it.to_string()).map_err(wrong)
+    };
+    let sentinels: Result<Vec<String>, ImportError> = args.sentinels.iter().map(endpoint).collect();
     let name = |text: &String| match text.split_once('=') {
         Some((listener, name)) => (Some(listener.to_owned()), name.to_owned()),
         None => (None, text.clone()),
     };
-    Ok(Given { names: args.names.iter().map(name).collect(), sentinels: sentinels? })
+    Ok(ImportOptions {
+        names: args.names.iter().map(name).collect(),
+        sentinels: sentinels?,
+        allow_plaintext: args.allow_plaintext,
+        strict: args.strict,
+    })
 }
 
-fn account(imported: &Imported, explain: bool) -> String {
-    let of = |verdict| imported.account.iter().filter(move |entry| entry.verdict == verdict);
-    let wanted = |entry: &&Entry| explain || matches!(entry.verdict, Verdict::Assumed | Verdict::Unmatched);
-    let mut text = table(imported.account.iter().filter(wanted));
-    let count = |verdict| of(verdict).count();
-    let _ = writeln!(
-        text,
-        "{} lines: {} mapped, {} not needed any more, {} without counterpart, {} assumed{}",
-        imported.account.len(),
-        count(Verdict::Mapped),
-        count(Verdict::Unneeded),
-        count(Verdict::Unmatched),
-        count(Verdict::Assumed),
-        if explain { "" } else { " (--explain shows every line)" },
-    );
-    text
-}
-
-fn table<'a>(entries: impl Iterator<Item = &'a Entry>) -> String {
-    let mut text = String::new();
-    for entry in entries {
-        let _ = writeln!(text, "{}: {:<14}  {}\n    {}", entry.place, entry.verdict, entry.line, entry.note);
+/// The refusals, one per line, after the lines of the report that explain them.
+fn refusals(import: &Import, args: &ImportArgs) -> String {
+    let mut text = match (args.explain, args.strict) {
+        (true, _) => import.report.render(Detail::Everything),
+        (false, true) => import.report.render(Detail::Warnings),
+        (false, false) => String::new(),
+    };
+    for refusal in &import.refusals {
+        let _ = writeln!(text, "{refusal}");
     }
+    let count = import.refusals.len();
+    let errors = if count == 1 { "error" } else { "errors" };
+    let _ = writeln!(text, "pointsman: import refused: {count} {errors}, no configuration written");
     text
 }

@@ -76,8 +76,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         }
         Command::Resume(args) => order::order("resume", (&args, &[]), &environment().collect::<Vec<_>>())?,
         Command::Import(ImportFrom::Haproxy(args)) => {
-            let (toml, account) = import::haproxy(&args)?;
-            write(io::stderr().lock(), &account)?;
+            let (toml, report) = import::haproxy(&args)?;
+            write(io::stderr().lock(), &report)?;
             toml
         }
         Command::Completions { shell } => {

@@ -1,32 +1,34 @@
-//! One line of a haproxy.cfg taken apart into words, by haproxy's own rules of quoting.
+//! Splits a line of a haproxy.cfg into words, by haproxy's rules of quoting.
 //!
-//! Blanks separate words unless they are quoted or escaped; within double quotes `$NAME` and `${NAME}` stand for variables of the
-//! environment; within single quotes nothing is special; `#` begins a comment (haproxy: configuration.txt, 2.2 "Quoting and
-//! escaping" and 2.3 "Environment variables"). Variables are kept as such and not put in: the import runs somewhere else than
-//! haproxy did, and the name of the variable that holds a password is worth more than the password.
+//! Blanks separate words unless quoted or escaped; within double quotes `$NAME` and `${NAME}` are
+//! environment variables; within single quotes nothing is special; `#` begins a comment (haproxy:
+//! configuration.txt, 2.2 "Quoting and escaping" and 2.3 "Environment variables"). Variables are
+//! kept by name and expanded later, and only in some directives: the import does not run where
+//! haproxy ran, and the name of a variable that holds a password is what the new configuration
+//! needs.
 
 use std::fmt;
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-/// A piece of a word.
+/// A part of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
-    /// Text, quotes and escapes already taken away.
+pub(super) enum Fragment {
+    /// Text, with quotes and escapes removed.
     Text(String),
-    /// A variable of the environment, and what stands for it where it is not set.
+    /// An environment variable, and its value where it is unset.
     Variable { name: String, default: Option<String> },
 }
 
 /// A word of a line. `Display` writes variables as `${NAME}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Word {
-    pub(super) parts: Vec<Part>,
-    /// Where it begins, in characters from 1.
+    pub(super) fragments: Vec<Fragment>,
+    /// Where it begins, in characters, from 1.
     pub(super) column: usize,
 }
 
-/// A quote that is opened and never closed.
+/// A quote without its closing quote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unclosed {
     pub(super) quote: char,
@@ -34,22 +36,24 @@ pub(super) struct Unclosed {
 }
 
 impl Word {
-    /// Whether it is exactly this text, without regard to case.
+    /// Whether it is exactly this text, ignoring case.
     pub(super) fn is(&self, text: &str) -> bool {
-        matches!(self.parts.as_slice(), [Part::Text(own)] if own.eq_ignore_ascii_case(text))
+        matches!(self.fragments.as_slice(), [Fragment::Text(own)] if own.eq_ignore_ascii_case(text))
     }
 
-    /// Its text with the variables filled in.
+    /// Its text with variables expanded.
     ///
     /// # Errors
-    /// The name of a variable that is not set and has no default.
+    /// The name of a variable that is unset and has no default.
     pub(super) fn expand(&self, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
         let mut text = String::new();
-        for part in &self.parts {
+        for part in &self.fragments {
             match part {
-                Part::Text(own) => text.push_str(own),
-                Part::Variable { name, default } => {
-                    text.push_str(&env(name).or_else(|| default.clone()).ok_or_else(|| name.clone())?);
+                Fragment::Text(own) => text.push_str(own),
+                Fragment::Variable { name, default } => {
+                    text.push_str(
+                        &env(name).or_else(|| default.clone()).ok_or_else(|| name.clone())?,
+                    );
                 }
             }
         }
@@ -57,30 +61,30 @@ impl Word {
     }
 
     fn push(&mut self, c: char) {
-        if let Some(Part::Text(text)) = self.parts.last_mut() {
+        if let Some(Fragment::Text(text)) = self.fragments.last_mut() {
             text.push(c);
         } else {
-            self.parts.push(Part::Text(c.to_string()));
+            self.fragments.push(Fragment::Text(c.to_string()));
         }
     }
 }
 
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in &self.parts {
+        for part in &self.fragments {
             match part {
-                Part::Text(text) => write!(f, "{}", text.escape_default())?,
-                Part::Variable { name, .. } => write!(f, "${{{name}}}")?,
+                Fragment::Text(text) => write!(f, "{}", text.escape_default())?,
+                Fragment::Variable { name, .. } => write!(f, "${{{name}}}")?,
             }
         }
         Ok(())
     }
 }
 
-/// The words of a line; none in a line that is empty or a comment.
+/// The words of a line; none if it is blank or a comment.
 ///
 /// # Errors
-/// The first quote that is not closed.
+/// The quote that is not closed.
 pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
     let mut words = Vec::new();
     let mut open: Option<Word> = None;
@@ -88,9 +92,9 @@ pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
     let mut chars = line.char_indices().peekable();
     let mut column = 0;
     while let Some((_, c)) = chars.next() {
-        // Columns are for people, so they count characters; escapes and variables make it a lower bound no one will notice.
+        // Counts characters; after an escape or a variable the column is a lower bound.
         column += 1;
-        let word = || Word { parts: Vec::new(), column };
+        let word = || Word { fragments: Vec::new(), column };
         match c {
             '#' if double.is_none() => break,
             c if c.is_whitespace() && double.is_none() => words.extend(open.take()),
@@ -122,7 +126,7 @@ pub(super) fn split(line: &str) -> Result<Vec<Word>, Unclosed> {
     }
 }
 
-/// What follows a backslash. What is no escape keeps its backslash, as in haproxy.
+/// The character after a backslash. An unknown escape keeps its backslash, as in haproxy.
 fn escape(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word, quoted: bool) {
     let Some(&(_, next)) = chars.peek() else { return word.push('\\') };
     let plain = match next {
@@ -138,7 +142,7 @@ fn escape(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word, quoted: bool) 
     word.push(plain);
 }
 
-/// `\xHH`, one byte; beyond ASCII it is taken as Latin-1, since nothing that is looked for here lies there.
+/// `\xHH`, one byte. Bytes above ASCII are read as Latin-1: no keyword contains any.
 fn hexadecimal(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
     let mut ahead = chars.clone();
     ahead.next();
@@ -161,14 +165,15 @@ fn variable(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
     }
     let mut default = None;
     if braces {
-        let rest: String = std::iter::from_fn(|| chars.next_if(|(_, c)| *c != '}').map(|(_, c)| c)).collect();
+        let rest: String =
+            std::iter::from_fn(|| chars.next_if(|(_, c)| *c != '}').map(|(_, c)| c)).collect();
         chars.next();
         default = rest.strip_prefix('-').map(str::to_owned);
     }
     if name.is_empty() {
         word.push('$');
     } else {
-        word.parts.push(Part::Variable { name, default });
+        word.fragments.push(Fragment::Variable { name, default });
     }
 }
 
@@ -179,11 +184,15 @@ mod tests {
     use super::*;
 
     fn texts(line: &str) -> Vec<String> {
-        split(line).unwrap().iter().map(|word| word.expand(&|name| Some(format!("<{name}>"))).unwrap()).collect()
+        split(line)
+            .unwrap()
+            .iter()
+            .map(|word| word.expand(&|name| Some(format!("<{name}>"))).unwrap())
+            .collect()
     }
 
     #[test]
-    fn words_are_separated_quoted_and_escaped_as_haproxy_does() {
+    fn splits_words_as_haproxy_does() {
         for (line, words) in [
             ("  bind  :6379 ", &["bind", ":6379"][..]),
             ("# all of it", &[]),
@@ -201,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_keep_their_names_and_defaults() {
+    fn keeps_names_and_defaults_of_variables() {
         let words = split(r#""${PORT-6379}" "${LIST[*]}""#).unwrap();
         assert_eq!(words[0].expand(&|_| None).unwrap(), "6379");
         assert_eq!(words[1].expand(&|_| None), Err("LIST".to_owned()));
@@ -209,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_quote_is_told_with_its_column() {
+    fn reports_column_of_unclosed_quote() {
         assert_eq!(split("a \"b"), Err(Unclosed { quote: '"', column: 3 }));
         assert_eq!(split("a 'b"), Err(Unclosed { quote: '\'', column: 3 }));
         assert_eq!(split("ä 'b"), Err(Unclosed { quote: '\'', column: 3 }));
@@ -217,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_makes_it_panic(line in "[ \"'\\\\${}#xab0\\-\\[]{0,40}|.{0,40}") {
+        fn never_panics(line in "[ \"'\\\\${}#xab0\\-\\[]{0,40}|.{0,40}") {
             let _ = split(&line);
         }
     }

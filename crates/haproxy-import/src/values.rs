@@ -1,16 +1,13 @@
-//! haproxy's spellings of times and addresses, read into ours.
+//! haproxy's spellings of durations and addresses.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use proxy::ListenAddr;
-
-use crate::config::Endpoint;
-
-/// The longest list that a range of ports is unfolded into.
+/// The largest port range that is expanded into a list.
 const WIDEST_RANGE: u16 = 64;
 
-/// A time: a number and a unit, milliseconds where none is given (haproxy: configuration.txt, 2.5 "Time format").
+/// A number and a unit, milliseconds by default (haproxy: configuration.txt, 2.5 "Time format").
 pub(super) fn duration(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(digits)?;
@@ -27,8 +24,8 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(micros).map(Duration::from_micros)
 }
 
-/// As the configuration spells a time.
-pub(super) fn spelled(time: Duration) -> String {
+/// The duration as Pointsman's configuration writes it.
+pub(super) fn format_duration(time: Duration) -> String {
     match u64::try_from(time.as_micros()).unwrap_or(u64::MAX) {
         micros if micros % 1_000_000 == 0 => format!("{}s", micros / 1_000_000),
         micros if micros % 1_000 == 0 => format!("{}ms", micros / 1_000),
@@ -36,45 +33,65 @@ pub(super) fn spelled(time: Duration) -> String {
     }
 }
 
-/// Why an address of a `bind` cannot be taken over.
+/// Where clients connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum NoListen {
-    /// An abstract UNIX socket, an inherited descriptor or another family.
+pub(super) enum BindAddress {
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(String),
+}
+
+impl fmt::Display for BindAddress {
+    /// As Pointsman's configuration writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => addr.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{path}"),
+        }
+    }
+}
+
+/// Why the address of a `bind` cannot be converted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum BindError {
+    /// An abstract Unix socket, an inherited descriptor or another family.
     Family,
-    /// Not an address at all, or a name.
+    /// A name, or no address at all.
     Unreadable,
 }
 
-/// What a `bind` listens on. `:port` and `*:port` are every IPv4 address; `[::]` is IPv6 and, unless it says `v6only`, IPv4 as well.
-/// With a list, each of it.
-pub(super) fn listens(list: &str, only_v6: bool) -> Result<Vec<ListenAddr>, NoListen> {
+/// The addresses of a `bind`, which may be a list. `:port` and `*:port` mean every IPv4 address;
+/// `[::]` means IPv6 and, without `v6only`, IPv4 as well.
+pub(super) fn bind_addresses(list: &str, only_v6: bool) -> Result<Vec<BindAddress>, BindError> {
     let mut all = Vec::new();
     for text in list.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         let text = text.strip_prefix("tcp@").or_else(|| text.strip_prefix("tcp4@")).unwrap_or(text);
-        let text = text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
+        let text =
+            text.strip_prefix("ipv4@").or_else(|| text.strip_prefix("ipv6@")).unwrap_or(text);
         let text = text.strip_prefix("tcp6@").unwrap_or(text);
-        if let Some(path) = text.strip_prefix("unix@").or(Some(text)).filter(|path| path.starts_with('/')) {
-            all.push(ListenAddr::Unix(path.into()));
+        let path = text.strip_prefix("unix@").unwrap_or(text);
+        if path.starts_with('/') {
+            all.push(BindAddress::Unix(path.to_owned()));
             continue;
         }
         if text.contains('@') {
-            return Err(NoListen::Family);
+            return Err(BindError::Family);
         }
-        let (host, ports) = text.rsplit_once(':').ok_or(NoListen::Unreadable)?;
+        let (host, ports) = text.rsplit_once(':').ok_or(BindError::Unreadable)?;
         let ip: IpAddr = match host.trim_start_matches('[').trim_end_matches(']') {
             "" if host.is_empty() => Ipv4Addr::UNSPECIFIED.into(),
             "*" => Ipv4Addr::UNSPECIFIED.into(),
             "localhost" => Ipv4Addr::LOCALHOST.into(),
-            host => host.parse().map_err(|_| NoListen::Unreadable)?,
+            host => host.parse().map_err(|_| BindError::Unreadable)?,
         };
-        for port in range(ports).ok_or(NoListen::Unreadable)? {
+        for port in range(ports).ok_or(BindError::Unreadable)? {
             if ip == Ipv6Addr::UNSPECIFIED && !only_v6 {
-                all.push(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port).into());
+                all.push(BindAddress::Tcp((Ipv4Addr::UNSPECIFIED, port).into()));
             }
-            all.push(SocketAddr::new(ip, port).into());
+            all.push(BindAddress::Tcp((ip, port).into()));
         }
     }
-    if all.is_empty() { Err(NoListen::Unreadable) } else { Ok(all) }
+    if all.is_empty() { Err(BindError::Unreadable) } else { Ok(all) }
 }
 
 fn range(ports: &str) -> Option<std::ops::RangeInclusive<u16>> {
@@ -83,7 +100,8 @@ fn range(ports: &str) -> Option<std::ops::RangeInclusive<u16>> {
     (first > 0 && first <= last && last - first < WIDEST_RANGE).then_some(first..=last)
 }
 
-/// The host and, if given, the port of a `server`. The last colon is the one before the port, also with a bare IPv6 address.
+/// The host and, if given, the port of a `server`. The last colon precedes the port, even in a bare
+/// IPv6 address.
 pub(super) fn server(text: &str) -> Option<(String, Option<u16>)> {
     let text = ["tcp@", "tcp4@", "tcp6@", "ipv4@", "ipv6@"]
         .iter()
@@ -101,10 +119,9 @@ pub(super) fn server(text: &str) -> Option<(String, Option<u16>)> {
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
 
-/// Host and port as the configuration wants them; `None` if the host is none.
-pub(super) fn endpoint(host: &str, port: u16) -> Option<Endpoint> {
-    let text = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    Endpoint::parse(&text, port).ok()
+/// `host:port`, with brackets around an IPv6 address.
+pub(super) fn join(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 #[cfg(test)]
@@ -114,12 +131,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_haproxys_units() {
-        for (text, millis, ours) in
-            [("4s", 4_000, "4s"), ("330s", 330_000, "330s"), ("1h", 3_600_000, "3600s"), ("500", 500, "500ms")]
-        {
+    fn reads_durations_with_units() {
+        for (text, millis, ours) in [
+            ("4s", 4_000, "4s"),
+            ("330s", 330_000, "330s"),
+            ("1h", 3_600_000, "3600s"),
+            ("500", 500, "500ms"),
+        ] {
             assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
-            assert_eq!(spelled(Duration::from_millis(millis)), ours);
+            assert_eq!(format_duration(Duration::from_millis(millis)), ours);
         }
         for text in ["", "s", "4 s", "4x", "-1", "99999999999999999999", "9999999999999999d"] {
             assert_eq!(duration(text), None, "{text}");
@@ -127,9 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn binds_are_read_in_every_spelling() {
-        let listens =
-            |text, only| listens(text, only).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>());
+    fn reads_bind_in_every_spelling() {
+        let listens = |text, only| {
+            bind_addresses(text, only)
+                .map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
         for (text, addrs) in [
             (":6379", &["0.0.0.0:6379"][..]),
             ("*:6379", &["0.0.0.0:6379"]),
@@ -144,14 +166,14 @@ mod tests {
         for text in ["/run/redis.sock", "unix@/run/redis.sock"] {
             assert_eq!(listens(text, false).unwrap(), ["unix:/run/redis.sock"], "{text}");
         }
-        assert_eq!(listens("abns@x", false), Err(NoListen::Family));
+        assert_eq!(listens("abns@x", false), Err(BindError::Family));
         for text in ["", "6379", "redis:6379", ":0", ":1-60000", ":70000"] {
-            assert_eq!(listens(text, false), Err(NoListen::Unreadable), "{text}");
+            assert_eq!(listens(text, false), Err(BindError::Unreadable), "{text}");
         }
     }
 
     #[test]
-    fn servers_are_hosts_with_or_without_a_port() {
+    fn reads_server_with_and_without_port() {
         for (text, host, port) in [
             ("10.0.0.1:26379", "10.0.0.1", Some(26379)),
             ("redis-0.redis:6379", "redis-0.redis", Some(6379)),
@@ -168,8 +190,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[0-9a-f:.\\[\\]@,/\\-]{0,24}|.{0,16}") {
-            let _ = (duration(&text), listens(&text, false), server(&text).map(|(host, _)| endpoint(&host, 1)));
+        fn never_panics(text in "[0-9a-f:.\\[\\]@,/\\-]{0,24}|.{0,16}") {
+            let _ = (duration(&text), bind_addresses(&text, false), server(&text));
         }
     }
 }

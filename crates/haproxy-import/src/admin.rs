@@ -1,0 +1,196 @@
+//! Everything around the services: `bind` lines, the admin server, and sections that are not ours.
+
+use super::config_file::Directive;
+use super::plan::{Plan, PlannedListen, Planner};
+use super::proxies;
+use super::redact::safe_word;
+use super::report::LineOutcome;
+use super::values::{self, BindAddress, BindError};
+use super::{Refusal, keywords};
+
+/// Paths of haproxy's probes that the admin server answers.
+const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];
+const SENTINELS: &str =
+    "leads to sentinels: keep it in haproxy, or let its clients connect to the sentinels directly";
+
+/// Properties of a `bind` that Pointsman lacks.
+const LOSSES: &[(&str, &str)] = &[
+    ("v6only", "[::] accepts IPv4 as well, unless an IPv4 address has the same port"),
+    ("mode", "the mode of the socket file is service.unix_socket_mode, 0660 by default"),
+    ("accept-proxy", "Pointsman does not read the PROXY protocol: its clients will fail"),
+];
+
+impl<'a> Planner<'a> {
+    /// The addresses of a section, with a note on each line that `key` takes.
+    pub(super) fn listen_of(&mut self, section: usize, key: &str) -> Vec<PlannedListen> {
+        let mut all: Vec<PlannedListen> = Vec::new();
+        for bind in
+            proxies::directives(self.config, section).iter().filter(|it| it.begins(&["bind"]))
+        {
+            let has = |word: &str| bind.words.iter().any(|own| own.is(word));
+            match values::bind_addresses(&bind.word(1), has("v6only")) {
+                Ok(addrs) => {
+                    add(&mut all, addrs, bind);
+                    self.notes.add(bind, LineOutcome::Mapped, key);
+                    for (word, note) in LOSSES {
+                        if has(word) {
+                            self.notes.replace(bind, LineOutcome::Unmatched, note);
+                        }
+                    }
+                }
+                Err(BindError::Family) => {
+                    let note = "Pointsman listens on TCP and on Unix sockets with a path, not on \
+                                abstract or inherited ones";
+                    self.notes.add(bind, LineOutcome::Unmatched, note);
+                }
+                Err(BindError::Unreadable) => {
+                    let message =
+                        format!("{:?} is not an address to listen on", safe_word(&bind.word(1)));
+                    let remedy = if bind.word(1).contains("${") {
+                        "set the variable and run again"
+                    } else {
+                        "write an IP address and a port"
+                    };
+                    self.refusals.push(Refusal::new(bind.position.clone(), message, remedy));
+                }
+            }
+        }
+        // The spelling of haproxy 1.4: `listen NAME ADDRESS`.
+        let head = self.head(section).filter(|head| all.is_empty() && head.begins(&["listen"]));
+        if let Some(head) = head
+            && let Ok(addrs) = values::bind_addresses(&head.word(2), false)
+        {
+            add(&mut all, addrs, head);
+        }
+        all
+    }
+
+    pub(super) fn add_admin(&mut self, plan: &mut Plan) {
+        let admin = &self.proxies.admin;
+        for (section, backends) in admin {
+            for (addr, position) in self.listen_of(*section, "admin.listen") {
+                if let BindAddress::Unix(_) = addr {
+                    let binds = proxies::directives(self.config, *section);
+                    if let Some(bind) = binds.iter().find(|it| it.position == position) {
+                        let note = "the admin server listens on TCP; admin.control_socket accepts \
+                                    orders on a Unix socket";
+                        self.notes.replace(bind, LineOutcome::Unmatched, note);
+                    }
+                    continue;
+                }
+                if !plan.admin.iter().any(|(known, _)| *known == addr) {
+                    plan.admin.push((addr, position));
+                }
+            }
+            for at in std::iter::once(section).chain(backends.iter().filter(|at| *at != section)) {
+                self.note_head(*at, LineOutcome::Mapped, "[admin]: probes, metrics, status");
+                for directive in proxies::directives(self.config, *at) {
+                    self.note_admin(directive);
+                }
+            }
+        }
+    }
+
+    fn note_admin(&mut self, directive: &Directive) {
+        if directive.begins(&["monitor-uri"]) {
+            let note = "/alive is for liveness and /ready for readiness";
+            if PROBES.contains(&directive.word(1).as_str()) {
+                self.notes.add(
+                    directive,
+                    LineOutcome::Mapped,
+                    &format!("answered as before: {note}"),
+                );
+            } else {
+                self.notes.add(
+                    directive,
+                    LineOutcome::Unmatched,
+                    &format!("this path is not answered: {note}"),
+                );
+            }
+        } else if directive.words.iter().any(|word| word.is("prometheus-exporter")) {
+            let note = "/metrics of the admin server; metrics.haproxy_names adds the old names";
+            self.notes.add(directive, LineOutcome::Mapped, note);
+        } else if directive.begins(&["default_backend"]) || directive.begins(&["use_backend"]) {
+            self.notes.add(
+                directive,
+                LineOutcome::Unneeded,
+                "the admin server answers all of its paths itself",
+            );
+        }
+    }
+
+    /// Notes on sections that no service or admin server is made of.
+    pub(super) fn note_other_sections(&mut self) {
+        let proxies = self.proxies;
+        let listeners: Vec<usize> = proxies.listeners.iter().map(|it| it.section).collect();
+        for at in proxies.serving().filter(|at| !listeners.contains(at)) {
+            self.note_head(
+                at,
+                LineOutcome::Unneeded,
+                "part of haproxy's choice of a server, which the sentinels make now",
+            );
+        }
+        let conditions = listeners.iter().flat_map(|at| proxies::directives(self.config, *at));
+        for directive in conditions.filter(|it| it.begins(&["acl"]) && proxies::names_backends(it))
+        {
+            self.notes.add(
+                directive,
+                LineOutcome::Unneeded,
+                "the sentinels decide in place of this condition",
+            );
+        }
+        for (section, backends) in &proxies.sentinel_frontends {
+            self.note_section(*section, LineOutcome::Unmatched, SENTINELS);
+            for at in backends {
+                self.note_section(*at, LineOutcome::Unmatched, SENTINELS);
+            }
+        }
+        for at in &proxies.foreign {
+            self.note_section(*at, LineOutcome::Unmatched, keywords::NOT_REDIS);
+        }
+        for at in &proxies.empty {
+            self.note_section(
+                *at,
+                LineOutcome::Unneeded,
+                "the section has no address and no servers",
+            );
+        }
+        for at in &proxies.disabled {
+            self.note_section(*at, LineOutcome::Unneeded, "the section is disabled");
+        }
+        for at in proxies.serving() {
+            for server in proxies::servers(self.config, at) {
+                if let Some(loss) = loss(server.directive) {
+                    self.notes.replace(server.directive, LineOutcome::Unmatched, loss);
+                }
+            }
+        }
+    }
+
+    fn note_section(&mut self, section: usize, outcome: LineOutcome, note: &str) {
+        self.note_head(section, outcome, note);
+        for directive in proxies::directives(self.config, section) {
+            self.notes.add(directive, outcome, note);
+        }
+    }
+}
+
+/// `*:6379` and `[::]:6379` in one section contain the same address; it is listened on once.
+fn add(all: &mut Vec<PlannedListen>, addrs: Vec<BindAddress>, line: &Directive) {
+    for addr in addrs {
+        if !all.iter().any(|(known, _)| *known == addr) {
+            all.push((addr, line.position.clone()));
+        }
+    }
+}
+
+/// A property of a server line that Pointsman lacks.
+fn loss(server: &Directive) -> Option<&'static str> {
+    let has = |word: &str| server.words.iter().any(|own| own.is(word));
+    if has("send-proxy") || has("send-proxy-v2") {
+        return Some("Pointsman does not send the PROXY protocol to Redis");
+    }
+    has("maxconn").then_some(
+        "Pointsman does not limit connections per server; service.max_connections limits clients",
+    )
+}

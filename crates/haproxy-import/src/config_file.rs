@@ -1,0 +1,243 @@
+//! The sections of a haproxy.cfg, each with its directives and the defaults that apply to it.
+//!
+//! A proxy inherits from the `defaults` that its `from` names, else from the last `defaults` above
+//! it; a `defaults` inherits only if it has a `from` (haproxy: configuration.txt, 4 "Proxies").
+//! Unknown keywords are not refused here; the report lists them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::tokenizer::{self, Word};
+use super::{Position, Refusal};
+
+/// One line of a section.
+#[derive(Debug, Clone)]
+pub(super) struct Directive {
+    pub(super) position: Position,
+    /// Never empty.
+    pub(super) words: Vec<Word>,
+}
+
+/// The kind of a section, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SectionKind {
+    Global,
+    Defaults,
+    Listen,
+    Frontend,
+    Backend,
+    /// resolvers, peers, userlist and everything else without traffic of its own.
+    Other,
+}
+
+/// A section.
+#[derive(Debug, Clone)]
+pub(super) struct Section {
+    pub(super) kind: SectionKind,
+    pub(super) name: String,
+    pub(super) head: Directive,
+    pub(super) directives: Vec<Directive>,
+    /// The defaults that apply to it, as an index into the list of all sections.
+    pub(super) defaults: Option<usize>,
+}
+
+const HEADS: &[(&str, SectionKind)] = &[
+    ("global", SectionKind::Global),
+    ("defaults", SectionKind::Defaults),
+    ("listen", SectionKind::Listen),
+    ("frontend", SectionKind::Frontend),
+    ("backend", SectionKind::Backend),
+    ("acme", SectionKind::Other),
+    ("cache", SectionKind::Other),
+    ("crt-store", SectionKind::Other),
+    ("fcgi-app", SectionKind::Other),
+    ("http-errors", SectionKind::Other),
+    ("log-forward", SectionKind::Other),
+    ("log-profile", SectionKind::Other),
+    ("mailers", SectionKind::Other),
+    ("peers", SectionKind::Other),
+    ("program", SectionKind::Other),
+    ("resolvers", SectionKind::Other),
+    ("ring", SectionKind::Other),
+    ("ruleset", SectionKind::Other),
+    ("traces", SectionKind::Other),
+    ("userlist", SectionKind::Other),
+];
+
+impl Directive {
+    /// The word at `at`, or an empty one.
+    pub(super) fn word(&self, at: usize) -> String {
+        self.words.get(at).map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Whether it begins with these words.
+    pub(super) fn begins(&self, with: &[&str]) -> bool {
+        self.words.len() >= with.len()
+            && with.iter().zip(&self.words).all(|(text, word)| word.is(text))
+    }
+}
+
+/// Every section of the files, in order.
+pub(super) fn read(files: &[(String, String)], refusals: &mut Vec<Refusal>) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    for (file, text) in files {
+        let file: Arc<str> = Arc::from(file.as_str());
+        for (index, line) in text.lines().enumerate() {
+            let position = |column| Position { file: file.clone(), line: index + 1, column };
+            if line.contains('\0') {
+                refusals.push(Refusal::new(
+                    position(1),
+                    "the line contains a zero byte",
+                    "pass the text of a haproxy.cfg",
+                ));
+                continue;
+            }
+            match tokenizer::split(line) {
+                Err(open) => {
+                    let what = format!("the quote {} is not closed", open.quote);
+                    refusals.push(Refusal::new(
+                        position(open.column),
+                        what,
+                        "close it, or escape it with a backslash",
+                    ));
+                }
+                Ok(words) => {
+                    if let Some(first) = words.first() {
+                        let position = position(first.column);
+                        add(&mut sections, Directive { position, words }, refusals);
+                    }
+                }
+            }
+        }
+    }
+    inherit(&mut sections, refusals);
+    sections
+}
+
+fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Refusal>) {
+    let first = directive.word(0);
+    if let Some((_, kind)) = HEADS.iter().find(|(head, _)| *head == first) {
+        let name = match kind {
+            SectionKind::Defaults if directive.word(1) == "from" => String::new(),
+            _ => directive.word(1),
+        };
+        if matches!(kind, SectionKind::Listen | SectionKind::Frontend | SectionKind::Backend)
+            && name.is_empty()
+        {
+            let what = format!("the section \"{first}\" has no name");
+            refusals.push(Refusal::new(directive.position.clone(), what, "give it a name"));
+        }
+        sections.push(Section {
+            kind: *kind,
+            name,
+            head: directive,
+            directives: Vec::new(),
+            defaults: None,
+        });
+    } else if let Some(section) = sections.last_mut() {
+        section.directives.push(directive);
+    } else if !first.starts_with('.') {
+        let what = format!("{:?} precedes the first section", super::redact::safe_word(&first));
+        refusals.push(Refusal::new(
+            directive.position,
+            what,
+            "pass a haproxy.cfg: it begins with a section",
+        ));
+    }
+}
+
+fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
+    let mut named: BTreeMap<String, usize> = BTreeMap::new();
+    let mut last = None;
+    for (index, section) in sections.iter_mut().enumerate() {
+        let from = section
+            .head
+            .words
+            .iter()
+            .position(|word| word.is("from"))
+            .map(|at| section.head.word(at + 1));
+        section.defaults = match (&from, section.kind) {
+            (Some(name), _) => {
+                let found = named.get(name).copied();
+                if found.is_none() {
+                    let what = format!(
+                        "there is no section \"defaults {}\" above this line",
+                        super::redact::safe_word(name)
+                    );
+                    refusals.push(Refusal::new(
+                        section.head.position.clone(),
+                        what,
+                        "name one that is defined above",
+                    ));
+                }
+                found
+            }
+            (None, SectionKind::Listen | SectionKind::Frontend | SectionKind::Backend) => last,
+            (None, _) => None,
+        };
+        if section.kind == SectionKind::Defaults {
+            last = Some(index);
+            if !section.name.is_empty() {
+                named.insert(section.name.clone(), index);
+            }
+        }
+    }
+}
+
+/// All sections, with lookups by name, by position and of inherited settings.
+#[derive(Debug)]
+pub(super) struct ConfigFile {
+    pub(super) sections: Vec<Section>,
+    by_name: BTreeMap<String, Vec<usize>>,
+    /// The section, and the directive in it.
+    by_position: BTreeMap<Position, (usize, usize)>,
+}
+
+/// The longest chain of defaults that is followed; the files may contain a cycle.
+const MAX_DEFAULTS: usize = 16;
+
+impl ConfigFile {
+    pub(super) fn new(sections: Vec<Section>) -> Self {
+        let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, section) in sections.iter().enumerate() {
+            if matches!(section.kind, SectionKind::Listen | SectionKind::Backend) {
+                by_name.entry(section.name.clone()).or_default().push(index);
+            }
+        }
+        let positions = sections.iter().enumerate().flat_map(|(at, section)| {
+            let own = section.directives.iter().enumerate();
+            own.map(move |(number, directive)| (directive.position.clone(), (at, number)))
+        });
+        let by_position = positions.collect();
+        Self { sections, by_name, by_position }
+    }
+
+    /// The directive at a position.
+    pub(super) fn at(&self, position: &Position) -> Option<&Directive> {
+        let (section, number) = *self.by_position.get(position)?;
+        self.sections.get(section)?.directives.get(number)
+    }
+
+    /// The backend or listen of this name.
+    pub(super) fn backend(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name)?.first().copied()
+    }
+
+    /// The directives that apply to a section: its own, then those of its defaults.
+    pub(super) fn effective(&self, section: usize) -> impl Iterator<Item = &Directive> {
+        let chain = std::iter::successors(Some(section), |at| self.sections.get(*at)?.defaults);
+        chain
+            .take(MAX_DEFAULTS)
+            .filter_map(|at| self.sections.get(at))
+            .flat_map(|section| &section.directives)
+    }
+
+    /// The directive with these first words that applies to a section: the last of its own, else of
+    /// its defaults.
+    pub(super) fn setting(&self, section: usize, words: &[&str]) -> Option<&Directive> {
+        let chain = std::iter::successors(Some(section), |at| self.sections.get(*at)?.defaults);
+        chain.take(MAX_DEFAULTS).filter_map(|at| self.sections.get(at)).find_map(|section| {
+            section.directives.iter().rev().find(|directive| directive.begins(words))
+        })
+    }
+}

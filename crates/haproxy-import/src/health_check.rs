@@ -1,0 +1,373 @@
+//! What the health checks of a backend send, which shows whether the backend is Redis.
+//!
+//! A `tcp-check` is a conversation: what is sent may be spread over several directives, as text or
+//! hexadecimal, as inline commands or RESP arrays. It is joined and split into commands. They give
+//! the master's name (`SENTINEL get-master-addr-by-name`) and the credentials (`AUTH`, `HELLO …
+//! AUTH`); the expected replies give the role.
+
+use super::Position;
+use super::config_file::Directive;
+use super::tokenizer::{Fragment, Word};
+use super::variables::Variables;
+
+/// How a check authenticates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct CheckLogin {
+    pub(super) position: Position,
+    pub(super) user: Option<String>,
+    pub(super) password: Password,
+}
+
+/// A password as the check gives it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Password {
+    /// In the file itself.
+    Literal(String),
+    /// In an environment variable.
+    Variable(String),
+    /// Computed by haproxy; has to be configured by hand.
+    Computed,
+}
+
+// Without the password.
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Literal(_) => "Literal",
+            Self::Variable(_) => "Variable",
+            Self::Computed => "Computed",
+        })
+    }
+}
+
+/// The role that a check accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Master,
+    Replica,
+}
+
+/// A query to a sentinel for a master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SentinelQuery {
+    pub(super) position: Position,
+    /// The master's name; contains `${` if a variable in it is unset.
+    pub(super) master: String,
+    /// It asks which node is the master, not about replicas or the quorum.
+    pub(super) finds_master: bool,
+    /// The port that the check itself names.
+    pub(super) port: Option<u16>,
+    pub(super) login: Option<CheckLogin>,
+}
+
+/// What a backend's checks send and expect.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HealthCheck {
+    /// It sends commands of Redis or Sentinel.
+    pub(super) is_redis: bool,
+    pub(super) sentinel: Option<SentinelQuery>,
+    /// It sends `SENTINEL` to the port that clients reach.
+    pub(super) is_sentinel: bool,
+    /// How it authenticates at Redis.
+    pub(super) login: Option<CheckLogin>,
+    pub(super) role: Option<Role>,
+    /// `tcp-check connect … ssl`.
+    pub(super) tls: Vec<Position>,
+    /// Parts that haproxy computes and that may contain a password.
+    pub(super) computed: Vec<Position>,
+}
+
+/// One connection of a check.
+#[derive(Debug, Default)]
+struct Exchange {
+    port: Option<u16>,
+    sent: Vec<(Position, Fragment)>,
+}
+
+/// An argument of a command.
+type Argument = Vec<Fragment>;
+
+/// The name of a variable that stands for something computed. No environment variable has it.
+const COMPUTED: &str = "%";
+
+/// Reads the check from the directives that apply to a backend.
+pub(super) fn read<'a>(
+    directives: impl Iterator<Item = &'a Directive>,
+    variables: &Variables<'_>,
+) -> HealthCheck {
+    let mut check = HealthCheck::default();
+    let mut exchanges = vec![Exchange::default()];
+    for directive in directives {
+        if directive.begins(&["option", "redis-check"]) {
+            check.is_redis = true;
+        } else if directive.begins(&["tcp-check", "connect"]) {
+            let port = value_of(&directive.words, "port").and_then(|port| port.parse().ok());
+            if directive.words.iter().any(|word| word.is("ssl")) {
+                check.tls.push(directive.position.clone());
+            }
+            exchanges.push(Exchange { port, sent: Vec::new() });
+        } else if directive.begins(&["tcp-check", "expect"]) {
+            check.role = check.role.or_else(|| role(&directive.words));
+        } else if let Some(exchange) = exchanges.last_mut()
+            && directive.begins(&["tcp-check"])
+        {
+            exchange.sent.extend(sent(directive));
+        }
+    }
+    for exchange in exchanges {
+        interpret(exchange, variables, &mut check);
+    }
+    check
+}
+
+/// The word after `key`.
+pub(super) fn value_of(words: &[Word], key: &str) -> Option<String> {
+    let at = words.iter().position(|word| word.is(key))?;
+    words.get(at + 1).map(ToString::to_string)
+}
+
+fn role(words: &[Word]) -> Option<Role> {
+    let negated = words.iter().any(|word| word.is("!"));
+    let mut pattern = words.last()?.to_string().to_ascii_lowercase();
+    if words.iter().any(|word| word.is("binary") || word.is("rbinary")) {
+        pattern = hexadecimal(&pattern).to_ascii_lowercase();
+    }
+    let has = |text: &str| pattern.contains(text);
+    let named = if has("master") && !has("slave") && !has("master_") {
+        Role::Master
+    } else if has("slave") || has("replica") || has("master_link_status") {
+        Role::Replica
+    } else {
+        return None;
+    };
+    // Some files write "not a replica" for "a master".
+    Some(match (named, negated) {
+        (Role::Master, false) | (Role::Replica, true) => Role::Master,
+        _ => Role::Replica,
+    })
+}
+
+/// What a `tcp-check send` sends.
+fn sent(directive: &Directive) -> Vec<(Position, Fragment)> {
+    let Some(data) = directive.words.get(2) else { return Vec::new() };
+    let computed = || Fragment::Variable { name: COMPUTED.to_owned(), default: None };
+    let fragments = match directive.word(1).as_str() {
+        "send" => data.fragments.clone(),
+        "send-lf" => data.fragments.iter().flat_map(|it| log_format(it, &computed)).collect(),
+        "send-binary-lf" if data.to_string().contains('%') => vec![computed()],
+        "send-binary" | "send-binary-lf" => vec![Fragment::Text(hexadecimal(&data.to_string()))],
+        _ => Vec::new(),
+    };
+    fragments.into_iter().map(|fragment| (directive.position.clone(), fragment)).collect()
+}
+
+/// A text in haproxy's log format: `%[env(NAME)]` is a variable, every other `%` is computed.
+fn log_format(fragment: &Fragment, computed: &dyn Fn() -> Fragment) -> Vec<Fragment> {
+    let Fragment::Text(text) = fragment else { return vec![fragment.clone()] };
+    let mut found = Vec::new();
+    let mut rest = text.as_str();
+    while let Some((before, after)) = rest.split_once('%') {
+        found.push(Fragment::Text(before.to_owned()));
+        rest = if let Some(tail) = after.strip_prefix('%') {
+            found.push(Fragment::Text("%".to_owned()));
+            tail
+        } else if let Some((expression, tail)) =
+            after.strip_prefix('[').and_then(|it| it.split_once(']'))
+        {
+            let name = expression.trim().strip_prefix("env(").and_then(|it| it.strip_suffix(')'));
+            let name = name.map(|it| it.trim_matches(['\'', '"']));
+            let is_name = |it: &str| it.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            found.push(match name.filter(|it| !it.is_empty() && is_name(it)) {
+                Some(name) => Fragment::Variable { name: name.to_owned(), default: None },
+                None => computed(),
+            });
+            tail
+        } else {
+            found.push(computed());
+            after.trim_start_matches(|c: char| c.is_ascii_alphabetic())
+        };
+    }
+    found.push(Fragment::Text(rest.to_owned()));
+    found.retain(|it| *it != Fragment::Text(String::new()));
+    found
+}
+
+fn hexadecimal(text: &str) -> String {
+    let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+    let byte = |pair: &[u32]| match pair {
+        [high, low] => char::from_u32(high * 16 + low),
+        _ => None,
+    };
+    digits.chunks(2).filter_map(byte).collect()
+}
+
+fn interpret(exchange: Exchange, variables: &Variables<'_>, check: &mut HealthCheck) {
+    let mut login = None;
+    let mut query = None;
+    for (position, command) in commands(exchange.sent) {
+        let word = |at: usize| {
+            command
+                .get(at)
+                .map(|argument| display(argument).to_ascii_uppercase())
+                .unwrap_or_default()
+        };
+        match word(0).as_str() {
+            "PING" | "INFO" | "ROLE" => check.is_redis = true,
+            "AUTH" => login = login.or_else(|| read_login(&position, command.get(1..), variables)),
+            "HELLO" if word(2) == "AUTH" => {
+                login = login.or_else(|| read_login(&position, command.get(3..), variables));
+            }
+            "SENTINEL" => {
+                check.is_redis = true;
+                check.is_sentinel |= exchange.port.is_none();
+                let subcommand = word(1);
+                if ["SLAVES", "REPLICAS"].contains(&subcommand.as_str()) {
+                    check.role = check.role.or(Some(Role::Replica));
+                }
+                if let Some(master) = command.get(2) {
+                    let master = Word { fragments: master.clone(), column: 0 };
+                    let name =
+                        variables.expand(&master).unwrap_or_else(|_| display(&master.fragments));
+                    let finds =
+                        ["GET-MASTER-ADDR-BY-NAME", "MASTER"].contains(&subcommand.as_str());
+                    query = Some((position, name, finds));
+                }
+            }
+            first if first.contains(&format!("${{{COMPUTED}}}")) => check.computed.push(position),
+            _ => {}
+        }
+    }
+    match query {
+        Some((position, master, finds_master)) => {
+            let query =
+                SentinelQuery { position, master, finds_master, port: exchange.port, login };
+            check.sentinel = check.sentinel.take().or(Some(query));
+        }
+        None => check.login = check.login.take().or(login),
+    }
+}
+
+fn read_login(
+    position: &Position,
+    arguments: Option<&[Argument]>,
+    variables: &Variables<'_>,
+) -> Option<CheckLogin> {
+    let (user, password) = match arguments? {
+        [password] => (None, password),
+        [user, password, ..] => (Some(display(user)), password),
+        [] => return None,
+    };
+    let password = match password.as_slice() {
+        [Fragment::Text(text)] => Password::Literal(text.clone()),
+        [Fragment::Variable { name, .. }] if name == COMPUTED => Password::Computed,
+        [Fragment::Variable { name, .. }] => match variables.in_file(name) {
+            Some(value) => Password::Literal(value.clone()),
+            None => Password::Variable(name.clone()),
+        },
+        _ => Password::Computed,
+    };
+    Some(CheckLogin {
+        position: position.clone(),
+        user: user.filter(|user| user != "default"),
+        password,
+    })
+}
+
+fn display(argument: &[Fragment]) -> String {
+    argument
+        .iter()
+        .map(|fragment| match fragment {
+            Fragment::Text(text) => text.clone(),
+            Fragment::Variable { name, .. } => format!("${{{name}}}"),
+        })
+        .collect()
+}
+
+/// Appends text; adjacent texts are one fragment.
+fn push_text(fragments: &mut Vec<Fragment>, text: &str) {
+    if let Some(Fragment::Text(last)) = fragments.last_mut() {
+        last.push_str(text);
+    } else {
+        fragments.push(Fragment::Text(text.to_owned()));
+    }
+}
+
+/// Splits what is sent into lines at line feeds, and drops empty ones.
+fn lines(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Fragment>)> {
+    let mut lines: Vec<(Position, Vec<Fragment>)> = Vec::new();
+    let mut line: Option<(Position, Vec<Fragment>)> = None;
+    for (position, fragment) in sent {
+        match fragment {
+            Fragment::Variable { .. } => {
+                line.get_or_insert_with(|| (position, Vec::new())).1.push(fragment);
+            }
+            Fragment::Text(text) => {
+                for (at, piece) in text.split('\n').enumerate() {
+                    if at > 0 {
+                        lines.extend(line.take());
+                    }
+                    let piece = piece.trim_end_matches('\r');
+                    if !piece.is_empty() {
+                        push_text(
+                            &mut line.get_or_insert_with(|| (position.clone(), Vec::new())).1,
+                            piece,
+                        );
+                    }
+                }
+            }
+        }
+    }
+    lines.extend(line);
+    lines
+}
+
+/// Splits what is sent into commands: an inline command is one line, a RESP array several.
+fn commands(sent: Vec<(Position, Fragment)>) -> Vec<(Position, Vec<Argument>)> {
+    let mut commands: Vec<(Position, Vec<Argument>)> = Vec::new();
+    let mut missing = 0_usize;
+    for (position, line) in lines(sent) {
+        let first = if let Some(Fragment::Text(text)) = line.first() { text.as_str() } else { "" };
+        let is_length =
+            |text: &str| text.strip_prefix('$').is_some_and(|it| it.parse::<u32>().is_ok());
+        if let Some(count) = first.strip_prefix('*').and_then(|count| count.parse().ok()) {
+            missing = count;
+            commands.push((position, Vec::new()));
+        } else if missing > 0 && is_length(first) {
+            // The length of the next argument.
+        } else if missing > 0 {
+            missing -= 1;
+            if let Some((_, arguments)) = commands.last_mut() {
+                arguments.push(line);
+            }
+        } else {
+            commands.push((position, inline_arguments(line)));
+        }
+    }
+    commands
+}
+
+/// An inline command, split at blanks.
+fn inline_arguments(line: Vec<Fragment>) -> Vec<Argument> {
+    let mut arguments: Vec<Argument> = vec![Vec::new()];
+    for fragment in line {
+        match fragment {
+            Fragment::Variable { .. } => {
+                if let Some(argument) = arguments.last_mut() {
+                    argument.push(fragment);
+                }
+            }
+            Fragment::Text(text) => {
+                for (at, piece) in text.split([' ', '\t']).enumerate() {
+                    if at > 0 {
+                        arguments.push(Vec::new());
+                    }
+                    if let Some(argument) = arguments.last_mut().filter(|_| !piece.is_empty()) {
+                        push_text(argument, piece);
+                    }
+                }
+            }
+        }
+    }
+    arguments.retain(|argument| !argument.is_empty());
+    arguments
+}

@@ -1,0 +1,150 @@
+//! Converts a haproxy.cfg that stands in front of Redis into a Pointsman configuration.
+//!
+//! [`import`] is pure: file contents, options and a lookup of environment variables go in; TOML, a
+//! report on every line, and refusals come out. The stages are [`tokenizer`] (words and quoting),
+//! [`config_file`] (sections and inherited defaults), [`health_check`] (which Redis commands the
+//! checks send), [`proxies`] (which sections carry Redis traffic), [`plan`] with [`services`],
+//! [`names`], [`sentinels`], [`admin`], [`tls`] and [`settings`] (the new configuration as data),
+//! and [`render`] (TOML).
+//!
+//! Two rules decide what is refused. A configuration that could lead clients to another dataset, or
+//! that drops encryption, is never written by default: it needs a flag that names the decision. A
+//! line that is merely unknown is reported and ignored, since the next haproxy has more keywords.
+//!
+//! Deliberately absent: evaluation of `.if` blocks, Lua, HTTP, and protocols other than Redis.
+//! haproxy's way to find the master is not converted either, because the sentinels replace it.
+
+mod admin;
+mod config_file;
+mod health_check;
+mod keywords;
+mod names;
+mod plan;
+mod proxies;
+mod redact;
+mod render;
+mod report;
+mod sentinels;
+mod services;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod tls;
+mod tokenizer;
+mod values;
+mod variables;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use report::{Detail, ImportReport, LineOutcome, LineReport};
+
+/// The port of Sentinel where none is given.
+const SENTINEL_PORT: u16 = 26379;
+
+/// A place in one of the files; line and column count from 1.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The file name as it was given.
+    pub file: Arc<str>,
+    /// Line.
+    pub line: usize,
+    /// Column, in characters.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A reason why no configuration is written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refusal {
+    /// The line in question; none if it is about all of the files or a flag.
+    pub position: Option<Position>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Refusal {
+    fn new(position: Position, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { position: Some(position), message: message.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(position) = &self.position {
+            write!(f, "{}:{}:{}: ", position.file, position.line, position.column)?;
+        }
+        write!(f, "{}; {}", self.message, self.remedy)
+    }
+}
+
+/// Facts that the files do not contain, and decisions that only a person can make.
+#[derive(Debug, Clone, Default)]
+pub struct ImportOptions {
+    /// Master names: per listener, or, without a listener, for every listener that names none.
+    pub names: Vec<(Option<String>, String)>,
+    /// Sentinels as `host:port`, in place of those in the files.
+    pub sentinels: Vec<String>,
+    /// Convert listeners and servers that use TLS, without TLS.
+    pub allow_plaintext: bool,
+    /// Refuse to guess and to leave anything out.
+    pub strict: bool,
+}
+
+/// What the caller knows that this crate must not decide by itself.
+pub struct Environment<'a> {
+    /// The value of an environment variable. Never called for passwords.
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    /// `host:port` in the spelling that Pointsman's configuration accepts; `None` if it does not.
+    pub endpoint: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl fmt::Debug for Environment<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Environment")
+    }
+}
+
+/// The result of an import. `toml` is empty if and only if there are refusals.
+#[derive(Debug)]
+pub struct Import {
+    /// The configuration with comments; contains the passwords that the files contain.
+    pub toml: String,
+    /// Every line of the files that is not blank or a comment; contains no secrets.
+    pub report: ImportReport,
+    /// In the order of the files.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Reads `files` (name and contents) as haproxy reads several `-f` files.
+#[must_use]
+pub fn import(
+    files: &[(String, String)],
+    options: &ImportOptions,
+    env: &Environment<'_>,
+) -> Import {
+    let mut refusals = Vec::new();
+    let mut sections = config_file::read(files, &mut refusals);
+    let variables = variables::Variables::new(&sections, env.variable);
+    variables.expand_all(&mut sections);
+    let config = config_file::ConfigFile::new(sections);
+    let mut notes = report::Notes::default();
+    let context = plan::Context { config: &config, options, env, variables: &variables };
+    let plan = plan::plan(&context, &mut notes, &mut refusals);
+    let report = notes.complete(&config, &plan.secrets);
+    if options.strict {
+        refusals.extend(report.strict_refusal());
+    }
+    refusals.sort();
+    refusals.dedup();
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    let toml = if refusals.is_empty() { render::render(&plan, &names) } else { String::new() };
+    Import { toml, report, refusals }
+}

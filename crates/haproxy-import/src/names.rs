@@ -1,0 +1,103 @@
+//! What Sentinel calls the master of a listener: an option, a query of its checks, the rest of the
+//! file, or, as an assumption, Sentinel's usual name.
+
+use std::collections::BTreeSet;
+
+use super::Refusal;
+use super::plan::{NameSource, Planner};
+use super::proxies::RedisListener;
+use super::redact::safe_word;
+use super::report::LineOutcome;
+
+impl Planner<'_> {
+    /// The name that an option gives.
+    pub(super) fn option_name(&self, listener: Option<&str>) -> Option<String> {
+        let names = self.options.names.iter();
+        names.filter(|(of, _)| of.as_deref() == listener).map(|(_, name)| name.clone()).next()
+    }
+
+    /// The name of a listener's master, and where it comes from.
+    pub(super) fn name_of(&mut self, listener: &RedisListener) -> (String, NameSource) {
+        if let Some(name) = self.option_name(Some(&listener.name)) {
+            return (name, NameSource::Option);
+        }
+        if let Some(query) = listener.queries.first() {
+            if let Some(directive) = self.config.at(&query.position) {
+                let note = format!("service.name = {:?}", query.master);
+                self.notes.add(directive, LineOutcome::Mapped, &note);
+            }
+            return (query.master.clone(), NameSource::Query(query.position.clone()));
+        }
+        if let Some(name) = self.option_name(None) {
+            return (name, NameSource::General);
+        }
+        // If all queries of the file have one name, it is the name of this master, too.
+        let queries = self.proxies.checks.iter().filter_map(|check| check.sentinel.as_ref());
+        let names: BTreeSet<&str> = queries.map(|query| query.master.as_str()).collect();
+        match names.first() {
+            Some(name) if names.len() == 1 => ((*name).to_owned(), NameSource::Elsewhere),
+            _ => ("mymaster".to_owned(), NameSource::Assumed),
+        }
+    }
+
+    /// Refuses `--name LISTENER=NAME` without such a listener: a typing error would change nothing.
+    pub(super) fn check_names(&mut self) {
+        for (at, (listener, name)) in self.options.names.iter().enumerate() {
+            let earlier = self.options.names.iter().take(at);
+            let differs = |it: &&(Option<String>, String)| it.0 == *listener && it.1 != *name;
+            if let Some((_, other)) = earlier.into_iter().find(differs) {
+                self.refusals.push(Refusal {
+                    position: None,
+                    message: format!(
+                        "--name gives two names, {} and {}",
+                        safe_word(other),
+                        safe_word(name)
+                    ),
+                    remedy: "name the listener of each: --name LISTENER=NAME".to_owned(),
+                });
+            }
+        }
+        let known: Vec<String> =
+            self.proxies.listeners.iter().map(|it| safe_word(&it.name)).collect();
+        for (listener, name) in &self.options.names {
+            let Some(listener) = listener else { continue };
+            if !self.proxies.listeners.iter().any(|it| it.name == *listener) {
+                self.refusals.push(Refusal {
+                    position: None,
+                    message: format!(
+                        "--name {}={}: no Redis listener has this name",
+                        safe_word(listener),
+                        safe_word(name)
+                    ),
+                    remedy: format!("use one of: {}", known.join(", ")),
+                });
+            }
+        }
+    }
+
+    /// Refuses a name that Sentinel would refuse, such as one with an unset variable.
+    pub(super) fn refuse_name(
+        &mut self,
+        listener: &RedisListener,
+        name: &str,
+        source: &NameSource,
+    ) -> bool {
+        if !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_".contains(&b))
+        {
+            return false;
+        }
+        let message = format!("{:?} cannot be the name of a master", safe_word(name));
+        let option = format!("--name {}=NAME", safe_word(&listener.name));
+        let remedy = if name.contains("${") {
+            format!("set the variable, or give the name: {option}")
+        } else {
+            format!("give the name: {option}")
+        };
+        match source {
+            NameSource::Query(at) => self.refusals.push(Refusal::new(at.clone(), message, remedy)),
+            _ => self.refuse(listener.section, message, remedy),
+        }
+        true
+    }
+}

@@ -1,0 +1,349 @@
+//! Sorts the sections of a haproxy.cfg: Redis listeners, Sentinel frontends, admin pages, others.
+
+use std::collections::BTreeSet;
+
+use super::SENTINEL_PORT;
+use super::config_file::{ConfigFile, Directive, SectionKind};
+use super::health_check::{self, CheckLogin, HealthCheck, Role, SentinelQuery};
+use super::values::{self, BindAddress};
+use super::variables::Variables;
+
+/// A Redis process as a server line names it: host in lower case, and port. Two listeners with one
+/// server in common lead to the same dataset.
+pub(super) type ServerId = (String, Option<u16>);
+
+/// A listener whose TCP traffic ends at Redis.
+#[derive(Debug)]
+pub(super) struct RedisListener {
+    /// Its section.
+    pub(super) section: usize,
+    pub(super) name: String,
+    /// Sections with the servers that clients reach; a `listen` is its own.
+    pub(super) backends: Vec<usize>,
+    /// Backends that only query the sentinels, for the conditions of the others.
+    pub(super) voters: Vec<usize>,
+    pub(super) role: Option<Role>,
+    /// How its checks authenticate at Redis.
+    pub(super) login: Option<CheckLogin>,
+    /// What its checks ask the sentinels.
+    pub(super) queries: Vec<SentinelQuery>,
+    /// All servers that clients can reach.
+    pub(super) servers: BTreeSet<ServerId>,
+    /// Whether its backends have different servers.
+    pub(super) differs: bool,
+    /// The first `use_backend` that depends on the client or its traffic.
+    pub(super) routed_by: Option<usize>,
+}
+
+/// The sections by purpose, each as an index into the list of all sections.
+#[derive(Debug, Default)]
+pub(super) struct Proxies {
+    pub(super) listeners: Vec<RedisListener>,
+    /// Listeners whose servers are sentinels, with their backends.
+    pub(super) sentinel_frontends: Vec<(usize, Vec<usize>)>,
+    /// Sections of probes, statistics and metrics, with the backends that they use.
+    pub(super) admin: Vec<(usize, Vec<usize>)>,
+    /// `listen` without an address and without servers.
+    pub(super) empty: Vec<usize>,
+    /// Sections that are disabled.
+    pub(super) disabled: Vec<usize>,
+    /// Every other section with traffic.
+    pub(super) foreign: Vec<usize>,
+    /// The checks of each section.
+    pub(super) checks: Vec<HealthCheck>,
+}
+
+/// A server of a backend.
+#[derive(Debug)]
+pub(super) struct ServerLine<'a> {
+    pub(super) directive: &'a Directive,
+    pub(super) address: String,
+}
+
+impl ServerLine<'_> {
+    /// Its identity, where clients connect to `listen_port`.
+    fn id(&self, listen_port: Option<u16>) -> ServerId {
+        match values::server(&self.address) {
+            Some((host, port)) => (host.to_ascii_lowercase(), port.or(listen_port)),
+            None => (self.address.to_ascii_lowercase(), None),
+        }
+    }
+}
+
+/// The servers of a section; a template counts once.
+pub(super) fn servers(config: &ConfigFile, section: usize) -> impl Iterator<Item = ServerLine<'_>> {
+    directives(config, section).iter().filter_map(|directive| {
+        let at = if directive.begins(&["server"]) {
+            2
+        } else if directive.begins(&["server-template"]) {
+            3
+        } else {
+            return None;
+        };
+        Some(ServerLine { directive, address: directive.word(at) })
+    })
+}
+
+pub(super) fn directives(config: &ConfigFile, section: usize) -> &[Directive] {
+    config.sections.get(section).map(|section| section.directives.as_slice()).unwrap_or_default()
+}
+
+/// Whether the section has an address to listen on. haproxy 1.4 wrote `listen NAME ADDRESS`.
+fn listens(config: &ConfigFile, section: usize) -> bool {
+    let head = config
+        .sections
+        .get(section)
+        .filter(|it| it.kind == SectionKind::Listen)
+        .map(|it| it.head.word(2));
+    directives(config, section).iter().any(|it| it.begins(&["bind"]))
+        || head.is_some_and(|it| it.contains(':'))
+}
+
+/// Sorts the sections.
+pub(super) fn sort(config: &ConfigFile, variables: &Variables<'_>) -> Proxies {
+    let count = config.sections.len();
+    let checks: Vec<HealthCheck> =
+        (0..count).map(|at| health_check::read(config.effective(at), variables)).collect();
+    let mut proxies = Proxies { checks, ..Proxies::default() };
+    for (at, section) in config.sections.iter().enumerate() {
+        if !matches!(section.kind, SectionKind::Listen | SectionKind::Frontend) {
+            continue;
+        }
+        let mode = config.setting(at, &["mode"]).map(|mode| mode.word(1)).unwrap_or_default();
+        let backends = backends(config, at);
+        let is_served = backends.iter().any(|at| servers(config, *at).next().is_some());
+        if config.setting(at, &["disabled"]).is_some() {
+            proxies.disabled.push(at);
+        } else if !listens(config, at) && section.kind == SectionKind::Listen {
+            // haproxy reads it as a backend.
+            if !is_served {
+                proxies.empty.push(at);
+            }
+        } else if mode == "health"
+            || (mode == "http" && !is_served && is_admin(config, at, &backends))
+        {
+            proxies.admin.push((at, backends));
+        } else if mode == "http" {
+            proxies.foreign.push(at);
+        } else if leads_to_sentinels(config, &proxies.checks, at, &backends) {
+            proxies.sentinel_frontends.push((at, backends));
+        } else if let Some(listener) = listener(config, &proxies.checks, at, backends) {
+            proxies.listeners.push(listener);
+        } else {
+            proxies.foreign.push(at);
+        }
+    }
+    proxies.add_unused_backends(config);
+    proxies
+}
+
+/// The sections whose servers clients of this one can reach, itself included if it is a `listen`.
+fn backends(config: &ConfigFile, section: usize) -> Vec<usize> {
+    let is_listen = config.sections.get(section).is_some_and(|it| it.kind == SectionKind::Listen);
+    let mut backends: Vec<usize> = if is_listen { vec![section] } else { Vec::new() };
+    // A section's own `default_backend` replaces that of its defaults.
+    let rules = directives(config, section).iter().filter(|it| it.begins(&["use_backend"]));
+    for directive in rules.chain(config.setting(section, &["default_backend"])) {
+        backends.extend(config.backend(&directive.word(1)));
+    }
+    dedup(&mut backends);
+    backends
+}
+
+fn is_admin(config: &ConfigFile, section: usize, backends: &[usize]) -> bool {
+    let dynamic =
+        directives(config, section).iter().any(|it| it.begins(&["use_backend"]) && is_dynamic(it));
+    let all = std::iter::once(section).chain(backends.iter().copied());
+    !dynamic
+        && all.flat_map(|at| directives(config, at)).any(|it| {
+            it.begins(&["monitor-uri"])
+                || it.begins(&["stats"])
+                || (it.begins(&["http-request"])
+                    && it
+                        .words
+                        .iter()
+                        .any(|word| word.is("prometheus-exporter") || word.is("return")))
+        })
+}
+
+/// The port of a section's only `bind`, which is that of servers without one.
+fn listen_port(config: &ConfigFile, section: usize) -> Option<u16> {
+    let binds = directives(config, section).iter().filter(|it| it.begins(&["bind"]));
+    let ports: BTreeSet<u16> = binds
+        .filter_map(|it| values::bind_addresses(&it.word(1), false).ok())
+        .flatten()
+        .filter_map(|addr| match addr {
+            BindAddress::Tcp(addr) => Some(addr.port()),
+            BindAddress::Unix(_) => None,
+        })
+        .collect();
+    ports.first().copied().filter(|_| ports.len() == 1)
+}
+
+/// Whether clients of this section reach sentinels: all servers are at Sentinel's port, or their
+/// checks send `SENTINEL` to the very port that clients reach. A check for a
+/// role shows that it is Redis.
+fn leads_to_sentinels(
+    config: &ConfigFile,
+    checks: &[HealthCheck],
+    section: usize,
+    backends: &[usize],
+) -> bool {
+    let port = listen_port(config, section);
+    let has_port = |it: &Directive| health_check::value_of(&it.words, "port").is_some();
+    let mut any = false;
+    for at in backends {
+        let Some(check) = checks.get(*at) else { continue };
+        let mut defaults = config.effective(*at).filter(|it| it.begins(&["default-server"]));
+        let default = defaults.any(has_port);
+        for server in servers(config, *at) {
+            any = true;
+            let own = server.id(port).1;
+            let elsewhere = default || has_port(server.directive);
+            let by_port = own == Some(SENTINEL_PORT) && check.role.is_none();
+            let by_check = check.is_sentinel && !elsewhere && own != Some(6379);
+            if !by_port && !by_check {
+                return false;
+            }
+        }
+    }
+    any
+}
+
+fn listener(
+    config: &ConfigFile,
+    checks: &[HealthCheck],
+    section: usize,
+    backends: Vec<usize>,
+) -> Option<RedisListener> {
+    let head = config.sections.get(section)?;
+    let mut voters: Vec<usize> = Vec::new();
+    for at in std::iter::once(section).chain(backends.iter().copied()) {
+        for directive in directives(config, at).iter().filter(|it| is_condition(it)) {
+            let named = directive.words.iter().flat_map(|word| backends_in(&word.to_string()));
+            voters.extend(named.filter_map(|name| config.backend(&name)));
+        }
+    }
+    dedup(&mut voters);
+    let check = |at: &usize| checks.get(*at);
+    let queries: Vec<SentinelQuery> = voters
+        .iter()
+        .chain(&backends)
+        .filter_map(check)
+        .filter_map(|check| check.sentinel.clone())
+        .collect();
+    let role = backends.iter().filter_map(check).find_map(|check| check.role);
+    let port = listen_port(config, section);
+    let sets: BTreeSet<BTreeSet<ServerId>> = backends
+        .iter()
+        .map(|at| servers(config, *at).map(|server| server.id(port)).collect::<BTreeSet<_>>())
+        .filter(|set| !set.is_empty())
+        .collect();
+    let differs = sets.len() > 1;
+    let servers: BTreeSet<ServerId> = sets.into_iter().flatten().collect();
+    let is_redis = backends.iter().chain(&voters).filter_map(check).any(|check| check.is_redis)
+        || servers.iter().any(|(_, port)| *port == Some(6379));
+    (is_redis && !servers.is_empty()).then(|| RedisListener {
+        section,
+        name: head.name.clone(),
+        role: role.or(queries.iter().any(|it| it.finds_master).then_some(Role::Master)),
+        login: backends.iter().filter_map(check).find_map(|check| check.login.clone()),
+        queries,
+        servers,
+        differs,
+        routed_by: routed_by(config, section),
+        backends,
+        voters,
+    })
+}
+
+/// The first `use_backend` of a section that depends on more than the health of backends.
+fn routed_by(config: &ConfigFile, section: usize) -> Option<usize> {
+    let own = directives(config, section);
+    own.iter()
+        .position(|it| it.begins(&["use_backend"]) && (is_dynamic(it) || !is_about_health(own, it)))
+}
+
+/// Whether the name of the backend is computed.
+fn is_dynamic(directive: &Directive) -> bool {
+    directive.word(1).contains("%[")
+}
+
+/// Whether every term of a condition is about backends' health. `own` has the section's ACLs.
+fn is_about_health(own: &[Directive], directive: &Directive) -> bool {
+    let is_health = |words: &[String]| words.iter().any(|word| !backends_in(word).is_empty());
+    let words: Vec<String> = directive.words.iter().skip(2).map(ToString::to_string).collect();
+    let mut terms = words.iter();
+    while let Some(term) = terms.next() {
+        let healthy = match term.trim_start_matches('!') {
+            "if" | "unless" | "or" | "||" | "" | "TRUE" | "FALSE" => true,
+            "{" => {
+                is_health(&terms.by_ref().take_while(|it| *it != "}").cloned().collect::<Vec<_>>())
+            }
+            name => own.iter().filter(|it| it.begins(&["acl", name])).any(names_backends),
+        };
+        if !healthy {
+            return false;
+        }
+    }
+    true
+}
+
+fn is_condition(directive: &Directive) -> bool {
+    ["acl", "use_backend", "use-server", "tcp-request"]
+        .iter()
+        .any(|keyword| directive.begins(&[keyword]))
+}
+
+/// Whether a condition is about the health of backends.
+pub(super) fn names_backends(directive: &Directive) -> bool {
+    directive.words.iter().any(|word| !backends_in(&word.to_string()).is_empty())
+}
+
+/// The backends that a condition names: `nbsrv(name)`, `srv_is_up(name/server)`.
+fn backends_in(word: &str) -> Vec<String> {
+    let pieces = word.split(['(', ')']).collect::<Vec<_>>();
+    let name = |pair: &[&str]| match pair {
+        [function, name] if function.ends_with("nbsrv") || function.ends_with("srv_is_up") => {
+            Some(name.split('/').next().unwrap_or_default().to_owned())
+        }
+        _ => None,
+    };
+    pieces.windows(2).filter_map(name).collect()
+}
+
+fn dedup(list: &mut Vec<usize>) {
+    let mut seen = BTreeSet::new();
+    list.retain(|at| seen.insert(*at));
+}
+
+impl Proxies {
+    /// Sections that serve the Redis listeners.
+    pub(super) fn serving(&self) -> impl Iterator<Item = usize> {
+        self.listeners.iter().flat_map(|it| it.backends.iter().chain(&it.voters)).copied()
+    }
+
+    /// Adds to the foreign sections the backends that no Redis listener and no admin page uses. A
+    /// backend that queries sentinels counts as used: it may be a voter in a way not understood.
+    fn add_unused_backends(&mut self, config: &ConfigFile) {
+        let others = self
+            .sentinel_frontends
+            .iter()
+            .chain(&self.admin)
+            .flat_map(|(_, backends)| backends.iter());
+        let used: BTreeSet<usize> = self.serving().chain(others.copied()).collect();
+        for (at, section) in config.sections.iter().enumerate() {
+            let queries = self.checks.get(at).is_some_and(|check| check.sentinel.is_some());
+            let kept =
+                self.empty.contains(&at) || self.disabled.contains(&at) || used.contains(&at);
+            let is_backend = match section.kind {
+                SectionKind::Backend => true,
+                SectionKind::Listen => !listens(config, at),
+                _ => false,
+            };
+            if is_backend && !kept && !queries {
+                self.foreign.push(at);
+            }
+        }
+    }
+}

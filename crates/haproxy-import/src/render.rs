@@ -1,0 +1,121 @@
+//! Writes the plan as TOML; a comment beside each value names the line that it comes from.
+
+use std::fmt::Write as _;
+
+use super::Position;
+use super::health_check::{CheckLogin, Password};
+use super::plan::{Plan, PlannedKey, PlannedService};
+
+/// The configuration file.
+pub(super) fn render(plan: &Plan, files: &[&str]) -> String {
+    let mut out = String::new();
+    let _ =
+        writeln!(out, "# Made by `pointsman import haproxy` from {}.", clean(&files.join(", ")));
+    out.push_str(
+        "# Check it with `pointsman check --config FILE`. `pointsman config --config FILE` explains\n\
+         # every key and shows the defaults of all others.\n",
+    );
+    let logins = plan
+        .services
+        .iter()
+        .flat_map(|service| service.login.iter().chain(&service.sentinel_login));
+    if logins.into_iter().any(|login| matches!(login.password, Password::Literal(_))) {
+        out.push_str(
+            "# CONTAINS PASSWORDS: keep it private, or move them into files (password_file).\n",
+        );
+    }
+    if !plan.plaintext.is_empty() {
+        out.push_str("#\n# WITHOUT TLS, which haproxy used here (--allow-plaintext):\n");
+        for (position, loss) in &plan.plaintext {
+            let _ = writeln!(out, "#   {}: {loss}", clean(&position.to_string()));
+        }
+    }
+    for service in &plan.services {
+        render_service(&mut out, service);
+    }
+    out.push_str("\n[admin]\n");
+    if plan.admin.is_empty() {
+        out.push_str("# /alive /ready /startup /metrics /status; this is the default\n");
+        out.push_str("listen = [\"0.0.0.0:8888\"]\n");
+    } else {
+        out.push_str("# /alive /ready /startup /healthz /metrics /status, on each of them\n");
+        list(&mut out, "listen", plan.admin.iter().map(|(addr, at)| (addr.to_string(), Some(at))));
+    }
+    for (header, keys) in [("shutdown", &plan.shutdown), ("process", &plan.process)] {
+        if !keys.is_empty() {
+            let _ = writeln!(out, "\n[{header}]");
+            keys.iter().for_each(|it| key(&mut out, it));
+        }
+    }
+    out
+}
+
+fn render_service(out: &mut String, service: &PlannedService) {
+    out.push('\n');
+    for comment in &service.comments {
+        let _ = writeln!(out, "# {comment}");
+    }
+    out.push_str("[[service]]\n");
+    let named_at = match &service.name_source {
+        super::plan::NameSource::Query(at) => Some(at),
+        _ => None,
+    };
+    let _ = writeln!(out, "name = {}{}", quote(&service.name), from(named_at));
+    list(out, "listen", service.listen.iter().map(|(addr, at)| (addr.to_string(), Some(at))));
+    let first = std::iter::once(service.sentinels_at.as_ref()).chain(std::iter::repeat(None));
+    list(out, "sentinels", service.sentinels.iter().cloned().zip(first));
+    service.keys.iter().for_each(|it| key(out, it));
+    if !service.replica_listen.is_empty() {
+        out.push_str("# for readers, spread over the replicas\n");
+        let addrs = service.replica_listen.iter();
+        list(out, "replica_listen", addrs.map(|(addr, at)| (addr.to_string(), Some(at))));
+    }
+    for (table, login) in [("auth", &service.login), ("sentinel_auth", &service.sentinel_login)] {
+        if let Some(login) = login {
+            render_login(out, table, login);
+        }
+    }
+}
+
+fn render_login(out: &mut String, table: &str, login: &CheckLogin) {
+    let password = match &login.password {
+        Password::Literal(text) => format!("password = {}", quote(text)),
+        Password::Variable(name) => format!("password_env = {}", quote(name)),
+        Password::Computed => return,
+    };
+    let _ = writeln!(out, "\n[service.{table}]");
+    if let Some(user) = &login.user {
+        let _ = writeln!(out, "username = {}", quote(user));
+    }
+    let _ = writeln!(out, "{password}{}", from(Some(&login.position)));
+}
+
+fn key(out: &mut String, planned: &PlannedKey) {
+    let _ = writeln!(out, "{} = {}{}", planned.key, planned.value, from(Some(&planned.position)));
+}
+
+fn list<'a>(
+    out: &mut String,
+    key: &str,
+    items: impl Iterator<Item = (String, Option<&'a Position>)>,
+) {
+    let _ = writeln!(out, "{key} = [");
+    for (item, position) in items {
+        let _ = writeln!(out, "    {},{}", quote(&item), from(position));
+    }
+    out.push_str("]\n");
+}
+
+fn from(position: Option<&Position>) -> String {
+    position.map(|position| format!("  # {}", clean(&position.to_string()))).unwrap_or_default()
+}
+
+/// TOML decides what has to be escaped.
+fn quote(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// A TOML comment must not contain control characters, and a file name may.
+fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

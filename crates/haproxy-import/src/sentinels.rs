@@ -1,0 +1,201 @@
+//! Where the sentinels of a service are: in an option, in its checks, in the rest of the file, or,
+//! as an assumption, on the hosts of the Redis servers.
+
+use std::collections::BTreeSet;
+
+use super::config_file::Directive;
+use super::health_check;
+use super::plan::Planner;
+use super::proxies::{self, RedisListener};
+use super::redact::safe_word;
+use super::report::LineOutcome;
+use super::{Position, Refusal, SENTINEL_PORT, values};
+
+/// Sentinels that are named together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SentinelGroup<'a> {
+    /// As `host:port`, without repetition.
+    endpoints: Vec<String>,
+    known: BTreeSet<String>,
+    hosts: BTreeSet<String>,
+    lines: Vec<&'a Directive>,
+}
+
+impl<'a> SentinelGroup<'a> {
+    fn add(&mut self, host: &str, endpoint: String, line: &'a Directive) {
+        if self.known.insert(endpoint.clone()) {
+            self.endpoints.push(endpoint);
+        }
+        self.hosts.insert(host.to_ascii_lowercase());
+        self.lines.push(line);
+    }
+
+    fn extend(&mut self, other: &Self) {
+        for endpoint in &other.endpoints {
+            if self.known.insert(endpoint.clone()) {
+                self.endpoints.push(endpoint.clone());
+            }
+        }
+        self.hosts.extend(other.hosts.iter().cloned());
+        self.lines.extend(&other.lines);
+    }
+
+    fn shares(&self, other: &Self) -> bool {
+        other.endpoints.iter().any(|endpoint| self.known.contains(endpoint))
+    }
+}
+
+impl<'a> Planner<'a> {
+    /// The sentinels of a listener's master, and the line of the first if the file names them. None
+    /// after a refusal.
+    pub(super) fn sentinels_of(
+        &mut self,
+        listener: &RedisListener,
+    ) -> Option<(Vec<String>, Option<Position>)> {
+        if !self.options.sentinels.is_empty() {
+            return Some((self.options.sentinels.clone(), None));
+        }
+        let refusals = self.refusals.len();
+        let mut own = SentinelGroup::default();
+        for section in listener.voters.iter().chain(&listener.backends) {
+            own.extend(&self.queried(*section));
+        }
+        if self.refusals.len() > refusals {
+            return None;
+        }
+        if let Some(first) = own.lines.first().map(|line| line.position.clone()) {
+            for line in own.lines {
+                self.notes.add(line, LineOutcome::Mapped, "one of service.sentinels");
+            }
+            return Some((own.endpoints, Some(first)));
+        }
+        if let Some(group) = self.elsewhere(listener) {
+            let note =
+                "its checks ask no sentinel: the sentinels of the rest of the file are taken";
+            self.note_head(listener.section, LineOutcome::Assumed, note);
+            for line in &group.lines {
+                self.notes.add(line, LineOutcome::Mapped, "one of service.sentinels");
+            }
+            return Some((group.endpoints, group.lines.first().map(|line| line.position.clone())));
+        }
+        let assumed = self.on_server_hosts(listener);
+        (self.refusals.len() == refusals).then_some((assumed, None))
+    }
+
+    /// The sentinels that a backend's checks query.
+    fn queried(&mut self, section: usize) -> SentinelGroup<'a> {
+        let mut group = SentinelGroup::default();
+        let Some(query) =
+            self.proxies.checks.get(section).and_then(|check| check.sentinel.as_ref())
+        else {
+            return group;
+        };
+        let config = self.config;
+        let default = config.effective(section).find(|it| it.begins(&["default-server"]));
+        let port_of = |it: &Directive| {
+            health_check::value_of(&it.words, "port").and_then(|port| port.parse().ok())
+        };
+        let default = default.and_then(port_of);
+        for server in proxies::servers(config, section) {
+            let Some((host, own)) = values::server(&server.address) else {
+                let note = "not an address that Pointsman can connect to over TCP";
+                self.notes.add(server.directive, LineOutcome::Unmatched, note);
+                continue;
+            };
+            let port = query
+                .port
+                .or(port_of(server.directive))
+                .or(default)
+                .or(own)
+                .unwrap_or(SENTINEL_PORT);
+            match (self.env.endpoint)(&values::join(&host, port)) {
+                Some(endpoint) => group.add(&host, endpoint, server.directive),
+                None => self.refuse_host(&server.directive.position, &host),
+            }
+        }
+        group
+    }
+
+    /// The only sentinels of the file, or those on hosts of the listener's servers. Sentinels of two
+    /// installations are never mixed.
+    fn elsewhere(&mut self, listener: &RedisListener) -> Option<SentinelGroup<'a>> {
+        let groups = match self.sentinel_groups.take() {
+            Some(groups) => groups,
+            None => self.all_groups(),
+        };
+        let shares = |group: &&SentinelGroup<'a>| {
+            groups.len() == 1 || listener.servers.iter().any(|(host, _)| group.hosts.contains(host))
+        };
+        let mut found = groups.iter().filter(shares);
+        let only = found.next().filter(|_| found.next().is_none()).cloned();
+        self.sentinel_groups = Some(groups);
+        only
+    }
+
+    /// All sentinels of the file, from checks and from frontends for sentinels; groups that overlap
+    /// are one.
+    fn all_groups(&mut self) -> Vec<SentinelGroup<'a>> {
+        let mut found: Vec<SentinelGroup<'a>> =
+            (0..self.proxies.checks.len()).map(|section| self.queried(section)).collect();
+        let frontends = self.proxies.sentinel_frontends.iter();
+        for section in frontends.flat_map(|(_, backends)| backends).copied() {
+            let mut group = SentinelGroup::default();
+            for server in proxies::servers(self.config, section) {
+                let Some((host, port)) = values::server(&server.address) else { continue };
+                let endpoint = values::join(&host, port.unwrap_or(SENTINEL_PORT));
+                if let Some(endpoint) = (self.env.endpoint)(&endpoint) {
+                    group.add(&host, endpoint, server.directive);
+                }
+            }
+            found.push(group);
+        }
+        let mut groups: Vec<SentinelGroup<'a>> = Vec::new();
+        for mut group in found.into_iter().filter(|group| !group.endpoints.is_empty()) {
+            // A group may join several earlier ones.
+            let (joined, apart): (Vec<_>, Vec<_>) =
+                groups.into_iter().partition(|known| known.shares(&group));
+            groups = apart;
+            if let Some((first, rest)) = joined.split_first() {
+                let mut all = first.clone();
+                rest.iter().for_each(|known| all.extend(known));
+                all.extend(&group);
+                group = all;
+            }
+            groups.push(group);
+        }
+        groups
+    }
+
+    /// Sentinel's usual place: port 26379 on the hosts of the Redis servers.
+    fn on_server_hosts(&mut self, listener: &RedisListener) -> Vec<String> {
+        let (mut found, mut known) = (Vec::new(), BTreeSet::new());
+        for section in &listener.backends {
+            for server in proxies::servers(self.config, *section) {
+                let host = values::server(&server.address).map(|(host, _)| host);
+                let endpoint =
+                    host.and_then(|host| (self.env.endpoint)(&values::join(&host, SENTINEL_PORT)));
+                match endpoint {
+                    Some(endpoint) => {
+                        let note = "a sentinel is assumed at port 26379 of this host";
+                        self.notes.add(server.directive, LineOutcome::Assumed, note);
+                        if known.insert(endpoint.clone()) {
+                            found.push(endpoint);
+                        }
+                    }
+                    None => self.refuse_host(&server.directive.position, &server.address),
+                }
+            }
+        }
+        found
+    }
+
+    fn refuse_host(&mut self, position: &Position, host: &str) {
+        let message = format!("{:?} is not a host", safe_word(host));
+        let remedy = if host.contains("${") {
+            "set the variable and run again"
+        } else {
+            "name the sentinels: --sentinel HOST:PORT"
+        };
+        self.refusals.push(Refusal::new(position.clone(), message, remedy));
+    }
+}

@@ -1,0 +1,153 @@
+//! Limits and timeouts that Pointsman has keys for.
+
+use std::time::Duration;
+
+use super::config_file::{ConfigFile, Directive, SectionKind};
+use super::plan::{Plan, PlannedKey, PlannedService};
+use super::proxies::RedisListener;
+use super::report::{LineOutcome, Notes};
+use super::values;
+
+/// Linux forgets half-closed connections after 60 s, so the key accepts less than that.
+const MAX_HALF_CLOSE: Duration = Duration::from_secs(59);
+/// Pointsman's default of `shutdown.drain_spread`, which must not exceed the drain timeout.
+const DEFAULT_SPREAD: Duration = Duration::from_secs(5);
+/// Pointsman's default of `shutdown.accept_max`, which must not be below `accept_min`.
+const DEFAULT_ACCEPT_MAX: Duration = Duration::from_secs(15);
+/// The longest duration that a key accepts.
+const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The most connections that a key accepts.
+const MAX_CONNECTIONS: u64 = 1_000_000;
+/// The most worker threads that a key accepts.
+const MAX_WORKERS: u64 = 256;
+
+/// Adds limits and timeouts of the sections to the plan.
+pub(super) fn apply(
+    config: &ConfigFile,
+    listeners: &[RedisListener],
+    plan: &mut Plan,
+    notes: &mut Notes,
+) {
+    let global = config.sections.iter().filter(|section| section.kind == SectionKind::Global);
+    for directive in global.flat_map(|section| &section.directives) {
+        process_key(directive, plan, notes);
+    }
+    for listener in listeners {
+        let binds = config.effective(listener.section).filter(|it| it.begins(&["bind"]));
+        let head = config.sections.get(listener.section).map(|section| &section.head.position);
+        let lines: Vec<_> = binds.map(|it| &it.position).chain(head).collect();
+        let is_of = |it: &&mut PlannedService| {
+            it.listen.iter().any(|(_, position)| lines.contains(&position))
+        };
+        if let Some(service) = plan.services.iter_mut().find(is_of) {
+            let backend = listener.backends.first().copied().unwrap_or(listener.section);
+            service_keys(config, (listener.section, backend), &mut service.keys, notes);
+        }
+    }
+    fit_connections(plan);
+}
+
+fn service_keys(
+    config: &ConfigFile,
+    (front, back): (usize, usize),
+    keys: &mut Vec<PlannedKey>,
+    notes: &mut Notes,
+) {
+    let mut add = |key, directive: &Directive, value: String| {
+        notes.add(directive, LineOutcome::Mapped, &format!("service.{key} = {value}"));
+        if !keys.iter().any(|known| known.key == key) {
+            keys.push(PlannedKey { key, value, position: directive.position.clone() });
+        }
+    };
+    let timeout = |section, words: &[&str]| {
+        let directive = config.setting(section, words)?;
+        let time = values::duration(&directive.word(words.len()));
+        Some((directive, time.filter(|time| !time.is_zero() && *time <= MAX_DURATION)?))
+    };
+    if let Some((directive, time)) =
+        timeout(back, &["timeout", "connect"]).or_else(|| timeout(back, &["contimeout"]))
+    {
+        add("connect_timeout", directive, quoted(time));
+    }
+    if let Some((directive, time)) = timeout(front, &["timeout", "client-fin"]) {
+        add("half_close_timeout", directive, quoted(time.min(MAX_HALF_CLOSE)));
+    }
+    if let Some((directive, time)) = timeout(front, &["clitcpka-idle"]) {
+        add("tcp_keepalive", directive, quoted(time));
+    }
+    if let Some(directive) = config.setting(front, &["maxconn"])
+        && let Some(count) = count(directive, MAX_CONNECTIONS)
+    {
+        add("max_connections", directive, count.to_string());
+    }
+    if let Some(directive) = config.setting(back, &["timeout", "connect"])
+        && values::duration(&directive.word(2)).is_none_or(|time| time.is_zero())
+    {
+        let note = "0 or unreadable: service.connect_timeout keeps its default";
+        notes.add(directive, LineOutcome::Unneeded, note);
+    }
+}
+
+fn process_key(directive: &Directive, plan: &mut Plan, notes: &mut Notes) {
+    let time = || values::duration(&directive.word(1)).filter(|time| *time <= MAX_DURATION);
+    let mut add = |list: &mut Vec<PlannedKey>, section: &str, key, value: String| {
+        notes.add(directive, LineOutcome::Mapped, &format!("{section}.{key} = {value}"));
+        list.retain(|known| known.key != key);
+        list.push(PlannedKey { key, value, position: directive.position.clone() });
+    };
+    if directive.begins(&["maxconn"])
+        && let Some(count) = count(directive, MAX_CONNECTIONS)
+    {
+        add(&mut plan.process, "process", "max_connections", count.to_string());
+    } else if directive.begins(&["nbthread"])
+        && let Some(count) = count(directive, MAX_WORKERS)
+    {
+        add(&mut plan.process, "process", "workers", count.to_string());
+    } else if directive.begins(&["hard-stop-after"])
+        && let Some(time) = time()
+    {
+        add(&mut plan.shutdown, "shutdown", "drain_timeout", quoted(time));
+        if time < DEFAULT_SPREAD {
+            add(&mut plan.shutdown, "shutdown", "drain_spread", quoted(time));
+        }
+    } else if directive.begins(&["grace"])
+        && let Some(time) = time()
+    {
+        add(&mut plan.shutdown, "shutdown", "accept_min", quoted(time));
+        if time > DEFAULT_ACCEPT_MAX {
+            add(&mut plan.shutdown, "shutdown", "accept_max", quoted(time));
+        }
+    }
+}
+
+/// haproxy accepts limits of listeners that add up to more than the limit of the process. Pointsman
+/// does not, so the limit of the process wins.
+fn fit_connections(plan: &mut Plan) {
+    let limit = |list: &[PlannedKey]| {
+        list.iter()
+            .find(|it| it.key == "max_connections")
+            .and_then(|it| it.value.parse::<u64>().ok())
+    };
+    let Some(total) = limit(&plan.process) else { return };
+    // Readers have the same limit as the master's clients, and count separately.
+    let listeners =
+        |service: &PlannedService| if service.replica_listen.is_empty() { 1 } else { 2 };
+    let sum: u64 =
+        plan.services.iter().map(|it| limit(&it.keys).unwrap_or(1) * listeners(it)).sum();
+    if sum > total {
+        for service in &mut plan.services {
+            service.keys.retain(|known| known.key != "max_connections");
+            let text =
+                "The limits of the listeners exceed that of the process, which alone is kept.";
+            service.comments.push(text.to_owned());
+        }
+    }
+}
+
+fn count(directive: &Directive, max: u64) -> Option<u64> {
+    directive.word(1).parse().ok().filter(|count| (1..=max).contains(count))
+}
+
+fn quoted(time: Duration) -> String {
+    format!("\"{}\"", values::format_duration(time))
+}

@@ -1,0 +1,189 @@
+//! What is read from checks, variables, defaults and TLS options.
+
+use super::*;
+
+#[test]
+fn finds_password_in_every_spelling() {
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let resp = "*3\r\n$4\r\nAUTH\r\n$1\r\nu\r\n$2\r\npw\r\n";
+    for (line, user, key, value) in [
+        ("tcp-check send AUTH\\ pw\\r\\n", None, "password", "pw"),
+        ("tcp-check send \"auth u pw\\r\\nPING\\r\\n\"", Some("u"), "password", "pw"),
+        ("tcp-check send AUTH\\ \n tcp-check send pw\\r\\n", None, "password", "pw"),
+        ("tcp-check send 'HELLO 3 AUTH default pw'\\r\\n", None, "password", "pw"),
+        ("tcp-check send \"AUTH ${PW}\\r\\n\"", None, "password_env", "PW"),
+        ("tcp-check send-lf \"AUTH u $PW\"\\r\\n", Some("u"), "password_env", "PW"),
+        ("tcp-check send-lf \"AUTH %[env(PW)]\\r\\n\"", None, "password_env", "PW"),
+        ("tcp-check send-lf \"AUTH u %[env('PW')]\\r\\n\"", Some("u"), "password_env", "PW"),
+        ("tcp-check send-lf AUTH\\ 1%%\\r\\n", None, "password", "1%"),
+        (&format!("tcp-check send-binary {}", hex(resp)), Some("u"), "password", "pw"),
+        ("tcp-check send *2\\r\\n$4\\r\\nAUTH\\r\\n$2\\r\\npw\\r\\n", None, "password", "pw"),
+    ] {
+        let imported = import(&listen(&format!(" option tcp-check\n {line}\n")));
+        let auth = service(&imported)["auth"].as_table().unwrap().clone();
+        assert_eq!(auth.get("username").and_then(toml::Value::as_str), user, "{line}");
+        assert_eq!(auth.get(key).and_then(toml::Value::as_str), Some(value), "{line}");
+    }
+}
+
+/// A computed password is neither guessed nor written as text.
+#[test]
+fn reports_computed_passwords() {
+    for send in [
+        "send \"AUTH ${A}${B}\\r\\n\"",
+        "send-lf \"AUTH %[env(A),b64dec]\\r\\n\"",
+        "send-lf \"AUTH %[env(A)]x\\r\\n\"",
+        "send-lf \"AUTH %ci\\r\\n\"",
+        "send-binary-lf %[env(A),hex]",
+    ] {
+        let imported = import(&listen(&format!(" tcp-check {send}\n")));
+        assert!(!service(&imported).contains_key("auth"), "{send}");
+        assert_eq!(line(&imported, 4).outcome, LineOutcome::Unmatched, "{send}");
+    }
+}
+
+#[test]
+fn takes_variables_that_the_file_sets() {
+    let text = format!(
+        "global\n setenv PW secret\n setenv M one\n presetenv PORT 1\n presetenv T 5s\n{}",
+        "listen redis\n bind \"127.0.0.1:${PORT}\"\n server a 10.0.0.1:6379\n timeout connect \"${T}\"\n \
+         tcp-check send \"AUTH ${PW}\\r\\n\"\n tcp-check connect port 26379\n \
+         tcp-check send \"SENTINEL master ${M}\\r\\n\"\n"
+    );
+    let imported = import(&text);
+    let service = service(&imported);
+    assert_eq!(service["name"].as_str(), Some("one"));
+    assert_eq!(
+        service["listen"].to_string(),
+        "[\"127.0.0.1:7000\"]",
+        "the environment wins over presetenv"
+    );
+    assert_eq!(service["connect_timeout"].as_str(), Some("5s"));
+    assert_eq!(service["auth"]["password"].as_str(), Some("secret"));
+    assert!(!imported.report.render(Detail::Everything).contains("secret"));
+}
+
+#[test]
+fn tells_role_by_expected_reply() {
+    let replica = |expect: &str| {
+        let text = format!(
+            "listen master\n bind :1\n option redis-check\n tcp-check expect string role:master\n server a h:6379\n\
+             listen other\n bind :2\n tcp-check send PING\\r\\n\n tcp-check expect {expect}\n server a h:6379\n"
+        );
+        let imported = import(&text);
+        let service = service(&imported);
+        let listens = service["listen"].as_array().unwrap().len();
+        assert_eq!(listens == 1, service.contains_key("replica_listen"), "{}", imported.toml);
+        listens == 1
+    };
+    for expect in [
+        "string role:slave",
+        "! string role:master",
+        "rstring ^role:(slave|replica)",
+        "binary 736c617665",
+    ] {
+        assert!(replica(expect), "{expect}");
+    }
+    for expect in
+        ["string role:master", "! string role:slave", "binary 6d6173746572", "string +PONG"]
+    {
+        assert!(!replica(expect), "{expect}");
+    }
+}
+
+/// A query for replicas or for the quorum does not make a listener one of the master.
+#[test]
+fn tells_role_by_sentinel_command() {
+    let outcome = |command: &str| {
+        let check = format!(
+            " tcp-check connect port 26379\n tcp-check send \"SENTINEL {command} m\\r\\n\"\n"
+        );
+        let readers = "listen other\n bind :2\n server a 10.0.0.1:6379\n";
+        let master = listen(" tcp-check expect string role:master\n");
+        import(&format!("{master}{readers}{check}"))
+    };
+    for command in ["slaves", "replicas"] {
+        assert!(service(&outcome(command)).contains_key("replica_listen"), "{command}");
+    }
+    let quorum = outcome("ckquorum");
+    assert_eq!(line(&quorum, 5).outcome, LineOutcome::Assumed);
+    assert_eq!(line(&outcome("get-master-addr-by-name"), 5).outcome, LineOutcome::Mapped);
+}
+
+#[test]
+fn inherits_defaults_as_haproxy_does() {
+    let text = "defaults one\n timeout connect 1s\ndefaults two from one\n timeout client-fin 5s\n\
+                defaults three\n timeout connect 9s\n";
+    let connect = |head: &str| {
+        let text = format!("{text}{}", listen("").replace("listen redis", head));
+        let service = service(&import(&text));
+        service.get("connect_timeout").and_then(toml::Value::as_str).map(str::to_owned)
+    };
+    assert_eq!(connect("listen redis").as_deref(), Some("9s"));
+    assert_eq!(connect("listen redis from one").as_deref(), Some("1s"));
+    assert_eq!(connect("listen redis from two").as_deref(), Some("1s"));
+    assert_eq!(connect("listen redis from three\n timeout connect 2s").as_deref(), Some("2s"));
+    let lost = refusal(&format!("{text}listen r from four\n bind :1\n server a h:6379\n"));
+    assert!(lost.contains("h.cfg:7:1: there is no section \"defaults four\""), "{lost}");
+}
+
+#[test]
+fn maps_limits_and_timeouts() {
+    let global = "global\n maxconn 5000\n nbthread 3\n hard-stop-after 2s\n grace 20s\n";
+    let imported = import(&format!(
+        "{global}{}",
+        listen(" maxconn 400\n timeout client-fin 90s\n timeout connect 0\n")
+    ));
+    let table = table(&imported);
+    for (section, key, value) in [
+        ("process", "max_connections", "5000"),
+        ("process", "workers", "3"),
+        ("shutdown", "drain_timeout", "\"2s\""),
+        ("shutdown", "drain_spread", "\"2s\""),
+        ("shutdown", "accept_min", "\"20s\""),
+        ("shutdown", "accept_max", "\"20s\""),
+    ] {
+        assert_eq!(table[section][key].to_string(), value, "{section}.{key}");
+    }
+    let service = service(&imported);
+    assert_eq!(service["max_connections"].as_integer(), Some(400));
+    assert_eq!(service["half_close_timeout"].as_str(), Some("59s"), "below the kernel's limit");
+    assert!(!service.contains_key("connect_timeout"));
+    assert!(line(&imported, 11).note.contains("keeps its default"), "{:?}", line(&imported, 11));
+    let too_many = import(&format!("global\n maxconn 100\n{}", listen(" maxconn 400\n")));
+    assert!(
+        !too_many.toml.contains("max_connections = 400")
+            && too_many.toml.contains("max_connections = 100")
+    );
+}
+
+#[test]
+fn refuses_tls_without_allow_plaintext() {
+    let server = |before: &str, after: &str| {
+        format!("listen redis\n bind :6379\n option redis-check\n{before} server a h:6380{after}\n")
+    };
+    for (text, number) in [
+        (server("", "").replace(":6379", ":6379 ssl crt /x.pem"), 2),
+        (server("", " ssl verify none"), 4),
+        (server("", " check check-ssl"), 4),
+        (server(" default-server ssl\n", ""), 4),
+        (format!("defaults\n default-server check-ssl\n{}", server("", "")), 2),
+        (server(" tcp-check connect ssl\n", ""), 4),
+        (server(" tcp-check connect port 26379 ssl\n", ""), 4),
+        (format!("{}listen s\n mode http\n bind :9 ssl\n stats enable\n", server("", "")), 7),
+    ] {
+        let refused = refusal(&text);
+        assert!(
+            refused.contains(&format!("h.cfg:{number}:2: Pointsman does not speak TLS")),
+            "{text}: {refused}"
+        );
+        let options = ImportOptions { allow_plaintext: true, ..ImportOptions::default() };
+        let imported = import_with(&text, &options);
+        assert_eq!(line(&imported, number).outcome, LineOutcome::Unmatched, "{text}");
+        assert!(imported.toml.contains(&format!("#   h.cfg:{number}: ")), "{}", imported.toml);
+        assert!(imported.toml.contains("# WITHOUT TLS"), "{}", imported.toml);
+    }
+    assert_eq!(import(&server(" default-server ssl\n", " no-ssl")).refusals, []);
+    let web = "frontend w\n mode http\n bind :443 ssl\n default_backend b\nbackend b\n server a h:443 ssl\n";
+    assert_eq!(import(&format!("{web}{}", listen(""))).refusals, [], "TLS that stays in haproxy");
+}

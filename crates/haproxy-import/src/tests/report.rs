@@ -1,0 +1,78 @@
+//! The report: grouping, secrets, wording, and `--strict`.
+
+use super::*;
+
+#[test]
+fn keeps_passwords_out_of_the_report() {
+    let text = "global\n setenv X hunter2\n nonsense hunter2\nuserlist u\n user a insecure-password hunter2\n\
+                listen stats\n mode http\n bind :1\n stats enable\n stats auth a:hunter2\n\
+                listen redis\n bind :6379\n option tcp-check\n tcp-check send \"PING\\r\\nAUTH hunter2\\r\\n\"\n\
+                tcp-check send \"SENTINEL master ${PORT}\\r\\nAUTH hunter2\\r\\n\"\n\
+                tcp-check expect string hunter2\n server a 10.0.0.1:6379 # hunter2\n";
+    let imported = import_with(text, &named(&["redis=m"]));
+    let login = service(&imported)["sentinel_auth"]["password"].as_str().map(str::to_owned);
+    assert_eq!(login.as_deref(), Some("hunter2"));
+    let shown = imported.report.render(Detail::Everything);
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert_eq!(imported.report.lines.len(), 17);
+}
+
+#[test]
+fn names_the_effect_of_each_timeout() {
+    for (timeout, part) in [
+        ("timeout queue 1m", "Pointsman has no queue"),
+        ("timeout connect 0", "service.connect_timeout keeps its default"),
+        ("timeout client 1m", "idle clients stay connected"),
+        ("timeout nonsense 1m", "this timeout has no effect here"),
+    ] {
+        let imported = import(&listen(&format!(" {timeout}\n")));
+        assert!(line(&imported, 4).note.contains(part), "{:?}", line(&imported, 4));
+    }
+}
+
+#[test]
+fn refuses_guesses_if_strict() {
+    let strict = ImportOptions { strict: true, ..ImportOptions::default() };
+    let imported = import_with(&listen(""), &strict);
+    assert!(refused(&imported).contains("--strict: 2 lines ASSUMED, 0 lines with NO COUNTERPART"));
+    assert!(imported.report.render(Detail::Warnings).contains("ASSUMED"));
+    let options = ImportOptions { strict: true, sentinels: vec!["s:1".to_owned()], ..named(&[]) };
+    let name = import_with(&listen(" tcp-check expect string role:master\n"), &options);
+    assert!(refused(&name).contains("--strict: 1 lines ASSUMED"), "the name: {}", refused(&name));
+    let options = ImportOptions { names: named(&["redis=m"]).names, ..options };
+    let sure = import_with(&listen(" tcp-check expect string role:master\n"), &options);
+    assert_eq!(sure.refusals, []);
+}
+
+#[test]
+fn names_what_it_cannot_do() {
+    let text = "listen redis\n bind :6379 accept-proxy\n bind /run/s\n\
+                server a h:6379 send-proxy\n server b h:6380 maxconn 5\n";
+    let imported = import(text);
+    for (number, part) in [(2, "PROXY"), (3, "UNIX"), (4, "PROXY"), (5, "per server")] {
+        let line = line(&imported, number);
+        assert!(line.outcome == LineOutcome::Unmatched && line.note.contains(part), "{line:?}");
+    }
+}
+
+#[test]
+fn reads_several_files_as_one() {
+    let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let files = [file("a.cfg", "defaults\n timeout connect 3s\n"), file("b.cfg", &listen(""))];
+    let imported = import_files(&files, &ImportOptions::default());
+    assert_eq!(service(&imported)["connect_timeout"].as_str(), Some("3s"));
+    let mapped = imported.report.render(Detail::Everything);
+    assert!(mapped.contains("a.cfg:2  timeout connect 3s"), "{mapped}");
+}
+
+/// Equal findings are one group, with the numbers of their lines.
+#[test]
+fn groups_equal_lines_of_the_report() {
+    let checks = " option tcp-check\n tcp-check connect\n tcp-check connect\n".repeat(2);
+    let shown = import(&listen(&checks)).report.render(Detail::Everything);
+    assert_eq!(shown.matches("Pointsman has no health checks").count(), 1, "{shown}");
+    assert!(
+        shown.contains("    h.cfg:4, 7  option tcp-check\n    h.cfg:5-6, 8-9  tcp-check connect\n"),
+        "{shown}"
+    );
+}

@@ -1,0 +1,262 @@
+//! Which listeners become which services, and what is refused.
+
+use super::*;
+
+#[test]
+fn marks_what_it_assumes() {
+    let imported = import(&listen(" option redis-check\n"));
+    let service = service(&imported);
+    assert_eq!(service["sentinels"].to_string(), "[\"10.0.0.1:26379\"]");
+    assert_eq!(line(&imported, 1).outcome, LineOutcome::Assumed, "no check asks for the role");
+    assert_eq!(line(&imported, 3).outcome, LineOutcome::Assumed, "where the sentinels are");
+    assert!(imported.toml.contains("\"mymaster\" is assumed"), "{}", imported.toml);
+    let options = ImportOptions { sentinels: vec!["s:26379".to_owned()], ..named(&["m"]) };
+    let given = import_with(&listen(""), &options);
+    assert!(
+        !given.toml.contains("assumed") && given.toml.contains("\"s:26379\""),
+        "{}",
+        given.toml
+    );
+}
+
+#[test]
+fn merges_listeners_only_with_equal_servers() {
+    let same = "listen a\n bind :1\n server x h1:6379\nlisten b\n bind :2\n server x h1:6379\n";
+    assert_eq!(service(&import(same))["listen"].as_array().unwrap().len(), 2);
+    for other in ["h2:6379", "h1:6380", "h1:6379\n server y h2:6379"] {
+        let text = same.replace(
+            ":2\n server x h1:6379",
+            &format!(":2\n option redis-check\n server x {other}"),
+        );
+        let refused = refusal(&text);
+        assert!(refused.contains("h.cfg:4:1: a and b have different servers"), "{refused}");
+        assert!(refused.contains("--name a=NAME --name b=NAME"), "{refused}");
+        let names = services(&import_with(&text, &named(&["b=beta"])));
+        assert_eq!(
+            names.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["mymaster", "beta"]
+        );
+        // A name for both says that they are one master.
+        let both = import_with(&text, &named(&["a=m", "b=m"]));
+        assert_eq!(services(&both).len(), 1);
+        assert_eq!(line(&both, 4).outcome, LineOutcome::Assumed);
+        // A name for all does not.
+        assert!(refused_with(&text, &["m"]).contains("different servers"));
+    }
+}
+
+/// A server without a port gets the port that its clients connected to.
+#[test]
+fn compares_servers_by_effective_port() {
+    let text = "listen a\n bind :6379\n server x H1\nlisten b\n bind :2\n server x h1:6379\n";
+    assert_eq!(services(&import(text)).len(), 1);
+    assert!(
+        refusal(&text.replace(":6379\n server x H1", ":6380\n option redis-check\n server x h1"))
+            .contains("different")
+    );
+}
+
+#[test]
+fn refuses_names_for_unknown_listeners() {
+    let refused = refused_with(&listen(""), &["redsi=m"]);
+    assert!(
+        refused.contains("--name redsi=m: no Redis listener has this name; use one of: redis"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn refuses_two_names_for_one_listener() {
+    assert!(
+        refused_with(&listen(""), &["redis=a", "redis=b"])
+            .contains("--name gives two names, a and b")
+    );
+    assert!(refused_with(&listen(""), &["a", "b"]).contains("--name gives two names"));
+    assert_eq!(services(&import_with(&listen(""), &named(&["a", "redis=b"]))).len(), 1);
+}
+
+/// Readers may be the only ones whose check authenticates, or authenticate as another user.
+/// A listener without queries gets the sentinels of its own hosts, or none of the two installations.
+#[test]
+fn never_mixes_two_installations_of_sentinels() {
+    let group = |name: &str| {
+        format!(
+            "listen {name}\n bind :{}\n tcp-check connect port 26379\n \
+             tcp-check send \"SENTINEL master {name}\\r\\n\"\n server a {name}1:6379\n",
+            name.len()
+        )
+    };
+    let text = |host: &str| {
+        let both = format!("{}{}", group("one"), group("second"));
+        format!("{both}listen last\n bind :9\n option redis-check\n server a {host}:6380\n")
+    };
+    let sentinels = |host: &str| {
+        let imported = import_with(&text(host), &named(&["last=last"]));
+        table(&imported)["service"][2]["sentinels"].to_string()
+    };
+    assert_eq!(sentinels("second1"), "[\"second1:26379\"]");
+    assert_eq!(sentinels("third"), "[\"third:26379\"]");
+}
+
+#[test]
+fn takes_login_of_any_listener() {
+    let text = |master: &str| {
+        format!(
+            "listen a\n bind :1\n tcp-check expect string role:master\n server x h1:6379\n{master}\
+             listen ro\n bind :2\n tcp-check expect string role:slave\n server x h1:6379\n \
+             tcp-check send \"AUTH hunter2\\r\\n\"\n"
+        )
+    };
+    let imported = import(&text(""));
+    assert_eq!(service(&imported)["auth"]["password"].as_str(), Some("hunter2"));
+    let other = import(&text(" tcp-check send \"AUTH hunter3\\r\\n\"\n"));
+    assert_eq!(service(&other)["auth"]["password"].as_str(), Some("hunter3"));
+    assert!(line(&other, 10).note.contains("another login"), "{:?}", line(&other, 10));
+    assert!(!other.report.render(Detail::Everything).contains("hunter"));
+}
+
+#[test]
+fn lets_default_backend_override_that_of_defaults() {
+    let text = "defaults\n default_backend x\nfrontend f\n bind :1\n default_backend y\n\
+                backend x\n server a h1:6379\nbackend y\n server b h2:6379\n";
+    assert_eq!(service(&import(text))["sentinels"].to_string(), "[\"h2:26379\"]");
+    let inherited = text.replace(" default_backend y\n", "");
+    assert_eq!(service(&import(&inherited))["sentinels"].to_string(), "[\"h1:26379\"]");
+}
+
+#[test]
+fn refuses_one_listener_for_several_datasets() {
+    let backends = "backend x\n server a h1:6379\nbackend y\n server b h2:6379\n";
+    let front = |rule: &str| {
+        format!("frontend f\n bind :1\n use_backend x if {rule}\n default_backend y\n{backends}")
+    };
+    let by_source = refusal(&front("{ src 10.0.0.0/8 }"));
+    assert!(
+        by_source.contains("h.cfg:3:2: f selects between different servers by client"),
+        "{by_source}"
+    );
+    let by_health = refusal(&front("{ nbsrv(x) ge 1 }"));
+    assert!(
+        by_health.contains("h.cfg:1:1: the backends of f have different servers"),
+        "{by_health}"
+    );
+    assert_eq!(services(&import_with(&front("{ nbsrv(x) ge 1 }"), &named(&["f=m"]))).len(), 1);
+    let voted = format!(
+        "{}backend v\n tcp-check send SENTINEL\\ master\\ m\\r\\n\n server s h1:26379\n",
+        front("{ nbsrv(v) ge 1 }")
+    );
+    assert_eq!(services(&import(&voted)), [("m".to_owned(), "[\"0.0.0.0:1\"]".to_owned())]);
+    let two = voted
+        .replace("use_backend x if", "acl other nbsrv(w) ge 1\n use_backend x if other or")
+        + "backend w\n tcp-check send SENTINEL\\ master\\ n\\r\\n\n server s h2:26379\n";
+    assert!(
+        refusal(&two).contains("the checks of f ask for several masters: m, n"),
+        "{}",
+        refusal(&two)
+    );
+}
+
+#[test]
+fn refuses_two_services_on_one_address() {
+    let text =
+        "listen a\n bind :1\n server x h1:6379\nlisten b\n bind 10.0.0.1:1\n server x h2:6379\n";
+    let refused = refused_with(text, &["a=a", "b=b"]);
+    assert!(
+        refused.contains("h.cfg:5:2: 10.0.0.1:1 is already taken by 0.0.0.0:1 (h.cfg:2)"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn gives_readers_to_the_master_with_their_servers() {
+    let text = |servers: &str| {
+        format!(
+            "listen a\n bind :1\n tcp-check expect string role:master\n server x h1:6379\n server y h2:6379\n\
+             listen ro\n bind :2\n tcp-check expect string role:slave\n{servers}"
+        )
+    };
+    let whole = import(&text(" server x h1:6379\n server y h2:6379\n"));
+    assert_eq!(service(&whole)["replica_listen"].to_string(), "[\"0.0.0.0:2\"]");
+    assert_eq!(line(&whole, 6).outcome, LineOutcome::Mapped);
+    assert_eq!(line(&import(&text(" server y h2:6379\n")), 6).outcome, LineOutcome::Assumed);
+    let elsewhere = text(" server y h2:6380\n option redis-check\n");
+    assert!(
+        refusal(&elsewhere)
+            .contains("h.cfg:6:1: ro is for readers, and its servers belong to no single")
+    );
+    assert!(
+        service(&import_with(&elsewhere, &named(&["ro=mymaster"]))).contains_key("replica_listen")
+    );
+    assert!(refused_with(&elsewhere, &["ro=other"]).contains("belong to no single master"));
+}
+
+#[test]
+fn recognizes_readers_by_whole_words() {
+    for (name, is_reader) in
+        [("redis-read", true), ("redis_ro", true), ("myreadonly", true), ("app-slaves", true)]
+            .into_iter()
+            .chain([("redis-ready", false), ("thread-cache", false), ("redis-rotation", false)])
+    {
+        let text = format!(
+            "{}listen {name}\n bind :2\n option redis-check\n server a 10.0.0.1:6379\n",
+            listen(" tcp-check expect string role:master\n")
+        );
+        assert_eq!(service(&import(&text)).contains_key("replica_listen"), is_reader, "{name}");
+    }
+}
+
+#[test]
+fn recognizes_frontends_for_sentinels() {
+    let front = "frontend s\n bind :26379\n default_backend b\nbackend b\n option tcp-check\n \
+                 tcp-check send PING\\r\\n\n server s1 h7:26379\n server s2 h8:26379\n";
+    let imported = import(&format!("{}{front}", listen(" tcp-check expect string role:master\n")));
+    assert_eq!(services(&imported), [("mymaster".to_owned(), "[\"0.0.0.0:6379\"]".to_owned())]);
+    assert_eq!(service(&imported)["sentinels"].to_string(), "[\"h7:26379\", \"h8:26379\"]");
+    for number in [5, 6, 7, 8] {
+        let line = line(&imported, number);
+        assert!(
+            line.outcome == LineOutcome::Unmatched && line.note.contains("leads to sentinels"),
+            "{line:?}"
+        );
+    }
+    assert!(
+        refusal(front).contains("no listener leads to Redis, only to sentinels"),
+        "{}",
+        refusal(front)
+    );
+    // At another port the command shows it.
+    let other = front.replace(":26379", ":5000").replace("PING\\r", "SENTINEL\\ masters\\r");
+    assert!(refusal(&other).contains("only to sentinels"), "{}", refusal(&other));
+}
+
+#[test]
+fn accepts_empty_and_disabled_sections() {
+    let defaults = "defaults\n option redis-check\nlisten unused\nlisten off\n bind :9\n disabled\n server a h:6379\n";
+    let imported = import(&format!("{defaults}{}", listen("")));
+    assert_eq!(services(&imported).len(), 1);
+    assert_eq!(line(&imported, 3).outcome, LineOutcome::Unneeded);
+    assert!(line(&imported, 5).note.contains("disabled"), "{:?}", line(&imported, 5));
+}
+
+#[test]
+fn keeps_other_traffic_in_haproxy() {
+    let web = "frontend w\n mode http\n bind :80\n stats enable\n default_backend app\n\
+               backend app\n server a h:8080\nlisten db\n bind :3306\n server d h:3306\n";
+    let imported = import(&format!("{web}{}", listen("")));
+    assert!(!imported.toml.contains(":80\""), "{}", imported.toml);
+    for number in 1..=10 {
+        assert!(
+            line(&imported, number).note.contains("keep it in haproxy"),
+            "{:?}",
+            line(&imported, number)
+        );
+    }
+}
+
+#[test]
+fn takes_statistics_from_a_backend() {
+    let stats = "frontend m\n mode http\n bind :8404\n default_backend s\nbackend s\n mode http\n stats enable\n";
+    let imported = import(&format!("{stats}{}", listen("")));
+    assert_eq!(table(&imported)["admin"]["listen"].to_string(), "[\"0.0.0.0:8404\"]");
+    assert_eq!(line(&imported, 5).outcome, LineOutcome::Mapped);
+}

@@ -1,0 +1,34 @@
+//! Import of haproxy configurations, by the real program: samples in the styles found in the field
+//! (`*.cfg` beside this file), each with its expected result, and configurations from a model.
+
+#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
+
+mod model;
+mod samples;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The variables that samples refer to.
+const ENV: &[(&str, &str)] = &[
+    ("AUTH", "correct-horse-battery"),
+    ("REDIS_PASSWORD", "correct-horse-battery"),
+    ("SENTINELAUTH", "of-the-sentinels"),
+    ("MASTER_NAME", "sessions"),
+    ("REDIS_HOST_1", "10.0.0.11"),
+];
+
+fn run(args: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
+    command.args(args).env_clear().envs(ENV.iter().copied()).current_dir(folder).stdin(Stdio::null());
+    command.output().expect("pointsman")
+}
+
+/// `pointsman check` accepts the configuration.
+fn check(name: &str, toml: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("pointsman.toml"), toml).expect("a file");
+    let checked = run(&["check", "--config", "pointsman.toml"], folder.path());
+    let (shown, toml) = (String::from_utf8_lossy(&checked.stderr), String::from_utf8_lossy(toml));
+    assert_eq!(checked.status.code(), Some(0), "{name}: {shown}\n{toml}");
+}
