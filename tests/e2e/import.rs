@@ -2,7 +2,9 @@
 //! refused becomes a configuration that `check` accepts and that serves clients. Only addresses are
 //! replaced by those of the cluster.
 
-use std::path::PathBuf;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -211,12 +213,17 @@ fn flags_of(text: &str) -> Option<Vec<&str>> {
     (expected.next() == Some("exit 0")).then(|| command.split_whitespace().skip(3).collect())
 }
 
-/// The text with an address of its own in every `bind`, and with an admin server.
+/// The text with an address, or the file of a Unix socket, of its own in every `bind`, and with an
+/// admin server.
 fn rebound(cluster: &Cluster, text: &str, admin: std::net::SocketAddr) -> String {
     let rebind = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let address = match words[..] {
-            ["bind", address, ..] if !address.starts_with('/') => Some(address),
+            ["bind", path, ..] if path.starts_with('/') => {
+                let own = cluster.folder().join(format!("{}.sock", cluster.address().port().port()));
+                return line.replacen(path, own.to_str().expect("a path"), 1);
+            }
+            ["bind", address, ..] => Some(address),
             ["listen", _, address, ..] if address.contains(':') => Some(address),
             _ => None,
         };
@@ -226,9 +233,21 @@ fn rebound(cluster: &Cluster, text: &str, admin: std::net::SocketAddr) -> String
     format!("{text}listen added-page\n bind {admin}\n mode http\n stats enable\n")
 }
 
-fn addresses(service: &toml::Value, key: &str) -> Vec<std::net::SocketAddr> {
+/// What is listened on, Unix sockets apart.
+fn addresses(service: &toml::Value, key: &str) -> (Vec<std::net::SocketAddr>, Vec<PathBuf>) {
     let all = service.get(key).and_then(toml::Value::as_array).cloned().unwrap_or_default();
-    all.iter().filter_map(toml::Value::as_str).map(|addr| addr.parse().expect("an address")).collect()
+    let (unix, tcp): (Vec<_>, Vec<_>) =
+        all.iter().filter_map(toml::Value::as_str).partition(|addr| addr.starts_with("unix:"));
+    let tcp = tcp.iter().map(|addr| addr.parse().expect("an address"));
+    (tcp.collect(), unix.iter().filter_map(|addr| addr.strip_prefix("unix:")).map(PathBuf::from).collect())
+}
+
+fn answers_at(path: &Path) {
+    let mut client = UnixStream::connect(path).expect("a socket");
+    client.write_all(b"PING\r\n").expect("a request");
+    let mut reply = [0; 7];
+    client.read_exact(&mut reply).expect("a reply");
+    assert_eq!(&reply, b"+PONG\r\n");
 }
 
 /// Imports and runs every sample with or without a password; returns how many there were.
@@ -258,12 +277,13 @@ fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
         let toml = cluster.folder().join(format!("import-{name}/pointsman.toml"));
         let table: toml::Table = std::fs::read_to_string(toml).expect("a file").parse().expect("TOML");
         for service in table["service"].as_array().expect("services") {
-            let listen = addresses(service, "listen");
+            let (listen, sockets) = addresses(service, "listen");
             assert!(!listen.is_empty(), "{name}");
             for addr in listen {
                 serves(addr, with_password.then_some(PASSWORD));
             }
-            for addr in addresses(service, "replica_listen") {
+            sockets.iter().for_each(|path| answers_at(path));
+            for addr in addresses(service, "replica_listen").0 {
                 reads(addr, with_password.then_some(PASSWORD), admin, service["name"].as_str().expect("a name"));
             }
         }
