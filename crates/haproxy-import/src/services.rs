@@ -57,7 +57,10 @@ impl<'a> Planner<'a> {
         let listen = self.listen_of(listener.section, "service.listen");
         let Some((sentinels, sentinels_at)) = self.sentinels_of(listener) else { return };
         if listen.is_empty() {
-            let message = format!("{} has no TCP address to listen on", safe_word(&listener.name));
+            let message = format!(
+                "{} has no address that Pointsman can listen on to listen on",
+                safe_word(&listener.name)
+            );
             // An address that cannot be read was refused already.
             if self.refusals.is_empty() {
                 self.refuse(

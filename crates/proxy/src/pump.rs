@@ -152,8 +152,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             self.silence.watch(&self.seat.shared.service.options.now(), self.heard, &watch.waker);
             let reason = poll_fn(|cx| self.turn(cx, ticket, &watch, news.as_mut())).await;
             if reason == Reason::Fenced {
-                // In a box: a session that flows does not carry the room for this.
-                Box::pin(self.deliver_last_replies(ticket)).await;
+                self.last_replies(ticket).await;
             }
             self.stop(reason)
         }

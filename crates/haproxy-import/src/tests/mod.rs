@@ -96,7 +96,7 @@ fn refuses_broken_files_with_position() {
             "listen a\n server a h:6379\n option redis-check\n",
             &["no frontend leads to the Redis servers"],
         ),
-        ("listen a\n bind /s\n server a h:6379\n", &["h.cfg:1:1: a has no TCP address"]),
+        ("listen a\n bind abns@s\n server a h:6379\n", &["h.cfg:1:1: a has no address that"]),
         ("listen a\n bind :1\n server a \"${NO}:6379\"\n", &["h.cfg:3:2: ", "set the variable"]),
         ("frontend f\n mode http\n bind :80\n", &["no listener leads to Redis"]),
         (

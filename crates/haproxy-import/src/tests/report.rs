@@ -46,10 +46,10 @@ fn refuses_guesses_if_strict() {
 
 #[test]
 fn names_what_it_cannot_do() {
-    let text = "listen redis\n bind :6379 accept-proxy\n bind /run/s\n\
+    let text = "listen redis\n bind :6379 accept-proxy\n bind abns@s\n\
                 server a h:6379 send-proxy\n server b h:6380 maxconn 5\n";
     let imported = import(text);
-    for (number, part) in [(2, "PROXY"), (3, "UNIX"), (4, "PROXY"), (5, "per server")] {
+    for (number, part) in [(2, "PROXY"), (3, "abstract"), (4, "PROXY"), (5, "per server")] {
         let line = line(&imported, number);
         assert!(line.outcome == LineOutcome::Unmatched && line.note.contains(part), "{line:?}");
     }

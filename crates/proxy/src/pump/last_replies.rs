@@ -11,6 +11,7 @@
 //! Nothing is sent to the target here: requests are not even looked at.
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -32,9 +33,17 @@ const LONGEST: Duration = Duration::from_secs(5);
 const MOST: u64 = 64 * 1024 * 1024;
 
 impl<C: End, U: End> Pump<'_, C, U> {
+    /// [Delivers](Self::deliver_last_replies) them. In a box and out of line: neither the memory of a session that flows nor the
+    /// code of its every poll has room for this.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn last_replies<'t>(&'t mut self, ticket: &'t Ticket) -> Pin<Box<dyn Future<Output = ()> + 't>> {
+        Box::pin(self.deliver_last_replies(ticket))
+    }
+
     /// Delivers them. The news of the fence may have come before the news of the bytes, so the event loop is given one turn to hear of
     /// them first, and one after each piece.
-    pub(super) async fn deliver_last_replies(&mut self, ticket: &Ticket) {
+    async fn deliver_last_replies(&mut self, ticket: &Ticket) {
         let deadline = Instant::now() + LONGEST;
         let most = self.replies.moved().saturating_add(MOST);
         loop {
