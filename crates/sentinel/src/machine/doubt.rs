@@ -105,14 +105,26 @@ impl Machine {
                 }
             }
             Kinship::Restarted | Kinship::Stranger => {
-                let process = process(report);
-                if self.doubt.as_ref().and_then(|doubt| doubt.successor.as_ref()) != Some(&process) {
+                if self.notes_another_process(now, asked_at, report) {
                     self.actions.push(Action::Note(Note::Rebooted));
-                    self.doubt(now, asked_at, true).successor = Some(process);
                     self.next_ask = now;
                 }
             }
         }
+    }
+
+    /// Begins a doubt, or begins it anew, if another process than before answers at the address of
+    /// the committed master: votes from before that are about the former one, which may answer
+    /// again. Whether that is so.
+    pub(super) fn notes_another_process(&mut self, now: Instant, asked_at: Instant, report: &Report) -> bool {
+        let Some(committed) = &self.committed else { return false };
+        let process = process(report);
+        let known = self.doubt.as_ref().and_then(|doubt| doubt.successor.as_ref());
+        if kinship(committed, report) == Kinship::Same || known == Some(&process) {
+            return false;
+        }
+        self.doubt(now, asked_at, true).successor = Some(process);
+        true
     }
 
     /// What answers now in place of the master that is about to be used again is no master, or yet another process: then what the

@@ -191,6 +191,8 @@ impl Machine {
             Ok(report) if verifies(report, self.rules.verify) => {
                 if published {
                     self.target_answered(now, probe.asked_at, report);
+                } else {
+                    self.notes_another_process(now, probe.asked_at, report);
                 }
             }
             // It must not be asked, so it says neither good nor bad; but something is there.

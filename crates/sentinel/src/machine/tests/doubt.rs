@@ -279,3 +279,36 @@ fn refused_probe_waits_while_sentinels_see_a_restart() {
     rig.change(2, |it| it.rebooted = false).run(1000);
     assert_eq!(rig.deeds(), ["hold", "release"], "they keep it: {:?}", rig.told());
 }
+
+#[test]
+fn another_process_in_between_voids_the_votes_before_it() {
+    // Demoted, and master again a moment later: the sentinels, asked in between, still name it.
+    let mut rig = Rig::booted();
+    rig.demotes('A', 'B').run(1000);
+    rig.nodes.insert('A', Answer::Lost);
+    rig.run(100);
+    for sentinel in [1, 2] {
+        let (from, asked_at) = (super::rig::id(sentinel), rig.now);
+        rig.step(Event::View {
+            from,
+            view: super::rig::view('A', 5, &[2, 3], &['B', 'C']),
+            asked_at,
+            configured: true,
+        });
+    }
+    rig.loses(1).loses(2).loses(3);
+    let probed = |rig: &mut Rig, answer: Answer| {
+        let Answer::Report(report) = answer else { panic!("a report") };
+        rig.now += super::rig::ms(1);
+        let probe = crate::Probe { asked_at: rig.now, outcome: Ok(report) };
+        rig.step(Event::Probed { node: node('A'), probe });
+    };
+    rig.mark();
+    // An empty process answers at its address, and then the former one.
+    probed(&mut rig, empty_master('A'));
+    probed(&mut rig, master('A', "history-1", ""));
+    assert_eq!(rig.deeds(), [""; 0], "the votes are older than the other process");
+    rig.nodes.insert('A', master('A', "history-1", ""));
+    rig.finds(1).finds(2).run(1500);
+    assert_eq!(rig.deeds(), ["commit A@5 Again"]);
+}
