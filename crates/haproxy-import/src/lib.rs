@@ -1,11 +1,11 @@
 //! Converts a haproxy.cfg that stands in front of Redis into a Pointsman configuration.
 //!
-//! [`import`] is pure: file contents, options and a lookup of environment variables go in; TOML, a
-//! report on every line, and refusals come out. The stages are [`tokenizer`] (words and quoting),
-//! [`config_file`] (sections and inherited defaults), [`health_check`] (which Redis commands the
-//! checks send), [`proxies`] (which sections carry Redis traffic), [`plan`] with [`services`],
-//! [`names`], [`sentinels`], [`admin`], [`tls`] and [`settings`] (the new configuration as data),
-//! and [`render`] (TOML).
+//! `import` is pure: file contents, options and a lookup of environment variables go in; TOML, a
+//! report on every line, and refusals come out. The stages are `tokenizer` (words and quoting),
+//! `config_file` (sections and inherited defaults), `health_check` (which Redis commands the
+//! checks send), `proxies` (which sections carry Redis traffic), `plan` with `services`,
+//! `names`, `sentinels`, `admin`, `tls` and `settings` (the new configuration as data),
+//! and `render` (TOML).
 //!
 //! Two rules decide what is refused. A configuration that could lead clients to another dataset, or
 //! that drops encryption, is never written by default: it needs a flag that names the decision. A
