@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use proptest::prelude::*;
+
 use super::load::assemble;
 use super::*;
-use proptest::prelude::*;
 
 const GOOD: &str = "[[service]]\nsentinels = [\"s1\"]\n";
 
