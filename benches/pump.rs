@@ -44,8 +44,11 @@ fn proxy(target: SocketAddr) -> (SocketAddr, Points, Drain, Running) {
     let (mut points, route) = Points::new();
     points.commit(Destination { addr: target, name: "bench".into(), epoch: 0, run_id: None });
     let options = Options::default().into();
-    let service = Service { name: "bench".into(), route: route.into(), options, hints: Arc::new(NoHints) };
-    let bound = Bound::bind(NonZeroUsize::MIN, 100, [(service, vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
+    let service =
+        Service { name: "bench".into(), route: route.into(), options, hints: Arc::new(NoHints) };
+    let bound =
+        Bound::bind(NonZeroUsize::MIN, 100, [(service, vec!["127.0.0.1:0".parse().unwrap()])])
+            .unwrap();
     let addr = bound.local_addrs()[0][0].tcp().unwrap();
     let (drain, _controller) = drain::new(Settings::default());
     let running = bound.serve(&drain).unwrap();

@@ -56,7 +56,10 @@ fn three_faults_are_three_messages_with_line_and_key() {
         ];
         assert_eq!(lines.len(), expected.len() + 1, "{shown}");
         for (line, (place, part)) in lines.iter().zip(expected) {
-            assert!(line.starts_with(&format!("{}{place}", path(&config))) && line.contains(part), "{line}");
+            assert!(
+                line.starts_with(&format!("{}{place}", path(&config))) && line.contains(part),
+                "{line}"
+            );
         }
         assert_eq!(lines[3], "pointsman: 3 faults in the configuration");
         assert_eq!(stdout(&output), "");
@@ -68,7 +71,11 @@ fn a_good_configuration_is_called_fine() {
     let config = file("[[service]]\nsentinels = [\"a\"]\n");
     let output = pointsman(&["check", "--config", path(&config)], &[]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
-    assert!(stdout(&output).starts_with("fine: 1 service (mymaster), configuration "), "{}", stdout(&output));
+    assert!(
+        stdout(&output).starts_with("fine: 1 service (mymaster), configuration "),
+        "{}",
+        stdout(&output)
+    );
     let by_variable = pointsman(&["check"], &[("POINTSMAN_CONFIG", path(&config))]);
     assert_eq!(stdout(&by_variable), stdout(&output));
 }
@@ -82,26 +89,39 @@ fn a_missing_file_is_a_fault_of_the_configuration() {
         "{}",
         stderr(&output)
     );
-    assert_eq!(stderr(&output).lines().count(), 2, "one fault, and no talk of missing keys: {}", stderr(&output));
+    assert_eq!(
+        stderr(&output).lines().count(),
+        2,
+        "one fault, and no talk of missing keys: {}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn files_beyond_their_bound_are_refused() {
-    let large = file(&format!("[[service]]\nsentinels = [\"a\"]\n{}", "# comment\n".repeat(110_000)));
+    let large =
+        file(&format!("[[service]]\nsentinels = [\"a\"]\n{}", "# comment\n".repeat(110_000)));
     let output = pointsman(&["check", "--config", path(&large)], &[]);
     assert_eq!(output.status.code(), Some(78));
     assert!(stderr(&output).contains("it is larger than 1048576 bytes"), "{}", stderr(&output));
     let secret = file(&"x".repeat(64 * 1024 + 1));
-    let config =
-        file(&format!("[[service]]\nsentinels = [\"a\"]\n[service.auth]\npassword_file = \"{}\"\n", path(&secret)));
+    let config = file(&format!(
+        "[[service]]\nsentinels = [\"a\"]\n[service.auth]\npassword_file = \"{}\"\n",
+        path(&secret)
+    ));
     let output = pointsman(&["check", "--config", path(&config)], &[]);
     assert_eq!(output.status.code(), Some(78));
-    assert!(stderr(&output).contains(":4:1: service.auth.password_file: ") && stderr(&output).contains("65536 bytes"));
+    assert!(
+        stderr(&output).contains(":4:1: service.auth.password_file: ")
+            && stderr(&output).contains("65536 bytes")
+    );
 }
 
 #[test]
 fn a_wrong_command_line_is_64() {
-    for args in [&["run", "--nonsense"][..], &["dance"], &[], &["completions"], &["run", "--password", "x"]] {
+    for args in
+        [&["run", "--nonsense"][..], &["dance"], &[], &["completions"], &["run", "--password", "x"]]
+    {
         let output = pointsman(args, &[]);
         assert_eq!(output.status.code(), Some(64), "{args:?}");
         assert!(stderr(&output).contains("Usage"), "{}", stderr(&output));
@@ -113,7 +133,9 @@ fn a_wrong_command_line_is_64() {
 fn help_and_version_go_to_the_standard_output() {
     let help = pointsman(&["--help"], &[]);
     assert_eq!((help.status.code(), stderr(&help).as_str()), (Some(0), ""));
-    for part in ["Examples:", "Exit codes:", "run", "check", "config", "status", "completions", "man"] {
+    for part in
+        ["Examples:", "Exit codes:", "run", "check", "config", "status", "completions", "man"]
+    {
         assert!(stdout(&help).contains(part), "{part}");
     }
     let version = pointsman(&["--version"], &[]);
@@ -129,16 +151,25 @@ fn the_printed_configuration_is_accepted_and_the_same() {
         "[[service]]\nname = \"a\"\nsentinels = [\"s1\", \"[::1]\"]\naddress_map = { \"10.0.0.1:6379\" = \"h:1\" }\n\
          [service.timers]\npoll = \"2s\"\n[[service]]\nname = \"b\"\nsentinels = [\"s1\"]\nlisten = [\"127.0.0.1:6380\"]\n",
     );
-    let first = pointsman(&["config", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"], &[]);
+    let first = pointsman(
+        &["config", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"],
+        &[],
+    );
     assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
     let again = file(&stdout(&first));
     let checked = pointsman(&["check", "--config", path(&again)], &[]);
     assert_eq!(checked.status.code(), Some(0), "{}", stderr(&checked));
-    let original = pointsman(&["check", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"], &[]);
+    let original = pointsman(
+        &["check", "--config", path(&config), "--service", "b", "--listen", "127.0.0.1:7"],
+        &[],
+    );
     assert_eq!(stdout(&checked), stdout(&original));
 
-    let mut child =
-        command(&["check", "--config", "-"], &[]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command(&["check", "--config", "-"], &[])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(&first.stdout).unwrap();
     assert_eq!(stdout(&child.wait_with_output().unwrap()), stdout(&original));
 }
@@ -179,7 +210,10 @@ fn what_kubernetes_injects_is_ignored_and_a_slip_is_named() {
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let output = pointsman(&["check"], &[("POINTSMAN_SENTINEL", "a"), ("POINTSMAN_LISTENN", "x")]);
     assert_eq!(output.status.code(), Some(0));
-    assert!(stderr(&output).contains("warning: POINTSMAN_LISTENN") && stderr(&output).contains("`POINTSMAN_LISTEN`"));
+    assert!(
+        stderr(&output).contains("warning: POINTSMAN_LISTENN")
+            && stderr(&output).contains("`POINTSMAN_LISTEN`")
+    );
 }
 
 #[test]
@@ -193,10 +227,14 @@ fn no_password_appears_in_any_output() {
     let faulty = file(&format!(
         "[[service]]\npasword = \"{PASSWORD}\"\n[service.auth]\npassword = {PASSWORD}\npassword_env = \"{PASSWORD}\"\n"
     ));
-    let unclosed = file(&format!("[[service]]\n[service.auth]\npassword = \"{PASSWORD}\nusername = \"u\"\n"));
+    let unclosed =
+        file(&format!("[[service]]\n[service.auth]\npassword = \"{PASSWORD}\nusername = \"u\"\n"));
     for config in [&good, &faulty, &unclosed] {
         for command in ["check", "config"] {
-            let output = pointsman(&[command, "--config", path(config)], &[("POINTSMAN_AUTH_PASSWORD", PASSWORD)]);
+            let output = pointsman(
+                &[command, "--config", path(config)],
+                &[("POINTSMAN_AUTH_PASSWORD", PASSWORD)],
+            );
             let shown = stdout(&output) + &stderr(&output);
             assert!(!shown.contains(PASSWORD), "{command}: {shown}");
             assert!(!shown.is_empty());
@@ -218,13 +256,18 @@ fn status_says_when_nothing_listens() {
     let output = pointsman(&["status", "--admin", &addr], &[]);
     assert_eq!(output.status.code(), Some(1));
     let shown = stderr(&output);
-    assert!(shown.starts_with(&format!("pointsman: no status from {addr}: is pointsman running there?")), "{shown}");
+    assert!(
+        shown
+            .starts_with(&format!("pointsman: no status from {addr}: is pointsman running there?")),
+        "{shown}"
+    );
     assert_eq!(shown.lines().count(), 1, "{shown}");
 }
 
 #[test]
 fn status_shows_the_document_or_hands_it_on() {
-    const BODY: &str = r#"{"phase":"serving","services":[{"name":"mymaster","target":{"addr":"10.0.0.2:6379"}}]}"#;
+    const BODY: &str =
+        r#"{"phase":"serving","services":[{"name":"mymaster","target":{"addr":"10.0.0.2:6379"}}]}"#;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let server = std::thread::spawn(move || {
@@ -237,13 +280,17 @@ fn status_shows_the_document_or_hands_it_on() {
                 request.push(byte[0]);
             }
             assert!(request.starts_with(b"GET /status HTTP/1.1\r\n"));
-            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len()).unwrap();
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len())
+                .unwrap();
         }
     });
     let json = pointsman(&["status", "--json"], &[("POINTSMAN_ADMIN", addr.as_str())]);
     assert_eq!((json.status.code(), stdout(&json)), (Some(0), format!("{BODY}\n")));
     let shown = stdout(&pointsman(&["status", "--admin", &addr], &[]));
-    assert_eq!(shown, format!("pointsman at {addr}\nphase  serving\n\nmymaster\n  target  addr 10.0.0.2:6379\n"));
+    assert_eq!(
+        shown,
+        format!("pointsman at {addr}\nphase  serving\n\nmymaster\n  target  addr 10.0.0.2:6379\n")
+    );
     server.join().unwrap();
 }
 
@@ -279,7 +326,8 @@ fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
         for mut stream in listener.incoming().flatten() {
             let mut request = [0; 1024];
             let _ = stream.read(&mut request);
-            let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len());
+            let _ =
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len());
         }
     });
     let watch = |more: &[&str]| {
@@ -294,8 +342,12 @@ fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
         (child, lines)
     };
     let (mut child, mut lines) = watch(&["--json"]);
-    assert_eq!((lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()), (BODY.to_owned(), BODY.to_owned()));
-    let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert_eq!(
+        (lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()),
+        (BODY.to_owned(), BODY.to_owned())
+    );
+    let interrupted =
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupted.success() && !child.wait().unwrap().success());
 
     let (mut child, mut lines) = watch(&[]);
@@ -328,7 +380,8 @@ fn completions_and_manual_page_are_generated() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    let mut child = command(&["man"], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        command(&["man"], &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Closed before the program has written: its write then meets a pipe without a reader.
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -349,8 +402,12 @@ fn connections_that_the_system_has_no_files_for_are_a_fault_of_the_configuration
         let output = run(setting);
         assert_eq!(output.status.code(), Some(78), "{setting}: {}", stderr(&output));
         let said = stderr(&output);
-        let parts =
-            ["open files are needed for 5000 connections", "allows 1000", "LimitNOFILE", "lower max_connections to"];
+        let parts = [
+            "open files are needed for 5000 connections",
+            "allows 1000",
+            "LimitNOFILE",
+            "lower max_connections to",
+        ];
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     }
 }
@@ -359,15 +416,22 @@ fn connections_that_the_system_has_no_files_for_are_a_fault_of_the_configuration
 fn the_schema_of_the_status_is_the_one_that_people_are_given() {
     let output = pointsman(&["status", "--schema"], &[]);
     assert!(output.status.success(), "{}", stderr(&output));
-    let kept = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/status.schema.json")).unwrap();
+    let kept =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/status.schema.json"))
+            .unwrap();
     let rewrite = "rewrite it: cargo run -- status --schema > deploy/status.schema.json";
-    assert!(stdout(&output) == kept, "deploy/status.schema.json is not what the program says; {rewrite}");
+    assert!(
+        stdout(&output) == kept,
+        "deploy/status.schema.json is not what the program says; {rewrite}"
+    );
     let schema: serde_json::Value = serde_json::from_str(&kept).unwrap();
     let number = schema["properties"]["schema"]["const"].as_u64().unwrap();
     assert_eq!(schema["title"], format!("pointsman status, schema {number}"));
     // Whoever reads the schema is told of every field what it is.
     let defs = schema["$defs"].as_object().unwrap().values();
     let all = defs.chain([&schema]).flat_map(|part| part["properties"].as_object().unwrap());
-    let mute: Vec<_> = all.filter(|(_, field)| field["description"].as_str().is_none_or(|it| it.len() < 9)).collect();
+    let mute: Vec<_> = all
+        .filter(|(_, field)| field["description"].as_str().is_none_or(|it| it.len() < 9))
+        .collect();
     assert!(mute.is_empty(), "{mute:?}");
 }

@@ -1,7 +1,12 @@
 //! What is in deploy/, held against the program: metrics that the dashboard and the alerts name exist, every alert has its unit tests and
 //! its entry in the runbook, and numbers that stand in two places are the same. What needs other people's tools is in `cargo xtask
 //! deploy-check`.
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests report by a clear panic"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +42,9 @@ fn alerts() -> Vec<String> {
 fn dashboard_alerts_and_runbook_name_metrics_that_exist() {
     let known: BTreeSet<&str> = CATALOGUE.iter().map(|it| it.name).collect();
     let documents = [("docs/operations.md", 6), ("docs/migrating-from-haproxy.md", 12)];
-    for (file, least) in [(ALERTS, 15), (DASHBOARD, 30), (ALERT_TESTS, 15)].into_iter().chain(documents) {
+    for (file, least) in
+        [(ALERTS, 15), (DASHBOARD, 30), (ALERT_TESTS, 15)].into_iter().chain(documents)
+    {
         let text = read(file);
         let named = metrics_in(&text);
         assert!(named.len() >= least, "{file} names only {} metrics", named.len());
@@ -93,9 +100,13 @@ fn every_metric_is_asked_for_or_left_out_on_purpose() {
         .map(|word| word.strip_suffix("_bucket").unwrap_or(word))
         .collect();
     let ours = CATALOGUE.iter().map(|it| it.name).filter(|name| !name.starts_with("haproxy_"));
-    let forgotten: Vec<_> = ours.filter(|name| asked.contains(name) == LOOKED_UP.contains(name)).collect();
+    let forgotten: Vec<_> =
+        ours.filter(|name| asked.contains(name) == LOOKED_UP.contains(name)).collect();
     assert!(forgotten.is_empty(), "neither asked for nor left out, or both: {forgotten:?}");
-    assert!(LOOKED_UP.iter().all(|name| CATALOGUE.iter().any(|it| it.name == *name)), "left out and not there");
+    assert!(
+        LOOKED_UP.iter().all(|name| CATALOGUE.iter().any(|it| it.name == *name)),
+        "left out and not there"
+    );
 }
 
 #[test]
@@ -104,13 +115,17 @@ fn expressions_select_by_labels_that_the_metric_has() {
     for expression in expressions() {
         for (at, _) in expression.match_indices('{') {
             let (before, behind) = expression.split_at(at);
-            let name = before.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or_default();
+            let name = before
+                .rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+                .next()
+                .unwrap_or_default();
             let name = name.strip_suffix("_bucket").unwrap_or(name);
             let Some(metric) = CATALOGUE.iter().find(|it| it.name == name) else { continue };
             let inside = behind[1..].split('}').next().unwrap_or_default();
             for matcher in inside.split(", ") {
                 let label = matcher.split(['=', '!']).next().unwrap_or_default();
-                let known = metric.labels.contains(&label) || ["namespace", "job", "instance"].contains(&label);
+                let known = metric.labels.contains(&label)
+                    || ["namespace", "job", "instance"].contains(&label);
                 assert!(known, "{name} has no label {label}: {expression}");
                 selectors += 1;
             }
@@ -148,7 +163,9 @@ fn the_dashboard_is_json_and_every_panel_asks_something() {
     for panel in asking {
         count += 1;
         let targets = panel["targets"].as_array().expect("targets");
-        let asks = |target: &serde_json::Value| target["expr"].as_str().is_some_and(|expr| expr.contains("pointsman_"));
+        let asks = |target: &serde_json::Value| {
+            target["expr"].as_str().is_some_and(|expr| expr.contains("pointsman_"))
+        };
         assert!(!targets.is_empty() && targets.iter().all(asks), "{}", panel["title"]);
     }
     assert!(count >= 15, "only {count} panels");
@@ -158,8 +175,10 @@ fn the_dashboard_is_json_and_every_panel_asks_something() {
 fn every_alert_is_tested_both_ways_and_has_an_entry_in_the_runbook() {
     let (tests, runbook) = (read(ALERT_TESTS), read("docs/operations.md"));
     for alert in alerts() {
-        let cases: Vec<&str> =
-            tests.split("alertname: ").filter(|case| case.starts_with(&format!("{alert}\n"))).collect();
+        let cases: Vec<&str> = tests
+            .split("alertname: ")
+            .filter(|case| case.starts_with(&format!("{alert}\n")))
+            .collect();
         let quiet = cases.iter().filter(|case| case.contains("exp_alerts: []")).count();
         assert!(
             cases.len() >= 2 && quiet >= 1 && quiet < cases.len(),
@@ -167,7 +186,10 @@ fn every_alert_is_tested_both_ways_and_has_an_entry_in_the_runbook() {
             cases.len()
         );
         let heading = format!("\n### {alert}\n");
-        let entry = runbook.split(&heading).nth(1).unwrap_or_else(|| panic!("the runbook has no entry {alert}"));
+        let entry = runbook
+            .split(&heading)
+            .nth(1)
+            .unwrap_or_else(|| panic!("the runbook has no entry {alert}"));
         let entry = entry.split("\n#").next().unwrap_or_default().trim();
         assert!(entry.len() > 60, "the runbook says next to nothing of {alert}: {entry:?}");
     }
@@ -183,5 +205,8 @@ fn numbers_that_stand_in_two_places_are_the_same() {
     let rule = format!("3) 4) 24576) {}) -", A_SESSION / 1024);
     assert!(helpers.contains(&rule), "the chart counts a connection differently from the program");
     let manifest = read("deploy/manifests/pointsman.yaml");
-    assert!(manifest.contains(&format!("image: pointsman:{}\n", env!("CARGO_PKG_VERSION"))), "{manifest}");
+    assert!(
+        manifest.contains(&format!("image: pointsman:{}\n", env!("CARGO_PKG_VERSION"))),
+        "{manifest}"
+    );
 }

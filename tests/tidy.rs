@@ -14,12 +14,24 @@ const MOST_LINES_A_FUNCTION: usize = 70;
 
 /// Longer files that have one subject all the same, with the reason.
 const LONG_FILES: &[(&str, &str)] = &[
-    ("crates/pointsman/src/config/sections.rs", "one table: every configuration key with its documentation"),
-    ("crates/pointsman/src/config/tests.rs", "one subject: the layers of the configuration together"),
+    (
+        "crates/pointsman/src/config/sections.rs",
+        "one table: every configuration key with its documentation",
+    ),
+    (
+        "crates/pointsman/src/config/tests.rs",
+        "one subject: the layers of the configuration together",
+    ),
     ("crates/pointsman/src/metrics/catalogue.rs", "one table: every metric with its help"),
     ("crates/resp/src/ledger.rs", "one type: what both directions of a session add to its ledger"),
-    ("crates/resp/src/recorder.rs", "one type: which requests are copied, and what their answers make of them"),
-    ("crates/simulator/src/proxy/driver.rs", "all of the simulator that knows the machine's events and actions"),
+    (
+        "crates/resp/src/recorder.rs",
+        "one type: which requests are copied, and what their answers make of them",
+    ),
+    (
+        "crates/simulator/src/proxy/driver.rs",
+        "all of the simulator that knows the machine's events and actions",
+    ),
     ("crates/sentinel/tests/model/world.rs", "one model: its state, its steps and its account"),
 ];
 
@@ -85,7 +97,9 @@ fn root() -> PathBuf {
 }
 
 fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+    for entry in
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+    {
         let path = entry.expect("a folder's entry").path();
         if path.is_dir() {
             if path.file_name().is_some_and(|name| name != "target" && name != "corpus") {
@@ -103,10 +117,12 @@ fn sources() -> BTreeMap<String, String> {
     for folder in ["crates", "tests", "benches"] {
         walk(&root().join(folder), &mut found);
     }
-    let rust = found.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    let rust =
+        found.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "rs"));
     let sources: BTreeMap<String, String> = rust
         .map(|path| {
-            let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
+            let name =
+                path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
             let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
             (name, text)
         })
@@ -129,7 +145,9 @@ fn crates_depend_only_along_the_arrows() {
     let mut breaches = Vec::new();
     let mut manifests = vec![("pointsman".to_owned(), root().join("Cargo.toml"))];
     for (name, _) in sources() {
-        if let Some(name) = name.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/src/lib.rs")) {
+        if let Some(name) =
+            name.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/src/lib.rs"))
+        {
             let manifest = root().join("crates").join(name).join("Cargo.toml");
             if manifest.exists() {
                 manifests.push((name.to_owned(), manifest));
@@ -141,7 +159,11 @@ fn crates_depend_only_along_the_arrows() {
     for (name, manifest) in &manifests {
         let text = fs::read_to_string(manifest).expect("a manifest");
         let manifest: toml::Table = text.parse().expect("TOML");
-        let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        let dependencies = manifest
+            .get("dependencies")
+            .and_then(toml::Value::as_table)
+            .cloned()
+            .unwrap_or_default();
         let allowed = ARROWS.iter().find(|(from, _)| from == name).map_or(&[][..], |(_, to)| to);
         for dependency in dependencies.keys().filter(|dependency| rooms.contains(dependency)) {
             if !allowed.contains(&dependency.as_str()) {
@@ -164,7 +186,9 @@ fn deciding_files_are_pure() {
             continue;
         }
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
-        for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+        for (number, line) in
+            code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+        {
             for word in IMPURE.iter().filter(|word| line.contains(**word)) {
                 breaches.push(format!("{name}:{}: {word}", number + 1));
             }
@@ -180,7 +204,9 @@ fn files_are_short_and_begin_with_a_header() {
         let lines = text.lines().count();
         let listed = LONG_FILES.iter().any(|(file, _)| *file == name);
         if lines > MOST_LINES_A_FILE && !listed {
-            breaches.push(format!("{name} has {lines} lines, more than {MOST_LINES_A_FILE}: are there two subjects?"));
+            breaches.push(format!(
+                "{name} has {lines} lines, more than {MOST_LINES_A_FILE}: are there two subjects?"
+            ));
         }
         if lines <= MOST_LINES_A_FILE && listed {
             breaches.push(format!("{name} has {lines} lines and needs no exception"));
@@ -231,13 +257,18 @@ fn functions_fit_on_a_screen() {
 /// Tests named in the guarantees and in the table of faults, as `file::test`.
 #[test]
 fn every_promise_names_a_test_that_exists() {
-    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let read = |file: &str| {
+        fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+    };
     let promises = read("docs/guarantees.md") + &read("docs/what-happens-when.md");
     let sources = sources();
     let mut named = 0;
     let mut breaches = Vec::new();
     for quoted in promises.split('`').skip(1).step_by(2) {
-        let Some((file, test)) = quoted.split_once("::").filter(|(file, _)| file.ends_with(".rs")) else { continue };
+        let Some((file, test)) = quoted.split_once("::").filter(|(file, _)| file.ends_with(".rs"))
+        else {
+            continue;
+        };
         named += 1;
         let there = sources.get(file).is_some_and(|text| text.contains(&format!("fn {test}(")));
         if !there {

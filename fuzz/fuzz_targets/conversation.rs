@@ -11,7 +11,8 @@ use resp::{Direction, Ledger, Limits, Standing};
 
 fn feed_without_bodies(ledger: &mut Ledger, direction: Direction, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        let unseen = usize::try_from(ledger.body_left(direction)).unwrap_or(usize::MAX).min(bytes.len());
+        let unseen =
+            usize::try_from(ledger.body_left(direction)).unwrap_or(usize::MAX).min(bytes.len());
         ledger.skip_body(direction, unseen as u64);
         bytes = &bytes[unseen..];
         // Small steps, so as to come across every body.
@@ -36,7 +37,8 @@ fuzz_target!(|data: &[u8]| {
         }
         let standing = ledger.standing();
         assert_eq!(remembering[0].standing(), standing);
-        let between = ledger.at_boundary(Direction::Request) && ledger.at_boundary(Direction::Reply);
+        let between =
+            ledger.at_boundary(Direction::Request) && ledger.at_boundary(Direction::Reply);
         match standing {
             Standing::Opaque => assert!(!between),
             Standing::Quiet | Standing::Pinned | Standing::Subscribed | Standing::Ended => {
@@ -46,6 +48,7 @@ fuzz_target!(|data: &[u8]| {
             Standing::Busy => assert!(!between || ledger.owed() > 0),
             Standing::Transaction => {}
         }
-        direction = if direction == Direction::Request { Direction::Reply } else { Direction::Request };
+        direction =
+            if direction == Direction::Request { Direction::Reply } else { Direction::Request };
     }
 });

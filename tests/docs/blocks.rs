@@ -15,12 +15,20 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_pointsman");
 /// Blocks that are marked `ignore`: the document, the first line, and why they cannot be tried
 /// here.
 const IGNORED: &[(&str, &str, &str)] = &[
-    ("CONTRIBUTING.md", "cargo install --locked cargo-fuzz", "installs a tool and runs for ten minutes"),
+    (
+        "CONTRIBUTING.md",
+        "cargo install --locked cargo-fuzz",
+        "installs a tool and runs for ten minutes",
+    ),
     ("docs/migrating-from-haproxy.md", "kubectl get configmap", "needs a cluster"),
     ("docs/migrating-from-haproxy.md", "helm upgrade shop", "needs a cluster"),
     ("docs/quickstart.md", "skopeo copy oci-archive:", "needs Docker and a release"),
     ("docs/quickstart.md", "skopeo copy oci-archive:", "needs a registry, a cluster and a release"),
-    ("docs/quickstart.md", "apt install ./pointsman", "needs a machine of its own; `cargo xtask dist` does it"),
+    (
+        "docs/quickstart.md",
+        "apt install ./pointsman",
+        "needs a machine of its own; `cargo xtask dist` does it",
+    ),
 ];
 
 /// A fenced block: the words after its fence, and its text.
@@ -37,7 +45,11 @@ fn blocks() -> Vec<Block> {
         let mut lines = text.lines();
         while let Some(line) = lines.next() {
             if let Some(info) = line.strip_prefix("```") {
-                let text: String = lines.by_ref().take_while(|it| *it != "```").map(|it| format!("{it}\n")).collect();
+                let text: String = lines
+                    .by_ref()
+                    .take_while(|it| *it != "```")
+                    .map(|it| format!("{it}\n"))
+                    .collect();
                 found.push(Block { document: document.clone(), info: info.to_owned(), text });
             }
         }
@@ -60,7 +72,10 @@ pub(crate) fn outside_of_blocks(text: &str) -> String {
 fn every_block_says_what_it_is() {
     let known = ["sh", "sh ignore", "text", "toml", "yaml"];
     let odd = blocks().into_iter().filter(|block| !known.contains(&block.info.as_str()));
-    fail_on("blocks", &odd.map(|block| format!("{}: ```{}", block.document, block.info)).collect::<Vec<_>>());
+    fail_on(
+        "blocks",
+        &odd.map(|block| format!("{}: ```{}", block.document, block.info)).collect::<Vec<_>>(),
+    );
 }
 
 #[test]
@@ -68,8 +83,11 @@ fn every_ignored_block_has_a_reason() {
     let marked = blocks().into_iter().filter(|block| block.info.ends_with("ignore"));
     let mut left: Vec<_> = IGNORED.iter().collect();
     for Block { document, text, .. } in marked {
-        let at = left.iter().position(|(file, first, _)| *file == document && text.starts_with(first));
-        left.remove(at.unwrap_or_else(|| panic!("{document}: no reason is listed for ignoring:\n{text}")));
+        let at =
+            left.iter().position(|(file, first, _)| *file == document && text.starts_with(first));
+        left.remove(
+            at.unwrap_or_else(|| panic!("{document}: no reason is listed for ignoring:\n{text}")),
+        );
     }
     assert!(left.is_empty(), "listed, but not there: {left:?}");
     assert!(IGNORED.iter().all(|(_, _, reason)| reason.len() > 10));
@@ -116,7 +134,8 @@ fn every_toml_block_is_a_configuration_without_fault() {
         let (text, env) = furnished(&text, folder.path());
         let output = pointsman(&["check", "--config", "-"], &env, &text);
         if !output.status.success() {
-            faults.push(format!("{document}:\n{text}\n{}", String::from_utf8_lossy(&output.stderr)));
+            faults
+                .push(format!("{document}:\n{text}\n{}", String::from_utf8_lossy(&output.stderr)));
         }
     }
     fail_on("configurations", &faults);
@@ -132,7 +151,10 @@ fn every_yaml_block_can_be_parsed() {
         }
     }
     assert!(count >= 4, "only {count} blocks of YAML");
-    assert!(Parser::new_from_str("a: [b\nc: d").any(|event| event.is_err()), "the parser finds no fault");
+    assert!(
+        Parser::new_from_str("a: [b\nc: d").any(|event| event.is_err()),
+        "the parser finds no fault"
+    );
 }
 
 /// The commands of shell blocks, each as its words, without what the shell does with them.
@@ -140,7 +162,8 @@ fn commands() -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for Block { document, text, .. } in blocks().into_iter().filter(|block| block.info == "sh") {
         for line in text.replace("\\\n", " ").lines() {
-            let line = line.split(" #").next().unwrap_or_default().split('>').next().unwrap_or_default();
+            let line =
+                line.split(" #").next().unwrap_or_default().split('>').next().unwrap_or_default();
             let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
             let set = words.iter().take_while(|word| word.contains('=')).count();
             if words.len() > set {
@@ -171,7 +194,11 @@ fn every_command_line_of_pointsman_is_accepted() {
         count += 1;
         let output = parsed(&words[1..]);
         if !output.status.success() {
-            faults.push(format!("{document}: {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)));
+            faults.push(format!(
+                "{document}: {}: {}",
+                words.join(" "),
+                String::from_utf8_lossy(&output.stderr)
+            ));
         }
     }
     assert!(count >= 15, "only {count} command lines");
@@ -190,13 +217,19 @@ fn commands_that_make_and_check_a_configuration_run() {
     let path = Path::new(PROGRAM).parent().expect("a folder of the program");
     let mut count = 0;
     for Block { document, text, .. } in blocks().into_iter().filter(|block| block.info == "sh") {
-        for line in text.lines().filter(|it| it.starts_with("pointsman config ") || it.starts_with("pointsman check "))
+        for line in text
+            .lines()
+            .filter(|it| it.starts_with("pointsman config ") || it.starts_with("pointsman check "))
         {
             count += 1;
             let mut shell = Command::new("/bin/sh");
             shell.args(["-c", line]).current_dir(folder.path()).env_clear().env("PATH", path);
             let output = shell.output().expect("a shell");
-            assert!(output.status.success(), "{document}: {line}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{document}: {line}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
     }
     assert!(count >= 5, "only {count} commands");
@@ -211,7 +244,11 @@ fn commands_in_yaml_blocks_are_accepted() {
             count += 1;
             let words: Vec<String> = serde_json::from_str(line).expect("a list of words");
             let output = parsed(&words);
-            assert!(output.status.success(), "{document}: {line}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{document}: {line}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
     }
     assert!(count >= 1, "no command was found");
@@ -249,8 +286,12 @@ fn every_command_of_xtask_exists() {
     for document in documents() {
         let text = read(&document);
         for rest in text.split("cargo xtask ").skip(1) {
-            let words: Vec<&str> =
-                rest.split(['`', '\n', ',', ';', ':', ')']).next().unwrap_or_default().split(' ').collect();
+            let words: Vec<&str> = rest
+                .split(['`', '\n', ',', ';', ':', ')'])
+                .next()
+                .unwrap_or_default()
+                .split(' ')
+                .collect();
             let (command, next) = (words[0], words.get(1).copied().unwrap_or_default());
             count += 1;
             let bench = next.starts_with(|c: char| c.is_ascii_lowercase()) && command == "bench";
@@ -266,8 +307,9 @@ fn every_command_of_xtask_exists() {
 #[test]
 fn other_commands_of_shell_blocks_are_known() {
     let known = ["pointsman", "cargo"];
-    let odd =
-        commands().into_iter().filter(|(_, words)| !known.contains(&words[0].as_str()) && !words[0].contains('='));
+    let odd = commands()
+        .into_iter()
+        .filter(|(_, words)| !known.contains(&words[0].as_str()) && !words[0].contains('='));
     fail_on(
         "commands that no test tries",
         &odd.map(|(document, words)| format!("{document}: {words:?}")).collect::<Vec<_>>(),

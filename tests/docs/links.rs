@@ -58,7 +58,8 @@ fn fault(document: &str, link: &str) -> Option<String> {
     if link.contains(':') {
         return Some("has an unexpected scheme".to_owned());
     }
-    let (file, wanted) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+    let (file, wanted) =
+        link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
     let target = if file.is_empty() {
         PathBuf::from(document)
     } else {
@@ -92,7 +93,10 @@ fn every_link_resolves() {
 fn no_page_links_out_of_the_book() {
     let mut faults = Vec::new();
     for page in book() {
-        for link in links(&read(&page)).into_iter().filter(|link| !link.contains(':') && !link.starts_with('#')) {
+        for link in links(&read(&page))
+            .into_iter()
+            .filter(|link| !link.contains(':') && !link.starts_with('#'))
+        {
             let target = plain(&Path::new(&page).parent().expect("a folder").join(&link));
             if !target.starts_with("docs") {
                 faults.push(format!("{page}: {link}"));
@@ -115,7 +119,8 @@ fn every_path_that_is_named_exists() {
         }
         for code in outside_of_blocks(&read(&document)).split('`').skip(1).step_by(2) {
             let path = code.split("::").next().unwrap_or_default();
-            let named = folders.iter().any(|folder| path.starts_with(folder)) && !path.contains(['*', ' ', '…', 'N']);
+            let named = folders.iter().any(|folder| path.starts_with(folder))
+                && !path.contains(['*', ' ', '…', 'N']);
             if named {
                 count += 1;
                 if !root().join(path).exists() {
@@ -149,7 +154,10 @@ fn links_and_anchors_are_found() {
     assert_eq!(links(text), ["a.md#b", "c.svg"]);
     assert_eq!(anchors(text), ["a-b_c-d", "a-b_c-d-1"]);
     assert_eq!(plain(Path::new("docs/decisions/../x.md")), Path::new("docs/x.md"));
-    assert_eq!(fault("docs/faq.md", "operations.md#nothing"), Some("has no heading #nothing".to_owned()));
+    assert_eq!(
+        fault("docs/faq.md", "operations.md#nothing"),
+        Some("has no heading #nothing".to_owned())
+    );
     assert_eq!(fault("docs/faq.md", "nothing.md"), Some("leads nowhere".to_owned()));
     assert_eq!(fault("docs/faq.md", "operations.md#alerts"), None);
 }

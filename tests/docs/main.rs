@@ -4,7 +4,12 @@
 //! Examples are tried as far as that needs no machine of its own. A TOML block is a configuration
 //! that `pointsman check` accepts. A command line of pointsman is parsed by the program. YAML is
 //! parsed. What cannot be tried is marked `ignore` and listed here.
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests report by a clear panic"
+)]
 
 mod blocks;
 mod links;
@@ -43,8 +48,14 @@ fn book() -> Vec<String> {
 
 /// Every document that people read: the book and what stands around it.
 fn documents() -> Vec<String> {
-    let around =
-        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md", "deploy/redis-ha.md"];
+    let around = [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "deploy/README.md",
+        "deploy/redis-ha.md",
+    ];
     around.iter().map(|path| (*path).to_owned()).chain(book()).collect()
 }
 

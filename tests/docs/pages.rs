@@ -17,11 +17,15 @@ struct Decision {
 fn decisions() -> Vec<Decision> {
     let mut found = Vec::new();
     for path in book() {
-        let Some(file) = path.strip_prefix("docs/decisions/").filter(|file| *file != "README.md") else { continue };
+        let Some(file) = path.strip_prefix("docs/decisions/").filter(|file| *file != "README.md")
+        else {
+            continue;
+        };
         let text = read(&path);
         let heading = text.lines().next().and_then(|line| line.strip_prefix("# "));
-        let (number, title) =
-            heading.and_then(|it| it.split_once(". ")).unwrap_or_else(|| panic!("{path}: no `# N. Title`"));
+        let (number, title) = heading
+            .and_then(|it| it.split_once(". "))
+            .unwrap_or_else(|| panic!("{path}: no `# N. Title`"));
         let (number, title) = (number.to_owned(), title.to_owned());
         found.push(Decision { number, file: file.to_owned(), title });
     }
@@ -44,7 +48,8 @@ fn decisions_are_numbered_as_their_files() {
 #[test]
 fn decisions_are_listed() {
     let all = decisions();
-    let line = |folder: &str, it: &Decision| format!("[{}. {}]({folder}{})", it.number, it.title, it.file);
+    let line =
+        |folder: &str, it: &Decision| format!("[{}. {}]({folder}{})", it.number, it.title, it.file);
     let list: String = all.iter().map(|it| format!("- {}\n", line("", it))).collect();
     let text = read(DECISIONS);
     let (begin, end) = ("<!-- decisions -->\n", "<!-- end of decisions -->");
@@ -53,7 +58,8 @@ fn decisions_are_listed() {
     compare(DECISIONS, &format!("{before}{begin}{list}{end}{after}"));
     let summary = read(SUMMARY);
     let nested: String = all.iter().map(|it| format!("  - {}\n", line("decisions/", it))).collect();
-    let kept: String = summary.lines().filter(|it| !it.starts_with("  - [")).map(|it| format!("{it}\n")).collect();
+    let kept: String =
+        summary.lines().filter(|it| !it.starts_with("  - [")).map(|it| format!("{it}\n")).collect();
     let parent = "- [Decisions](decisions/README.md)\n";
     let (before, after) = kept.split_once(parent).expect("the parent of the decisions");
     compare(SUMMARY, &format!("{before}{parent}{nested}{after}"));
@@ -75,10 +81,15 @@ fn texts(folder: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().and_then(|it| it.to_str()).unwrap_or_default();
-        if path.is_dir() && !["target", "corpus", "runs"].contains(&name) && !name.starts_with('.') {
+        if path.is_dir() && !["target", "corpus", "runs"].contains(&name) && !name.starts_with('.')
+        {
             texts(&path, found);
-        } else if ["rs", "md", "yaml", "yml", "toml"].iter().any(|it| path.extension().is_some_and(|end| end == *it)) {
-            let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
+        } else if ["rs", "md", "yaml", "yml", "toml"]
+            .iter()
+            .any(|it| path.extension().is_some_and(|end| end == *it))
+        {
+            let name =
+                path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
             found.insert(name, fs::read_to_string(&path).expect("UTF-8"));
         }
     }
@@ -123,6 +134,9 @@ fn every_decision_that_is_named_exists() {
 
 #[test]
 fn references_are_found() {
-    assert_eq!(references("// see decision 12, and (decision\n// 7), [decision 9](x)"), ["12", "9"]);
+    assert_eq!(
+        references("// see decision 12, and (decision\n// 7), [decision 9](x)"),
+        ["12", "9"]
+    );
     assert_eq!(references("DECISIONS 65: a decision about it; decision 18a."), ["65", "18a"]);
 }

@@ -63,7 +63,10 @@ impl Accounts {
     /// A metric of the service.
     #[track_caller]
     fn metric(&self, name: &str) -> f64 {
-        self.metrics.get(&format!("{name}{{service=\"mymaster\"}}")).copied().unwrap_or_else(|| panic!("no {name}"))
+        self.metrics
+            .get(&format!("{name}{{service=\"mymaster\"}}"))
+            .copied()
+            .unwrap_or_else(|| panic!("no {name}"))
     }
 
     /// The fields of the one line with this message and generation.
@@ -90,12 +93,14 @@ impl Accounts {
                 return Err(format!("{key} is {}, {metric} {}", traffic[key], self.metric(metric)));
             }
         }
-        let (mut by_status, mut by_metrics, mut by_log) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut by_status, mut by_metrics, mut by_log) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (reason, count) in traffic["sessions_closed"].as_object().into_iter().flatten() {
             by_status.insert(reason.clone(), count.as_u64().unwrap_or(0));
         }
         for (name, value) in self.metrics.iter().filter(|(_, value)| **value > 0.0) {
-            let reason = name.strip_prefix("pointsman_sessions_closed_total{service=\"mymaster\",reason=\"");
+            let reason =
+                name.strip_prefix("pointsman_sessions_closed_total{service=\"mymaster\",reason=\"");
             if let Some(reason) = reason.and_then(|rest| rest.strip_suffix("\"}")) {
                 by_metrics.insert(reason.to_owned(), format!("{value:.0}").parse().unwrap_or(0));
             }
@@ -106,15 +111,24 @@ impl Accounts {
         if by_status == by_metrics && by_metrics == by_log {
             Ok(())
         } else {
-            Err(format!("sessions ended by status {by_status:?}, by metrics {by_metrics:?}, by log {by_log:?}"))
+            Err(format!(
+                "sessions ended by status {by_status:?}, by metrics {by_metrics:?}, by log {by_log:?}"
+            ))
         }
     }
 
     /// Status against log, for one move.
     fn check_move(&self, told: &Value) {
         let line = self.line("the points lead to a new master", &told["generation"]);
-        assert_eq!((&line["master"], &line["from"], &line["epoch"]), (&told["to"], &told["from"], &told["epoch"]));
-        assert_eq!((&line["basis"], &line["lost_bytes"]), (&told["basis"], &told["lost_bytes"]), "{line} {told}");
+        assert_eq!(
+            (&line["master"], &line["from"], &line["epoch"]),
+            (&told["to"], &told["from"], &told["epoch"])
+        );
+        assert_eq!(
+            (&line["basis"], &line["lost_bytes"]),
+            (&told["basis"], &told["lost_bytes"]),
+            "{line} {told}"
+        );
         let mut pairs = vec![
             ("suspected_ms", &line["suspected_ms"], 1.0),
             ("held_ms", &line["held_ms"], 1.0),
@@ -122,7 +136,8 @@ impl Accounts {
             ("verified_ms", &line["verified_us"], 0.001),
         ];
         if told["first_session_ms"].is_number() {
-            let first = self.line("the first session has reached the new master", &told["generation"]);
+            let first =
+                self.line("the first session has reached the new master", &told["generation"]);
             assert_eq!(first["master"], told["to"]);
             pairs.push(("first_session_ms", &first["after_ms"], 1.0));
         }
@@ -131,7 +146,10 @@ impl Accounts {
                 // The log cuts off what is less than its unit.
                 (Some(status), Some(log)) => {
                     let rest = status - log * unit;
-                    assert!(rest > -ROUNDING_MS && rest < unit + ROUNDING_MS, "{key}: {status} and {log} times {unit}");
+                    assert!(
+                        rest > -ROUNDING_MS && rest < unit + ROUNDING_MS,
+                        "{key}: {status} and {log} times {unit}"
+                    );
                 }
                 (None, None) => {}
                 differing => panic!("{key}: {differing:?} in status and log, {told}"),
@@ -142,7 +160,8 @@ impl Accounts {
     /// A line that has a key twice is read differently by everybody.
     fn check_lines(pointsman: &Pointsman) {
         let log = pointsman.process().log();
-        let twice: Vec<&str> = log.lines().filter(|line| line.matches("\"target\":").count() > 1).collect();
+        let twice: Vec<&str> =
+            log.lines().filter(|line| line.matches("\"target\":").count() > 1).collect();
         assert!(twice.is_empty(), "{twice:?}");
         assert!(log.contains("session ended"), "{log}");
     }
@@ -159,20 +178,31 @@ impl Accounts {
             ("first_session_ms", "first_session"),
         ] {
             let known: Vec<f64> = moves.iter().filter_map(|told| told[key].as_f64()).collect();
-            let [count, sum] =
-                ["count", "sum"].map(|it| self.metric(&format!("pointsman_failover_{phase}_seconds_{it}")));
+            let [count, sum] = ["count", "sum"]
+                .map(|it| self.metric(&format!("pointsman_failover_{phase}_seconds_{it}")));
             let (number, whole) = (known.len() as f64, known.iter().sum::<f64>());
-            assert!((count - number).abs() < 0.1, "{phase}: {count} in the metrics, {known:?} in the status");
-            assert!((sum * 1000.0 - whole).abs() < ROUNDING_MS * number, "{phase}: {sum} s and {whole} ms");
+            assert!(
+                (count - number).abs() < 0.1,
+                "{phase}: {count} in the metrics, {known:?} in the status"
+            );
+            assert!(
+                (sum * 1000.0 - whole).abs() < ROUNDING_MS * number,
+                "{phase}: {sum} s and {whole} ms"
+            );
         }
         let lost: f64 = moves.iter().filter_map(|told| told["lost_bytes"].as_f64()).sum();
-        assert!((self.metric("pointsman_failover_lost_bytes_total") - lost).abs() < 0.1, "{lost} bytes in the status");
+        assert!(
+            (self.metric("pointsman_failover_lost_bytes_total") - lost).abs() < 0.1,
+            "{lost} bytes in the status"
+        );
         assert!((self.metric("pointsman_commits_total") - moves.len() as f64).abs() < 0.1);
         let last = moves.last().expect("a move");
         let target = &service["target"];
         assert_eq!((&target["name"], &target["epoch"]), (&last["to"], &last["epoch"]));
         assert_eq!(service["generation"], last["generation"]);
-        for (key, metric) in [("generation", "pointsman_target_generation"), ("epoch", "pointsman_target_epoch")] {
+        for (key, metric) in
+            [("generation", "pointsman_target_generation"), ("epoch", "pointsman_target_epoch")]
+        {
             assert_eq!(last[key].as_f64(), Some(self.metric(metric)), "{key}");
         }
         let leads: Vec<&String> = self
@@ -182,7 +212,10 @@ impl Accounts {
             .map(|(name, _)| name)
             .collect();
         let to = last["to"].as_str().expect("an address");
-        assert!(leads.len() == 1 && leads[0].contains(&format!("target=\"{to}\"")), "{leads:?}, and {to}");
+        assert!(
+            leads.len() == 1 && leads[0].contains(&format!("target=\"{to}\"")),
+            "{leads:?}, and {to}"
+        );
         assert_eq!(
             self.history["services"][0]["generation"].as_array().and_then(|all| all.last()),
             Some(&last["generation"])
@@ -207,7 +240,10 @@ fn settled(pointsman: &Pointsman, generation: u64, carried: u64) -> Accounts {
         if traffic["sessions_carried"].as_u64() < Some(carried) {
             return Err(format!("{traffic}"));
         }
-        let said = accounts.log.iter().any(|line| line["generation"] == generation && line["after_ms"].is_number());
+        let said = accounts
+            .log
+            .iter()
+            .any(|line| line["generation"] == generation && line["after_ms"].is_number());
         if !said {
             return Err("the log does not tell of the first session yet".to_owned());
         }
@@ -296,11 +332,15 @@ fn the_status_keeps_to_its_schema_without_a_master_with_readers_and_while_it_dra
     assert!(stays.cmd(&["MULTI"]).expect("MULTI").is_ok());
     cluster.nodes().iter().for_each(harness::Node::kill);
     keeps("nodes that cannot be reached", &|status| {
-        status["services"][0]["nodes"].as_array().is_some_and(|all| all.iter().all(|it| it["role"] == "unreachable"))
+        status["services"][0]["nodes"]
+            .as_array()
+            .is_some_and(|all| all.iter().all(|it| it["role"] == "unreachable"))
     });
     cluster.sentinels().iter().for_each(harness::Node::kill);
     keeps("sentinels that cannot be heard", &|status| {
-        status["services"][0]["sentinels"].as_array().is_some_and(|all| all.iter().all(|it| it["up"] == false))
+        status["services"][0]["sentinels"]
+            .as_array()
+            .is_some_and(|all| all.iter().all(|it| it["up"] == false))
     });
     pointsman.sigterm();
     keeps("the shutdown", &|status| status["phase"] != "serving");

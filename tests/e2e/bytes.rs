@@ -19,7 +19,8 @@ fn cluster() -> Cluster {
 /// Everything a conversation is made of, with the same answers each time it is held.
 fn conversation() -> Vec<u8> {
     let nested = "local t = 'deep'; for i = 1, 64 do t = {t, i} end return t";
-    let maps = "redis.setresp(3); return {map={a={double=1.5},b={set={x=true}},c={map={d={1,{2,{3}}}}}}}";
+    let maps =
+        "redis.setresp(3); return {map={a={double=1.5},b={set={x=true}},c={map={d={1,{2,{3}}}}}}}";
     let long = "x".repeat(300_000);
     let mut lines: Vec<Vec<&str>> = vec![
         vec!["FLUSHALL"],
@@ -57,17 +58,26 @@ fn conversation() -> Vec<u8> {
         vec!["BLPOP", "nosuch", "0.01"],
         vec!["ECHO", "after"],
     ];
-    let types = ["string", "integer", "double", "null", "array", "set", "map", "attrib", "push", "verbatim", "bignum"];
-    lines.extend(types.iter().chain(&["true", "false"]).map(|kind| vec!["DEBUG", "PROTOCOL", kind]));
+    let types = [
+        "string", "integer", "double", "null", "array", "set", "map", "attrib", "push", "verbatim",
+        "bignum",
+    ];
+    lines
+        .extend(types.iter().chain(&["true", "false"]).map(|kind| vec!["DEBUG", "PROTOCOL", kind]));
     let mut bytes: Vec<u8> = lines.iter().flat_map(|line| encode(line)).collect();
-    bytes.extend_from_slice(b"PING\r\n\r\nSET inline \"quo ted\"\r\nGET inline\n*0\r\nECHO 'the end'\r\n");
+    bytes.extend_from_slice(
+        b"PING\r\n\r\nSET inline \"quo ted\"\r\nGET inline\n*0\r\nECHO 'the end'\r\n",
+    );
     bytes
 }
 
 /// A client that speaks this version of the protocol.
 fn speaking(mut client: Client, version: u8) -> Client {
     if version == 3 {
-        assert_eq!(client.cmd(&["HELLO", "3"]).expect("HELLO").field("proto").and_then(Value::int), Some(3));
+        assert_eq!(
+            client.cmd(&["HELLO", "3"]).expect("HELLO").field("proto").and_then(Value::int),
+            Some(3)
+        );
     }
     client
 }
@@ -100,11 +110,19 @@ fn answers(client: &Client, bytes: &[u8], piece: usize) -> Vec<u8> {
 fn compare(cluster: &Cluster, pointsman: &Pointsman, version: u8, bytes: &[u8], piece: usize) {
     let direct = answers(&speaking(cluster.nodes()[0].client(), version), bytes, usize::MAX);
     let proxied = answers(&speaking(pointsman.client(), version), bytes, piece);
-    let differs = direct.iter().zip(&proxied).position(|(a, b)| a != b).unwrap_or(direct.len().min(proxied.len()));
-    let around =
-        |bytes: &[u8]| String::from_utf8_lossy(&bytes[differs.saturating_sub(40)..]).chars().take(120).collect();
+    let differs = direct
+        .iter()
+        .zip(&proxied)
+        .position(|(a, b)| a != b)
+        .unwrap_or(direct.len().min(proxied.len()));
+    let around = |bytes: &[u8]| {
+        String::from_utf8_lossy(&bytes[differs.saturating_sub(40)..]).chars().take(120).collect()
+    };
     let (here, there): (String, String) = (around(&direct), around(&proxied));
-    assert!(direct == proxied, "RESP{version}, pieces of {piece}: at {differs} {here:?} became {there:?}");
+    assert!(
+        direct == proxied,
+        "RESP{version}, pieces of {piece}: at {differs} {here:?} became {there:?}"
+    );
 }
 
 #[test]
@@ -118,7 +136,8 @@ fn every_type_of_the_protocol_comes_through_in_both_versions_and_in_any_pieces()
         }
     }
     // Followed to the end and not merely forwarded: what is not understood is not counted.
-    let counted = metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}").unwrap_or(0.0);
+    let counted =
+        metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}").unwrap_or(0.0);
     let each = conversation_length();
     assert_eq!(counted, (8 * each + 4) as f64, "some session was not followed to its end");
 }
@@ -135,8 +154,12 @@ fn one_byte_at_a_time_both_ways() {
     for version in [2, 3] {
         let mut client = speaking(pointsman.client(), version);
         let expected = b"$5\r\nb\r\nte\r\n*2\r\n$1\r\n1\r\n$1\r\n2\r\n";
-        let requests =
-            [encode(&["SET", "one", "b\r\nte"]), encode(&["GET", "one"]), encode(&["MGET", "x1", "x2"])].concat();
+        let requests = [
+            encode(&["SET", "one", "b\r\nte"]),
+            encode(&["GET", "one"]),
+            encode(&["MGET", "x1", "x2"]),
+        ]
+        .concat();
         assert!(client.cmd(&["MSET", "x1", "1", "x2", "2"]).expect("MSET").is_ok());
         for byte in requests {
             client.send(&[byte]).expect("a byte");
@@ -153,7 +176,12 @@ fn pushes_between_replies_are_told_from_replies() {
     let cluster = cluster();
     let pointsman = pointsman(&cluster);
     let mut client = speaking(pointsman.client(), 3);
-    assert!(client.cmd(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "seen:"]).expect("TRACKING").is_ok());
+    assert!(
+        client
+            .cmd(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "seen:"])
+            .expect("TRACKING")
+            .is_ok()
+    );
     let mut other = pointsman.client();
     let (mut pushes, rounds) = (0, 200);
     for round in 0..rounds {
@@ -179,7 +207,8 @@ fn pushes_between_replies_are_told_from_replies() {
 fn a_deep_pipeline_of_the_third_version_is_answered_as_directly() {
     let cluster = cluster();
     let pointsman = pointsman(&cluster);
-    let mut bytes: Vec<u8> = (0..100_000).flat_map(|at| encode(&["ECHO", &at.to_string()])).collect();
+    let mut bytes: Vec<u8> =
+        (0..100_000).flat_map(|at| encode(&["ECHO", &at.to_string()])).collect();
     bytes.extend(encode(&["ECHO", "the end"]));
     compare(&cluster, &pointsman, 3, &bytes, 100_000);
 }

@@ -57,7 +57,9 @@ impl Crowd {
                 while !over.load(Ordering::Relaxed) {
                     if number < rest.0.load(Ordering::Acquire) {
                         rest.1.fetch_add(1, Ordering::Release);
-                        wait_until("the end of the rest", 2 * PATIENCE, || number >= rest.0.load(Ordering::Acquire));
+                        wait_until("the end of the rest", 2 * PATIENCE, || {
+                            number >= rest.0.load(Ordering::Acquire)
+                        });
                     }
                     let sent = Instant::now();
                     let result = member.ask();
@@ -119,8 +121,11 @@ impl Member {
         let mut client = pointsman.client();
         client.set_timeout(PATIENCE).unwrap();
         let (db, name) = (number % 16, format!("member-{number}"));
-        let hello: &[&str] =
-            if number.is_multiple_of(2) { &["AUTH", "app", "pw"] } else { &["HELLO", "3", "AUTH", "app", "pw"] };
+        let hello: &[&str] = if number.is_multiple_of(2) {
+            &["AUTH", "app", "pw"]
+        } else {
+            &["HELLO", "3", "AUTH", "app", "pw"]
+        };
         for command in [hello, &["SELECT", &db.to_string()], &["CLIENT", "SETNAME", &name]] {
             let answer = client.cmd(command).unwrap();
             assert!(answer.error().is_none(), "{command:?}: {answer}");
@@ -137,8 +142,13 @@ impl Member {
             return Err(format!("INCR number {} answered {}", self.count, answers[0]));
         }
         let info = answers[1].text().unwrap_or_default().to_owned();
-        let own = [format!(" name={} ", self.name), format!(" db={} ", self.db), " user=app ".to_owned()];
-        if own.iter().all(|it| info.contains(it)) { Ok(()) } else { Err(format!("{own:?}: {info}")) }
+        let own =
+            [format!(" name={} ", self.name), format!(" db={} ", self.db), " user=app ".to_owned()];
+        if own.iter().all(|it| info.contains(it)) {
+            Ok(())
+        } else {
+            Err(format!("{own:?}: {info}"))
+        }
     }
 }
 
@@ -155,7 +165,9 @@ fn two_hundred_clients_do_not_notice_a_planned_failover() {
     let (events, absences) = (Events::of_all(cluster.sentinels()), Absences::watch());
     let failover = cluster.failover();
     assert_ne!(failover.from, failover.to);
-    wait_until("the sessions to be carried", PATIENCE, || carried(&pointsman) + crowd.failed() as f64 >= 200.0);
+    wait_until("the sessions to be carried", PATIENCE, || {
+        carried(&pointsman) + crowd.failed() as f64 >= 200.0
+    });
     let before = crowd.answered();
     wait_until("requests to go on", PATIENCE, || crowd.answered() > before + 400);
     let seen = crowd.end();
@@ -165,14 +177,21 @@ fn two_hundred_clients_do_not_notice_a_planned_failover() {
     } else {
         // On its way to a server that is dismissed, or counting on a write that only this server had.
         let during = warning.from..=warning.until;
-        let explained = |it: &Failed| it.sent <= warning.until && it.at >= warning.from || during.contains(&it.before);
+        let explained = |it: &Failed| {
+            it.sent <= warning.until && it.at >= warning.from || during.contains(&it.before)
+        };
         assert!(seen.errors.iter().all(explained), "{:?}; {warning:?}", seen.errors);
     }
     // Sentinel's own time between the selection of a replica and the switch is about a second of it.
     let switch = events.wait_for("+switch-master", PATIENCE);
     let most = switch.at.saturating_duration_since(failover.asked) + AFTER_THE_SWITCH;
     assert!(seen.longest < most, "the longest pause: {:?}, of {most:?}", seen.longest);
-    println!("planned: {} answers, {} errors, longest pause {:?}", seen.answered, seen.errors.len(), seen.longest);
+    println!(
+        "planned: {} answers, {} errors, longest pause {:?}",
+        seen.answered,
+        seen.errors.len(),
+        seen.longest
+    );
 }
 
 #[test]
@@ -201,7 +220,12 @@ fn of_two_hundred_clients_only_those_with_a_request_in_flight_notice_a_masters_d
     let switch = events.wait_for("+switch-master", PATIENCE);
     let most = switch.at.saturating_duration_since(kill) + AFTER_THE_SWITCH;
     assert!(seen.longest < most, "the longest pause: {:?}, of {most:?}", seen.longest);
-    println!("SIGKILL: {} answers, {} errors, longest pause {:?}", seen.answered, seen.errors.len(), seen.longest);
+    println!(
+        "SIGKILL: {} answers, {} errors, longest pause {:?}",
+        seen.answered,
+        seen.errors.len(),
+        seen.longest
+    );
 }
 
 #[test]
@@ -211,7 +235,8 @@ fn a_session_that_the_master_ended_on_purpose_ends_for_its_client_too() {
     let mut client = pointsman.client();
     assert!(client.cmd(&["CLIENT", "SETNAME", "victim"]).unwrap().is_ok());
     let list = cluster.master().ask(&["CLIENT", "LIST"]).unwrap();
-    let line = list.text().unwrap().lines().find(|line| line.contains("name=victim")).unwrap().to_owned();
+    let line =
+        list.text().unwrap().lines().find(|line| line.contains("name=victim")).unwrap().to_owned();
     let id = line.split(' ').find_map(|field| field.strip_prefix("id=")).unwrap();
     assert_eq!(cluster.master().ask(&["CLIENT", "KILL", "ID", id]).unwrap().int(), Some(1));
     let (bytes, ending) = client.read_to_end().expect("the end of the connection");
@@ -263,7 +288,9 @@ fn pinned_sessions_end_at_the_switch_and_transactions_never_run_twice() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let mut pinned: Vec<(Client, &str)> = Vec::new();
-    for commands in [&[&["MULTI"][..], &["INCR", "t"]][..], &[&["WATCH", "k"]], &[&["SUBSCRIBE", "c"]]] {
+    for commands in
+        [&[&["MULTI"][..], &["INCR", "t"]][..], &[&["WATCH", "k"]], &[&["SUBSCRIBE", "c"]]]
+    {
         let mut client = pointsman.client();
         commands.iter().for_each(|command| assert!(client.cmd(command).unwrap().error().is_none()));
         pinned.push((client, commands[0][0]));
@@ -274,7 +301,11 @@ fn pinned_sessions_end_at_the_switch_and_transactions_never_run_twice() {
         let (bytes, ending) = client.read_to_end().expect("the end of the connection");
         assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin), "{what}");
     }
-    assert_eq!(pointsman.client().cmd(&["EXISTS", "t"]).unwrap().int(), Some(0), "an open transaction ran");
+    assert_eq!(
+        pointsman.client().cmd(&["EXISTS", "t"]).unwrap().int(),
+        Some(0),
+        "an open transaction ran"
+    );
 }
 
 #[test]
@@ -292,7 +323,10 @@ fn at_the_end_of_a_hold_a_request_is_refused_and_an_idle_client_hears_nothing() 
         metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}") >= Some(2.0)
     });
     let answer = asking.pipeline(&[vec!["INCR", "k"], vec!["INCR", "k"]]).expect("answers");
-    assert!(answer.iter().all(|it| it.error().is_some_and(|error| error.starts_with("LOADING "))), "{answer:?}");
+    assert!(
+        answer.iter().all(|it| it.error().is_some_and(|error| error.starts_with("LOADING "))),
+        "{answer:?}"
+    );
     assert_eq!(asking.read_to_end().expect("an end").1, harness::Ending::Fin);
     let (bytes, ending) = idle.read_to_end().expect("an end");
     assert_eq!((bytes.as_slice(), ending), (&b""[..], harness::Ending::Fin));
@@ -300,22 +334,32 @@ fn at_the_end_of_a_hold_a_request_is_refused_and_an_idle_client_hears_nothing() 
 
 /// Memory of the process, in KiB.
 fn resident(pointsman: &Pointsman, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pointsman.process().pid())).expect("its status");
-    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).expect("the field");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pointsman.process().pid()))
+        .expect("its status");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .expect("the field");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
 #[test]
 fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhile() {
     // Two descriptors a session here, one with the server; the limit of a container is often no higher.
-    let count: u32 = std::env::var("POINTSMAN_IDLE_SESSIONS").map_or(2000, |count| count.parse().expect("a number"));
+    let count: u32 = std::env::var("POINTSMAN_IDLE_SESSIONS")
+        .map_or(2000, |count| count.parse().expect("a number"));
     let limit = u64::from(count) + 1000;
     let old = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let new = rustix::process::Rlimit { current: old.current.map(|it| it.max(limit)), maximum: old.maximum };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, new).expect("room for the clients");
+    let new = rustix::process::Rlimit {
+        current: old.current.map(|it| it.max(limit)),
+        maximum: old.maximum,
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, new)
+        .expect("room for the clients");
     let cluster = Cluster::builder().user(USER).redis_line("maxclients 20000").start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"60s\"").start();
-    let mut clients: Vec<Member> = (0..count as usize).map(|number| Member::join(&pointsman, number)).collect();
+    let mut clients: Vec<Member> =
+        (0..count as usize).map(|number| Member::join(&pointsman, number)).collect();
     let before = resident(&pointsman, "VmRSS");
     let used = vitals::cpu(&pointsman);
     let (took, worst) = vitals::probed(&pointsman, || {
@@ -328,7 +372,9 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
     });
     let each = vitals::cpu(&pointsman).saturating_sub(used) / count;
     let peak = resident(&pointsman, "VmHWM");
-    println!("{count} idle: carried in {took:?}, {each:?} of CPU each, {worst:?}, {before} KiB before, {peak} at most");
+    println!(
+        "{count} idle: carried in {took:?}, {each:?} of CPU each, {worst:?}, {before} KiB before, {peak} at most"
+    );
     // The promise is about a program that was built to be fast. One that was built to be debugged, on a busy machine, is held to what
     // it does and not to how long that takes; the probes' cost is in it.
     if cfg!(debug_assertions) {

@@ -32,7 +32,8 @@ fn ends_a_connection_that_iterates_at_a_failover() {
     let pointsman = pointsman(&cluster);
     let mut writer = pointsman.client();
     for batch in 0..KEYS / 1000 {
-        let commands = (0..1000).map(|key| vec!["SET".to_owned(), format!("key:{batch}:{key}"), "v".to_owned()]);
+        let commands = (0..1000)
+            .map(|key| vec!["SET".to_owned(), format!("key:{batch}:{key}"), "v".to_owned()]);
         let answers = writer.pipeline(&commands.collect::<Vec<_>>()).expect("answers");
         assert!(answers.iter().all(harness::Value::is_ok));
     }
@@ -97,7 +98,12 @@ fn carries_connections_that_sent_eval_over_a_failover() {
     let mut client = client(&pointsman, &[&["EVAL", script, "0"]]);
     // The SHA-1 of the script, as its writer asks for it.
     let mut other = pointsman.client();
-    let sha = other.cmd(&["SCRIPT", "LOAD", script]).expect("an answer").text().expect("a digest").to_owned();
+    let sha = other
+        .cmd(&["SCRIPT", "LOAD", script])
+        .expect("an answer")
+        .text()
+        .expect("a digest")
+        .to_owned();
     assert_eq!(client.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("scripted"));
     let mut queues = self::client(&pointsman, &[&["EVAL", script, "0"]]);
     cluster.failover();

@@ -59,25 +59,45 @@ fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
     takes_orders(&socket);
     // The configuration of the place names it, too.
     let config = pointsman.process().log_path().with_file_name("pointsman.toml");
-    let done = order(&["pause", "--for", "60s"], &["--config", config.to_str().unwrap()]).output().unwrap();
+    let done = order(&["pause", "--for", "60s"], &["--config", config.to_str().unwrap()])
+        .output()
+        .unwrap();
     assert!(done.status.success(), "{}", text(&done));
     // Without a token the network takes no orders.
     let admin = pointsman.admin().to_string();
-    let refused = order(&["resume"], &["--admin", &admin]).env("POINTSMAN_CONTROL_TOKEN", "x").output().unwrap();
-    assert!(!refused.status.success() && text(&refused).contains("control socket only"), "{}", text(&refused));
-    let missing = order(&["resume", "nobody"], &["--socket", socket.to_str().unwrap()]).output().unwrap();
-    assert!(!missing.status.success() && text(&missing).contains("no such service"), "{}", text(&missing));
+    let refused = order(&["resume"], &["--admin", &admin])
+        .env("POINTSMAN_CONTROL_TOKEN", "x")
+        .output()
+        .unwrap();
+    assert!(
+        !refused.status.success() && text(&refused).contains("control socket only"),
+        "{}",
+        text(&refused)
+    );
+    let missing =
+        order(&["resume", "nobody"], &["--socket", socket.to_str().unwrap()]).output().unwrap();
+    assert!(
+        !missing.status.success() && text(&missing).contains("no such service"),
+        "{}",
+        text(&missing)
+    );
     if rustix::process::geteuid().is_root() {
         // Even if the file lets him: the kernel says who he is. From a copy, since the program's folder may be closed to him. Another
         // process makes it: what this one has open for writing a child of a neighbouring test may hold for a moment, and such a
         // file cannot be run.
         let copy = cluster.folder().join("program");
         assert!(Command::new("cp").args([Path::new(PROGRAM), &copy]).status().unwrap().success());
-        for (path, mode) in [(cluster.folder(), 0o755), (socket.as_path(), 0o666), (copy.as_path(), 0o755)] {
+        for (path, mode) in
+            [(cluster.folder(), 0o755), (socket.as_path(), 0o666), (copy.as_path(), 0o755)]
+        {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         }
         let mut other = Command::new(&copy);
-        other.args(["resume", "--socket", socket.to_str().unwrap()]).env_clear().uid(SOMEBODY_ELSE).gid(SOMEBODY_ELSE);
+        other
+            .args(["resume", "--socket", socket.to_str().unwrap()])
+            .env_clear()
+            .uid(SOMEBODY_ELSE)
+            .gid(SOMEBODY_ELSE);
         let other = other.output().unwrap();
         assert!(!other.status.success() && text(&other).contains("no answer"), "{}", text(&other));
     }
@@ -99,7 +119,8 @@ fn the_socket_outlives_a_death_and_goes_along_in_a_hand_over() {
     let config = old.process().log_path().with_file_name("pointsman.toml");
     let args = ["run".into(), "--takeover".into(), "--config".into(), config.into_os_string()];
     let (name, folder) = ("takeover".to_owned(), cluster.folder().to_owned());
-    let launch = Launch { name, program: PROGRAM.into(), args: Vec::from(args), env: Vec::new(), folder };
+    let launch =
+        Launch { name, program: PROGRAM.into(), args: Vec::from(args), env: Vec::new(), folder };
     let new = Process::start(&launch);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}", new.tail());
     wait_until("the new one's socket", PATIENCE, || socket.exists());

@@ -15,7 +15,8 @@ fn pong(client: &mut Client) -> bool {
 }
 
 fn refused(pointsman: &Pointsman, limit: &str) -> f64 {
-    let series = format!("pointsman_sessions_refused_total{{service=\"mymaster\",limit=\"{limit}\"}}");
+    let series =
+        format!("pointsman_sessions_refused_total{{service=\"mymaster\",limit=\"{limit}\"}}");
     metric(pointsman, &series).unwrap_or(0.0)
 }
 
@@ -46,7 +47,11 @@ fn refuses_clients_it_has_no_descriptors_for_and_follows_a_failover() {
     // Discovery, probes and sessions find the descriptors that they need.
     let before = cluster.master().addr();
     cluster.failover();
-    assert!(served.iter_mut().all(|client| client.cmd(&["SET", "key", "value"]).is_ok_and(|it| it.is_ok())));
+    assert!(
+        served
+            .iter_mut()
+            .all(|client| client.cmd(&["SET", "key", "value"]).is_ok_and(|it| it.is_ok()))
+    );
     assert_ne!(cluster.master().addr(), before);
     // A higher limit is noticed, too.
     pointsman.process().limit_files(4096);
@@ -57,7 +62,10 @@ fn refuses_clients_it_has_no_descriptors_for_and_follows_a_failover() {
 #[test]
 fn follows_a_failover_when_the_limit_falls_below_its_sessions() {
     let cluster = Cluster::builder().replicas(1).sentinels(3).start();
-    let pointsman = builder(&cluster).lines("[process]\nworkers = 2").service_line("hold_timeout = \"2s\"").start();
+    let pointsman = builder(&cluster)
+        .lines("[process]\nworkers = 2")
+        .service_line("hold_timeout = \"2s\"")
+        .start();
     let mut clients: Vec<Client> = (0..300).map(|_| pointsman.client()).collect();
     assert!(clients.iter_mut().all(pong));
     pointsman.process().limit_files(256);
@@ -68,10 +76,13 @@ fn follows_a_failover_when_the_limit_falls_below_its_sessions() {
     let committed = cluster.master().addr().to_string();
     wait_until("discovery to follow", PATIENCE, || {
         pointsman.get("/metrics").is_ok_and(|(_, text)| {
-            text.lines().any(|line| line.starts_with("pointsman_target_info") && line.contains(&committed))
+            text.lines()
+                .any(|line| line.starts_with("pointsman_target_info") && line.contains(&committed))
         })
     });
-    let served = clients.iter_mut().filter_map(|client| client.cmd(&["PING"]).ok()?.text().map(str::to_owned));
+    let served = clients
+        .iter_mut()
+        .filter_map(|client| client.cmd(&["PING"]).ok()?.text().map(str::to_owned));
     let served = served.filter(|text| text == "PONG").count();
     // Each needs a descriptor below the limit for its new connection, and finds as many as become free.
     assert!(served > 20, "only {served} of 300 were carried");
@@ -89,7 +100,8 @@ fn says_how_many_files_are_needed_without_a_client() {
             )
         };
         let services: String = (0..services).map(service).collect();
-        let text = format!("{services}[admin]\nlisten = [\"127.97.0.1:19999\"]\n[process]\nworkers = 2\n");
+        let text =
+            format!("{services}[admin]\nlisten = [\"127.97.0.1:19999\"]\n[process]\nworkers = 2\n");
         std::fs::write(&file, text).expect("a file");
         let mut command = Command::new("sh");
         // Ends by itself if the start does not fail: it is told to before it begins.
@@ -103,7 +115,10 @@ fn says_how_many_files_are_needed_without_a_client() {
     assert!(!text.contains("to 0"), "{text}");
     assert!(text.contains("before the first client") && text.contains("LimitNOFILE"), "{text}");
     let text = start(256, 1);
-    assert!(text.contains("max_connections is") && text.contains("\"started\""), "256 carry some clients: {text}");
+    assert!(
+        text.contains("max_connections is") && text.contains("\"started\""),
+        "256 carry some clients: {text}"
+    );
     // A service takes its listeners and a few connections.
     let text = start(4000, 200);
     assert!(text.contains("\"started\""), "{text}");

@@ -22,7 +22,9 @@ fn with_all_sentinels_down_traffic_goes_on() {
     });
     // Longer than any opinion of theirs lives.
     let seen = load.counts().acknowledged;
-    wait_until("3000 writes more, which takes six seconds", PATIENCE, || load.counts().acknowledged > seen + 3000);
+    wait_until("3000 writes more, which takes six seconds", PATIENCE, || {
+        load.counts().acknowledged > seen + 3000
+    });
     assert_eq!(load.counts().errors, 0, "{:?}", load.errors());
     assert_eq!(pointsman.get("/ready").expect("ready").0, 200);
     assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
@@ -72,7 +74,9 @@ fn one_sentinel_named_is_enough_to_find_the_others() {
     cluster.sentinels()[0].kill();
     let failover = cluster.failover();
     wait_until("the points to move without the sentinel that was named", PATIENCE, || {
-        pointsman.get("/status").is_ok_and(|(_, status)| status.contains(&format!("\"addr\": \"{}\"", failover.to)))
+        pointsman
+            .get("/status")
+            .is_ok_and(|(_, status)| status.contains(&format!("\"addr\": \"{}\"", failover.to)))
             && metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
     });
 }
@@ -82,7 +86,8 @@ fn sentinels_are_found_by_a_name_with_several_addresses() {
     let cluster = Cluster::builder().family(Family::Localhost).start();
     let port = cluster.sentinels()[0].addr().port();
     // "localhost" is the one name that every machine has; it may give an IPv6 address too, where nobody listens.
-    let pointsman = Pointsman::builder(PROGRAM, &cluster).sentinels(&[format!("localhost:{port}")]).start();
+    let pointsman =
+        Pointsman::builder(PROGRAM, &cluster).sentinels(&[format!("localhost:{port}")]).start();
     assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
 }
 
@@ -115,15 +120,25 @@ fn a_failover_among_announced_names_is_followed() {
     assert!(pointsman.client().cmd(&["SET", "name", "2"]).expect("SET").is_ok());
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(status.contains(&format!("\"localhost:{}\"", failover.to.port())), "{status}");
-    assert_eq!(cluster.node_at(failover.to).expect("a node").ask(&["GET", "name"]).expect("GET").text(), Some("2"));
+    assert_eq!(
+        cluster.node_at(failover.to).expect("a node").ask(&["GET", "name"]).expect("GET").text(),
+        Some("2")
+    );
 }
 
 #[test]
 fn passwords_of_redis_and_of_the_sentinels_are_used_and_never_shown() {
-    let cluster = Cluster::builder().password("redis-secret-1").sentinel_password("sentinel-secret-2").start();
-    let auth =
-        "[service.auth]\npassword = \"redis-secret-1\"\n[service.sentinel_auth]\npassword = \"sentinel-secret-2\"";
-    let pointsman = builder(&cluster).without_logins().service_line(auth).arg("--set").arg("log.level=debug").start();
+    let cluster = Cluster::builder()
+        .password("redis-secret-1")
+        .sentinel_password("sentinel-secret-2")
+        .start();
+    let auth = "[service.auth]\npassword = \"redis-secret-1\"\n[service.sentinel_auth]\npassword = \"sentinel-secret-2\"";
+    let pointsman = builder(&cluster)
+        .without_logins()
+        .service_line(auth)
+        .arg("--set")
+        .arg("log.level=debug")
+        .start();
     let mut client = pointsman.client();
     assert!(client.cmd(&["PING"]).expect("PING").is_error(), "clients authenticate for themselves");
     assert!(client.cmd(&["AUTH", "redis-secret-1"]).expect("AUTH").is_ok());
@@ -134,7 +149,10 @@ fn passwords_of_redis_and_of_the_sentinels_are_used_and_never_shown() {
         pointsman.get("/metrics").expect("metrics").1,
     ];
     for text in shown {
-        assert!(!text.contains("secret-1") && !text.contains("secret-2"), "a secret was shown: {text}");
+        assert!(
+            !text.contains("secret-1") && !text.contains("secret-2"),
+            "a secret was shown: {text}"
+        );
     }
 }
 
@@ -155,8 +173,7 @@ fn the_documented_minimum_acl_is_enough() {
     let sentinel_rules = "watch on >watch-secret resetkeys resetchannels &* -@all +auth +hello +ping +role +info +subscribe \
                           +psubscribe +unsubscribe +client|setname +client|id +sentinel|get-master-addr-by-name \
                           +sentinel|master +sentinel|replicas +sentinel|sentinels +sentinel|myid +sentinel|ckquorum";
-    let redis_rules =
-        "probe on >probe-secret resetkeys resetchannels -@all +auth +hello +ping +role +info +client|setname";
+    let redis_rules = "probe on >probe-secret resetkeys resetchannels -@all +auth +hello +ping +role +info +client|setname";
     let cluster = Cluster::builder().user(redis_rules).sentinel_user(sentinel_rules).start();
     let auth = "[service.auth]\nusername = \"probe\"\npassword = \"probe-secret\"\n[service.sentinel_auth]\nusername = \"watch\"\n\
                 password = \"watch-secret\"";

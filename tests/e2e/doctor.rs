@@ -14,8 +14,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn examine(cluster: &Cluster, name: &str, lines: &str) -> (Option<i32>, Json) {
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
     let config = cluster.folder().join(format!("doctor-{name}.toml"));
-    std::fs::write(&config, format!("[[service]]\nname = {name:?}\nsentinels = {sentinels:?}\n{lines}\n"))
-        .expect("a file");
+    std::fs::write(
+        &config,
+        format!("[[service]]\nname = {name:?}\nsentinels = {sentinels:?}\n{lines}\n"),
+    )
+    .expect("a file");
     let config = config.to_string_lossy().into_owned();
     let (code, text) = run(&["--config", &config, "--json"]);
     (code, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
@@ -38,9 +41,9 @@ fn findings(document: &Json) -> &[Json] {
 fn find(document: &Json, code: &str, about: &str) -> Result<String, String> {
     let found = findings(document).iter().find(|it| it["code"] == code && it["about"] == about);
     let text = |key: &str, it: &Json| it[key].as_str().unwrap_or_default().to_owned();
-    found
-        .map(|it| format!("{}; {}", text("what", it), text("remedy", it)))
-        .ok_or_else(|| format!("no {code} about {about} in {:#}", document["services"][0]["findings"]))
+    found.map(|it| format!("{}; {}", text("what", it), text("remedy", it))).ok_or_else(|| {
+        format!("no {code} about {about} in {:#}", document["services"][0]["findings"])
+    })
 }
 
 #[test]
@@ -49,20 +52,34 @@ fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
     let (code, document) = examine(&cluster, "mymaster", "");
     assert_eq!((code, &document["healthy"]), (Some(0), &Json::Bool(true)), "{document:#}");
     let service = &document["services"][0];
-    assert_eq!((service["sentinels"].as_array().unwrap().len(), service["nodes"].as_array().unwrap().len()), (3, 3));
-    let roles: Vec<&str> = service["nodes"].as_array().unwrap().iter().filter_map(|it| it["role"].as_str()).collect();
+    assert_eq!(
+        (
+            service["sentinels"].as_array().unwrap().len(),
+            service["nodes"].as_array().unwrap().len()
+        ),
+        (3, 3)
+    );
+    let roles: Vec<&str> =
+        service["nodes"].as_array().unwrap().iter().filter_map(|it| it["role"].as_str()).collect();
     assert_eq!(roles.iter().filter(|role| **role == "master").count(), 1);
 
     let (code, document) = examine(&cluster, "nosuch", "");
     assert_eq!(code, Some(1));
     let first = cluster.sentinel_addrs()[0].to_string();
     let said = find(&document, "unknown-name", &first).expect("an unknown name");
-    assert!(said.contains("watches no master named nosuch") && said.contains("it watches: mymaster"), "{said}");
+    assert!(
+        said.contains("watches no master named nosuch") && said.contains("it watches: mymaster"),
+        "{said}"
+    );
 
     // One sentinel is enough to find the others, and a name that does not resolve is told beside it.
-    let (code, page) = run(&["--service", "mymaster", "--sentinel", &first, "--sentinel", "nowhere.invalid"]);
+    let (code, page) =
+        run(&["--service", "mymaster", "--sentinel", &first, "--sentinel", "nowhere.invalid"]);
     assert_eq!(code, Some(1), "{page}");
-    assert!(page.contains("FAULT nowhere.invalid:26379: the name does not resolve (dns)"), "{page}");
+    assert!(
+        page.contains("FAULT nowhere.invalid:26379: the name does not resolve (dns)"),
+        "{page}"
+    );
     assert!(page.contains("1 faults, 0 warnings") && !page.contains('\u{1b}'), "{page}");
     assert!(cluster.sentinel_addrs().iter().all(|it| page.contains(&it.to_string())), "{page}");
     let (code, page) = run(&["--service", "mymaster", "--sentinel", &first]);
@@ -100,12 +117,22 @@ fn passwords_and_acls_are_told_with_the_setting_or_the_rule_and_never_shown() {
         find(&document, code, about).expect("a finding")
     };
     let nobody = said("", "password", &sentinel);
-    assert!(nobody.contains("asks for a password") && nobody.contains("set service.sentinel_auth"), "{nobody}");
+    assert!(
+        nobody.contains("asks for a password") && nobody.contains("set service.sentinel_auth"),
+        "{nobody}"
+    );
     let wrong = said("[service.sentinel_auth]\npassword = \"not-it-pw\"", "password", &sentinel);
-    assert!(wrong.contains("refuses the user or the password; check service.sentinel_auth"), "{wrong}");
+    assert!(
+        wrong.contains("refuses the user or the password; check service.sentinel_auth"),
+        "{wrong}"
+    );
     let wrong = "[service.auth]\npassword = \"not-it-pw\"\n[service.sentinel_auth]\npassword = \"sentinel-pw\"";
     assert!(said(wrong, "password", &master).contains("check service.auth"));
-    let narrow = said("[service.sentinel_auth]\nusername = \"narrow\"\npassword = \"narrow-pw\"", "acl", &sentinel);
+    let narrow = said(
+        "[service.sentinel_auth]\nusername = \"narrow\"\npassword = \"narrow-pw\"",
+        "acl",
+        &sentinel,
+    );
     assert!(narrow.contains("SENTINEL REPLICAS, SENTINEL CKQUORUM, SUBSCRIBE"), "{narrow}");
     assert!(narrow.contains("+sentinel|replicas +sentinel|ckquorum +subscribe &*"), "{narrow}");
     let mute = "[service.auth]\nusername = \"mute\"\npassword = \"mute-pw\"\n[service.sentinel_auth]\npassword = \"sentinel-pw\"";
@@ -124,7 +151,11 @@ fn dead_sentinels_and_an_unreachable_quorum_are_told() {
         find(&document, "unreachable", &three)?;
         find(&document, "peers-down", &one)?;
         // Two of three are a quorum still.
-        if find(&document, "quorum", &one).is_ok() { Err("no quorum already".to_owned()) } else { Ok(()) }
+        if find(&document, "quorum", &one).is_ok() {
+            Err("no quorum already".to_owned())
+        } else {
+            Ok(())
+        }
     });
     cluster.sentinels()[1].stop();
     wait_until("the lack of a quorum to be told", PATIENCE, || {
@@ -156,9 +187,15 @@ fn sentinels_that_disagree_and_an_address_that_cannot_be_dialled_are_told() {
     // An address where nobody listens, announced by the only sentinel that is asked.
     let nowhere = cluster.address().port();
     odd.ask(&["SENTINEL", "REMOVE", "mymaster"]).expect("REMOVE");
-    odd.ask(&["SENTINEL", "MONITOR", "lost", &ip, &nowhere.port().to_string(), "1"]).expect("MONITOR");
+    odd.ask(&["SENTINEL", "MONITOR", "lost", &ip, &nowhere.port().to_string(), "1"])
+        .expect("MONITOR");
     let (_, page) = run(&["--service", "lost", "--sentinel", &odd.addr().to_string()]);
-    assert!(page.contains(&format!("FAULT {nowhere}: the sentinels announce this master; cannot connect")), "{page}");
+    assert!(
+        page.contains(&format!(
+            "FAULT {nowhere}: the sentinels announce this master; cannot connect"
+        )),
+        "{page}"
+    );
     assert!(page.contains("(not-dialable)") && page.contains("address_map"), "{page}");
     assert!(page.contains("(few-sentinels)") && page.contains("(no-replicas)"), "{page}");
 }

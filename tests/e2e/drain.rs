@@ -17,7 +17,10 @@ fn small() -> Cluster {
 }
 
 fn started(cluster: &Cluster, shutdown: &str) -> Pointsman {
-    builder(cluster).service_line("hold_timeout = \"30s\"").lines(&format!("[shutdown]\n{shutdown}")).start()
+    builder(cluster)
+        .service_line("hold_timeout = \"30s\"")
+        .lines(&format!("[shutdown]\n{shutdown}"))
+        .start()
 }
 
 /// When each session ended, in the order of their ends.
@@ -41,7 +44,8 @@ fn ends(mut sessions: Vec<TcpStream>, begin: Instant) -> Vec<Duration> {
 
 fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
     let cluster = small();
-    let settings = format!("{AT_ONCE}drain_spread = \"{}s\"\ndrain_timeout = \"30s\"", spread.as_secs());
+    let settings =
+        format!("{AT_ONCE}drain_spread = \"{}s\"\ndrain_timeout = \"30s\"", spread.as_secs());
     let pointsman = started(&cluster, &settings);
     let session = |_| {
         let mut client = pointsman.client();
@@ -60,11 +64,15 @@ fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
     // Nobody may come back in a crowd: in no half second more than twice its share, and some for chance. And who was to leave while the
     // machine was away leaves when it is back.
     let half = Duration::from_millis(500);
-    let share = count / usize::try_from(spread.as_millis() / half.as_millis()).expect("a small number");
-    let held_up = usize::try_from(share as u128 * away.as_millis() / half.as_millis()).expect("a small number");
+    let share =
+        count / usize::try_from(spread.as_millis() / half.as_millis()).expect("a small number");
+    let held_up = usize::try_from(share as u128 * away.as_millis() / half.as_millis())
+        .expect("a small number");
     let mut most = 0;
     for window in 0..=u32::try_from(last.as_millis() / half.as_millis()).expect("a small number") {
-        most = most.max(ends.iter().filter(|at| **at >= half * window && **at < half * (window + 1)).count());
+        most = most.max(
+            ends.iter().filter(|at| **at >= half * window && **at < half * (window + 1)).count(),
+        );
     }
     assert!(
         most <= 2 * share + count / 50 + held_up,
@@ -92,7 +100,8 @@ fn thousands_of_idle_sessions_leave_within_the_spread_and_a_second() {
 #[test]
 fn health_checks_do_not_keep_a_leaving_process_open() {
     let cluster = small();
-    let pointsman = started(&cluster, "accept_min = \"1s\"\naccept_quiet = \"1s\"\naccept_max = \"30s\"");
+    let pointsman =
+        started(&cluster, "accept_min = \"1s\"\naccept_quiet = \"1s\"\naccept_max = \"30s\"");
     let begin = Instant::now();
     pointsman.sigterm();
     while pointsman.process().is_running() {
@@ -148,7 +157,8 @@ fn a_failover_during_a_drain_ends_the_sessions_of_the_old_master_and_then_the_pr
 #[test]
 fn a_hold_without_an_end_is_cut_at_the_bound() {
     let cluster = small();
-    let pointsman = started(&cluster, &format!("{AT_ONCE}drain_spread = \"0s\"\ndrain_timeout = \"2s\""));
+    let pointsman =
+        started(&cluster, &format!("{AT_ONCE}drain_spread = \"0s\"\ndrain_timeout = \"2s\""));
     cluster.sentinels()[0].kill();
     cluster.nodes()[0].kill();
     let mut held = Client::connect_within(pointsman.addr(), PATIENCE).expect("a connection");
@@ -160,6 +170,9 @@ fn a_hold_without_an_end_is_cut_at_the_bound() {
     pointsman.sigterm();
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(1900) && took < Duration::from_secs(10), "it took {took:?}");
+    assert!(
+        took >= Duration::from_millis(1900) && took < Duration::from_secs(10),
+        "it took {took:?}"
+    );
     assert!(held.read_to_end().is_ok());
 }

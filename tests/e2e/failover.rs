@@ -50,7 +50,12 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
     assert!(verdict.acknowledged > 1500, "{verdict:?}");
     let warning = Warning::of(&events, &absences);
     if warning.was_enough("that no acknowledged write is lost") {
-        assert_eq!(verdict.missing, 0, "acknowledged writes were lost: {verdict:?}; {:?}; {warning:?}", load.counts());
+        assert_eq!(
+            verdict.missing,
+            0,
+            "acknowledged writes were lost: {verdict:?}; {:?}; {warning:?}",
+            load.counts()
+        );
     } else {
         only_the_last_writes_are_missing(&load, &verdict, &warning);
     }
@@ -58,26 +63,44 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
 
 /// The gate was shut at once when the machine was back, and not more is missing than was acknowledged until then.
 fn only_the_last_writes_are_missing(load: &Load, verdict: &Verdict, warning: &Warning) {
-    let pause = load.gaps().into_iter().filter(|gap| gap.to > warning.from).max_by_key(Gap::length).expect("a pause");
+    let pause = load
+        .gaps()
+        .into_iter()
+        .filter(|gap| gap.to > warning.from)
+        .max_by_key(Gap::length)
+        .expect("a pause");
     assert!(pause.from <= warning.until, "writes went on for {:?}", pause.from - warning.until);
     let time = pause.from.saturating_duration_since(warning.from);
     let most = u128::from(RATE) * time.as_millis() / 1000 + WRITERS as u128;
-    assert!(u128::from(verdict.missing) <= most, "more than {most} in {time:?}: {verdict:?}; {warning:?}");
+    assert!(
+        u128::from(verdict.missing) <= most,
+        "more than {most} in {time:?}: {verdict:?}; {warning:?}"
+    );
 }
 
 /// The phases, the same in the metrics, the status and the log: from the deciding notice to the first session over there.
 #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
 fn the_phases_are_told(pointsman: &Pointsman) {
     let count = |phase: &str| {
-        metric(pointsman, &format!("pointsman_failover_{phase}_seconds_count{{service=\"mymaster\"}}")).unwrap_or(0.0)
+        metric(
+            pointsman,
+            &format!("pointsman_failover_{phase}_seconds_count{{service=\"mymaster\"}}"),
+        )
+        .unwrap_or(0.0)
     };
     // That of the master at the start is among them.
     wait_until("the first session to be counted", PATIENCE, || count("first_session") >= 2.0);
     let (_, status) = pointsman.get("/status").expect("status");
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let last = status["services"][0]["failovers"].as_array().and_then(|all| all.last()).expect("a failover");
+    let last = status["services"][0]["failovers"]
+        .as_array()
+        .and_then(|all| all.last())
+        .expect("a failover");
     let number = |key: &str| last[key].as_f64().unwrap_or_else(|| panic!("no {key} in {last}"));
-    assert!(count("verification") >= 1.0 && count("hold") >= 1.0 && number("held_ms") > 0.0, "{last}");
+    assert!(
+        count("verification") >= 1.0 && count("hold") >= 1.0 && number("held_ms") > 0.0,
+        "{last}"
+    );
     assert!(number("first_session_ms") < 1000.0, "{last}");
     // Where only one sentinel was heard in time there was no notice that made a majority, from which a switch is counted.
     let by_majority = last["basis"] == "Majority";
@@ -99,30 +122,49 @@ fn discovery_goes_first_and_nothing_else_does() {
     let pointsman = pointsman(&cluster);
     let niceness = |task: &str| {
         // A thread may have ended since.
-        let stat = std::fs::read_to_string(format!("/proc/{}/task/{task}/stat", pointsman.process().pid())).ok()?;
+        let stat = std::fs::read_to_string(format!(
+            "/proc/{}/task/{task}/stat",
+            pointsman.process().pid()
+        ))
+        .ok()?;
         let (_, rest) = stat.rsplit_once(')').expect("a name");
-        Some(rest.split_whitespace().nth(16).and_then(|it| it.parse::<i32>().ok()).expect("a niceness"))
+        Some(
+            rest.split_whitespace()
+                .nth(16)
+                .and_then(|it| it.parse::<i32>().ok())
+                .expect("a niceness"),
+        )
     };
     let tasks = || -> BTreeSet<String> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", pointsman.process().pid())).expect("its threads");
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", pointsman.process().pid()))
+            .expect("its threads");
         tasks.map(|it| it.expect("a thread").file_name().to_string_lossy().into_owned()).collect()
     };
     let main = pointsman.process().pid().to_string();
     let own = rustix::process::getpriority_process(None).expect("our own niceness");
     // Who may not ask for it (CAP_SYS_NICE, bit 23) is not given it, and runs all the same.
     let status = std::fs::read_to_string("/proc/self/status").expect("our own status");
-    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("our rights").trim();
+    let rights =
+        status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("our rights").trim();
     let allowed = u64::from_str_radix(rights, 16).expect("a number") >> 23 & 1 == 1;
-    wait_until("the main thread's niceness", PATIENCE, || niceness(&main) == Some(if allowed { -10 } else { own }));
+    wait_until("the main thread's niceness", PATIENCE, || {
+        niceness(&main) == Some(if allowed { -10 } else { own })
+    });
     assert!(tasks().len() > 3, "{:?}", tasks());
     // Made by the main thread when it is needed: for looks at the configuration's file, once a second.
-    let name = |task: &String| std::fs::read_to_string(format!("/proc/{main}/task/{task}/comm")).unwrap_or_default();
-    wait_until("a thread that came later", PATIENCE, || tasks().iter().any(|it| name(it).starts_with("tokio")));
+    let name = |task: &String| {
+        std::fs::read_to_string(format!("/proc/{main}/task/{task}/comm")).unwrap_or_default()
+    };
+    wait_until("a thread that came later", PATIENCE, || {
+        tasks().iter().any(|it| name(it).starts_with("tokio"))
+    });
     for task in tasks().iter().filter(|task| **task != main) {
         // One that was made this moment has not run yet.
-        wait_until(&format!("thread {task} as nice as we are"), PATIENCE, || match niceness(task) {
-            Some(it) if it != own => Err(format!("{it}")),
-            _ => Ok(()),
+        wait_until(&format!("thread {task} as nice as we are"), PATIENCE, || {
+            match niceness(task) {
+                Some(it) if it != own => Err(format!("{it}")),
+                _ => Ok(()),
+            }
         });
     }
 }
@@ -188,7 +230,10 @@ fn where_they_are_to_be_closed_sessions_of_the_old_generation_end_at_the_switch(
         assert_eq!(ending, harness::Ending::Fin);
     }
     wait_until("the sessions to be counted", PATIENCE, || {
-        metric(&pointsman, "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"fenced\"}") >= Some(50.0)
+        metric(
+            &pointsman,
+            "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"fenced\"}",
+        ) >= Some(50.0)
     });
 }
 
@@ -201,7 +246,11 @@ fn back_and_forth_every_failover_is_followed() {
         wait_until("the points to move", PATIENCE, || generation(&pointsman) > f64::from(round));
         let mut client = pointsman.client();
         assert!(client.cmd(&["SET", "round", &round.to_string()]).expect("SET").is_ok());
-        let there = cluster.node_at(failover.to).expect("the new master").ask(&["GET", "round"]).expect("GET");
+        let there = cluster
+            .node_at(failover.to)
+            .expect("the new master")
+            .ask(&["GET", "round"])
+            .expect("GET");
         assert_eq!(there.text(), Some(round.to_string().as_str()));
         // Sentinel itself needs the old master demoted before it can be promoted again.
         cluster.wait_whole();
@@ -224,14 +273,26 @@ fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
     wait_until("longer than the process may be believed to have been away", PATIENCE, || {
         stopped.elapsed() > Duration::from_secs(4)
     });
-    assert_eq!(old.role().expect("ROLE"), "master", "this test needs the old master to be a zombie still");
+    assert_eq!(
+        old.role().expect("ROLE"),
+        "master",
+        "this test needs the old master to be a zombie still"
+    );
     pointsman.process().signal(Signal::CONT);
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
     // The client either got its answer from the new master or lost its connection; the old master saw nothing.
     if client.read_value().is_ok_and(|answer| answer.is_ok()) {
-        let there = cluster.node_at(failover.to).expect("the new master").ask(&["GET", "stale"]).expect("GET");
+        let there = cluster
+            .node_at(failover.to)
+            .expect("the new master")
+            .ask(&["GET", "stale"])
+            .expect("GET");
         assert_eq!(there.text(), Some("1"));
     }
-    assert_eq!(old.ask(&["EXISTS", "stale"]).expect("EXISTS").int(), Some(0), "the superseded master was written to");
+    assert_eq!(
+        old.ask(&["EXISTS", "stale"]).expect("EXISTS").int(),
+        Some(0),
+        "the superseded master was written to"
+    );
     assert!(metric(&pointsman, "pointsman_stalls_total{service=\"mymaster\"}") >= Some(1.0));
 }

@@ -15,7 +15,8 @@ fn small() -> Cluster {
 }
 
 fn refused(pointsman: &Pointsman, limit: &str) -> f64 {
-    let series = format!("pointsman_sessions_refused_total{{service=\"mymaster\",limit=\"{limit}\"}}");
+    let series =
+        format!("pointsman_sessions_refused_total{{service=\"mymaster\",limit=\"{limit}\"}}");
     metric(pointsman, &series).unwrap_or(0.0)
 }
 
@@ -35,7 +36,10 @@ fn a_flood_beyond_the_limit_is_answered_counted_and_hurts_neither_probes_nor_tho
             for _ in 0..4 {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
-                        let (bytes, _) = Client::connect(addr).expect("connect").read_to_end().expect("an answer");
+                        let (bytes, _) = Client::connect(addr)
+                            .expect("connect")
+                            .read_to_end()
+                            .expect("an answer");
                         assert_eq!(String::from_utf8_lossy(&bytes), REFUSAL);
                         told.fetch_add(1, Ordering::Relaxed);
                     }
@@ -45,7 +49,11 @@ fn a_flood_beyond_the_limit_is_answered_counted_and_hurts_neither_probes_nor_tho
             while begin.elapsed() < Duration::from_secs(3) {
                 let asked = Instant::now();
                 assert!(inside.iter_mut().all(pong));
-                assert!(asked.elapsed() < Duration::from_secs(5), "{:?} for 50 answers", asked.elapsed());
+                assert!(
+                    asked.elapsed() < Duration::from_secs(5),
+                    "{:?} for 50 answers",
+                    asked.elapsed()
+                );
             }
             over.store(true, Ordering::Relaxed);
         });
@@ -63,7 +71,9 @@ fn a_flood_beyond_the_limit_is_answered_counted_and_hurts_neither_probes_nor_tho
 fn one_source_gets_no_more_than_its_share() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("max_connections_per_source = 3").start();
-    let from = |last: u8| Client::connect_from([127, 255, 7, last].into(), pointsman.addr()).expect("a connection");
+    let from = |last: u8| {
+        Client::connect_from([127, 255, 7, last].into(), pointsman.addr()).expect("a connection")
+    };
     let mut greedy: Vec<Client> = (0..3).map(|_| from(1)).collect();
     assert!(greedy.iter_mut().all(pong));
     let (bytes, _) = from(1).read_to_end().expect("an answer");
@@ -96,7 +106,8 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
     pointsman.process().limit_files(vitals::first_free_file(&pointsman));
     let begin = Instant::now();
     let mut clients: Vec<Client> = (0..40).map(|_| pointsman.client()).collect();
-    let errors = || metric(&pointsman, "pointsman_accept_errors_total{service=\"mymaster\"}").unwrap_or(0.0);
+    let errors =
+        || metric(&pointsman, "pointsman_accept_errors_total{service=\"mymaster\"}").unwrap_or(0.0);
     wait_until("the lack to be met", PATIENCE, || errors() > 0.0);
     let (spent, worst) = spent_in_three_seconds(&pointsman);
     worst.check("out of file descriptors");
@@ -106,13 +117,18 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
     let said = pointsman.process().log().matches("cannot accept connections").count();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let most = workers * (begin.elapsed().as_secs() as usize + 2);
-    assert!(said >= 1 && said <= most, "{said} lines in {:?} of {workers} workers", begin.elapsed());
+    assert!(
+        said >= 1 && said <= most,
+        "{said} lines in {:?} of {workers} workers",
+        begin.elapsed()
+    );
     pointsman.process().limit_files(4096);
     // They waited in the queue all the time. A few may have come in with a descriptor that became free for a moment, and were
     // closed for want of a second one; nobody is left waiting.
     for client in &mut clients {
         let answer = client.cmd(&["PING"]);
-        let timed_out = answer.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut);
+        let timed_out =
+            answer.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut);
         assert!(!timed_out, "{answer:?}");
     }
     wait_until("a new client to be served", PATIENCE, || pong(&mut pointsman.client()));
@@ -127,7 +143,13 @@ fn a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process() {
     };
     let cluster = small();
     let value = vec![b'x'; 300_000];
-    assert!(cluster.nodes()[0].client().cmd(&[b"SET".as_slice(), b"large", &value]).expect("SET").is_ok());
+    assert!(
+        cluster.nodes()[0]
+            .client()
+            .cmd(&[b"SET".as_slice(), b"large", &value])
+            .expect("SET")
+            .is_ok()
+    );
     let pointsman = builder(&cluster).within(&cgroup).start();
     // 96 MiB, a quarter kept free, 24 for the process, 32 KiB a session.
     assert_eq!(metric(&pointsman, "pointsman_connections_limit"), Some(1536.0));
@@ -142,7 +164,10 @@ fn a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process() {
                 drop(client.send(&encode(&["GET", "large"])));
                 clients.push(client);
             }
-            kept_out = ["process", "service", "memory"].map(|limit| refused(&pointsman, limit) as usize).iter().sum();
+            kept_out = ["process", "service", "memory"]
+                .map(|limit| refused(&pointsman, limit) as usize)
+                .iter()
+                .sum();
         }
     });
     worst.check("a flood at the limit on memory");
@@ -169,7 +194,8 @@ fn with_a_fifth_of_a_core_probes_are_answered_within_a_second() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("redis-benchmark");
-    let commands = || metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}").unwrap_or(0.0);
+    let commands =
+        || metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}").unwrap_or(0.0);
     let (answered, worst) = vitals::probed(&pointsman, || {
         let begin = Instant::now();
         wait_until("four seconds of load", PATIENCE, || begin.elapsed() > Duration::from_secs(4));

@@ -14,7 +14,8 @@ fn small() -> Cluster {
 }
 
 fn closed(pointsman: &harness::Pointsman, reason: &str) -> f64 {
-    let series = format!("pointsman_sessions_closed_total{{service=\"mymaster\",reason=\"{reason}\"}}");
+    let series =
+        format!("pointsman_sessions_closed_total{{service=\"mymaster\",reason=\"{reason}\"}}");
     metric(pointsman, &series).unwrap_or(0.0)
 }
 
@@ -33,7 +34,11 @@ fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
         return;
     }
     // Two descriptors a connection in the proxy, one here and one in redis, and each has a reserve.
-    let allowed = std::process::Command::new("sh").args(["-c", "ulimit -Hn"]).output().expect("the limit").stdout;
+    let allowed = std::process::Command::new("sh")
+        .args(["-c", "ulimit -Hn"])
+        .output()
+        .expect("the limit")
+        .stdout;
     let allowed: usize = String::from_utf8_lossy(&allowed).trim().parse().unwrap_or(1_000_000);
     let many = ((allowed.saturating_sub(1200)) / 2).min(10_000);
     let cluster = Cluster::builder().redis_line("maxclients 12000").start();
@@ -79,10 +84,15 @@ fn a_master_that_swallows_connections_is_given_up_in_time() {
     let pointsman = builder(&cluster).service_line(lines).start();
     let filter = Filter::drop_all(cluster.nodes()[0].addr().port()).expect("a filter");
     let begin = Instant::now();
-    let (bytes, _) = pointsman.client().read_to_end().expect("an end, within the client's patience");
+    let (bytes, _) =
+        pointsman.client().read_to_end().expect("an end, within the client's patience");
     let took = begin.elapsed();
     assert!(bytes.is_empty() && took >= Duration::from_millis(1900), "{took:?}");
-    assert!(dial_errors(&pointsman, "timed_out") >= 1.0, "{}", dial_errors(&pointsman, "timed_out"));
+    assert!(
+        dial_errors(&pointsman, "timed_out") >= 1.0,
+        "{}",
+        dial_errors(&pointsman, "timed_out")
+    );
     drop(filter);
     wait_until("clients to be served again", PATIENCE, || {
         pointsman.client().cmd(&["PING"]).is_ok_and(|answer| answer.text() == Some("PONG"))
@@ -95,7 +105,8 @@ fn a_client_that_lost_its_power_is_noticed() {
         return;
     }
     let cluster = small();
-    let pointsman = builder(&cluster).service_line("tcp_keepalive = \"1s\"\ntcp_user_timeout = \"2s\"").start();
+    let pointsman =
+        builder(&cluster).service_line("tcp_keepalive = \"1s\"\ntcp_user_timeout = \"2s\"").start();
     let (mut idle, mut owed) = (pointsman.client(), pointsman.client());
     for client in [&mut idle, &mut owed] {
         assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
@@ -110,7 +121,8 @@ fn a_client_that_lost_its_power_is_noticed() {
     cluster.nodes()[0].ask(&["LPUSH", "queue", "x"]).expect("LPUSH");
     wait_until("both to be given up", PATIENCE, || closed(&pointsman, "client_lost") == 2.0);
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
-    let connected = || cluster.nodes()[0].info("clients", "blocked_clients").is_ok_and(|it| it == "0");
+    let connected =
+        || cluster.nodes()[0].info("clients", "blocked_clients").is_ok_and(|it| it == "0");
     wait_until("the server's connections to be gone too", PATIENCE, connected);
 }
 
@@ -125,22 +137,33 @@ fn without_free_ports_clients_are_closed_fast_and_nothing_spins() {
     let usual = std::fs::read_to_string(ports).expect("the range of ports");
     // All connections to redis come from one address, those of the clients from many.
     std::fs::write(ports, "61000 61099").expect("a range of a hundred ports");
-    let from = |number: u16| Client::connect_from([127, 255, 9, 1 + (number / 40) as u8].into(), pointsman.addr());
-    let mut clients: Vec<Client> = (0..200).map(|number| from(number).expect("a connection")).collect();
-    wait_until("the ports to be used up", PATIENCE, || dial_errors(&pointsman, "exhausted") >= 50.0);
+    let from = |number: u16| {
+        Client::connect_from([127, 255, 9, 1 + (number / 40) as u8].into(), pointsman.addr())
+    };
+    let mut clients: Vec<Client> =
+        (0..200).map(|number| from(number).expect("a connection")).collect();
+    wait_until("the ports to be used up", PATIENCE, || {
+        dial_errors(&pointsman, "exhausted") >= 50.0
+    });
     let begin = Instant::now();
-    let served = |client: &mut Client| client.cmd(&["PING"]).is_ok_and(|answer| answer.text() == Some("PONG"));
+    let served = |client: &mut Client| {
+        client.cmd(&["PING"]).is_ok_and(|answer| answer.text() == Some("PONG"))
+    };
     let count = clients.iter_mut().map(served).filter(|served| *served).count();
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?} for 200 answers", begin.elapsed());
     assert!((50..=100).contains(&count), "{count} were served");
-    wait_until("the others to be counted", PATIENCE, || closed(&pointsman, "exhausted") == (200 - count) as f64);
+    wait_until("the others to be counted", PATIENCE, || {
+        closed(&pointsman, "exhausted") == (200 - count) as f64
+    });
     let (used, begin) = (vitals::cpu(&pointsman), Instant::now());
     wait_until("two seconds", PATIENCE, || begin.elapsed() > Duration::from_secs(2));
     let spent = vitals::cpu(&pointsman).saturating_sub(used);
     assert!(spent < Duration::from_secs(1), "{spent:?} of CPU while nothing happens");
     std::fs::write(ports, usual).expect("the usual range of ports");
     drop(clients);
-    wait_until("clients to be served again", PATIENCE, || pointsman.client().cmd(&["PING"]).is_ok());
+    wait_until("clients to be served again", PATIENCE, || {
+        pointsman.client().cmd(&["PING"]).is_ok()
+    });
 }
 
 /// Sends a value through and takes it back, twice, and gives the memory that took.
@@ -155,7 +178,10 @@ fn there_and_back(pointsman: &harness::Pointsman, size: u32) -> u64 {
         assert!(client.read_value().expect("an answer").is_ok());
         let head = format!("${size}\r\n");
         assert_eq!(client.read_exact(head.len()).expect("a header"), head.as_bytes());
-        assert!(client.read_exact(value.len() + 2).expect("the value")[..value.len()] == value, "it came back changed");
+        assert!(
+            client.read_exact(value.len() + 2).expect("the value")[..value.len()] == value,
+            "it came back changed"
+        );
     }
     vitals::memory(pointsman).saturating_sub(before)
 }

@@ -14,7 +14,8 @@ fn small() -> Cluster {
 }
 
 fn closed(pointsman: &harness::Pointsman, reason: &str) -> f64 {
-    let series = format!("pointsman_sessions_closed_total{{service=\"mymaster\",reason=\"{reason}\"}}");
+    let series =
+        format!("pointsman_sessions_closed_total{{service=\"mymaster\",reason=\"{reason}\"}}");
     metric(pointsman, &series).unwrap_or(0.0)
 }
 
@@ -24,12 +25,18 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
     let pointsman = builder(&cluster).service_line("hold_timeout = \"1500ms\"").start();
     cluster.nodes()[0].kill();
     let begin = Instant::now();
-    let (bytes, _) = pointsman.client().read_to_end().expect("an end, within the client's patience");
-    assert!(bytes.is_empty() && begin.elapsed() >= Duration::from_millis(1400), "{:?}", begin.elapsed());
+    let (bytes, _) =
+        pointsman.client().read_to_end().expect("an end, within the client's patience");
+    assert!(
+        bytes.is_empty() && begin.elapsed() >= Duration::from_millis(1400),
+        "{:?}",
+        begin.elapsed()
+    );
     wait_until("the end to be counted", PATIENCE, || {
         closed(&pointsman, "hold_timeout") + closed(&pointsman, "dial_failed") == 1.0
     });
-    let refused = metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"refused\"}");
+    let refused =
+        metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"refused\"}");
     assert!(refused >= Some(1.0), "{refused:?}");
     // And when it is back within the hold, the client that waited is served.
     let mut waiting = pointsman.client();
@@ -46,20 +53,34 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
 fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
     let cluster = small();
     // A session that could be carried over is closed at once when its server let it go; one that could not has a half-close.
-    for (sessions, reason, least) in [("carry", "upstream_closed", 0), ("close", "half_close_timeout", 1000)] {
+    for (sessions, reason, least) in
+        [("carry", "upstream_closed", 0), ("close", "half_close_timeout", 1000)]
+    {
         let lines = format!("half_close_timeout = \"1s\"\nsessions = \"{sessions}\"");
         let pointsman = builder(&cluster).service_line(&lines).start();
         let mut client = pointsman.client();
         // Not by CLIENT ID: a session that knows its number is not carried.
-        let info = client.cmd(&["CLIENT", "INFO"]).expect("CLIENT INFO").text().expect("a line").to_owned();
-        let id = info.split(' ').find_map(|field| field.strip_prefix("id=")).expect("its number").to_owned();
+        let info = client
+            .cmd(&["CLIENT", "INFO"])
+            .expect("CLIENT INFO")
+            .text()
+            .expect("a line")
+            .to_owned();
+        let id = info
+            .split(' ')
+            .find_map(|field| field.strip_prefix("id="))
+            .expect("its number")
+            .to_owned();
         let begin = Instant::now();
         cluster.nodes()[0].ask(&["CLIENT", "KILL", "ID", &id]).expect("CLIENT KILL");
         let (bytes, ending) = client.read_to_end().expect("its end");
         assert_eq!((bytes.as_slice(), ending), (&b""[..], Ending::Fin));
         wait_until("the session to be given up", PATIENCE, || closed(&pointsman, reason) == 1.0);
         let took = begin.elapsed();
-        assert!(took >= Duration::from_millis(least) && took < Duration::from_secs(10), "{sessions}: {took:?}");
+        assert!(
+            took >= Duration::from_millis(least) && took < Duration::from_secs(10),
+            "{sessions}: {took:?}"
+        );
         assert_eq!(metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}"), Some(0.0));
         drop(client);
     }
@@ -69,7 +90,8 @@ fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
 fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
-    let value: Vec<u8> = (0..1_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let value: Vec<u8> =
+        (0..1_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut quick = pointsman.client();
     assert!(quick.cmd(&[b"SET".as_slice(), b"large", &value]).expect("SET").is_ok());
     let before = vitals::memory(&pointsman);
@@ -80,7 +102,9 @@ fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
         client.send(&encode(&["GET", "large"]).repeat(EACH)).expect("requests");
     }
     // Whatever the kernel takes has been taken when nothing moves any more.
-    let out = || metric(&pointsman, "pointsman_client_bytes_total{service=\"mymaster\",direction=\"out\"}");
+    let out = || {
+        metric(&pointsman, "pointsman_client_bytes_total{service=\"mymaster\",direction=\"out\"}")
+    };
     let mut last = None;
     wait_until("the readers to be stuck", PATIENCE, || {
         harness::pause(Duration::from_millis(200));
@@ -97,7 +121,10 @@ fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
     let head = format!("${}\r\n", value.len());
     for _ in 0..EACH {
         assert_eq!(slow[0].read_exact(head.len()).expect("a header"), head.as_bytes());
-        assert!(slow[0].read_exact(value.len() + 2).expect("a value")[..value.len()] == value, "a value came changed");
+        assert!(
+            slow[0].read_exact(value.len() + 2).expect("a value")[..value.len()] == value,
+            "a value came changed"
+        );
     }
 }
 
@@ -111,7 +138,9 @@ fn who_connects_and_sends_nothing_is_closed_where_that_is_wanted_and_costs_littl
     let silent: Vec<Client> = (0..1000).map(|_| pointsman.client()).collect();
     let grown = vitals::memory(&pointsman).saturating_sub(before);
     assert!(grown < silent.len() as u64 * 16 * 1024, "{grown} bytes for {} sessions", silent.len());
-    wait_until("all of them to be closed", PATIENCE, || closed(&pointsman, "first_byte_timeout") == 1000.0);
+    wait_until("all of them to be closed", PATIENCE, || {
+        closed(&pointsman, "first_byte_timeout") == 1000.0
+    });
     assert_eq!(speaking.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     for client in silent {
         let mut stream = client.stream();
@@ -124,14 +153,19 @@ fn who_connects_and_sends_nothing_is_closed_where_that_is_wanted_and_costs_littl
 fn idle_clients_are_closed_where_that_is_wanted_and_blocked_and_subscribed_ones_are_not() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("client_idle_timeout = \"1s\"").start();
-    let (mut idle, mut blocked, mut subscribed) = (pointsman.client(), pointsman.client(), pointsman.client());
+    let (mut idle, mut blocked, mut subscribed) =
+        (pointsman.client(), pointsman.client(), pointsman.client());
     let begin = Instant::now();
     assert_eq!(idle.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     assert_eq!(subscribed.cmd(&["SUBSCRIBE", "news"]).expect("SUBSCRIBE").items().len(), 3);
     blocked.send(&encode(&["BLPOP", "queue", "0"])).expect("BLPOP");
     let silent = Instant::now();
     let (_, ending) = idle.read_to_end().expect("the idle one's end");
-    assert!(ending == Ending::Fin && begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(
+        ending == Ending::Fin && begin.elapsed() >= Duration::from_secs(1),
+        "{:?}",
+        begin.elapsed()
+    );
     wait_until("three times as long", PATIENCE, || silent.elapsed() > Duration::from_secs(3));
     let node = &cluster.nodes()[0];
     assert_eq!(node.ask(&["PUBLISH", "news", "x"]).expect("PUBLISH").int(), Some(1));
@@ -155,7 +189,9 @@ fn the_time_of_commands_and_dials_is_measured() {
     for _ in 0..32 {
         assert_eq!(client.cmd(&["EVAL", slow, "0"]).expect("EVAL").int(), Some(1));
     }
-    let of = |name: &str| metric(&pointsman, &format!("pointsman_{name}")).unwrap_or_else(|| panic!("no {name}"));
+    let of = |name: &str| {
+        metric(&pointsman, &format!("pointsman_{name}")).unwrap_or_else(|| panic!("no {name}"))
+    };
     let count = of("command_duration_seconds_count{service=\"mymaster\"}");
     assert!((20.0..=22.0).contains(&count), "{count}");
     let below = of("command_duration_seconds_bucket{service=\"mymaster\",le=\"0.065536\"}");

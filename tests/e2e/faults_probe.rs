@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Client, Cluster, Family, Filter, Launch, LostDial, Pointsman, Process, alone, encode, find_in_path, http_get,
-    wait_until,
+    Client, Cluster, Family, Filter, Launch, LostDial, Pointsman, Process, alone, encode,
+    find_in_path, http_get, wait_until,
 };
 use serde_json::Value as Json;
 
@@ -30,7 +30,8 @@ fn status(pointsman: &Pointsman) -> String {
 fn keeps_gate_open_while_master_is_busy_and_full() {
     // Sentinel waits for longer than the master is busy: whether the gate shuts is the prober's
     // doing alone.
-    let cluster = Cluster::builder().replicas(0).sentinels(1).down_after(Duration::from_secs(60)).start();
+    let cluster =
+        Cluster::builder().replicas(0).sentinels(1).down_after(Duration::from_secs(60)).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"2s\"").start();
     let node = &cluster.nodes()[0];
     let mut admin = node.client();
@@ -40,13 +41,16 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     }
     let connected = admin.cmd(&["INFO", "clients"]).expect("INFO");
     let connected = connected.text().and_then(|text| {
-        text.lines().find_map(|line| line.strip_prefix("connected_clients:")?.trim().parse::<u32>().ok())
+        text.lines()
+            .find_map(|line| line.strip_prefix("connected_clients:")?.trim().parse::<u32>().ok())
     });
     let connected = connected.expect("a number of clients");
     // Busy for longer than a question was ever waited for, and without room for a new connection
     // from the moment it wakes: not even for one that takes the place of another.
     let (busy, full) = (encode(&["DEBUG", "SLEEP", "7"]), (connected - 1).to_string());
-    admin.send(&[busy, encode(&["CONFIG", "SET", "maxclients", &full])].concat()).expect("the commands");
+    admin
+        .send(&[busy, encode(&["CONFIG", "SET", "maxclients", &full])].concat())
+        .expect("the commands");
     for client in &mut clients {
         client.send(&encode(&["SET", "during", "1"])).expect("SET");
     }
@@ -67,16 +71,30 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     assert_eq!(killed.int(), Some(1));
     wait_until("the limit to be told", PATIENCE, || {
         let status = status(&pointsman);
-        if status.contains("raise maxclients") && status.contains("\"turned_away\"") { Ok(()) } else { Err(status) }
+        if status.contains("raise maxclients") && status.contains("\"turned_away\"") {
+            Ok(())
+        } else {
+            Err(status)
+        }
     });
     serves_for(Duration::from_secs(3), &mut clients);
-    assert_eq!((of_service(&pointsman, "holds_total"), of_service(&pointsman, "target_generation")), (0.0, 1.0));
+    assert_eq!(
+        (of_service(&pointsman, "holds_total"), of_service(&pointsman, "target_generation")),
+        (0.0, 1.0)
+    );
     assert!(admin.cmd(&["CONFIG", "SET", "maxclients", "1000"]).expect("CONFIG SET").is_ok());
     wait_until("the prober to get in", PATIENCE, || {
         let status = status(&pointsman);
-        if status.contains("\"stable\"") && !status.contains("maxclients") { Ok(()) } else { Err(status) }
+        if status.contains("\"stable\"") && !status.contains("maxclients") {
+            Ok(())
+        } else {
+            Err(status)
+        }
     });
-    assert_eq!((of_service(&pointsman, "holds_total"), of_service(&pointsman, "target_generation")), (0.0, 1.0));
+    assert_eq!(
+        (of_service(&pointsman, "holds_total"), of_service(&pointsman, "target_generation")),
+        (0.0, 1.0)
+    );
 }
 
 /// Every client's write is answered, for so long.
@@ -110,7 +128,8 @@ fn finds_a_replaced_node_at_the_same_address() {
     if !alone("faults_probe::finds_a_replaced_node_at_the_same_address") {
         return;
     }
-    let cluster = Cluster::builder().replicas(0).sentinels(1).down_after(Duration::from_secs(60)).start();
+    let cluster =
+        Cluster::builder().replicas(0).sentinels(1).down_after(Duration::from_secs(60)).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"20s\"").start();
     let node = &cluster.nodes()[0];
     // A question that the other kernel has acknowledged and that nobody will answer: nothing is
@@ -124,7 +143,9 @@ fn finds_a_replaced_node_at_the_same_address() {
     drop(filter);
     node.wait_answers();
     let back = Instant::now();
-    wait_until("the new process to be verified", PATIENCE, || of_service(&pointsman, "target_generation") == 2.0);
+    wait_until("the new process to be verified", PATIENCE, || {
+        of_service(&pointsman, "target_generation") == 2.0
+    });
     eprintln!("verified {:?} after it answered", back.elapsed());
     assert!(pointsman.client().cmd(&["SET", "after", "1"]).expect("SET").is_ok());
 }
@@ -134,7 +155,11 @@ fn finds_a_replaced_node_at_the_same_address() {
 fn run(of: Option<u32>, words: &str) {
     let words = words.split(' ');
     let status = match of {
-        Some(pid) => Command::new("nsenter").arg(format!("--net=/proc/{pid}/ns/net")).arg("--").args(words).status(),
+        Some(pid) => Command::new("nsenter")
+            .arg(format!("--net=/proc/{pid}/ns/net"))
+            .arg("--")
+            .args(words)
+            .status(),
         None => {
             let mut words = words;
             Command::new(words.next().expect("a program")).args(words).status()
@@ -150,9 +175,12 @@ fn neighbour(folder: &Path) -> Process {
     let program = find_in_path("unshare").expect("unshare");
     let args = ["--net", "--", "sleep", "3600"].map(Into::into).to_vec();
     let name = "neighbour".to_owned();
-    let process = Process::start(&Launch { name, program, args, env: Vec::new(), folder: folder.to_owned() });
+    let process =
+        Process::start(&Launch { name, program, args, env: Vec::new(), folder: folder.to_owned() });
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
-    wait_until("another namespace", PATIENCE, || namespace(&process.pid().to_string()) != namespace("self"));
+    wait_until("another namespace", PATIENCE, || {
+        namespace(&process.pid().to_string()) != namespace("self")
+    });
     run(None, &format!("ip link set there netns {}", process.pid()));
     for line in [
         "ip link set lo up",
@@ -167,14 +195,24 @@ fn neighbour(folder: &Path) -> Process {
 
 /// A pointsman in the neighbour's namespace, and where its admin server is. The first service
 /// listens on every address there, at the very port of redis.
-fn pointsman_in(neighbour: &Process, cluster: &Cluster, services: &[&str]) -> (SocketAddr, Process) {
+fn pointsman_in(
+    neighbour: &Process,
+    cluster: &Cluster,
+    services: &[&str],
+) -> (SocketAddr, Process) {
     let admin: SocketAddr = ([10, 77, 0, 2], cluster.address().port().port()).into();
     let sentinel = cluster.sentinels()[0].addr();
     let mut toml = format!("[admin]\nlisten = [\"{admin}\"]\n");
     for (number, name) in services.iter().enumerate() {
-        let port = if number == 0 { cluster.nodes()[0].addr().port() } else { cluster.address().port().port() };
+        let port = if number == 0 {
+            cluster.nodes()[0].addr().port()
+        } else {
+            cluster.address().port().port()
+        };
         let listen = format!("\"0.0.0.0:{port}\", \"[::]:{port}\"");
-        toml += &format!("[[service]]\nname = \"{name}\"\nsentinels = [\"{sentinel}\"]\nlisten = [{listen}]\n");
+        toml += &format!(
+            "[[service]]\nname = \"{name}\"\nsentinels = [\"{sentinel}\"]\nlisten = [{listen}]\n"
+        );
     }
     let file = cluster.folder().join("pointsman.toml");
     std::fs::write(&file, toml).expect("a configuration");
@@ -182,7 +220,9 @@ fn pointsman_in(neighbour: &Process, cluster: &Cluster, services: &[&str]) -> (S
     let launch = Launch {
         name: "pointsman".to_owned(),
         program: find_in_path("nsenter").expect("nsenter"),
-        args: [&namespace, "--", PROGRAM, "run", "--config", &file.to_string_lossy()].map(Into::into).to_vec(),
+        args: [&namespace, "--", PROGRAM, "run", "--config", &file.to_string_lossy()]
+            .map(Into::into)
+            .to_vec(),
         env: Vec::new(),
         folder: cluster.folder().to_owned(),
     };
@@ -221,18 +261,28 @@ fn tells_own_addresses_where_any_address_can_be_bound() {
         run(there, &format!("sysctl -q -w {sysctl}"));
     }
     let port = cluster.nodes()[0].addr().port();
-    let (admin, _pointsman) = pointsman_in(&neighbour, &cluster, &["mymaster", "six", "loop", "loop6", "moving"]);
+    let (admin, _pointsman) =
+        pointsman_in(&neighbour, &cluster, &["mymaster", "six", "loop", "loop6", "moving"]);
     let becomes = |service: &str, host: &str, role: &str| {
-        wait_until(&format!("{service} at {host} to be {role}"), PATIENCE, || match role_of(admin, service, host) {
-            Ok(found) if found == role => Ok(()),
-            Ok(found) => Err(found),
-            Err(why) => Err(why),
+        wait_until(&format!("{service} at {host} to be {role}"), PATIENCE, || {
+            match role_of(admin, service, host) {
+                Ok(found) if found == role => Ok(()),
+                Ok(found) => Err(found),
+                Err(why) => Err(why),
+            }
         });
     };
     let here = format!("10.77.0.1:{port}");
     becomes("mymaster", &here, "master");
     let monitor = |name: &str, host: &str| {
-        let answer = cluster.sentinels()[0].ask(&["SENTINEL", "MONITOR", name, host, &port.to_string(), "1"]);
+        let answer = cluster.sentinels()[0].ask(&[
+            "SENTINEL",
+            "MONITOR",
+            name,
+            host,
+            &port.to_string(),
+            "1",
+        ]);
         assert!(answer.expect("SENTINEL MONITOR").is_ok());
     };
     // The other family is no more ours than this one.
@@ -243,7 +293,8 @@ fn tells_own_addresses_where_any_address_can_be_bound() {
     run(there, "ip addr add 10.77.0.3/24 dev there");
     for (name, host) in [("loop", "10.77.0.2"), ("loop6", "fd77::2"), ("moving", "10.77.0.3")] {
         monitor(name, host);
-        let node = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let node =
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
         becomes(name, &node, "rejected");
     }
     run(there, "ip addr del 10.77.0.3/24 dev there");
@@ -274,24 +325,33 @@ fn stays_with_the_family_that_worked_after_one_lost_dial() {
         return;
     }
     let cluster = Cluster::builder().family(Family::Localhost).replicas(0).sentinels(1);
-    let cluster = cluster.down_after(Duration::from_secs(60)).redis_line("bind 127.0.0.1 ::1").start();
+    let cluster =
+        cluster.down_after(Duration::from_secs(60)).redis_line("bind 127.0.0.1 ::1").start();
     let program = with_hosts(cluster.folder(), "127.0.0.1 localhost\n::1 localhost\n");
     let mut admin = cluster.nodes()[0].client();
     let port = cluster.nodes()[0].addr().port();
     // Both families lead to the server; then one of them to nobody.
-    for (bind, worked) in [("127.0.0.1 ::1", format!("127.0.0.1:{port}")), ("::1", format!("[::1]:{port}"))] {
+    for (bind, worked) in
+        [("127.0.0.1 ::1", format!("127.0.0.1:{port}")), ("::1", format!("[::1]:{port}"))]
+    {
         assert!(admin.cmd(&["CONFIG", "SET", "bind", bind]).expect("CONFIG SET").is_ok());
         let pointsman = Pointsman::builder(&program, &cluster).start();
         let mut blocked = pointsman.client();
         blocked.send(&encode(&["BLPOP", "queue", "0"])).expect("BLPOP");
         let prober = probe_connection(&mut admin);
         let lost = LostDial::to(worked.parse().expect("an address")).expect("a rule");
-        assert_eq!(admin.cmd(&["CLIENT", "KILL", "ADDR", &prober]).expect("CLIENT KILL").int(), Some(1));
+        assert_eq!(
+            admin.cmd(&["CLIENT", "KILL", "ADDR", &prober]).expect("CLIENT KILL").int(),
+            Some(1)
+        );
         wait_until("a dial to be lost", PATIENCE, || lost.is_over());
         let back = wait_until("the prober to be back", PATIENCE, || prober_line(&mut admin));
         assert!(back.contains(&format!(" laddr={worked} ")), "not {worked}: {back}");
         wait_until("calm", PATIENCE, || status(&pointsman).contains("\"stable\""));
-        assert_eq!((of_service(&pointsman, "holds_total"), of_service(&pointsman, "target_generation")), (0.0, 1.0));
+        assert_eq!(
+            (of_service(&pointsman, "holds_total"), of_service(&pointsman, "target_generation")),
+            (0.0, 1.0)
+        );
         assert!(admin.cmd(&["LPUSH", "queue", "x"]).expect("LPUSH").int().is_some());
         assert_eq!(blocked.read_value().expect("the item").items()[1].text(), Some("x"));
     }

@@ -62,7 +62,13 @@ impl Hanging {
         let folder = path.parent().expect("a folder").to_owned();
         let name = format!("lease-{}", number());
         let args = ["-e".into(), script.into(), path.as_os_str().to_owned()];
-        let launch = Launch { name, program: PathBuf::from("perl"), args: Vec::from(args), env: Vec::new(), folder };
+        let launch = Launch {
+            name,
+            program: PathBuf::from("perl"),
+            args: Vec::from(args),
+            env: Vec::new(),
+            folder,
+        };
         let process = Process::start(&launch);
         wait_until("the lease", PATIENCE, || {
             assert!(process.is_running(), "{}", process.tail());
@@ -88,7 +94,8 @@ fn refuses_fifo_as_password_file() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).password("secret").start();
     let path = secret(cluster.folder(), "secret");
     let pointsman = with_password_file(&cluster, &path);
-    let mut load = Load::to(pointsman.addr()).login(cluster.master().login()).writers(4).rate(200).start();
+    let mut load =
+        Load::to(pointsman.addr()).login(cluster.master().login()).writers(4).rate(200).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 50);
     std::fs::remove_file(&path).expect("the file is gone");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
@@ -109,13 +116,16 @@ fn serves_while_password_file_hangs() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).password("secret").start();
     let path = secret(cluster.folder(), "secret");
     let pointsman = with_password_file(&cluster, &path);
-    let mut load = Load::to(pointsman.addr()).login(cluster.master().login()).writers(4).rate(200).start();
+    let mut load =
+        Load::to(pointsman.addr()).login(cluster.master().login()).writers(4).rate(200).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 50);
     let hanging = Hanging::file(&path);
     let before = threads(&pointsman);
     pointsman.process().signal(Signal::HUP);
     alive_under_load(&pointsman, &load, LONGER_THAN_STUCK);
-    let refused = || metric(&pointsman, "pointsman_config_reloads_total{result=\"refused\"}").expect("a counter");
+    let refused = || {
+        metric(&pointsman, "pointsman_config_reloads_total{result=\"refused\"}").expect("a counter")
+    };
     assert!(refused() >= 1.0, "a file that hangs is a refused reload");
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(status.contains(&path.display().to_string()), "{status}");
@@ -126,7 +136,11 @@ fn serves_while_password_file_hangs() {
         let so_far = refused();
         pointsman.process().signal(Signal::HUP);
         wait_until("another refusal", PATIENCE, || refused() > so_far);
-        assert!(threads(&pointsman) <= most.max(before + 1), "{number} orders, {} threads", threads(&pointsman));
+        assert!(
+            threads(&pointsman) <= most.max(before + 1),
+            "{number} orders, {} threads",
+            threads(&pointsman)
+        );
     }
     // The file can be read again: the order that waited is carried out.
     drop(hanging);
@@ -137,7 +151,9 @@ fn serves_while_password_file_hangs() {
     // SIGTERM while a read hangs.
     let _hanging = Hanging::file(&path);
     pointsman.process().signal(Signal::HUP);
-    wait_until("the read", PATIENCE, || metric(&pointsman, "pointsman_config_read_pending_seconds") > Some(0.0));
+    wait_until("the read", PATIENCE, || {
+        metric(&pointsman, "pointsman_config_read_pending_seconds") > Some(0.0)
+    });
     load.stop();
     pointsman.sigterm();
     assert_eq!(pointsman.wait_exit(Duration::from_secs(15)).code(), Some(0));
@@ -153,7 +169,10 @@ fn ends_on_sigterm_while_start_hangs() {
     let start = || run("hanging", cluster.folder(), &file, &[]);
     let process = start();
     wait_until("word of what it waits for", PATIENCE, || {
-        process.log().lines().any(|line| line.contains("waiting") && line.contains("pointsman.toml"))
+        process
+            .log()
+            .lines()
+            .any(|line| line.contains("waiting") && line.contains("pointsman.toml"))
     });
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit(Duration::from_secs(10)).code(), Some(0), "{}", process.tail());
@@ -180,7 +199,8 @@ pub(crate) fn ping(pointsman: &Pointsman) -> Option<String> {
 
 /// What `/ready` says in the time in which a dead master is missed and replaced.
 fn failover_of_fifteen_seconds(line: &str) -> (Vec<(Duration, u16)>, Duration) {
-    let cluster = Cluster::builder().replicas(1).sentinels(3).down_after(Duration::from_secs(15)).start();
+    let cluster =
+        Cluster::builder().replicas(1).sentinels(3).down_after(Duration::from_secs(15)).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"2s\"").lines(line).start();
     cluster.master().kill();
     let begin = Instant::now();
@@ -188,7 +208,11 @@ fn failover_of_fifteen_seconds(line: &str) -> (Vec<(Duration, u16)>, Duration) {
     let generation = || metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}");
     let mut answered = false;
     while generation() < Some(2.0) {
-        assert!(begin.elapsed() < Duration::from_secs(90), "no failover; {}", pointsman.process().tail());
+        assert!(
+            begin.elapsed() < Duration::from_secs(90),
+            "no failover; {}",
+            pointsman.process().tail()
+        );
         seen.push((begin.elapsed(), pointsman.get("/ready").expect("an answer").0));
         if begin.elapsed() > Duration::from_secs(5) && !answered {
             // A client that comes now is answered, not refused.
@@ -211,12 +235,21 @@ fn stays_ready_through_long_failover() {
     let (seen, took) = failover_of_fifteen_seconds("");
     let unready: Vec<_> = seen.iter().filter(|(_, status)| *status != 200).collect();
     assert!(took > Duration::from_secs(12), "the failover took {took:?}, which shows nothing");
-    assert!(unready.is_empty(), "in {took:?} unready {} of {} times, {unready:?}", unready.len(), seen.len());
+    assert!(
+        unready.is_empty(),
+        "in {took:?} unready {} of {} times, {unready:?}",
+        unready.len(),
+        seen.len()
+    );
 }
 
 #[test]
 fn turns_unready_without_master_if_configured() {
     let (seen, took) = failover_of_fifteen_seconds("ready_without_master = false");
     let first = seen.iter().find(|(_, status)| *status != 200).expect("it was never unready");
-    assert!(first.0 >= Duration::from_secs(2), "unready within the hold, after {:?} of {took:?}", first.0);
+    assert!(
+        first.0 >= Duration::from_secs(2),
+        "unready within the hold, after {:?} of {took:?}",
+        first.0
+    );
 }

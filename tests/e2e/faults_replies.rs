@@ -19,7 +19,11 @@ fn generation(pointsman: &Pointsman) -> f64 {
 
 /// Sessions that ended because a reply was dropped.
 fn dropped(pointsman: &Pointsman) -> f64 {
-    metric(pointsman, "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"reply_dropped\"}").unwrap_or(0.0)
+    metric(
+        pointsman,
+        "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"reply_dropped\"}",
+    )
+    .unwrap_or(0.0)
 }
 
 /// The address in `slave <name> <ip> <port> @ ...`.
@@ -77,20 +81,33 @@ fn acknowledges_nothing_of_a_master_that_wakes_after_the_promotion() {
         let new = cluster.node_at(candidate(&promotion)).expect("the new master");
         for (number, answer) in answers.iter().enumerate() {
             let acknowledged = answer.as_ref().is_ok_and(Value::is_ok);
-            if acknowledged && new.ask(&["EXISTS", &key(number)]).expect("EXISTS").int() == Some(0) {
+            if acknowledged && new.ask(&["EXISTS", &key(number)]).expect("EXISTS").int() == Some(0)
+            {
                 lost.push(key(number));
             }
         }
-        assert!(idle.cmd(&["SET", "idle", "1"]).expect("an idle session moves to the new master").is_ok());
+        assert!(
+            idle.cmd(&["SET", "idle", "1"])
+                .expect("an idle session moves to the new master")
+                .is_ok()
+        );
         before_the_commit += u32::from(in_time);
         cluster.wait_whole();
     }
-    assert!(lost.is_empty(), "acknowledged and lost, {before_the_commit} of {ROUNDS} rounds in time: {lost:?}");
+    assert!(
+        lost.is_empty(),
+        "acknowledged and lost, {before_the_commit} of {ROUNDS} rounds in time: {lost:?}"
+    );
     if before_the_commit == 0 {
-        eprintln!("NOT TESTED: in none of {ROUNDS} rounds was the old master awake before the commit");
+        eprintln!(
+            "NOT TESTED: in none of {ROUNDS} rounds was the old master awake before the commit"
+        );
         return;
     }
     let (ended, log) = (dropped(&pointsman), pointsman.process().log());
     assert!(ended >= 1.0, "no session ended for it; {before_the_commit} rounds in time");
-    assert!(log.contains("replies of the old master are dropped") && log.contains("reply_dropped"), "{log}");
+    assert!(
+        log.contains("replies of the old master are dropped") && log.contains("reply_dropped"),
+        "{log}"
+    );
 }

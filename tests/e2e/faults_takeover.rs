@@ -89,7 +89,13 @@ fn keeps_serving_until_stopped_process_leaves() {
     let begin = Instant::now();
     while begin.elapsed() < LONGER_THAN_STUCK {
         assert!(new.is_running(), "it ended: {}", new.tail());
-        assert_eq!(ping(&old).as_deref(), Some("PONG"), "after {:?}: {}", begin.elapsed(), new.tail());
+        assert_eq!(
+            ping(&old).as_deref(),
+            Some("PONG"),
+            "after {:?}: {}",
+            begin.elapsed(),
+            new.tail()
+        );
         pause(Duration::from_millis(50));
     }
     old.process().signal(Signal::CONT);
@@ -149,7 +155,9 @@ fn serves_on_when_successor_died_meanwhile() {
     wait_until("it to serve", PATIENCE, || ping(&old).as_deref() == Some("PONG"));
     new.kill();
     old.process().signal(Signal::CONT);
-    wait_until("the old one to note it", PATIENCE, || old.process().log().contains("takeover was not completed"));
+    wait_until("the old one to note it", PATIENCE, || {
+        old.process().log().contains("takeover was not completed")
+    });
     assert_eq!(ping(&old).as_deref(), Some("PONG"));
     assert!(old.process().is_running());
     let last = run("last", cluster.folder(), &file, &["--takeover"]);
@@ -164,11 +172,15 @@ fn takes_over_one_after_the_other() {
     old.process().signal(Signal::STOP);
     wait_stopped(old.process());
     let new = ["one", "two"].map(|name| run(name, cluster.folder(), &file, &["--takeover"]));
-    wait_until("both to wait", PATIENCE, || new.iter().all(|it| it.log().contains("does not answer")));
+    wait_until("both to wait", PATIENCE, || {
+        new.iter().all(|it| it.log().contains("does not answer"))
+    });
     old.process().signal(Signal::CONT);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
     // One of them serves, then the other one takes over from it.
-    wait_until("one of them to be the last", PATIENCE, || new.iter().filter(|it| it.is_running()).count() == 1);
+    wait_until("one of them to be the last", PATIENCE, || {
+        new.iter().filter(|it| it.is_running()).count() == 1
+    });
     let ended = new.iter().find_map(Process::ended).expect("one that ended");
     assert_eq!(ended.code(), Some(0), "{}\n{}", new[0].tail(), new[1].tail());
     assert_eq!(ping(&old).as_deref(), Some("PONG"));
@@ -180,7 +192,9 @@ fn can_be_taken_over_after_emfile() {
     let (old, file) = predecessor(&cluster);
     old.process().limit_files(first_free_file(&old));
     let new = run("successor", cluster.folder(), &file, &["--takeover"]);
-    wait_until("the fault to be told", PATIENCE, || old.process().log().contains("Too many open files"));
+    wait_until("the fault to be told", PATIENCE, || {
+        old.process().log().contains("Too many open files")
+    });
     pause(Duration::from_millis(500));
     old.process().limit_files(4096);
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0), "{}\n{}", old.process().tail(), new.tail());

@@ -23,7 +23,8 @@ const ENV: [(&str, &str); 5] = [
     ("REDIS_HOST_1", "10.0.0.11"),
 ];
 /// Samples with a test of their own, in which the sentinels of the file are replaced, too.
-const OWN_TEST: [&str; 6] = ["argo-cd", "bitnami", "blog-role", "blog-sentinel", "hand-written", "redis-ha"];
+const OWN_TEST: [&str; 6] =
+    ["argo-cd", "bitnami", "blog-role", "blog-sentinel", "hand-written", "redis-ha"];
 /// Names of masters in the samples.
 const MASTERS: [&str; 3] = ["mymaster", "sessions", "cache"];
 
@@ -61,7 +62,12 @@ fn started(cluster: &Cluster, name: &str, text: &str, flags: &[&str]) -> (Proces
     let toml = file("pointsman.toml", &imported.stdout);
     let toml = toml.to_str().expect("a path");
     let checked = run(&["check", "--config", toml]);
-    assert_eq!(checked.status.code(), Some(0), "{name}: {}", String::from_utf8_lossy(&checked.stderr));
+    assert_eq!(
+        checked.status.code(),
+        Some(0),
+        "{name}: {}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
     let process = Process::start(&Launch {
         name: format!("imported-{name}"),
         program: PROGRAM.into(),
@@ -89,16 +95,25 @@ fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
         assert!(client.cmd(&["AUTH", password]).expect("AUTH").is_ok());
     }
     assert!(client.cmd(&["SET", "who", "imported"]).expect("SET").is_ok());
-    assert_eq!(client.cmd(&["ROLE"]).expect("ROLE").items().first().and_then(|role| role.text()), Some("master"));
+    assert_eq!(
+        client.cmd(&["ROLE"]).expect("ROLE").items().first().and_then(|role| role.text()),
+        Some("master")
+    );
 }
 
 /// A client at the address for readers reaches a replica. The proxy is ready once it knows the master,
 /// and finds the replicas later.
-fn reads(addr: std::net::SocketAddr, password: Option<&str>, admin: std::net::SocketAddr, service: &str) {
+fn reads(
+    addr: std::net::SocketAddr,
+    password: Option<&str>,
+    admin: std::net::SocketAddr,
+    service: &str,
+) {
     wait_until("a replica for readers", PATIENCE, || {
         let (_, text) = http_get(admin, "/metrics").map_err(|error| error.to_string())?;
         let series = format!("pointsman_replicas_eligible{{service=\"{service}\"}} ");
-        let count: Option<f64> = text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok());
+        let count: Option<f64> =
+            text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok());
         if count >= Some(1.0) { Ok(()) } else { Err(format!("{series}{count:?}")) }
     });
     let mut client = Client::connect(addr).expect("a connection");
@@ -116,8 +131,10 @@ fn serves_argo_cd_and_a_frontend_with_votes() {
     let (listen, admin) = (cluster.address().port(), cluster.address().port());
     let mut addresses = vec![(":6379\n", format!("{listen}\n")), (":8888", admin.to_string())];
     // Of the servers' lines only the hosts matter; they are exchanged where sentinels are named.
-    let names: Vec<String> = (0..3).map(|at| format!("argocd-redis-ha-announce-{at}:26379")).collect();
-    addresses.extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.clone())));
+    let names: Vec<String> =
+        (0..3).map(|at| format!("argocd-redis-ha-announce-{at}:26379")).collect();
+    addresses
+        .extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.clone())));
     let (process, said) = started(&cluster, "argo-cd", &exchanged("argo-cd", &addresses), &[]);
     wait_ready(&process, admin);
     serves(listen, None);
@@ -125,12 +142,17 @@ fn serves_argo_cd_and_a_frontend_with_votes() {
         http_get(admin, "/healthz").is_ok_and(|(status, _)| status == 200),
         "the old path of the probe is answered"
     );
-    assert!(said.contains("service.name = \"argocd\"") && said.contains(" 0 without counterpart, 0 assumed"), "{said}");
+    assert!(
+        said.contains("service.name = \"argocd\"")
+            && said.contains(" 0 without counterpart, 0 assumed"),
+        "{said}"
+    );
 
     let (listen, admin) = (cluster.address().port(), cluster.address().port());
     let mut addresses = vec![("*:6379", listen.to_string())];
     let names: Vec<String> = (1..=3).map(|at| format!("192.168.1.1{at}:26379")).collect();
-    addresses.extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.clone())));
+    addresses
+        .extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.clone())));
     let text = exchanged("blog-sentinel", &addresses);
     let text = format!("{text}\nlisten page\n    bind {admin}\n    mode http\n    stats enable\n");
     let (process, _) = started(&cluster, "blog-sentinel", &text, &[]);
@@ -140,7 +162,11 @@ fn serves_argo_cd_and_a_frontend_with_votes() {
 
 #[test]
 fn serves_role_checks_with_password() {
-    let cluster = Cluster::builder().masters(&["mymaster", "sessions", "cache"]).replicas(1).password(PASSWORD).start();
+    let cluster = Cluster::builder()
+        .masters(&["mymaster", "sessions", "cache"])
+        .replicas(1)
+        .password(PASSWORD)
+        .start();
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
     // Where the file names no sentinels they are assumed at port 26379, which here is another one.
     let flags = ["--sentinel", &sentinels[0], "--sentinel", &sentinels[1]];
@@ -169,7 +195,12 @@ fn serves_role_checks_with_password() {
         ("127.0.0.1:8404", admin.to_string()),
     ];
     let text = exchanged("hand-written", &addresses);
-    let (process, said) = started(&cluster, "hand-written", &text, &[&flags[..], &["--name", "cache=cache"]].concat());
+    let (process, said) = started(
+        &cluster,
+        "hand-written",
+        &text,
+        &[&flags[..], &["--name", "cache=cache"]].concat(),
+    );
     wait_ready(&process, admin);
     for addr in [sessions, cache] {
         serves(addr, Some(PASSWORD));
@@ -185,7 +216,8 @@ fn serves_role_checks_with_password() {
 
 #[test]
 fn serves_redis_ha_chart_with_both_passwords() {
-    let cluster = Cluster::builder().replicas(1).password(PASSWORD).sentinel_password(ENV[2].1).start();
+    let cluster =
+        Cluster::builder().replicas(1).password(PASSWORD).sentinel_password(ENV[2].1).start();
     let port = || cluster.address().port();
     let (listen, replicas, admin, metrics) = (port(), port(), port(), port());
     let mut addresses = vec![
@@ -194,15 +226,20 @@ fn serves_redis_ha_chart_with_both_passwords() {
         ("[::]:8888", admin.to_string()),
         ("[::]:9101", metrics.to_string()),
     ];
-    let names: Vec<String> = (0..3).map(|at| format!("shop-redis-ha-announce-{at}:26379")).collect();
+    let names: Vec<String> =
+        (0..3).map(|at| format!("shop-redis-ha-announce-{at}:26379")).collect();
     let sentinels = cluster.sentinel_addrs();
-    addresses.extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.to_string())));
+    addresses
+        .extend(names.iter().zip(&sentinels).map(|(name, addr)| (name.as_str(), addr.to_string())));
     let (process, said) = started(&cluster, "redis-ha", &exchanged("redis-ha", &addresses), &[]);
     wait_ready(&process, admin);
     serves(listen, Some(PASSWORD));
     reads(replicas, Some(PASSWORD), admin, "mymaster");
     let (status, text) = http_get(metrics, "/metrics").expect("the old port of the metrics");
-    assert!(status == 200 && text.contains("pointsman_commits_total{service=\"mymaster\"} 1"), "{text}");
+    assert!(
+        status == 200 && text.contains("pointsman_commits_total{service=\"mymaster\"} 1"),
+        "{text}"
+    );
     assert!(said.contains("service.sentinel_auth.password_env = \"SENTINELAUTH\""), "{said}");
 }
 
@@ -220,14 +257,17 @@ fn rebound(cluster: &Cluster, text: &str, admin: std::net::SocketAddr) -> String
         let words: Vec<&str> = line.split_whitespace().collect();
         let address = match words[..] {
             ["bind", path, ..] if path.starts_with('/') => {
-                let own = cluster.folder().join(format!("{}.sock", cluster.address().port().port()));
+                let own =
+                    cluster.folder().join(format!("{}.sock", cluster.address().port().port()));
                 return line.replacen(path, own.to_str().expect("a path"), 1);
             }
             ["bind", address, ..] => Some(address),
             ["listen", _, address, ..] if address.contains(':') => Some(address),
             _ => None,
         };
-        address.map_or(line.to_owned(), |address| line.replacen(address, &cluster.address().port().to_string(), 1))
+        address.map_or(line.to_owned(), |address| {
+            line.replacen(address, &cluster.address().port().to_string(), 1)
+        })
     };
     let text: String = text.lines().map(|line| rebind(line) + "\n").collect();
     format!("{text}listen added-page\n bind {admin}\n mode http\n stats enable\n")
@@ -239,7 +279,10 @@ fn addresses(service: &toml::Value, key: &str) -> (Vec<std::net::SocketAddr>, Ve
     let (unix, tcp): (Vec<_>, Vec<_>) =
         all.iter().filter_map(toml::Value::as_str).partition(|addr| addr.starts_with("unix:"));
     let tcp = tcp.iter().map(|addr| addr.parse().expect("an address"));
-    (tcp.collect(), unix.iter().filter_map(|addr| addr.strip_prefix("unix:")).map(PathBuf::from).collect())
+    (
+        tcp.collect(),
+        unix.iter().filter_map(|addr| addr.strip_prefix("unix:")).map(PathBuf::from).collect(),
+    )
 }
 
 fn answers_at(path: &Path) {
@@ -253,9 +296,11 @@ fn answers_at(path: &Path) {
 /// Imports and runs every sample with or without a password; returns how many there were.
 fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/import");
-    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let entries =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let samples = entries.filter(|path| path.extension().is_some_and(|it| it == "cfg"));
-    let mut names: Vec<String> = samples.filter_map(|it| Some(it.file_stem()?.to_str()?.to_owned())).collect();
+    let mut names: Vec<String> =
+        samples.filter_map(|it| Some(it.file_stem()?.to_str()?.to_owned())).collect();
     names.sort();
     names.retain(|name| !OWN_TEST.contains(&name.as_str()));
     let sentinel = cluster.sentinel_addrs()[0].to_string();
@@ -275,7 +320,8 @@ fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
         let (process, _) = started(cluster, &name, &rebound(cluster, &text, admin), &flags);
         wait_ready(&process, admin);
         let toml = cluster.folder().join(format!("import-{name}/pointsman.toml"));
-        let table: toml::Table = std::fs::read_to_string(toml).expect("a file").parse().expect("TOML");
+        let table: toml::Table =
+            std::fs::read_to_string(toml).expect("a file").parse().expect("TOML");
         for service in table["service"].as_array().expect("services") {
             let (listen, sockets) = addresses(service, "listen");
             assert!(!listen.is_empty(), "{name}");
@@ -284,7 +330,12 @@ fn serve_samples(cluster: &Cluster, with_password: bool) -> usize {
             }
             sockets.iter().for_each(|path| answers_at(path));
             for addr in addresses(service, "replica_listen").0 {
-                reads(addr, with_password.then_some(PASSWORD), admin, service["name"].as_str().expect("a name"));
+                reads(
+                    addr,
+                    with_password.then_some(PASSWORD),
+                    admin,
+                    service["name"].as_str().expect("a name"),
+                );
             }
         }
     }
@@ -300,7 +351,8 @@ fn serves_every_sample_without_password() {
 #[test]
 fn serves_every_sample_with_password() {
     let user = format!("proxy on >{PASSWORD} ~* &* +@all");
-    let cluster = Cluster::builder().masters(&MASTERS).replicas(1).password(PASSWORD).user(&user).start();
+    let cluster =
+        Cluster::builder().masters(&MASTERS).replicas(1).password(PASSWORD).user(&user).start();
     assert!(serve_samples(&cluster, true) >= 4);
 }
 
@@ -320,7 +372,9 @@ fn refuses_by_line_with_exit_code_78() {
     let said = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = said.lines().collect();
     assert!(
-        lines[0].starts_with(&format!("{cfg}:3:3: \"${{REDIS_HOST}}:6379\" is not a host; set the variable")),
+        lines[0].starts_with(&format!(
+            "{cfg}:3:3: \"${{REDIS_HOST}}:6379\" is not a host; set the variable"
+        )),
         "{said}"
     );
     assert!(lines[1].starts_with(&format!("{cfg}:4:18: the quote ' is not closed")), "{said}");

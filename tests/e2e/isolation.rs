@@ -4,7 +4,10 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use harness::{Client, Cluster, Counter, Load, Node, Partition, Pointsman, Value, alone, own_source, wait_until};
+use harness::{
+    Client, Cluster, Counter, Load, Node, Partition, Pointsman, Value, alone, own_source,
+    wait_until,
+};
 
 use crate::{builder, metric, pointsman};
 
@@ -30,7 +33,9 @@ pub(crate) fn sets(node: &Node) -> u64 {
         Err(error) if error.kind() == ErrorKind::NotFound => return 0,
         stats => stats.expect("its statistics"),
     };
-    let number = |key: &str| stats.split(',').find_map(|it| it.strip_prefix(key)?.parse::<u64>().ok()).unwrap_or(0);
+    let number = |key: &str| {
+        stats.split(',').find_map(|it| it.strip_prefix(key)?.parse::<u64>().ok()).unwrap_or(0)
+    };
     number("calls=") + number("rejected_calls=")
 }
 
@@ -54,7 +59,9 @@ fn a_hung_master_is_sent_nothing_after_the_commit() {
         let _ = client.send(&harness::encode(&["SET", &format!("after-{number}"), "1"]));
     }
     for number in 0..8 {
-        assert!(pointsman.client().cmd(&["SET", &format!("new-{number}"), "1"]).expect("SET").is_ok());
+        assert!(
+            pointsman.client().cmd(&["SET", &format!("new-{number}"), "1"]).expect("SET").is_ok()
+        );
     }
     old.cont();
     wait_until("it to go on", PATIENCE, || old.ask(&["ECHO", "the end of the tale"]).map(|_| ()));
@@ -63,8 +70,12 @@ fn a_hung_master_is_sent_nothing_after_the_commit() {
     while !heard.last().is_some_and(|line: &String| line.contains("the end of the tale")) {
         heard.push(monitor.read_value().as_ref().map(Value::to_string).expect("a line of MONITOR"));
     }
-    assert!(heard.iter().any(|line| line.contains("before")), "MONITOR tells of writes: {heard:#?}");
-    let late: Vec<&String> = heard.iter().filter(|line| line.contains("after-") || line.contains("new-")).collect();
+    assert!(
+        heard.iter().any(|line| line.contains("before")),
+        "MONITOR tells of writes: {heard:#?}"
+    );
+    let late: Vec<&String> =
+        heard.iter().filter(|line| line.contains("after-") || line.contains("new-")).collect();
     assert!(late.is_empty(), "written to the superseded master: {late:#?}");
     let to = cluster.master();
     assert_ne!(to.addr(), old.addr());
@@ -90,7 +101,8 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
     let mut busy = sticky.pop().expect("nine");
     busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
     wait_until("the gate to shut", PATIENCE, || {
-        metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}") == Some(1.0) || generation(&pointsman) >= 2.0
+        metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}") == Some(1.0)
+            || generation(&pointsman) >= 2.0
     });
     let shut = counter.packets().expect("a count");
     // Nine before, and the one that was under way if it came in time, each perhaps sent again by a kernel that had to wait.
@@ -111,20 +123,28 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
     assert!(pointsman.client().cmd(&["SET", "new", "1"]).expect("SET").is_ok());
     old.cont();
     wait_until("it to go on", PATIENCE, || old.ask(&["PING"]).map(|_| ()));
-    assert_eq!(counter.packets(), Ok(shut), "a packet of a client was sent to the superseded master");
+    assert_eq!(
+        counter.packets(),
+        Ok(shut),
+        "a packet of a client was sent to the superseded master"
+    );
     assert_ne!(cluster.master().addr(), old.addr());
 }
 
 #[test]
 fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late() {
-    if !alone("isolation::a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late") {
+    if !alone(
+        "isolation::a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late",
+    ) {
         return;
     }
     let cluster = Cluster::builder().start();
     let beside = &cluster.sentinels()[0];
     let source = own_source(&cluster, beside);
-    let pointsman =
-        builder(&cluster).service_line("connect_timeout = \"300ms\"").service_line("hold_timeout = \"60s\"").start();
+    let pointsman = builder(&cluster)
+        .service_line("connect_timeout = \"300ms\"")
+        .service_line("hold_timeout = \"60s\"")
+        .start();
     let old = cluster.master();
     let counter = Counter::of(old.addr().port(), SET).expect("a counter");
     let (mut busy, mut idle) = (pointsman.client(), pointsman.client());
@@ -140,9 +160,14 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     newcomer.set_timeout(PATIENCE).expect("a timeout");
     newcomer.send(&harness::encode(&["SET", "held", "1"])).expect("send");
     wait_until("a dial to be given up", PATIENCE, || {
-        metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"timed_out\"}") >= Some(1.0)
+        metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"timed_out\"}")
+            >= Some(1.0)
     });
-    assert!(asked.elapsed() < Duration::from_secs(5), "a dial of 300 ms took {:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() < Duration::from_secs(5),
+        "a dial of 300 ms took {:?}",
+        asked.elapsed()
+    );
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
     let moved = Instant::now();
     // Two before, and what was under way, as often as the kernel has sent it again.
@@ -160,11 +185,21 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     drop(partition);
     // From the healing until it follows the new master, which is longer than the kernel's next attempts to deliver.
     wait_until("the old master to follow the new one", Duration::from_secs(60), || {
-        assert_ne!(exists(old, "late"), Ok(true), "a request was executed late on the superseded master");
-        old.role().map_err(|error| error.to_string()).and_then(|role| if role == "slave" { Ok(()) } else { Err(role) })
+        assert_ne!(
+            exists(old, "late"),
+            Ok(true),
+            "a request was executed late on the superseded master"
+        );
+        old.role()
+            .map_err(|error| error.to_string())
+            .and_then(|role| if role == "slave" { Ok(()) } else { Err(role) })
     });
     assert_eq!(exists(to, "late"), Ok(false));
-    assert_eq!(counter.packets(), Ok(at_commit), "a packet of a client was sent to the superseded master");
+    assert_eq!(
+        counter.packets(),
+        Ok(at_commit),
+        "a packet of a client was sent to the superseded master"
+    );
 }
 
 #[test]
@@ -173,8 +208,12 @@ fn a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left() {
         return;
     }
     let cluster = Cluster::builder().start();
-    let sources: Vec<_> = cluster.sentinels().iter().map(|sentinel| own_source(&cluster, sentinel)).collect();
-    assert!(sources.windows(2).all(|pair| pair[0] == pair[1]), "all sentinels dial from one address");
+    let sources: Vec<_> =
+        cluster.sentinels().iter().map(|sentinel| own_source(&cluster, sentinel)).collect();
+    assert!(
+        sources.windows(2).all(|pair| pair[0] == pair[1]),
+        "all sentinels dial from one address"
+    );
     let pointsman = pointsman(&cluster);
     let old = cluster.master();
     let mut load = Load::to(pointsman.addr()).writers(8).rate(1000).start();
@@ -183,7 +222,9 @@ fn a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left() {
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
     let at_commit = sets(old);
     let seen = load.counts().acknowledged;
-    wait_until("writes to go on for three seconds", PATIENCE, || load.counts().acknowledged > seen + 3000);
+    wait_until("writes to go on for three seconds", PATIENCE, || {
+        load.counts().acknowledged > seen + 3000
+    });
     // All that time it was there for us, called itself master, and would have taken every write.
     assert_eq!(old.role().expect("ROLE"), "master");
     assert_eq!(sets(old), at_commit, "the superseded master was written to");

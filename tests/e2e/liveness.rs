@@ -30,7 +30,11 @@ fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
         other => Err(format!("{other:?}")),
     });
     assert!(body.contains("worker 1"), "{body}");
-    assert!(begin.elapsed() >= Duration::from_secs(4), "red after {:?}: one slow turn is no hang", begin.elapsed());
+    assert!(
+        begin.elapsed() >= Duration::from_secs(4),
+        "red after {:?}: one slow turn is no hang",
+        begin.elapsed()
+    );
     // Which client is on which worker is the kernel's choice; the healthy worker goes on.
     wait_until("liveness to be green again", PATIENCE, || {
         pointsman.get("/alive").is_ok_and(|(status, _)| status == 200)
@@ -40,8 +44,10 @@ fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
 /// Kills everything that pointsman talks to and looks at its probes for `time`.
 fn nothing_behind_it(time: Duration) {
     let cluster = Cluster::builder().replicas(1).sentinels(3).start();
-    let pointsman =
-        builder(&cluster).service_line("hold_timeout = \"2s\"").lines("ready_without_master = false").start();
+    let pointsman = builder(&cluster)
+        .service_line("hold_timeout = \"2s\"")
+        .lines("ready_without_master = false")
+        .start();
     let servers = || cluster.nodes().iter().chain(cluster.sentinels());
     let begin = Instant::now();
     servers().for_each(harness::Node::kill);
@@ -59,7 +65,9 @@ fn nothing_behind_it(time: Duration) {
     assert!(after >= Duration::from_secs(2), "unready after {after:?}, within the hold");
     assert!(why.contains("no master for"), "{why}");
     servers().for_each(harness::Node::restart);
-    wait_until("it to be ready again", PATIENCE, || pointsman.get("/ready").is_ok_and(|(status, _)| status == 200));
+    wait_until("it to be ready again", PATIENCE, || {
+        pointsman.get("/ready").is_ok_and(|(status, _)| status == 200)
+    });
 }
 
 #[test]

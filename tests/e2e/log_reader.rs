@@ -33,11 +33,26 @@ impl Verbose {
     fn start(cluster: &Cluster, stdout: Stdio) -> Self {
         let (listen, admin) = (cluster.address().port(), cluster.address().port());
         let sentinel = cluster.sentinel_addrs()[0].to_string();
-        let quick = ["accept_min", "accept_quiet", "accept_max"].map(|key| format!("shutdown.{key}=0s"));
-        let set = ["log.format=json", "log.sessions=all", "log.lines_per_second=0", "log.level=trace"];
+        let quick =
+            ["accept_min", "accept_quiet", "accept_max"].map(|key| format!("shutdown.{key}=0s"));
+        let set =
+            ["log.format=json", "log.sessions=all", "log.lines_per_second=0", "log.level=trace"];
         let mut command = Command::new(PROGRAM);
-        command.args(["run", "--sentinel", &sentinel, "--listen", &listen.to_string(), "--admin", &admin.to_string()]);
-        command.args(set.iter().copied().chain(quick.iter().map(String::as_str)).flat_map(|it| ["--set", it]));
+        command.args([
+            "run",
+            "--sentinel",
+            &sentinel,
+            "--listen",
+            &listen.to_string(),
+            "--admin",
+            &admin.to_string(),
+        ]);
+        command.args(
+            set.iter()
+                .copied()
+                .chain(quick.iter().map(String::as_str))
+                .flat_map(|it| ["--set", it]),
+        );
         let child = command.stdin(Stdio::null()).stdout(stdout).spawn().expect("a pointsman");
         let started = Self { child, listen, admin };
         wait_until("it to be ready", PATIENCE, || started.get("/ready").is_some());
@@ -45,12 +60,18 @@ impl Verbose {
     }
 
     fn get(&self, path: &str) -> Option<String> {
-        harness::http_get(self.admin, path).ok().filter(|(code, _)| *code == 200).map(|(_, text)| text)
+        harness::http_get(self.admin, path)
+            .ok()
+            .filter(|(code, _)| *code == 200)
+            .map(|(_, text)| text)
     }
 
     fn dropped(&self) -> Option<u64> {
         let text = self.get("/metrics")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("pointsman_log_lines_dropped_total "))?.to_owned();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("pointsman_log_lines_dropped_total "))?
+            .to_owned();
         line.parse::<u64>().ok()
     }
 
@@ -136,7 +157,8 @@ fn reports_dropped_lines_when_the_log_reader_returns() {
     // Not joined: where the report is missing, it reads for as long as the process runs.
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            let line = serde_json::from_str::<Json>(&line).map_err(|error| format!("{error}: {line}"));
+            let line =
+                serde_json::from_str::<Json>(&line).map_err(|error| format!("{error}: {line}"));
             let _ = tell.send(line);
         }
     });

@@ -25,7 +25,8 @@ fn ends(pointsman: &Pointsman) -> Vec<Json> {
 #[test]
 fn a_session_is_told_of_at_its_end_with_what_it_did() {
     let cluster = small();
-    let pointsman = builder(&cluster).lines("[log]\nsessions = \"all\"\nsessions_level = \"warn\"").start();
+    let pointsman =
+        builder(&cluster).lines("[log]\nsessions = \"all\"\nsessions_level = \"warn\"").start();
     let mut client = pointsman.client();
     let name = client.local_addr().expect("an address").to_string();
     for _ in 0..3 {
@@ -36,24 +37,36 @@ fn a_session_is_told_of_at_its_end_with_what_it_did() {
     let line = &ends(&pointsman)[0];
     let said = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
     assert_eq!((said("level").as_str(), said("service").as_str()), ("WARN", "mymaster"), "{line}");
-    assert_eq!((said("client"), said("upstream")), (name, cluster.master().addr().to_string()), "{line}");
-    assert_eq!((said("reason").as_str(), line["commands"].as_u64()), ("client_closed", Some(3)), "{line}");
+    assert_eq!(
+        (said("client"), said("upstream")),
+        (name, cluster.master().addr().to_string()),
+        "{line}"
+    );
+    assert_eq!(
+        (said("reason").as_str(), line["commands"].as_u64()),
+        ("client_closed", Some(3)),
+        "{line}"
+    );
     // PING as an array of one, and +PONG.
-    assert_eq!((line["bytes_in"].as_u64(), line["bytes_out"].as_u64()), (Some(3 * 14), Some(3 * 7)), "{line}");
+    assert_eq!(
+        (line["bytes_in"].as_u64(), line["bytes_out"].as_u64()),
+        (Some(3 * 14), Some(3 * 7)),
+        "{line}"
+    );
     assert!(line["duration_ms"].as_u64().is_some_and(|ms| ms < 30_000), "{line}");
 }
 
 #[test]
 fn by_default_only_failures_are_told_and_no_more_than_so_many_a_second() {
     let cluster = small();
-    let lines =
-        "[log]\nlines_per_second = 1\n[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"";
+    let lines = "[log]\nlines_per_second = 1\n[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"";
     let pointsman = builder(&cluster).service_line("hold_timeout = \"50ms\"").lines(lines).start();
     let mut quick = pointsman.client();
     assert_eq!(quick.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     drop(quick);
     wait_until("the end of that session", PATIENCE, || {
-        let closed = "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"client_closed\"}";
+        let closed =
+            "pointsman_sessions_closed_total{service=\"mymaster\",reason=\"client_closed\"}";
         metric(&pointsman, closed) == Some(1.0)
     });
     assert_eq!(ends(&pointsman).len(), 0, "it ended well");
@@ -79,15 +92,28 @@ fn a_log_that_nobody_reads_holds_nobody_up_and_what_is_lost_is_counted() {
     let sentinel = cluster.sentinel_addrs()[0].to_string();
     let set = ["log.sessions=all", "log.lines_per_second=0", "log.level=trace"];
     let mut command = Command::new(PROGRAM);
-    command.args(["run", "--sentinel", &sentinel, "--listen", &listen.to_string(), "--admin", &admin.to_string()]);
+    command.args([
+        "run",
+        "--sentinel",
+        &sentinel,
+        "--listen",
+        &listen.to_string(),
+        "--admin",
+        &admin.to_string(),
+    ]);
     command.args(set.iter().flat_map(|it| ["--set", *it])).stdin(Stdio::null());
     // The other end of this pipe is held and never read.
     let mut child = command.stdout(Stdio::piped()).spawn().expect("a pointsman");
-    let get = |path: &str| harness::http_get(admin, path).ok().filter(|(code, _)| *code == 200).map(|(_, text)| text);
+    let get = |path: &str| {
+        harness::http_get(admin, path).ok().filter(|(code, _)| *code == 200).map(|(_, text)| text)
+    };
     wait_until("it to be ready", PATIENCE, || get("/ready").is_some());
     let dropped = || {
         let text = get("/metrics")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("pointsman_log_lines_dropped_total "))?.to_owned();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("pointsman_log_lines_dropped_total "))?
+            .to_owned();
         line.parse::<u64>().ok()
     };
     wait_until("lines to be dropped", 2 * PATIENCE, || {
@@ -103,13 +129,20 @@ fn a_log_that_nobody_reads_holds_nobody_up_and_what_is_lost_is_counted() {
 
 /// What a start says on a terminal, which `script` makes.
 fn on_a_terminal(no_colour: Option<&str>) -> String {
-    let quick = "--set shutdown.accept_min=0s --set shutdown.accept_quiet=0s --set shutdown.accept_max=0s";
+    let quick =
+        "--set shutdown.accept_min=0s --set shutdown.accept_quiet=0s --set shutdown.accept_max=0s";
     // `exec`: a shell that stays in between (as dash does; `$SHELL` decides) dies of the Ctrl-C, and tells of that.
-    let run = format!("exec {PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 {quick}");
+    let run = format!(
+        "exec {PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 {quick}"
+    );
     let mut command = Command::new("script");
     command.args(["-qefc", &run, "/dev/null"]).env_remove("NO_COLOR");
     command.envs(no_colour.map(|value| ("NO_COLOR", value)));
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script, of util-linux");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script, of util-linux");
     let (mut said, mut buffer) = (String::new(), [0; 4096]);
     let mut out = child.stdout.take().expect("its output");
     while !said.contains("version") {
@@ -126,7 +159,13 @@ fn on_a_terminal(no_colour: Option<&str>) -> String {
 #[test]
 fn on_a_terminal_lines_are_for_people_and_no_color_is_kept() {
     let coloured = on_a_terminal(None);
-    assert!(coloured.contains("\u{1b}[32m INFO") && !coloured.contains("{\"timestamp\""), "{coloured}");
+    assert!(
+        coloured.contains("\u{1b}[32m INFO") && !coloured.contains("{\"timestamp\""),
+        "{coloured}"
+    );
     let plain = on_a_terminal(Some("1"));
-    assert!(plain.contains(" INFO ") && plain.contains("stopped") && !plain.contains('\u{1b}'), "{plain}");
+    assert!(
+        plain.contains(" INFO ") && plain.contains("stopped") && !plain.contains('\u{1b}'),
+        "{plain}"
+    );
 }

@@ -19,7 +19,9 @@ const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\n
 fn handshake(client: &mut Client, kind: &str) -> Value {
     client.set_timeout(PATIENCE).expect("a timeout");
     assert!(matches!(client.cmd(&["HELLO", "3"]).expect("HELLO"), Value::Map(_)));
-    client.cmd(&["CLIENT", "MAINT_NOTIFICATIONS", "ON", "moving-endpoint-type", kind]).expect("an answer")
+    client
+        .cmd(&["CLIENT", "MAINT_NOTIFICATIONS", "ON", "moving-endpoint-type", kind])
+        .expect("an answer")
 }
 
 /// The next thing the client is sent, which has to be a push of that name; what stands behind its number.
@@ -44,7 +46,8 @@ fn moving(client: &mut Client) -> Value {
 }
 
 fn told(pointsman: &Pointsman, kind: &str) -> Option<f64> {
-    let series = format!("pointsman_maintenance_pushes_total{{service=\"mymaster\",kind=\"{kind}\"}}");
+    let series =
+        format!("pointsman_maintenance_pushes_total{{service=\"mymaster\",kind=\"{kind}\"}}");
     metric(pointsman, &series)
 }
 
@@ -56,7 +59,10 @@ fn clients_that_ask_for_it_hear_when_a_failover_begins_and_when_it_is_over() {
     assert!(handshake(&mut told_client, "internal-ip").is_ok());
     // In RESP2 there are no pushes, so the server's own word stands.
     let refused = old.cmd(&["CLIENT", "MAINT_NOTIFICATIONS", "ON"]).expect("an answer");
-    assert!(refused.error().is_some_and(|error| error.contains("MAINT_NOTIFICATIONS")), "{refused:?}");
+    assert!(
+        refused.error().is_some_and(|error| error.contains("MAINT_NOTIFICATIONS")),
+        "{refused:?}"
+    );
     assert!(told_client.cmd(&["SET", "k", "v"]).expect("a write").is_ok());
     cluster.master().kill();
     assert_eq!(push(&mut told_client, "FAILING_OVER")[0], Value::Int(30));
@@ -66,12 +72,19 @@ fn clients_that_ask_for_it_hear_when_a_failover_begins_and_when_it_is_over() {
     assert!(told_client.read_value().expect("an answer").is_ok());
     old.set_timeout(PATIENCE).expect("a timeout");
     assert!(old.cmd(&["SET", "m", "v"]).expect("an answer, and no push before it").is_ok());
-    assert_eq!((told(&pointsman, "failing_over"), told(&pointsman, "failed_over")), (Some(1.0), Some(1.0)));
-    assert_eq!(metric(&pointsman, "pointsman_maintenance_handshakes_total{service=\"mymaster\"}"), Some(1.0));
+    assert_eq!(
+        (told(&pointsman, "failing_over"), told(&pointsman, "failed_over")),
+        (Some(1.0), Some(1.0))
+    );
+    assert_eq!(
+        metric(&pointsman, "pointsman_maintenance_handshakes_total{service=\"mymaster\"}"),
+        Some(1.0)
+    );
 }
 
 fn taking_over(config: &Path, folder: &Path) -> Process {
-    let args = ["run".into(), "--takeover".into(), "--config".into(), config.as_os_str().to_owned()];
+    let args =
+        ["run".into(), "--takeover".into(), "--config".into(), config.as_os_str().to_owned()];
     Process::start(&Launch {
         name: "takeover".to_owned(),
         program: PathBuf::from(PROGRAM),
@@ -118,7 +131,14 @@ fn redis_py_outlasts_a_pause_and_moves_without_an_error() {
     let home = tempfile::tempdir().expect("a folder");
     let python = home.path().join("bin/python");
     run(Command::new("python3").args(["-m", "venv"]).arg(home.path()));
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "redis"]));
+    run(Command::new(&python).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "redis",
+    ]));
     outlasts_a_pause_and_moves_without_an_error(|host, port| {
         let mut client = Command::new(&python);
         client.args(["benches/clients/redis_py_maintenance.py", host, port, "22"]);
@@ -135,7 +155,11 @@ fn go_redis_outlasts_a_pause_and_moves_without_an_error() {
         || {
             let program = home.path().join("client");
             let mut go = Command::new("go");
-            run(go.current_dir("benches/clients/go_redis").args(["build", "-o"]).arg(&program).arg("."));
+            run(go
+                .current_dir("benches/clients/go_redis")
+                .args(["build", "-o"])
+                .arg(&program)
+                .arg("."));
             program
         },
         PathBuf::from,
@@ -170,7 +194,8 @@ fn outlasts_a_pause_and_moves_without_an_error(client: impl Fn(&str, &str) -> Co
     let mut client = client(&addr.ip().to_string(), &addr.port().to_string());
     let client = client.stdout(Stdio::piped()).spawn().expect("the client");
     wait_until("the handshakes", PATIENCE, || {
-        metric(&old, "pointsman_maintenance_handshakes_total{service=\"mymaster\"}").is_some_and(|it| it >= 4.0)
+        metric(&old, "pointsman_maintenance_handshakes_total{service=\"mymaster\"}")
+            .is_some_and(|it| it >= 4.0)
     });
     let mut pause = Command::new(PROGRAM);
     pause.args(["pause", "--for", "3s", "--admin", &old.admin().to_string()]);

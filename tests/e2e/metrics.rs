@@ -16,16 +16,25 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What `promtool check metrics` has to say; nothing if all is well.
 fn promtool(text: &str) -> String {
-    let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/target/deploy-tools/prometheus/usr/bin/promtool");
+    let unpacked =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/target/deploy-tools/prometheus/usr/bin/promtool");
     let program = find_in_path("promtool").unwrap_or_else(|| unpacked.into());
     let mut command = Command::new(&program);
-    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| {
         panic!("{}: {error}; `cargo xtask test` gets it (Debian's prometheus)", program.display())
     });
     child.stdin.take().expect("its input").write_all(text.as_bytes()).expect("the metrics");
     let output = child.wait_with_output().expect("its end");
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     if output.status.success() { said } else { format!("{}: {said}", output.status) }
 }
 
@@ -69,12 +78,18 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
         let ends_the_scrapes = Over(&over);
         let failover = cluster.failover_of("mymaster");
         wait_until("all to be calm", PATIENCE, || {
-            pointsman.get("/status").is_ok_and(|(_, status)| status.contains("\"state\": \"stable\""))
+            pointsman
+                .get("/status")
+                .is_ok_and(|(_, status)| status.contains("\"state\": \"stable\""))
         });
         drop(ends_the_scrapes);
         (failover, gaps.join().expect("the scrapes"))
     });
-    assert_eq!(gaps, BTreeSet::new(), "a node is there in every scrape, through the whole failover");
+    assert_eq!(
+        gaps,
+        BTreeSet::new(),
+        "a node is there in every scrape, through the whole failover"
+    );
     assert_eq!(client.cmd(&["GET", "a"]).expect("GET").text(), Some("99"));
     let first = "pointsman_failover_first_session_seconds_count{service=\"mymaster\"}";
     wait_until("the first session to be told", PATIENCE, || metric(&pointsman, first) >= Some(2.0));
@@ -82,20 +97,37 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
 
     let (_, text) = pointsman.get("/metrics").expect("metrics");
     assert_eq!(promtool(&text), "");
-    assert_ne!(promtool(&text.replacen("# HELP pointsman_commits_total", "# ", 1)), "", "promtool finds faults");
+    assert_ne!(
+        promtool(&text.replacen("# HELP pointsman_commits_total", "# ", 1)),
+        "",
+        "promtool finds faults"
+    );
     let there = series(&text);
     // Not every machine has a limit on memory or CPU, or counts them where this process is.
-    let missing = CATALOGUE.iter().chain(HAPROXY).filter(|it| !it.name.starts_with("pointsman_cgroup_")).filter(|it| {
-        let name = if it.kind == Kind::Histogram { format!("{}_count", it.name) } else { it.name.to_owned() };
-        !there.contains(name.as_str())
-    });
-    let missing: Vec<&str> =
-        missing.map(|it| it.name).filter(|name| *name != "pointsman_log_lines_suppressed_total").collect();
+    let missing = CATALOGUE
+        .iter()
+        .chain(HAPROXY)
+        .filter(|it| !it.name.starts_with("pointsman_cgroup_"))
+        .filter(|it| {
+            let name = if it.kind == Kind::Histogram {
+                format!("{}_count", it.name)
+            } else {
+                it.name.to_owned()
+            };
+            !there.contains(name.as_str())
+        });
+    let missing: Vec<&str> = missing
+        .map(|it| it.name)
+        .filter(|name| *name != "pointsman_log_lines_suppressed_total")
+        .collect();
     assert!(missing.is_empty(), "in the catalogue and not in /metrics: {missing:?}");
 
     let (head, open) = open_metrics(&pointsman);
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
-    assert!(open.ends_with("\n# EOF\n") && open.contains("\n# TYPE pointsman_commits counter\n"), "{open}");
+    assert!(
+        open.ends_with("\n# EOF\n") && open.contains("\n# TYPE pointsman_commits counter\n"),
+        "{open}"
+    );
     assert!(open.contains("\npointsman_commits_total{service=\"mymaster\"} 2\n"), "{open}");
     assert_eq!(series(&open), series(&text), "both forms have the same series");
     what_haproxys_names_say(&pointsman, &cluster, failover.to);
@@ -112,7 +144,11 @@ impl Drop for Over<'_> {
 }
 
 /// The nodes that some scrape did not have, until it is over.
-fn nodes_left_out(pointsman: &Pointsman, cluster: &Cluster, over: &AtomicBool) -> BTreeSet<std::net::SocketAddr> {
+fn nodes_left_out(
+    pointsman: &Pointsman,
+    cluster: &Cluster,
+    over: &AtomicBool,
+) -> BTreeSet<std::net::SocketAddr> {
     let mut missing = BTreeSet::new();
     while !over.load(Ordering::Relaxed) {
         let (_, text) = pointsman.get("/metrics").expect("metrics");
@@ -130,13 +166,21 @@ fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std
     let server = |name: &str, node: &dyn std::fmt::Display, more: &str| {
         of(&format!("server_{name}{{proxy=\"mymaster\",server=\"{node}\"{more}}}"))
     };
-    let state = |node: &dyn std::fmt::Display, state: &str| server("status", node, &format!(",state=\"{state}\""));
+    let state = |node: &dyn std::fmt::Display, state: &str| {
+        server("status", node, &format!(",state=\"{state}\""))
+    };
     for node in cluster.nodes().iter().map(harness::Node::addr) {
         let is = f64::from(u8::from(node == master));
-        assert_eq!((state(&node, "UP"), state(&node, "DOWN")), (Some(is), Some(1.0 - is)), "{node}");
+        assert_eq!(
+            (state(&node, "UP"), state(&node, "DOWN")),
+            (Some(is), Some(1.0 - is)),
+            "{node}"
+        );
         assert_eq!(server("current_sessions", &node, ""), Some(is), "{node}");
     }
-    wait_until("the check of the master", PATIENCE, || server("check_status", &master, ",state=\"L7OK\"") == Some(1.0));
+    wait_until("the check of the master", PATIENCE, || {
+        server("check_status", &master, ",state=\"L7OK\"") == Some(1.0)
+    });
     assert!(server("bytes_in_total", &master, "") > Some(0.0));
     assert_eq!(of("backend_status{proxy=\"mymaster\",state=\"UP\"}"), Some(1.0));
     assert_eq!(of("backend_active_servers{proxy=\"mymaster\"}"), Some(1.0));
@@ -146,7 +190,10 @@ fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std
     let readers = of("frontend_current_sessions{proxy=\"mymaster/replicas\"}");
     assert!(readers.is_some_and(|readers| readers <= 1.0), "{readers:?}");
     assert_eq!(of("frontend_sessions_total{proxy=\"mymaster/replicas\"}"), Some(1.0));
-    assert!(of("backend_downtime_seconds_total{proxy=\"mymaster\"}") > Some(0.0), "a failover is a downtime");
+    assert!(
+        of("backend_downtime_seconds_total{proxy=\"mymaster\"}") > Some(0.0),
+        "a failover is a downtime"
+    );
     assert!(of("backend_connection_attempts_total{proxy=\"mymaster\"}") >= Some(2.0));
     assert!(of("process_current_connections") >= Some(1.0) && of("process_stopping") == Some(0.0));
 }
@@ -165,9 +212,15 @@ fn what_the_process_says(pointsman: &Pointsman, cluster: &Cluster) {
     }
     // The connection that asks comes and goes, and so may others between the two looks.
     wait_until("as many open files in the metrics as there are", PATIENCE, || {
-        let files = std::fs::read_dir(format!("/proc/{}/fd", pointsman.process().pid())).expect("its files").count();
+        let files = std::fs::read_dir(format!("/proc/{}/fd", pointsman.process().pid()))
+            .expect("its files")
+            .count();
         let told = of("process_open_fds");
-        if (told - files as f64).abs() <= 3.0 { Ok(()) } else { Err(format!("{told} are told, {files} are there")) }
+        if (told - files as f64).abs() <= 3.0 {
+            Ok(())
+        } else {
+            Err(format!("{told} are told, {files} are there"))
+        }
     });
     assert!(of("process_resident_memory_bytes") > 1e6 && of("process_cpu_seconds_total") > 0.0);
     let workers = of("pointsman_worker_sessions{worker=\"0\"}");
@@ -189,11 +242,15 @@ fn with_fifty_services_the_metrics_stay_below_200_kb() {
         sentinel.ask(&["SENTINEL", "MONITOR", name, &ip, &port, "1"]).expect("MONITOR");
     }
     assert!(names.len() > SPARSE_ABOVE);
-    let pointsman = builder(&cluster).services(&names.iter().map(String::as_str).collect::<Vec<_>>()).start();
+    let pointsman =
+        builder(&cluster).services(&names.iter().map(String::as_str).collect::<Vec<_>>()).start();
     let generation = |name: &str| format!("pointsman_target_generation{{service=\"{name}\"}}");
     for name in &names {
-        wait_until("a master for each", PATIENCE, || metric(&pointsman, &generation(name)) == Some(1.0));
-        let mut client = Client::connect(pointsman.addr_of(name).expect("an address")).expect("a client");
+        wait_until("a master for each", PATIENCE, || {
+            metric(&pointsman, &generation(name)) == Some(1.0)
+        });
+        let mut client =
+            Client::connect(pointsman.addr_of(name).expect("an address")).expect("a client");
         // Enough for a sample of their times.
         for _ in 0..40 {
             assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
@@ -203,8 +260,12 @@ fn with_fifty_services_the_metrics_stay_below_200_kb() {
     assert!(text.len() < 200_000, "{} bytes", text.len());
     assert_eq!(promtool(&text), "");
     for name in &names {
-        let of = |metric: &str| text.contains(&format!("\npointsman_{metric}{{service=\"{name}\"}} "));
-        assert!(of("commands_total") && of("command_duration_seconds_count") && of("sessions_open"), "{name}");
+        let of =
+            |metric: &str| text.contains(&format!("\npointsman_{metric}{{service=\"{name}\"}} "));
+        assert!(
+            of("commands_total") && of("command_duration_seconds_count") && of("sessions_open"),
+            "{name}"
+        );
         assert!(!of("stalls_total") && !of("dial_duration_seconds_count"), "{name}");
     }
     assert_eq!(metric(&pointsman, "pointsman_dial_duration_seconds_count"), Some(50.0));

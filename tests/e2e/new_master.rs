@@ -44,13 +44,22 @@ impl Plane {
         let (points, route) = route::Points::new();
         let noticed = Arc::<Noticed>::default();
         let hints = Arc::clone(&noticed) as Arc<dyn proxy::Hints>;
-        let service = proxy::Service { name: "s".into(), route: route.into(), options: options.into(), hints };
+        let service = proxy::Service {
+            name: "s".into(),
+            route: route.into(),
+            options: options.into(),
+            hints,
+        };
         let addr = cluster.address().port();
-        let bound = proxy::Bound::bind(NonZeroUsize::MIN, 1000, [(service, vec![addr])]).expect("a bound address");
+        let bound = proxy::Bound::bind(NonZeroUsize::MIN, 1000, [(service, vec![addr])])
+            .expect("a bound address");
         let (drain, controller) = drain::new(drain::Settings::default());
         let running = bound.serve(&drain).expect("a running data plane");
         let controller = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .expect("a runtime");
             runtime.block_on(controller.run())
         });
         Self { points, noticed, addr, drain, running: Some(running), controller: Some(controller) }
@@ -58,7 +67,12 @@ impl Plane {
 
     fn commit(&mut self, node: &Node) {
         let addr = node.addr();
-        self.points.commit(route::Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
+        self.points.commit(route::Destination {
+            addr,
+            name: addr.to_string().into(),
+            epoch: 0,
+            run_id: None,
+        });
     }
 
     /// Clients that have been answered by the target.
@@ -77,7 +91,9 @@ impl Plane {
 
     /// Waits until so many attempts have failed.
     fn wait_failures(&self, count: usize) {
-        wait_until("attempts that fail", PATIENCE, || self.noticed.0.load(Ordering::Relaxed) >= count);
+        wait_until("attempts that fail", PATIENCE, || {
+            self.noticed.0.load(Ordering::Relaxed) >= count
+        });
     }
 
     fn wait_carried(&self, count: u64) {
@@ -94,7 +110,11 @@ impl Drop for Plane {
 }
 
 fn options() -> proxy::Options {
-    proxy::Options { hold_timeout: PATIENCE, connect_timeout: Duration::from_millis(300), ..proxy::Options::default() }
+    proxy::Options {
+        hold_timeout: PATIENCE,
+        connect_timeout: Duration::from_millis(300),
+        ..proxy::Options::default()
+    }
 }
 
 /// Two masters that know nothing of each other.
@@ -106,10 +126,13 @@ fn two_masters() -> Cluster {
 /// it then.
 fn fill(node: &Node, room: i64) -> Client {
     let mut client = node.client();
-    let taken: i64 = node.info("clients", "connected_clients").expect("a number").parse().expect("a number");
+    let taken: i64 =
+        node.info("clients", "connected_clients").expect("a number").parse().expect("a number");
     // The connection that asked is gone by then.
     let most = taken - 1 + room;
-    assert!(client.cmd(&["CONFIG", "SET", "maxclients", &most.to_string()]).expect("an answer").is_ok());
+    assert!(
+        client.cmd(&["CONFIG", "SET", "maxclients", &most.to_string()]).expect("an answer").is_ok()
+    );
     client
 }
 
@@ -137,7 +160,10 @@ fn keeps_idle_clients_while_the_new_master_is_full() {
 fn closes_waiting_clients_cleanly_if_the_new_master_stays_full() {
     let cluster = two_masters();
     let [old, new] = [&cluster.groups()[0].nodes()[0], &cluster.groups()[1].nodes()[0]];
-    let mut plane = Plane::start(&cluster, proxy::Options { hold_timeout: Duration::from_secs(3), ..options() });
+    let mut plane = Plane::start(
+        &cluster,
+        proxy::Options { hold_timeout: Duration::from_secs(3), ..options() },
+    );
     plane.commit(old);
     let mut clients = plane.clients();
     let _control = fill(new, 9);
@@ -152,7 +178,10 @@ fn closes_waiting_clients_cleanly_if_the_new_master_stays_full() {
                 assert_eq!(answer.text(), Some("PONG"), "an idle client was told something");
                 served += 1;
             }
-            Err(error) => assert!(matches!(client.read_to_end(), Ok((bytes, _)) if bytes.is_empty()), "{error}"),
+            Err(error) => assert!(
+                matches!(client.read_to_end(), Ok((bytes, _)) if bytes.is_empty()),
+                "{error}"
+            ),
         }
     }
     assert_eq!((served, plane.stats().carried), (9, 9));
@@ -183,7 +212,11 @@ fn carries_nobody_to_a_stopped_master_until_it_answers() {
     for client in &mut clients {
         assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
     }
-    assert_eq!(new.ask(&["EXISTS", "k"]).expect("an answer").int(), Some(0), "the stopped master got a request");
+    assert_eq!(
+        new.ask(&["EXISTS", "k"]).expect("an answer").int(),
+        Some(0),
+        "the stopped master got a request"
+    );
     assert_eq!(plane.stats().closed_in_all(), 0);
 }
 
@@ -199,7 +232,11 @@ fn waits_for_a_master_that_runs_a_script() {
     let (mut script, mut control) = (new.client(), new.client());
     script.send(&harness::encode(&["EVAL", "while true do end", "0"])).expect("a request");
     wait_until("a busy server", PATIENCE, || {
-        control.cmd(&["PING"]).expect("an answer").error().is_some_and(|error| error.starts_with("BUSY"))
+        control
+            .cmd(&["PING"])
+            .expect("an answer")
+            .error()
+            .is_some_and(|error| error.starts_with("BUSY"))
     });
     plane.points.hold();
     for client in &mut clients {
@@ -238,14 +275,25 @@ fn shows_no_error_of_a_full_master_after_a_failover() {
     // Room for the other two servers, for discovery and for some of the clients.
     let mut control = fill(new, 12);
     pointsman.process().signal(harness::Signal::CONT);
-    let carried = || metric(&pointsman, "pointsman_sessions_carried_total{service=\"mymaster\"}").unwrap_or_default();
-    let waiting = || metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}").unwrap_or_default();
-    wait_until("the sessions to move", PATIENCE, || carried() > 0.0 && carried() + waiting() >= CLIENTS as f64);
+    let carried = || {
+        metric(&pointsman, "pointsman_sessions_carried_total{service=\"mymaster\"}")
+            .unwrap_or_default()
+    };
+    let waiting = || {
+        metric(&pointsman, "pointsman_sessions_waiting{service=\"mymaster\"}").unwrap_or_default()
+    };
+    wait_until("the sessions to move", PATIENCE, || {
+        carried() > 0.0 && carried() + waiting() >= CLIENTS as f64
+    });
     let waited = waiting() > 0.0;
     assert!(control.cmd(&["CONFIG", "SET", "maxclients", "10000"]).expect("an answer").is_ok());
     wait_until("all of them", PATIENCE, || carried() >= CLIENTS as f64);
     for client in &mut clients {
-        assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"), "an idle client was told something");
+        assert_eq!(
+            client.cmd(&["PING"]).expect("an answer").text(),
+            Some("PONG"),
+            "an idle client was told something"
+        );
     }
     assert!(waited, "the new master was not full");
 }

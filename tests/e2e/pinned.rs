@@ -43,7 +43,12 @@ fn sessions(pointsman: &Pointsman, state: &str) -> Option<f64> {
 }
 
 fn not_carried(pointsman: &Pointsman, reason: &str) -> Option<f64> {
-    metric(pointsman, &format!("pointsman_sessions_not_carried_total{{service=\"mymaster\",reason=\"{reason}\"}}"))
+    metric(
+        pointsman,
+        &format!(
+            "pointsman_sessions_not_carried_total{{service=\"mymaster\",reason=\"{reason}\"}}"
+        ),
+    )
 }
 
 fn traffic(pointsman: &Pointsman) -> Json {
@@ -55,28 +60,46 @@ fn traffic(pointsman: &Pointsman) -> Json {
 fn shows_pinned_sessions_before_and_after_a_failover() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
-    let mut ordinary: Vec<Client> = (0..3).map(|_| client(&pointsman, &[&["EVAL", "return 1", "0"]])).collect();
+    let mut ordinary: Vec<Client> =
+        (0..3).map(|_| client(&pointsman, &[&["EVAL", "return 1", "0"]])).collect();
     for key in 0..1000 {
         assert!(ordinary[0].cmd(&["SET", &format!("key:{key}"), "v"]).expect("an answer").is_ok());
     }
     let mut pinned: Vec<(&str, Client)> =
         STATES.iter().map(|(state, commands)| (*state, client(&pointsman, commands))).collect();
     for (state, _) in STATES {
-        wait_until(&format!("one session in the state {state}"), PATIENCE, || sessions(&pointsman, state) == Some(1.0));
+        wait_until(&format!("one session in the state {state}"), PATIENCE, || {
+            sessions(&pointsman, state) == Some(1.0)
+        });
     }
     assert_eq!(sessions(&pointsman, "ordinary"), Some(3.0));
     // What is over pins nothing any more.
-    let over: &[&[&str]] =
-        &[&["MULTI"], &["EXEC"], &["WATCH", "k"], &["UNWATCH"], &["SUBSCRIBE", "a"], &["UNSUBSCRIBE"]];
+    let over: &[&[&str]] = &[
+        &["MULTI"],
+        &["EXEC"],
+        &["WATCH", "k"],
+        &["UNWATCH"],
+        &["SUBSCRIBE", "a"],
+        &["UNSUBSCRIBE"],
+    ];
     let _free = client(&pointsman, over);
-    wait_until("four ordinary sessions", PATIENCE, || sessions(&pointsman, "ordinary") == Some(4.0));
+    wait_until("four ordinary sessions", PATIENCE, || {
+        sessions(&pointsman, "ordinary") == Some(4.0)
+    });
     let seen = traffic(&pointsman);
     let states = seen["sessions_by_state"].as_object().expect("an object");
     assert_eq!((states.len(), states["ordinary"].as_u64()), (STATES.len() + 1, Some(4)), "{seen}");
-    assert!(seen["sessions_not_carried"].as_object().is_some_and(serde_json::Map::is_empty), "{seen}");
-    let screen = Command::new(PROGRAM).args(["status", "--admin", &pointsman.admin().to_string()]).output();
+    assert!(
+        seen["sessions_not_carried"].as_object().is_some_and(serde_json::Map::is_empty),
+        "{seen}"
+    );
+    let screen =
+        Command::new(PROGRAM).args(["status", "--admin", &pointsman.admin().to_string()]).output();
     let screen = String::from_utf8(screen.expect("a status").stdout).expect("text");
-    assert!(screen.contains("at a failover, closed: ") && screen.contains("1 unknown command"), "{screen}");
+    assert!(
+        screen.contains("at a failover, closed: ") && screen.contains("1 unknown command"),
+        "{screen}"
+    );
 
     cluster.failover();
     for (state, client) in &mut pinned {
@@ -91,9 +114,14 @@ fn shows_pinned_sessions_before_and_after_a_failover() {
         wait_until(&format!("a session not carried: {state}"), PATIENCE, || {
             not_carried(&pointsman, state) == Some(1.0)
         });
-        wait_until(&format!("no session in the state {state}"), PATIENCE, || sessions(&pointsman, state) == Some(0.0));
+        wait_until(&format!("no session in the state {state}"), PATIENCE, || {
+            sessions(&pointsman, state) == Some(0.0)
+        });
     }
-    assert_eq!((not_carried(&pointsman, "in_flight"), sessions(&pointsman, "ordinary")), (Some(0.0), Some(4.0)));
+    assert_eq!(
+        (not_carried(&pointsman, "in_flight"), sessions(&pointsman, "ordinary")),
+        (Some(0.0), Some(4.0))
+    );
 }
 
 /// The lines about sessions that ended and were not carried over.
@@ -101,7 +129,8 @@ fn uncarried(pointsman: &Pointsman) -> Vec<(String, String)> {
     let log = pointsman.process().log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
     let said = |line: &Json, key: &str| line[key].as_str().unwrap_or_default().to_owned();
-    let ends = lines.filter(|line| line["message"] == "session ended" && !line["not_carried"].is_null());
+    let ends =
+        lines.filter(|line| line["message"] == "session ended" && !line["not_carried"].is_null());
     ends.map(|line| (said(&line, "not_carried"), said(&line, "unknown_command"))).collect()
 }
 
@@ -114,28 +143,38 @@ fn carries_declared_commands_and_names_unknown_ones() {
     let mut closed = client(&strict, setup);
     let mut carried = client(&declared, setup);
     let mut other = client(&declared, &[&["FETCHED", "k"]]);
-    wait_until("one pinned session", PATIENCE, || sessions(&strict, "unknown_command") == Some(1.0));
-    wait_until("one pinned session", PATIENCE, || sessions(&declared, "unknown_command") == Some(1.0));
+    wait_until("one pinned session", PATIENCE, || {
+        sessions(&strict, "unknown_command") == Some(1.0)
+    });
+    wait_until("one pinned session", PATIENCE, || {
+        sessions(&declared, "unknown_command") == Some(1.0)
+    });
     cluster.failover();
     assert_eq!(closed.read_to_end().expect("the end of the connection").0, b"");
     assert_eq!(other.read_to_end().expect("the end of the connection").0, b"");
     assert_eq!(carried.cmd(&["FETCH", "k"]).expect("the connection stands").text(), Some("v"));
     for (pointsman, name) in [(&strict, "FETCH"), (&declared, "FETCHED")] {
         let expected = [("unknown_command".to_owned(), name.to_owned())];
-        wait_until("the line that names the command", PATIENCE, || uncarried(pointsman) == expected);
+        wait_until("the line that names the command", PATIENCE, || {
+            uncarried(pointsman) == expected
+        });
     }
 }
 
 #[test]
 fn declares_commands_by_a_reload() {
-    let cluster = Cluster::builder().replicas(0).sentinels(1).redis_line("rename-command GET FETCH").start();
+    let cluster =
+        Cluster::builder().replicas(0).sentinels(1).redis_line("rename-command GET FETCH").start();
     let pointsman = pointsman(&cluster);
     let _before = client(&pointsman, &[&["FETCH", "k"]]);
-    wait_until("one pinned session", PATIENCE, || sessions(&pointsman, "unknown_command") == Some(1.0));
+    wait_until("one pinned session", PATIENCE, || {
+        sessions(&pointsman, "unknown_command") == Some(1.0)
+    });
     let file = pointsman.process().log_path().with_file_name("pointsman.toml");
     let text = std::fs::read_to_string(&file).expect("the file");
     let key = "stateless_commands = [\"Fetch\", \"X|Y\"]";
-    std::fs::write(&file, text.replacen("[[service]]\n", &format!("[[service]]\n{key}\n"), 1)).expect("the file");
+    std::fs::write(&file, text.replacen("[[service]]\n", &format!("[[service]]\n{key}\n"), 1))
+        .expect("the file");
     pointsman.process().signal(Signal::HUP);
     wait_until("the reload", PATIENCE, || {
         metric(&pointsman, "pointsman_config_reloads_total{result=\"applied\"}") >= Some(1.0)
@@ -144,6 +183,8 @@ fn declares_commands_by_a_reload() {
     // A session that begins now, and the one from before is what it was.
     let _after = client(&pointsman, &[&["FETCH", "k"], &["x", "y"]]);
     let _unlike = client(&pointsman, &[&["FETCH", "k"], &["X", "Z"]]);
-    wait_until("a second pinned session", PATIENCE, || sessions(&pointsman, "unknown_command") == Some(2.0));
+    wait_until("a second pinned session", PATIENCE, || {
+        sessions(&pointsman, "unknown_command") == Some(2.0)
+    });
     assert_eq!(sessions(&pointsman, "ordinary"), Some(1.0));
 }

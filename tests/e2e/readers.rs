@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use harness::{Client, Cluster, Node, Pointsman, Signal, pause, wait_until};
 
 use crate::replicas::{
-    LONG_PATIENCE, PATIENCE, PATIENT, carried, closed, port_of, readers, replicas, spread, states, wait_eligible,
-    with_readers,
+    LONG_PATIENCE, PATIENCE, PATIENT, carried, closed, port_of, readers, replicas, spread, states,
+    wait_eligible, with_readers,
 };
 use crate::{builder, metric};
 
@@ -40,7 +40,8 @@ impl Active {
         let (over, lost) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
         let longest = Arc::<Mutex<Duration>>::default();
         let client = |_| {
-            let (over, lost, longest) = (Arc::clone(&over), Arc::clone(&lost), Arc::clone(&longest));
+            let (over, lost, longest) =
+                (Arc::clone(&over), Arc::clone(&lost), Arc::clone(&longest));
             std::thread::spawn(move || {
                 let connect = || {
                     let client = Client::connect(at).expect("a connection");
@@ -53,7 +54,11 @@ impl Active {
                     match client.cmd(&["GET", "k"]) {
                         Ok(value) => assert!(!value.is_error(), "{value:?}"),
                         Err(error) => {
-                            assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "no answer at all");
+                            assert_ne!(
+                                error.kind(),
+                                std::io::ErrorKind::WouldBlock,
+                                "no answer at all"
+                            );
                             lost.fetch_add(1, Ordering::Relaxed);
                             client = connect();
                         }
@@ -74,7 +79,8 @@ impl Active {
     /// Requests that were answered, connections that were lost, and the longest wait.
     fn stop(self) -> (u32, u32, Duration) {
         self.over.store(true, Ordering::Relaxed);
-        let answered = self.clients.into_iter().map(|client| client.join().expect("an active reader")).sum();
+        let answered =
+            self.clients.into_iter().map(|client| client.join().expect("an active reader")).sum();
         let longest = *self.longest.lock().expect("no panic");
         (answered, self.lost.load(Ordering::Relaxed), longest)
     }
@@ -87,7 +93,11 @@ fn wait_followed(cluster: &Cluster) {
         wait_until(&format!("{} to follow the new master", node.name()), LONG_PATIENCE, || {
             let info = |field| node.info("replication", field).map_err(|error| error.to_string());
             let (port, link) = (info("master_port")?, info("master_link_status")?);
-            if (port.as_str(), link.as_str()) == (&*master.port().to_string(), "up") { Ok(()) } else { Err(port) }
+            if (port.as_str(), link.as_str()) == (&*master.port().to_string(), "up") {
+                Ok(())
+            } else {
+                Err(port)
+            }
         });
     }
 }
@@ -130,7 +140,8 @@ fn fails_over_under_readers(count: usize, parallel_syncs: usize, cause: Cause) {
     let syncs = format!("sentinel parallel-syncs mymaster {parallel_syncs}");
     let cluster = Cluster::builder().replicas(count).sentinel_line(&syncs).start();
     // With one replica the master has to stand in: there is nobody else while that one is promoted.
-    let empty = if count == 1 { "replicas.empty = \"master\"" } else { "replicas.empty = \"reject\"" };
+    let empty =
+        if count == 1 { "replicas.empty = \"master\"" } else { "replicas.empty = \"reject\"" };
     let (pointsman, at) = with_readers(&cluster, &[PATIENT, empty]);
     wait_eligible(&pointsman, u32::try_from(count).expect("a few"));
     let mut idle = readers(at, IDLE);
@@ -154,16 +165,24 @@ fn fails_over_under_readers(count: usize, parallel_syncs: usize, cause: Cause) {
             Err(_) => broken += 1,
         }
     }
-    let ends: f64 =
-        ["upstream_closed", "upstream_reset", "fenced", "dismissed"].map(|it| closed(&pointsman, it)).iter().sum();
+    let ends: f64 = ["upstream_closed", "upstream_reset", "fenced", "dismissed"]
+        .map(|it| closed(&pointsman, it))
+        .iter()
+        .sum();
     report!(
         "{cause:?}, {count} replicas, parallel-syncs {parallel_syncs}: {broken} of {IDLE} idle readers closed, {lost} of {answered} requests \
          of active ones lost, longest wait {longest:?}, {} sessions carried, {ends} ended",
         carried(&pointsman)
     );
     assert_eq!(broken, 0, "idle readers were closed; {}", states(&pointsman));
-    assert!((ends - f64::from(lost)).abs() < 0.5, "{ends} sessions ended, and {lost} had a request under way");
-    assert!(lost <= 4 * u32::try_from(count).expect("a few"), "{lost} lost for one kick of each replica");
+    assert!(
+        (ends - f64::from(lost)).abs() < 0.5,
+        "{ends} sessions ended, and {lost} had a request under way"
+    );
+    assert!(
+        lost <= 4 * u32::try_from(count).expect("a few"),
+        "{lost} lost for one kick of each replica"
+    );
 }
 
 #[test]
@@ -204,7 +223,12 @@ fn closes_a_reader_that_an_operator_kills() {
     let (_, mut client) = all.remove(killed);
     assert!(client.cmd(&["CLIENT", "SETNAME", "victim"]).expect("SETNAME").is_ok());
     let list = nodes[0].ask(&["CLIENT", "LIST"]).expect("CLIENT LIST");
-    let line = list.text().expect("text").lines().find(|line| line.contains("name=victim")).expect("the victim");
+    let line = list
+        .text()
+        .expect("text")
+        .lines()
+        .find(|line| line.contains("name=victim"))
+        .expect("the victim");
     let id = line.split(' ').find_map(|field| field.strip_prefix("id=")).expect("an id");
     assert_eq!(nodes[0].ask(&["CLIENT", "KILL", "ID", id]).expect("CLIENT KILL").int(), Some(1));
     client.set_timeout(PATIENCE).expect("a timeout");
@@ -212,7 +236,10 @@ fn closes_a_reader_that_an_operator_kills() {
     wait_until("its end to be counted", PATIENCE, || closed(&pointsman, "upstream_closed") >= 1.0);
     assert!(carried(&pointsman) < 0.5, "the kick was not obeyed");
     assert_eq!(spread(&all).values().sum::<usize>(), 5);
-    assert!(all.iter_mut().all(|(port, client)| port_of(client) == *port), "nobody else has noticed");
+    assert!(
+        all.iter_mut().all(|(port, client)| port_of(client) == *port),
+        "nobody else has noticed"
+    );
 }
 
 /// A reader on this node with a request under way that is not answered.
@@ -238,7 +265,8 @@ fn ends_requests_on_a_hung_replica_within_the_bound() {
     let (pointsman, at) = with_readers(&cluster, &["silent_timeout = \"1s\""]);
     wait_eligible(&pointsman, 2);
     let hung = replicas(&cluster)[0];
-    let waiting = asks_in_vain(at, hung, &[&["GET", "k"], &["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]);
+    let waiting =
+        asks_in_vain(at, hung, &[&["GET", "k"], &["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]]);
     let begin = Instant::now();
     wait_eligible(&pointsman, 1);
     for mut client in waiting {
@@ -247,7 +275,10 @@ fn ends_requests_on_a_hung_replica_within_the_bound() {
     }
     report!("requests on a hung replica ended after {:?}", begin.elapsed());
     wait_until("their ends to be counted", PATIENCE, || closed(&pointsman, "target_silent") >= 2.0);
-    assert!(closed(&pointsman, "target_silent") < 2.5, "sessions that were owed nothing ended as well");
+    assert!(
+        closed(&pointsman, "target_silent") < 2.5,
+        "sessions that were owed nothing ended as well"
+    );
     hung.cont();
     wait_eligible(&pointsman, 2);
 }
@@ -263,7 +294,9 @@ fn ends_requests_on_a_hung_master_once_superseded() {
     let old = cluster.master();
     // The blocking one is under way before the master hangs, the other one after.
     waiting[1].send(&harness::encode(requests[1])).expect("a request");
-    wait_until("it to block", PATIENCE, || old.info("clients", "blocked_clients").is_ok_and(|count| count == "1"));
+    wait_until("it to block", PATIENCE, || {
+        old.info("clients", "blocked_clients").is_ok_and(|count| count == "1")
+    });
     old.stop();
     waiting[0].send(&harness::encode(requests[0])).expect("a request");
     let begin = Instant::now();
@@ -301,7 +334,9 @@ fn shares_readers_again_after_a_readmission() {
     nodes[0].cont();
     wait_eligible(&pointsman, 2);
     let begin = Instant::now();
-    wait_until("equal shares", PATIENCE, || if moved(&pointsman) >= 8.0 { Ok(()) } else { Err(states(&pointsman)) });
+    wait_until("equal shares", PATIENCE, || {
+        if moved(&pointsman) >= 8.0 { Ok(()) } else { Err(states(&pointsman)) }
+    });
     report!("shares were equal {:?} after the readmission", begin.elapsed());
     let (_, bound) = &mut all[at_bound];
     assert_eq!(bound.cmd(&["PING"]).expect("PING").text(), Some("QUEUED"));
@@ -310,9 +345,15 @@ fn shares_readers_again_after_a_readmission() {
         client.set_timeout(PATIENCE).expect("a timeout");
         *port = port_of(client);
     }
-    assert_eq!(spread(&all), nodes.iter().map(|node| (node.addr().port(), 8)).collect::<BTreeMap<_, _>>());
+    assert_eq!(
+        spread(&all),
+        nodes.iter().map(|node| (node.addr().port(), 8)).collect::<BTreeMap<_, _>>()
+    );
     assert_eq!(all[at_bound].0, bound_to);
     assert!((moved(&pointsman) - 8.0).abs() < 0.5, "more were moved than necessary");
-    let ends: f64 = ["upstream_closed", "dismissed", "dial_failed"].map(|it| closed(&pointsman, it)).iter().sum();
+    let ends: f64 = ["upstream_closed", "dismissed", "dial_failed"]
+        .map(|it| closed(&pointsman, it))
+        .iter()
+        .sum();
     assert!(ends < 0.5, "a session was closed for it");
 }

@@ -25,12 +25,14 @@ fn replace(path: &Path, text: &str) {
 }
 
 fn reloads(pointsman: &Pointsman, result: &str) -> f64 {
-    metric(pointsman, &format!("pointsman_config_reloads_total{{result=\"{result}\"}}")).expect("a counter")
+    metric(pointsman, &format!("pointsman_config_reloads_total{{result=\"{result}\"}}"))
+        .expect("a counter")
 }
 
 fn hash(pointsman: &Pointsman) -> String {
     let (_, text) = pointsman.get("/metrics").expect("metrics");
-    let line = text.lines().find(|line| line.starts_with("pointsman_config_info{")).expect("the hash");
+    let line =
+        text.lines().find(|line| line.starts_with("pointsman_config_info{")).expect("the hash");
     line.split('"').nth(1).expect("a label").to_owned()
 }
 
@@ -40,8 +42,10 @@ fn a_reload_changes_what_can_change_and_names_what_cannot() {
     let pointsman = builder(&cluster).service_line("hold_timeout = \"25s\"").start();
     let (path, before) = (file(&pointsman), hash(&pointsman));
     let text = std::fs::read_to_string(&path).expect("the file");
-    let text =
-        text.replace("hold_timeout = \"25s\"", "hold_timeout = \"300ms\"\nmax_connections = 2\nverify = \"ping\"");
+    let text = text.replace(
+        "hold_timeout = \"25s\"",
+        "hold_timeout = \"300ms\"\nmax_connections = 2\nverify = \"ping\"",
+    );
     std::fs::write(&path, text + "[log]\nlevel = \"debug\"\n").expect("the file");
     // One that was there before the reload.
     let mut old = pointsman.client();
@@ -61,7 +65,9 @@ fn a_reload_changes_what_can_change_and_names_what_cannot() {
     assert_eq!(refused.0, b"-ERR max number of clients reached\r\n");
     // The new level of the log, which tells of each session.
     drop(second);
-    wait_until("a line of the new level", PATIENCE, || pointsman.process().log().contains("session ended"));
+    wait_until("a line of the new level", PATIENCE, || {
+        pointsman.process().log().contains("session ended")
+    });
     // The new hold: a client without a master is sent away soon.
     cluster.nodes()[0].kill();
     cluster.sentinels()[0].kill();
@@ -91,10 +97,14 @@ fn a_faulty_configuration_is_refused_with_file_line_and_key_and_changes_nothing(
     // It is counted by the thread that reads the file, and the log is written by another.
     wait_until(&format!("a line of the log with {place} and the key"), PATIENCE, || {
         let log = pointsman.process().log();
-        let told = log.lines().any(|it| it.contains(&place) && it.contains("shutdown.drain_timeout"));
+        let told =
+            log.lines().any(|it| it.contains(&place) && it.contains("shutdown.drain_timeout"));
         if told { Ok(()) } else { Err(log) }
     });
-    assert_eq!((hash(&pointsman), metric(&pointsman, "pointsman_config_last_reload_successful")), (before, Some(0.0)));
+    assert_eq!(
+        (hash(&pointsman), metric(&pointsman, "pointsman_config_last_reload_successful")),
+        (before, Some(0.0))
+    );
     assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     replace(&path, &text);
     wait_until("the repair", PATIENCE, || reloads(&pointsman, "unchanged") >= 1.0);
@@ -118,7 +128,8 @@ fn a_config_map_that_is_exchanged_is_read() {
         std::fs::rename(&next, volume.join("..data")).expect("the exchange");
     };
     lay("..2026_1", &text);
-    std::os::unix::fs::symlink("..data/pointsman.toml", volume.join("pointsman.toml")).expect("a link");
+    std::os::unix::fs::symlink("..data/pointsman.toml", volume.join("pointsman.toml"))
+        .expect("a link");
     let config = volume.join("pointsman.toml");
     let pointsman = builder(&cluster).by_flags().arg("--config").arg(config).start();
     let before = hash(&pointsman);
@@ -142,5 +153,9 @@ fn reports_a_deleted_configuration_file_and_keeps_running() {
     std::fs::rename(&away, &path).expect("a rename");
     wait_until("the file to be read again", PATIENCE, || successful() == Some(1.0));
     let log = pointsman.process().log();
-    assert_eq!(log.matches("not reloaded: ").count(), 1, "once, however often it was looked for: {log}");
+    assert_eq!(
+        log.matches("not reloaded: ").count(),
+        1,
+        "once, however often it was looked for: {log}"
+    );
 }

@@ -37,14 +37,20 @@ fn eligible(pointsman: &Pointsman) -> f64 {
 pub(super) fn wait_eligible(pointsman: &Pointsman, count: u32) {
     let what = format!("{count} replicas for readers");
     wait_until(&what, PATIENCE, || {
-        if (eligible(pointsman) - f64::from(count)).abs() < 0.5 { Ok(()) } else { Err(states(pointsman)) }
+        if (eligible(pointsman) - f64::from(count)).abs() < 0.5 {
+            Ok(())
+        } else {
+            Err(states(pointsman))
+        }
     });
 }
 
 /// Where each replica stands, as the status says.
 pub(super) fn states(pointsman: &Pointsman) -> String {
     let (_, status) = pointsman.get("/status").expect("status");
-    let keep = |line: &&str| ["\"addr\"", "\"state\"", "\"lag", "\"sessions\""].iter().any(|key| line.contains(key));
+    let keep = |line: &&str| {
+        ["\"addr\"", "\"state\"", "\"lag", "\"sessions\""].iter().any(|key| line.contains(key))
+    };
     status.lines().filter(keep).map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
@@ -54,12 +60,15 @@ fn state_of(pointsman: &Pointsman, replica: &Node) -> String {
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let all = status["services"][0]["replicas"].as_array().expect("replicas");
     let it = all.iter().find(|it| it["addr"] == replica.addr().to_string());
-    it.and_then(|it| it["state"].as_str()).unwrap_or_else(|| panic!("not listed: {status}")).to_owned()
+    it.and_then(|it| it["state"].as_str())
+        .unwrap_or_else(|| panic!("not listed: {status}"))
+        .to_owned()
 }
 
 pub(super) fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
-    let series =
-        format!("pointsman_sessions_closed_total{{service=\"mymaster\",listener=\"replica\",reason=\"{reason}\"}}");
+    let series = format!(
+        "pointsman_sessions_closed_total{{service=\"mymaster\",listener=\"replica\",reason=\"{reason}\"}}"
+    );
     metric(pointsman, &series).unwrap_or(0.0)
 }
 
@@ -88,7 +97,11 @@ fn wait_moved(pointsman: &Pointsman, cluster: &Cluster, old: SocketAddr) {
         metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
     });
     let new = cluster.master().addr();
-    let third = cluster.nodes().iter().find(|node| ![old, new].contains(&node.addr())).expect("a third node");
+    let third = cluster
+        .nodes()
+        .iter()
+        .find(|node| ![old, new].contains(&node.addr()))
+        .expect("a third node");
     wait_until("the third node to follow the new master", LONG_PATIENCE, || {
         let port = third.info("replication", "master_port").map_err(|error| error.to_string())?;
         if port == new.port().to_string() { Ok(()) } else { Err(port) }
@@ -128,7 +141,9 @@ fn readers_are_spread_over_the_replicas_by_how_many_are_there() {
     let ports: Vec<u16> = replicas(&cluster).iter().map(|node| node.addr().port()).collect();
     assert_eq!(spread(&all), ports.iter().map(|port| (*port, 10)).collect());
     wait_until("the write to be read", PATIENCE, || {
-        all.iter_mut().all(|(_, client)| client.cmd(&["GET", "k"]).is_ok_and(|value| value.text() == Some("v")))
+        all.iter_mut().all(|(_, client)| {
+            client.cmd(&["GET", "k"]).is_ok_and(|value| value.text() == Some("v"))
+        })
     });
     // A reader's write is refused by Redis, and nobody suspects the master for it.
     let refused = all[0].1.cmd(&["SET", "k", "w"]).expect("an answer");
@@ -136,7 +151,8 @@ fn readers_are_spread_over_the_replicas_by_how_many_are_there() {
     // Those of one replica leave; the next readers make up for it.
     all.retain(|(port, _)| *port == ports[0]);
     wait_until("them to have gone", PATIENCE, || {
-        metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\",listener=\"replica\"}") == Some(10.0)
+        metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\",listener=\"replica\"}")
+            == Some(10.0)
     });
     let next = readers(at, 10);
     assert_eq!(spread(&next), BTreeMap::from([(ports[1], 10)]));
@@ -163,7 +179,9 @@ fn a_replica_that_hangs_is_put_out_and_comes_back() {
     assert!(closed(&pointsman, "dismissed") < 0.5);
     nodes[0].cont();
     wait_eligible(&pointsman, 2);
-    wait_until("readers on it again", PATIENCE, || readers(at, 4).iter().any(|(port, _)| *port == hung));
+    wait_until("readers on it again", PATIENCE, || {
+        readers(at, 4).iter().any(|(port, _)| *port == hung)
+    });
 }
 
 #[test]
@@ -200,7 +218,10 @@ impl Busy {
             let (mut client, over) = (server.client(), Arc::clone(&over));
             std::thread::spawn(move || {
                 while !over.load(Ordering::Relaxed) {
-                    assert_eq!(client.cmd(&["EVAL_RO", BUSY, "0"]).expect("an answer").text(), Some("done"));
+                    assert_eq!(
+                        client.cmd(&["EVAL_RO", BUSY, "0"]).expect("an answer").text(),
+                        Some("done")
+                    );
                 }
             })
         };
@@ -220,8 +241,10 @@ impl Drop for Busy {
 #[test]
 fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
-    let (pointsman, at) =
-        with_readers(&cluster, &["replicas.max_lag_bytes = 4000000", "replicas.max_lag = \"0s\"", PATIENT]);
+    let (pointsman, at) = with_readers(
+        &cluster,
+        &["replicas.max_lag_bytes = 4000000", "replicas.max_lag = \"0s\"", PATIENT],
+    );
     wait_eligible(&pointsman, 2);
     let slow = replicas(&cluster)[0];
     let mut on_it = readers(at, 8);
@@ -235,7 +258,10 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
         assert!(reader.cmd(&["SELECT", "3"]).expect("SELECT").is_ok());
         let mut answers = 0_u32;
         while port_of(&mut reader) == slow_port {
-            assert_eq!(reader.cmd(&["EVAL_RO", BUSY, "0"]).expect("an answer").text(), Some("done"));
+            assert_eq!(
+                reader.cmd(&["EVAL_RO", BUSY, "0"]).expect("an answer").text(),
+                Some("done")
+            );
             answers += 1;
             let _ = began.send(());
         }
@@ -262,7 +288,10 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
     // It is free now, catches up, and comes back.
     wait_eligible(&pointsman, 2);
     assert!(pointsman.process().log().contains("\"is\":\"behind\""), "put out for another reason");
-    assert!(closed(&pointsman, "fenced") + closed(&pointsman, "dismissed") < 0.5, "nobody was cut off");
+    assert!(
+        closed(&pointsman, "fenced") + closed(&pointsman, "dismissed") < 0.5,
+        "nobody was cut off"
+    );
 }
 
 #[test]
@@ -305,7 +334,11 @@ fn after_a_failover_no_reader_is_on_the_new_master_and_the_old_one_joins_as_a_re
     let begin = Instant::now();
     while eligible(&pointsman) < 2.0 {
         assert!(begin.elapsed() < LONG_PATIENCE, "{}", states(&pointsman));
-        let was_master = cluster.node_at(failover.from).expect("the old master").role().is_ok_and(|it| it == "master");
+        let was_master = cluster
+            .node_at(failover.from)
+            .expect("the old master")
+            .role()
+            .is_ok_and(|it| it == "master");
         for (port, _) in readers(at, 2) {
             assert_ne!(port, new, "a reader on the new master");
             assert!(port != old || !was_master, "a reader on the zombie");
@@ -364,7 +397,9 @@ fn without_replicas_readers_are_told_so_or_are_sent_to_the_master() {
     wait_eligible(&standing_in, 1);
     for (_, client) in &mut on_master {
         client.set_timeout(PATIENCE).expect("a timeout");
-        wait_until("a reader to leave the master", PATIENCE, || port_of(client) == replica.addr().port());
+        wait_until("a reader to leave the master", PATIENCE, || {
+            port_of(client) == replica.addr().port()
+        });
     }
     assert_eq!(spread(&readers(there, 3)), BTreeMap::from([(replica.addr().port(), 3)]));
     assert_eq!(standing_in.get("/ready").expect("ready").0, 200);

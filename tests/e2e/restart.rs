@@ -41,8 +41,12 @@ impl Callers {
             std::thread::spawn(move || {
                 let mut failures = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
-                    match Client::connect_within(addr, PATIENCE).and_then(|mut client| client.cmd(&["PING"])) {
-                        Ok(reply) if reply.text() == Some("PONG") => drop(served.fetch_add(1, Ordering::Relaxed)),
+                    match Client::connect_within(addr, PATIENCE)
+                        .and_then(|mut client| client.cmd(&["PING"]))
+                    {
+                        Ok(reply) if reply.text() == Some("PONG") => {
+                            drop(served.fetch_add(1, Ordering::Relaxed))
+                        }
                         other => failures.push(format!("{other:?}")),
                     }
                     pause(BETWEEN);
@@ -57,12 +61,15 @@ impl Callers {
     /// Waits until so many more were served.
     fn wait_for(&self, more: u64) {
         let before = self.served.load(Ordering::Relaxed);
-        wait_until("clients to be served", PATIENCE, || self.served.load(Ordering::Relaxed) >= before + more);
+        wait_until("clients to be served", PATIENCE, || {
+            self.served.load(Ordering::Relaxed) >= before + more
+        });
     }
 
     fn stop(self) -> (u64, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
-        let failures = self.threads.into_iter().flat_map(|thread| thread.join().expect("a caller")).collect();
+        let failures =
+            self.threads.into_iter().flat_map(|thread| thread.join().expect("a caller")).collect();
         (self.served.load(Ordering::Relaxed), failures)
     }
 }
@@ -70,7 +77,14 @@ impl Callers {
 /// A stand-in for systemd: it holds the listening socket and starts the program with it as descriptor 3.
 fn activated(number: usize, folder: &Path, config: &Path, socket: &TcpListener) -> Process {
     let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
-    let args = ["-c".into(), script.into(), crate::PROGRAM.into(), "run".into(), "--config".into(), config.into()];
+    let args = [
+        "-c".into(),
+        script.into(),
+        crate::PROGRAM.into(),
+        "run".into(),
+        "--config".into(),
+        config.into(),
+    ];
     let launch = Launch {
         name: format!("activated-{number}"),
         program: PathBuf::from("/bin/sh"),
@@ -78,7 +92,10 @@ fn activated(number: usize, folder: &Path, config: &Path, socket: &TcpListener) 
         env: Vec::new(),
         folder: folder.to_owned(),
     };
-    Process::start_with(&launch, Stdio::from(std::os::fd::OwnedFd::from(socket.try_clone().expect("a handle"))))
+    Process::start_with(
+        &launch,
+        Stdio::from(std::os::fd::OwnedFd::from(socket.try_clone().expect("a handle"))),
+    )
 }
 
 fn restarts_through_activation(count: usize) {
@@ -114,7 +131,8 @@ pub(crate) fn wait_for_place(path: &Path) {
     // that it refuses.
     const OF_ANOTHER_TYPE: i32 = 91;
     wait_until("a process that lets another one take over", PATIENCE, || {
-        std::os::unix::net::UnixStream::connect(path).is_err_and(|it| it.raw_os_error() == Some(OF_ANOTHER_TYPE))
+        std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|it| it.raw_os_error() == Some(OF_ANOTHER_TYPE))
     });
 }
 
@@ -131,7 +149,8 @@ fn restarts_through_takeover(count: usize) {
     for number in 1..=count {
         callers.wait_for(20);
         wait_for_place(&place);
-        let args = ["run".into(), "--takeover".into(), "--config".into(), config.clone().into_os_string()];
+        let args =
+            ["run".into(), "--takeover".into(), "--config".into(), config.clone().into_os_string()];
         let name = format!("takeover-{number}");
         let launch = Launch {
             name,
@@ -196,11 +215,16 @@ fn a_takeover_that_fails_leaves_the_old_process_as_it_was() {
     let args = ["run".into(), "--takeover".into(), "--config".into(), wrong.into_os_string()];
     let name = "takeover-wrong".to_owned();
     let program = PathBuf::from(crate::PROGRAM);
-    let next = Process::start(&Launch { name, program, args: Vec::from(args), env: Vec::new(), folder });
-    wait_until("the sockets to be taken", PATIENCE, || next.log().contains("sockets of the running process are used"));
+    let next =
+        Process::start(&Launch { name, program, args: Vec::from(args), env: Vec::new(), folder });
+    wait_until("the sockets to be taken", PATIENCE, || {
+        next.log().contains("sockets of the running process are used")
+    });
     next.signal(Signal::TERM);
     assert_eq!(next.wait_exit(PATIENCE).code(), Some(0));
-    wait_until("the old one to note it", PATIENCE, || old.process().log().contains("the takeover was not completed"));
+    wait_until("the old one to note it", PATIENCE, || {
+        old.process().log().contains("the takeover was not completed")
+    });
     assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     assert_eq!(old.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     assert_eq!(old.get("/ready").expect("ready").0, 200);

@@ -32,11 +32,17 @@ pub(crate) fn faults(root: &Value, schema: &Value, value: &Value, at: &str) -> V
     match value {
         Value::Array(items) => {
             let each = items.iter().enumerate();
-            each.flat_map(|(number, item)| faults(root, &schema["items"], item, &format!("{at}/{number}"))).collect()
+            each.flat_map(|(number, item)| {
+                faults(root, &schema["items"], item, &format!("{at}/{number}"))
+            })
+            .collect()
         }
         Value::Object(map) => {
-            let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-            let missing = required.filter(|key| !map.contains_key(*key)).map(|key| format!("{at}: {key} is missing"));
+            let required =
+                schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let missing = required
+                .filter(|key| !map.contains_key(*key))
+                .map(|key| format!("{at}: {key} is missing"));
             let inside = map.iter().flat_map(|(key, value)| {
                 let at = format!("{at}/{key}");
                 match [&schema["properties"][key], &schema["additionalProperties"]]

@@ -45,7 +45,8 @@ fn one_service_needs_no_file() {
         .output()
         .expect("status");
     let said = String::from_utf8_lossy(&status.stdout);
-    let has = |words: &[&str]| said.lines().any(|line| line.split_whitespace().eq(words.iter().copied()));
+    let has =
+        |words: &[&str]| said.lines().any(|line| line.split_whitespace().eq(words.iter().copied()));
     assert!(status.status.success() && has(&["mymaster:", "stable,", "generation", "1"]), "{said}");
 }
 
@@ -55,7 +56,17 @@ fn an_address_in_use_is_told_by_name_and_ends_the_start() {
     let taken = cluster.nodes()[0].addr().to_string();
     let sentinel = cluster.sentinels()[0].addr().to_string();
     let started = std::process::Command::new(crate::PROGRAM)
-        .args(["run", "--service", "mymaster", "--sentinel", &sentinel, "--listen", &taken, "--admin", "127.0.0.1:0"])
+        .args([
+            "run",
+            "--service",
+            "mymaster",
+            "--sentinel",
+            &sentinel,
+            "--listen",
+            &taken,
+            "--admin",
+            "127.0.0.1:0",
+        ])
         .output()
         .expect("a run");
     assert_eq!(started.status.code(), Some(1));

@@ -24,7 +24,12 @@ fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
 }
 
 /// Sends a pipeline of which nothing is answered before the server has all of it, and reads the answers.
-fn all_in_flight(cluster: &Cluster, pointsman: &Pointsman, pipeline: &[u8], answers: usize) -> Client {
+fn all_in_flight(
+    cluster: &Cluster,
+    pointsman: &Pointsman,
+    pipeline: &[u8],
+    answers: usize,
+) -> Client {
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).expect("a timeout");
     let before = series(pointsman, "client_bytes_total", ",direction=\"in\"");
@@ -66,8 +71,10 @@ fn beyond_all_marks() -> (Vec<u8>, usize) {
 fn carries_sessions_after_deep_pipelines_of_transactions() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
-    let pipelines = [transactions(600, |_| 1), transactions(3_000, |n| n * n % 5), beyond_all_marks()];
-    let mut clients = pipelines.map(|(pipeline, answers)| all_in_flight(&cluster, &pointsman, &pipeline, answers));
+    let pipelines =
+        [transactions(600, |_| 1), transactions(3_000, |n| n * n % 5), beyond_all_marks()];
+    let mut clients = pipelines
+        .map(|(pipeline, answers)| all_in_flight(&cluster, &pointsman, &pipeline, answers));
     // Nobody can know what is watched in the last one, until it says so.
     assert_eq!(clients[2].cmd(&["RESET"]).expect("RESET").text(), Some("RESET"));
     cluster.failover();
@@ -91,7 +98,11 @@ fn asks_a_session_beyond_its_marks_to_leave_in_a_drain() {
     assert_eq!(client.read_to_end().expect("its end"), (Vec::new(), Ending::Fin));
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(begin.elapsed() < Duration::from_secs(25), "it was cut after {:?}", begin.elapsed());
-    assert!(pointsman.process().log().contains("\"asked\":1,\"cut\":0"), "{}", pointsman.process().tail());
+    assert!(
+        pointsman.process().log().contains("\"asked\":1,\"cut\":0"),
+        "{}",
+        pointsman.process().tail()
+    );
 }
 
 /// A client that writes everything before it reads anything is not made to wait for the replies that it does not read yet.
@@ -113,10 +124,12 @@ fn forwards_deep_pipelines_of_clients_that_read_last() {
     let before = series(&pointsman, "client_bytes_total", ",direction=\"in\"");
     client.send(&pipeline).expect("a pipeline");
     wait_until("all of it to be forwarded", PATIENCE, || {
-        series(&pointsman, "client_bytes_total", ",direction=\"in\"") >= before + pipeline.len() as f64
+        series(&pointsman, "client_bytes_total", ",direction=\"in\"")
+            >= before + pipeline.len() as f64
     });
     for n in 0..TRANSACTIONS {
-        (0..2 + n % 3).for_each(|_| assert!(client.read_value().expect("an answer").text().is_some()));
+        (0..2 + n % 3)
+            .for_each(|_| assert!(client.read_value().expect("an answer").text().is_some()));
         let executed = client.read_value().expect("an answer");
         assert_eq!(executed.items().len(), 1 + n % 3);
         assert!(executed.items().iter().all(|item| item.text() == Some(&value)));
@@ -150,13 +163,17 @@ fn closes_clients_that_stop_within_a_request() {
         let (bytes, ending) = client.read_to_end().expect("an end, long ago");
         assert!(ending == Ending::Fin && (bytes.is_empty() || bytes == b"+PONG\r\n"), "{bytes:?}");
     }
-    assert_eq!((closed(&pointsman, "first_byte_timeout"), closed(&pointsman, "idle_timeout")), (2.0, 1.0));
+    assert_eq!(
+        (closed(&pointsman, "first_byte_timeout"), closed(&pointsman, "idle_timeout")),
+        (2.0, 1.0)
+    );
 }
 
 /// CPU time for single bytes of a session, each in a packet of its own as far as the machine is fast enough.
 fn cost_of_bytes(pointsman: &Pointsman, client: &Client) -> Duration {
     const BYTES: usize = 2_000;
-    let before = (vitals::cpu(pointsman), series(pointsman, "client_bytes_total", ",direction=\"in\""));
+    let before =
+        (vitals::cpu(pointsman), series(pointsman, "client_bytes_total", ",direction=\"in\""));
     let mut stream = client.stream();
     for _ in 0..BYTES {
         stream.write_all(b"x").expect("a byte");
@@ -175,24 +192,34 @@ fn bounds_memory_and_work_for_unfinished_subscriptions() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("subscriptions = \"replay\"").start();
     let mut plain = pointsman.client();
-    plain.send(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${NAMES}\r\n").as_bytes()).expect("a part of a request");
+    plain
+        .send(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${NAMES}\r\n").as_bytes())
+        .expect("a part of a request");
     let plain_cost = cost_of_bytes(&pointsman, &plain);
     // A thousand names, and the beginning of one more.
     let mut names = b"*1002\r\n$9\r\nSUBSCRIBE\r\n".to_vec();
     (0..1000).for_each(|n| names.extend(format!("$460\r\n{n:0460}\r\n").as_bytes()));
     names.extend(format!("${NAMES}\r\n").as_bytes());
-    let before = (vitals::memory(&pointsman), series(&pointsman, "client_bytes_total", ",direction=\"in\""));
+    let before =
+        (vitals::memory(&pointsman), series(&pointsman, "client_bytes_total", ",direction=\"in\""));
     let mut clients: Vec<Client> = (0..SESSIONS).map(|_| pointsman.client()).collect();
     for client in &mut clients {
         client.send(&names).expect("names");
     }
     wait_until("all of them to be forwarded", PATIENCE, || {
-        series(&pointsman, "client_bytes_total", ",direction=\"in\"") >= before.1 + (SESSIONS * names.len()) as f64
+        series(&pointsman, "client_bytes_total", ",direction=\"in\"")
+            >= before.1 + (SESSIONS * names.len()) as f64
     });
     let grown = vitals::memory(&pointsman).saturating_sub(before.0) / 1024;
-    let costs = [&clients[0], &clients[SESSIONS - 1]].map(|client| cost_of_bytes(&pointsman, client));
-    println!("{grown} KiB more for {SESSIONS} sessions; bytes cost {costs:?}, plain ones {plain_cost:?}");
+    let costs =
+        [&clients[0], &clients[SESSIONS - 1]].map(|client| cost_of_bytes(&pointsman, client));
+    println!(
+        "{grown} KiB more for {SESSIONS} sessions; bytes cost {costs:?}, plain ones {plain_cost:?}"
+    );
     // 32 MiB of names, and what the allocator keeps of copies that grew: without the budget it is 94 MB of names alone.
     assert!(grown < 64 * 1024, "{grown} KiB");
-    assert!(costs.iter().all(|cost| *cost < 4 * plain_cost), "{costs:?}, where plain ones need {plain_cost:?}");
+    assert!(
+        costs.iter().all(|cost| *cost < 4 * plain_cost),
+        "{costs:?}, where plain ones need {plain_cost:?}"
+    );
 }

@@ -20,20 +20,28 @@ fn small() -> Cluster {
 #[test]
 fn with_nobody_there_it_ends_when_it_is_quiet() {
     let cluster = small();
-    let pointsman = started(&cluster, "accept_min = \"0s\"\naccept_quiet = \"100ms\"\naccept_max = \"60s\"");
+    let pointsman =
+        started(&cluster, "accept_min = \"0s\"\naccept_quiet = \"100ms\"\naccept_max = \"60s\"");
     let told = Instant::now();
     pointsman.sigterm();
     let exit = pointsman.wait_exit(PATIENCE);
     assert_eq!(exit.code(), Some(0));
-    assert!(told.elapsed() < Duration::from_secs(30), "it took {:?}: not the quiet ended it", told.elapsed());
+    assert!(
+        told.elapsed() < Duration::from_secs(30),
+        "it took {:?}: not the quiet ended it",
+        told.elapsed()
+    );
 }
 
 #[test]
 fn it_is_unready_at_once_and_accepts_until_it_is_quiet() {
     let cluster = small();
-    let pointsman = started(&cluster, "accept_min = \"6s\"\naccept_quiet = \"1s\"\naccept_max = \"10s\"");
+    let pointsman =
+        started(&cluster, "accept_min = \"6s\"\naccept_quiet = \"1s\"\naccept_max = \"10s\"");
     pointsman.sigterm();
-    wait_until("it to be unready", PATIENCE, || pointsman.get("/ready").is_ok_and(|(status, _)| status == 503));
+    wait_until("it to be unready", PATIENCE, || {
+        pointsman.get("/ready").is_ok_and(|(status, _)| status == 503)
+    });
     let mut late = pointsman.client();
     late.set_timeout(PATIENCE).expect("a timeout");
     assert_eq!(late.cmd(&["PING"]).expect("a late client is served").text(), Some("PONG"));
@@ -54,7 +62,8 @@ fn a_request_under_way_is_answered_before_its_session_leaves() {
     let mut idle = pointsman.client();
     assert!(idle.cmd(&["PING"]).is_ok() && busy.cmd(&["PING"]).is_ok());
     busy.send(&encode(&["BLPOP", "later", "0"])).expect("send");
-    let blocked = || cluster.nodes()[0].info("clients", "blocked_clients").is_ok_and(|it| it == "1");
+    let blocked =
+        || cluster.nodes()[0].info("clients", "blocked_clients").is_ok_and(|it| it == "1");
     wait_until("the pop to block", PATIENCE, blocked);
     pointsman.sigterm();
     let (bytes, ending) = idle.read_to_end().expect("the idle one's end");
@@ -80,7 +89,10 @@ fn who_does_not_leave_is_cut_at_the_bound_and_the_exit_is_still_clean() {
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     let took = told.elapsed();
     // By default it is twenty seconds.
-    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(15), "it took {took:?}");
+    assert!(
+        took >= Duration::from_millis(900) && took < Duration::from_secs(15),
+        "it took {took:?}"
+    );
     assert!(stuck.read_to_end().is_ok());
     assert!(pointsman.process().log().contains("\"cut\":1"), "{}", pointsman.process().log());
 }
@@ -91,14 +103,20 @@ fn a_second_signal_is_immediate() {
     let pointsman = started(&cluster, "accept_min = \"30s\"\naccept_max = \"30s\"");
     let _stuck = subscribed(&pointsman);
     pointsman.sigterm();
-    wait_until("it to be unready", PATIENCE, || pointsman.get("/ready").is_ok_and(|(status, _)| status == 503));
+    wait_until("it to be unready", PATIENCE, || {
+        pointsman.get("/ready").is_ok_and(|(status, _)| status == 503)
+    });
     // The same signal within a second is taken for the same order, sent twice.
     let first = Instant::now();
     wait_until("a second to pass", PATIENCE, || first.elapsed() > Duration::from_millis(1100));
     let told = Instant::now();
     pointsman.sigterm();
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
-    assert!(told.elapsed() < Duration::from_secs(20), "it took {:?}, of the thirty seconds to go", told.elapsed());
+    assert!(
+        told.elapsed() < Duration::from_secs(20),
+        "it took {:?}, of the thirty seconds to go",
+        told.elapsed()
+    );
 }
 
 #[test]

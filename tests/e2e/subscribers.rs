@@ -30,17 +30,24 @@ fn words(client: &mut Client, resp3: bool, count: usize) -> Vec<String> {
 fn subscriber(pointsman: &Pointsman, resp3: bool) -> Client {
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).unwrap();
-    let hello: &[&str] = if resp3 { &["HELLO", "3", "AUTH", "app", "pw"] } else { &["AUTH", "app", "pw"] };
+    let hello: &[&str] =
+        if resp3 { &["HELLO", "3", "AUTH", "app", "pw"] } else { &["AUTH", "app", "pw"] };
     for command in [hello, &["CLIENT", "SETNAME", "listener"]] {
         assert!(client.cmd(command).unwrap().error().is_none());
     }
-    for (command, names) in
-        [("SUBSCRIBE", "a b gone"), ("PSUBSCRIBE", "p:*"), ("UNSUBSCRIBE", "gone"), ("SSUBSCRIBE", "s")]
-    {
+    for (command, names) in [
+        ("SUBSCRIBE", "a b gone"),
+        ("PSUBSCRIBE", "p:*"),
+        ("UNSUBSCRIBE", "gone"),
+        ("SSUBSCRIBE", "s"),
+    ] {
         let request: Vec<&str> = std::iter::once(command).chain(names.split(' ')).collect();
         client.send(&harness::encode(&request)).unwrap();
         for name in names.split(' ') {
-            assert_eq!(words(&mut client, resp3, 3)[..2], [command.to_lowercase(), name.to_owned()]);
+            assert_eq!(
+                words(&mut client, resp3, 3)[..2],
+                [command.to_lowercase(), name.to_owned()]
+            );
         }
     }
     client
@@ -72,10 +79,14 @@ fn everybody_hears(cluster: &Cluster, clients: &mut [(Client, bool)], text: &str
 fn subscribers_go_on_after(what: impl FnOnce(&Cluster)) {
     let cluster = Cluster::builder().user(USER).start();
     // A lost election is held again after twelve seconds; so long they have to be held after a death.
-    let pointsman =
-        builder(&cluster).service_line("subscriptions = \"replay\"").service_line("hold_timeout = \"30s\"").start();
-    let mut clients: Vec<(Client, bool)> =
-        (0..20).map(|number| number % 2 == 1).map(|resp3| (subscriber(&pointsman, resp3), resp3)).collect();
+    let pointsman = builder(&cluster)
+        .service_line("subscriptions = \"replay\"")
+        .service_line("hold_timeout = \"30s\"")
+        .start();
+    let mut clients: Vec<(Client, bool)> = (0..20)
+        .map(|number| number % 2 == 1)
+        .map(|resp3| (subscriber(&pointsman, resp3), resp3))
+        .collect();
     everybody_hears(&cluster, &mut clients, "before");
     what(&cluster);
     wait_until("the subscribers to be carried", PATIENCE, || {
@@ -83,7 +94,8 @@ fn subscribers_go_on_after(what: impl FnOnce(&Cluster)) {
     });
     everybody_hears(&cluster, &mut clients, "after");
     let list = cluster.master().ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).unwrap();
-    let list: Vec<&str> = list.text().unwrap().lines().filter(|line| line.contains(" name=listener ")).collect();
+    let list: Vec<&str> =
+        list.text().unwrap().lines().filter(|line| line.contains(" name=listener ")).collect();
     assert_eq!(list.len(), 20);
     assert!(list.iter().all(|line| line.contains(" user=app ")), "{list:?}");
 }

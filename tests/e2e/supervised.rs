@@ -79,7 +79,9 @@ fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later(
     // As many messages as the kernel keeps for it, so that each of ours is one too many.
     let stuffing = UnixDatagram::unbound().expect("a socket");
     stuffing.set_nonblocking(true).expect("a mode");
-    wait_until("the manager's queue to be full", PATIENCE, || stuffing.send_to(b"X=1\n", &path).is_err());
+    wait_until("the manager's queue to be full", PATIENCE, || {
+        stuffing.send_to(b"X=1\n", &path).is_err()
+    });
     let start = || {
         builder(&cluster)
             .env("NOTIFY_SOCKET", path.to_str().expect("a path"))

@@ -21,7 +21,8 @@ pub(crate) fn controlled(cluster: &Cluster) -> Pointsman {
         let (_, status) = pointsman.get("/status").expect("status");
         let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
         let nodes = status["services"][0]["nodes"].as_array().expect("nodes");
-        let all = nodes.len() == cluster.nodes().len() && nodes.iter().all(|node| node["offset"].is_u64());
+        let all = nodes.len() == cluster.nodes().len()
+            && nodes.iter().all(|node| node["offset"].is_u64());
         if all { Ok(()) } else { Err(status.to_string()) }
     });
     pointsman
@@ -58,7 +59,10 @@ fn a_switchover_under_load_loses_nothing_and_tells_its_steps() {
     let shown = stdout(&done);
     assert!(done.status.success(), "{shown}{}", stderr(&done));
     for step in ["check", "hold", "catch-up", "order", "select", "promote", "commit"] {
-        assert!(shown.lines().any(|line| line.contains(&format!("s  {step} "))), "no {step} in\n{shown}");
+        assert!(
+            shown.lines().any(|line| line.contains(&format!("s  {step} "))),
+            "no {step} in\n{shown}"
+        );
     }
     assert!((generation(&pointsman) - 2.0).abs() < 0.1);
     let seen = load.counts().acknowledged;
@@ -76,7 +80,11 @@ fn a_switchover_under_load_loses_nothing_and_tells_its_steps() {
 fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
-    let stopped = cluster.nodes().iter().find(|node| node.addr() != cluster.master().addr()).expect("a replica");
+    let stopped = cluster
+        .nodes()
+        .iter()
+        .find(|node| node.addr() != cluster.master().addr())
+        .expect("a replica");
     // It answers discovery's next probe no more; until that is noticed, and after, nothing may be ordered.
     stopped.stop();
     let asked = Instant::now();
@@ -101,7 +109,10 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
     master.ask(&["CLIENT", "KILL", "TYPE", "replica"]).expect("the links are cut");
     let admin = pointsman.admin().to_string();
     let mut command = Command::new(PROGRAM);
-    command.args(["switchover", "--admin", &admin]).env_clear().env("POINTSMAN_CONTROL_TOKEN", TOKEN);
+    command
+        .args(["switchover", "--admin", &admin])
+        .env_clear()
+        .env("POINTSMAN_CONTROL_TOKEN", TOKEN);
     let mut order = command.stdout(Stdio::null()).spawn().expect("the order runs");
     let shut = || metric(&pointsman, "pointsman_gate_shut{service=\"mymaster\"}");
     wait_until("the gate to shut", PATIENCE, || shut() == Some(1.0));
@@ -130,8 +141,12 @@ fn a_pause_holds_traffic_until_it_is_taken_back_or_over() {
     assert!(order(&pointsman, &["pause", "--for", "60s"], TOKEN).status.success());
     wait_until("the gate to shut", PATIENCE, || held() == Some(1.0));
     let asked = Instant::now();
-    let writer = std::thread::spawn(move || (client.cmd(&["SET", "during", "1"]).is_ok_and(|it| it.is_ok()), client));
-    wait_until("time for a write to pass, if it could", PATIENCE, || asked.elapsed() > Duration::from_millis(300));
+    let writer = std::thread::spawn(move || {
+        (client.cmd(&["SET", "during", "1"]).is_ok_and(|it| it.is_ok()), client)
+    });
+    wait_until("time for a write to pass, if it could", PATIENCE, || {
+        asked.elapsed() > Duration::from_millis(300)
+    });
     let direct = cluster.master().client().cmd(&["EXISTS", "during"]).expect("an answer");
     assert_eq!(direct.int(), Some(0), "a write passed the pause");
     assert!(!writer.is_finished());
@@ -142,7 +157,12 @@ fn a_pause_holds_traffic_until_it_is_taken_back_or_over() {
     let asked = Instant::now();
     assert!(order(&pointsman, &["pause", "--for", "700ms"], TOKEN).status.success());
     assert!(client.cmd(&["SET", "later", "1"]).expect("a write after the pause").is_ok());
-    assert!(asked.elapsed() >= Duration::from_millis(600), "{:?}; held {:?}", asked.elapsed(), held());
+    assert!(
+        asked.elapsed() >= Duration::from_millis(600),
+        "{:?}; held {:?}",
+        asked.elapsed(),
+        held()
+    );
 }
 
 #[test]
@@ -152,7 +172,11 @@ fn orders_need_to_be_on_and_need_the_token() {
     let wrong = order(&pointsman, &["pause"], "some-other-token-of-16");
     assert!(!wrong.status.success() && stderr(&wrong).contains("token"), "{}", stderr(&wrong));
     let nobody = order(&pointsman, &["pause", "othermaster"], TOKEN);
-    assert!(!nobody.status.success() && stderr(&nobody).contains("mymaster"), "{}", stderr(&nobody));
+    assert!(
+        !nobody.status.success() && stderr(&nobody).contains("mymaster"),
+        "{}",
+        stderr(&nobody)
+    );
     let long = order(&pointsman, &["pause", "--for", "3h"], TOKEN);
     assert!(!long.status.success() && stderr(&long).contains("10m"), "{}", stderr(&long));
     let mut client = pointsman.client();

@@ -63,7 +63,9 @@ fn loads(pointsmen: &[&Pointsman], writers: usize) -> Vec<Load> {
         Load::to(it.addr()).writers(writers).rate(2000).prefix(&format!("load{index}")).start()
     };
     let loads: Vec<Load> = pointsmen.iter().enumerate().map(start).collect();
-    wait_until("some writes", PATIENCE, || loads.iter().all(|load| load.counts().acknowledged > 200));
+    wait_until("some writes", PATIENCE, || {
+        loads.iter().all(|load| load.counts().acknowledged > 200)
+    });
     loads
 }
 
@@ -89,8 +91,11 @@ fn resumes_writes_when_sentinel_aborts() {
     // From here on a second failover would succeed, and must not be taken for the first.
     allow_promotion(&cluster, true);
     let acknowledged = loads[0].counts().acknowledged;
-    wait_until("writes to resume", PATIENCE, || loads[0].counts().acknowledged > acknowledged + 100);
-    let resumed = loads[0].gaps().into_iter().filter(|gap| gap.to > abort.at).map(|gap| gap.to).next();
+    wait_until("writes to resume", PATIENCE, || {
+        loads[0].counts().acknowledged > acknowledged + 100
+    });
+    let resumed =
+        loads[0].gaps().into_iter().filter(|gap| gap.to > abort.at).map(|gap| gap.to).next();
     let late = resumed.unwrap_or(abort.at).saturating_duration_since(abort.at);
     let done = order.wait_with_output().expect("the order ends");
     eprintln!("writes resumed {late:?} after the abort; {}{}", stdout(&done), stderr(&done));
@@ -199,7 +204,9 @@ fn protects_direct_writers_by_pausing_clients() {
     let mut client = cluster.master().client();
     let socket = client.stream().try_clone().expect("a second handle");
     let writer = std::thread::spawn(move || {
-        let written = |client: &mut Client| client.cmd(&["RPUSH", "aside", "1"]).is_ok_and(|it| !it.is_error());
+        let written = |client: &mut Client| {
+            client.cmd(&["RPUSH", "aside", "1"]).is_ok_and(|it| !it.is_error())
+        };
         (0_i64..).take_while(|_| written(&mut client)).count()
     });
     let order = ordered(&pointsman, &["switchover", "--pause-clients"]);
@@ -209,9 +216,13 @@ fn protects_direct_writers_by_pausing_clients() {
     let done = order.wait_with_output().expect("the order ends");
     assert!(done.status.success(), "{}{}", stdout(&done), stderr(&done));
     assert!(stdout(&done).lines().any(|line| line.contains("s  pause ")), "{}", stdout(&done));
-    let has = cluster.master().client().cmd(&["LLEN", "aside"]).expect("a look at the new master").int();
+    let has =
+        cluster.master().client().cmd(&["LLEN", "aside"]).expect("a look at the new master").int();
     eprintln!("{acknowledged} acknowledged aside, {has:?} of them there");
-    assert!(acknowledged > 0 && has >= Some(acknowledged), "{acknowledged} acknowledged, {has:?} there");
+    assert!(
+        acknowledged > 0 && has >= Some(acknowledged),
+        "{acknowledged} acknowledged, {has:?} there"
+    );
     let down = |event: &harness::Event| event.channel == "+sdown" || event.channel == "+odown";
     assert!(!events.all().iter().any(down), "{:?}", events.all());
 }
@@ -241,14 +252,22 @@ fn resumes_writes_when_the_ordered_sentinel_dies() {
     allow_promotion(&cluster, false);
     let order = ordered(&pointsman, &["switchover"]);
     let waits = events.wait_for("+failover-state-wait-promotion", PATIENCE);
-    let leader = cluster.sentinels().iter().find(|node| node.addr() == waits.from).expect("the leader");
+    let leader =
+        cluster.sentinels().iter().find(|node| node.addr() == waits.from).expect("the leader");
     leader.kill();
     let (killed, acknowledged) = (Instant::now(), loads[0].counts().acknowledged);
-    wait_until("writes to resume", PATIENCE, || loads[0].counts().acknowledged > acknowledged + 100);
+    wait_until("writes to resume", PATIENCE, || {
+        loads[0].counts().acknowledged > acknowledged + 100
+    });
     let took = killed.elapsed();
     let done = order.wait_with_output().expect("the order ends");
     eprintln!("writes resumed {took:?} after the leader's end; {}{}", stdout(&done), stderr(&done));
-    assert!(!done.status.success() && stderr(&done).contains("was lost"), "{}{}", stdout(&done), stderr(&done));
+    assert!(
+        !done.status.success() && stderr(&done).contains("was lost"),
+        "{}{}",
+        stdout(&done),
+        stderr(&done)
+    );
     // The discovery machine holds for three seconds after a selection; the order for ten.
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(loads[0].counts().errors, 0, "{:?}", loads[0].errors());
@@ -283,7 +302,11 @@ fn orders_nothing_during_another_failover() {
     let pointsman = controlled(&cluster);
     let events = Events::of_all(cluster.sentinels());
     let first: Vec<SocketAddr> = first_sentinels(&cluster).iter().map(|node| node.addr()).collect();
-    let busy = cluster.sentinels().iter().find(|node| !first.contains(&node.addr())).expect("another sentinel");
+    let busy = cluster
+        .sentinels()
+        .iter()
+        .find(|node| !first.contains(&node.addr()))
+        .expect("another sentinel");
     allow_promotion(&cluster, false);
     busy.ask(&["SENTINEL", "FAILOVER", cluster.name()]).expect("it begins");
     events.wait_for("+failover-state-wait-promotion", PATIENCE);

@@ -29,7 +29,8 @@ fn commands_pipelines_and_transactions_answer_as_they_do_directly() {
     assert_eq!(text(&client.cmd(&["GET", "key"]).expect("GET")), "value");
     assert!(client.cmd(&["NOSUCH"]).expect("an answer").is_error());
 
-    let commands: Vec<Vec<String>> = (0..1000).map(|_| vec!["INCR".to_owned(), "n".to_owned()]).collect();
+    let commands: Vec<Vec<String>> =
+        (0..1000).map(|_| vec!["INCR".to_owned(), "n".to_owned()]).collect();
     let answers = client.pipeline(&commands).expect("a pipeline");
     let numbers: Vec<i64> = answers.iter().map(|it| it.int().expect("a number")).collect();
     assert_eq!(numbers, (1..=1000).collect::<Vec<i64>>());
@@ -51,7 +52,8 @@ fn ten_megabytes_come_back_as_they_went() {
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
     // Not a repeated byte, so that a lost or doubled chunk shows.
-    let value: Vec<u8> = (0..10_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let value: Vec<u8> =
+        (0..10_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     client.send(&encode(&[b"SET".as_slice(), b"large", &value])).expect("send");
     assert!(client.read_value().expect("an answer").is_ok());
     client.send(&encode(&["GET", "large"])).expect("send");
@@ -71,7 +73,8 @@ fn a_deep_pipeline_and_single_bytes_arrive_in_order() {
     let deep = 100_000;
     let mut writer = client.stream().try_clone().expect("a second handle");
     let sending = std::thread::spawn(move || {
-        let requests: Vec<u8> = (0..deep).flat_map(|at| encode(&["ECHO", &at.to_string()])).collect();
+        let requests: Vec<u8> =
+            (0..deep).flat_map(|at| encode(&["ECHO", &at.to_string()])).collect();
         writer.write_all(&requests).expect("the whole pipeline");
     });
     for at in 0..deep {
@@ -88,7 +91,8 @@ fn a_deep_pipeline_and_single_bytes_arrive_in_order() {
 fn published_messages_and_blocked_pops_come_through() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
-    let (mut listener, mut popper, mut other) = (pointsman.client(), pointsman.client(), pointsman.client());
+    let (mut listener, mut popper, mut other) =
+        (pointsman.client(), pointsman.client(), pointsman.client());
     let confirmed = listener.cmd(&["SUBSCRIBE", "news"]).expect("SUBSCRIBE");
     assert_eq!(text(&confirmed.items()[0]), "subscribe");
     assert_eq!(other.cmd(&["PUBLISH", "news", "hello"]).expect("PUBLISH").int(), Some(1));
@@ -100,7 +104,10 @@ fn published_messages_and_blocked_pops_come_through() {
         cluster.nodes()[0].info("clients", "blocked_clients").map(|it| it == "1").unwrap_or(false)
     });
     assert_eq!(other.cmd(&["LPUSH", "queue", "item"]).expect("LPUSH").int(), Some(1));
-    assert_eq!(popper.read_value().expect("the item").items().iter().map(text).collect::<Vec<_>>(), ["queue", "item"]);
+    assert_eq!(
+        popper.read_value().expect("the item").items().iter().map(text).collect::<Vec<_>>(),
+        ["queue", "item"]
+    );
 }
 
 #[test]
@@ -144,7 +151,9 @@ fn a_client_that_resets_leaves_nothing_behind() {
     for client in clients {
         client.reset().expect("RST");
     }
-    wait_until("the server's connections to be gone too", PATIENCE, || connected().is_some_and(|now| now <= before));
+    wait_until("the server's connections to be gone too", PATIENCE, || {
+        connected().is_some_and(|now| now <= before)
+    });
     wait_until("the sessions to be counted as closed", PATIENCE, || {
         metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\"}") == Some(0.0)
     });
@@ -175,7 +184,21 @@ fn redis_benchmark_and_redis_cli_find_nothing_to_complain_about() {
     let pointsman = pointsman(&cluster);
     let (host, port) = (pointsman.addr().ip().to_string(), pointsman.addr().port().to_string());
     let bench = Command::new("redis-benchmark")
-        .args(["-h", &host, "-p", &port, "-n", "20000", "-c", "50", "-P", "16", "-t", "set,get,incr", "--csv"])
+        .args([
+            "-h",
+            &host,
+            "-p",
+            &port,
+            "-n",
+            "20000",
+            "-c",
+            "50",
+            "-P",
+            "16",
+            "-t",
+            "set,get,incr",
+            "--csv",
+        ])
         .output()
         .expect("redis-benchmark");
     let printed = String::from_utf8_lossy(&bench.stdout);
@@ -189,7 +212,11 @@ fn redis_benchmark_and_redis_cli_find_nothing_to_complain_about() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("redis-cli");
-    cli.stdin.take().expect("its input").write_all(b"SET a 1\nINCR a\nHELLO 3\nGET a\n").expect("commands");
+    cli.stdin
+        .take()
+        .expect("its input")
+        .write_all(b"SET a 1\nINCR a\nHELLO 3\nGET a\n")
+        .expect("commands");
     let said = cli.wait_with_output().expect("its output");
     let said = String::from_utf8_lossy(&said.stdout);
     assert!(said.starts_with("OK\n2\n") && said.trim_end().ends_with('2'), "{said}");

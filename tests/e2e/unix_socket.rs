@@ -66,7 +66,8 @@ impl Drop for Cli {
 }
 
 fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
-    let series = format!("pointsman_sessions_closed_total{{service=\"mymaster\",reason=\"{reason}\"}}");
+    let series =
+        format!("pointsman_sessions_closed_total{{service=\"mymaster\",reason=\"{reason}\"}}");
     metric(pointsman, &series).unwrap_or(0.0)
 }
 
@@ -74,7 +75,8 @@ fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
 fn serves_redis_cli_over_a_unix_socket_through_a_failover() {
     let cluster = Cluster::builder().replicas(1).sentinels(3).start();
     let lines = "[log]\nsessions = \"all\"";
-    let pointsman = with_socket(&cluster, lines).service_line("max_connections_per_source = 1").start();
+    let pointsman =
+        with_socket(&cluster, lines).service_line("max_connections_per_source = 1").start();
     let path = socket(&cluster);
     let mode = std::fs::metadata(&path).expect("the socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
@@ -85,7 +87,8 @@ fn serves_redis_cli_over_a_unix_socket_through_a_failover() {
     assert_eq!(other.ask("PING"), "PONG", "clients without an address are not counted by it");
     let large = "x".repeat(1 << 20);
     let mut raw = UnixStream::connect(&path).expect("a connection");
-    write!(raw, "*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n${}\r\n{large}\r\n", large.len()).expect("a large value");
+    write!(raw, "*3\r\n$3\r\nSET\r\n$5\r\nlarge\r\n${}\r\n{large}\r\n", large.len())
+        .expect("a large value");
     let mut line = String::new();
     BufReader::new(&raw).read_line(&mut line).expect("an answer");
     assert_eq!(line, "+OK\r\n");
@@ -93,14 +96,20 @@ fn serves_redis_cli_over_a_unix_socket_through_a_failover() {
     let before = cluster.master().addr();
     cluster.failover();
     wait_until("another master", PATIENCE, || {
-        pointsman.get("/status").is_ok_and(|(_, text)| !text.contains(&format!("\"name\": \"{before}\"")))
+        pointsman
+            .get("/status")
+            .is_ok_and(|(_, text)| !text.contains(&format!("\"name\": \"{before}\"")))
     });
     assert_eq!(cli.ask("SET key after"), "OK", "the same connection");
     assert!(cli.ask("CLIENT INFO").contains(" db=3 "), "carried with its database");
     drop((cli, other, raw));
     wait_until("the ends", PATIENCE, || closed(&pointsman, "client_closed") >= 3.0);
     let log = pointsman.process().log();
-    assert!(log.lines().any(|line| line.contains("session ended") && line.contains("\"client\":\"unix\"")), "{log}");
+    assert!(
+        log.lines()
+            .any(|line| line.contains("session ended") && line.contains("\"client\":\"unix\"")),
+        "{log}"
+    );
     pointsman.sigterm();
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(!path.exists(), "the file goes with its process");
@@ -113,7 +122,11 @@ fn replaces_only_a_socket_that_nobody_listens_on() {
     let living = UnixListener::bind(&path).expect("a socket of somebody's");
     let refused = with_socket(&cluster, "").without_waiting().start();
     assert_eq!(refused.wait_exit(PATIENCE).code(), Some(1));
-    assert!(refused.process().log().contains("already in use by another process"), "{}", refused.process().log());
+    assert!(
+        refused.process().log().contains("already in use by another process"),
+        "{}",
+        refused.process().log()
+    );
     assert!(UnixStream::connect(&path).is_ok(), "it was left alone");
     drop(living);
     let first = with_socket(&cluster, "").start();
@@ -137,12 +150,22 @@ fn hands_a_unix_socket_over_without_refusing_anybody() {
     let listen = format!("unix:{}", path.display());
     let port = old.process().log();
     let tcp = listening_tcp(&port);
-    let new = run("successor", cluster.folder(), &file, &["--takeover", "--listen", &listen, "--listen", &tcp]);
+    let new = run(
+        "successor",
+        cluster.folder(),
+        &file,
+        &["--takeover", "--listen", &listen, "--listen", &tcp],
+    );
     // Somebody connects all the time, and is served all the time.
     let begin = Instant::now();
     let mut served = 0;
     let exit = loop {
-        assert_eq!(Cli::connect(&path).ask("PING"), "PONG", "after {served} in {:?}", begin.elapsed());
+        assert_eq!(
+            Cli::connect(&path).ask("PING"),
+            "PONG",
+            "after {served} in {:?}",
+            begin.elapsed()
+        );
         served += 1;
         if let Some(exit) = old.process().ended() {
             break exit;
@@ -162,14 +185,19 @@ fn serves_on_a_unix_socket_of_the_service_manager_and_leaves_its_file() {
     let cluster = small();
     let path = cluster.folder().join("activated.sock");
     let socket = UnixListener::bind(&path).expect("a socket");
-    let configured =
-        builder(&cluster).lines(&format!("{SHUTDOWN}[process]\nstate_dir = {:?}", cluster.folder())).start();
+    let configured = builder(&cluster)
+        .lines(&format!("{SHUTDOWN}[process]\nstate_dir = {:?}", cluster.folder()))
+        .start();
     let file = configured.process().log_path().with_file_name("pointsman.toml");
     configured.process().kill();
     let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
     let listen = format!("unix:{}", path.display());
-    let args = ["-c", script, PROGRAM, "run", "--config"].map(OsString::from).into_iter().chain([file.clone().into()]);
-    let (name, program, folder) = ("activated".to_owned(), PathBuf::from("/bin/sh"), cluster.folder().to_owned());
+    let args = ["-c", script, PROGRAM, "run", "--config"]
+        .map(OsString::from)
+        .into_iter()
+        .chain([file.clone().into()]);
+    let (name, program, folder) =
+        ("activated".to_owned(), PathBuf::from("/bin/sh"), cluster.folder().to_owned());
     let launch = Launch { name, program, args: args.collect(), env: Vec::new(), folder };
     let input = std::os::fd::OwnedFd::from(socket.try_clone().expect("a second handle"));
     let old = Process::start_with(&launch, Stdio::from(input));
@@ -188,19 +216,30 @@ fn serves_on_a_unix_socket_of_the_service_manager_and_leaves_its_file() {
 fn listening_tcp(log: &str) -> String {
     let serving = log.lines().find(|line| line.contains("\"serving\"")).expect("what it serves");
     let rest = serving.split("127.").nth(1).expect("an address");
-    format!("127.{}", rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect::<String>())
+    format!(
+        "127.{}",
+        rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect::<String>()
+    )
 }
 
 /// Hidden files: sockets that were not published or not removed.
 fn leftovers(folder: &Path) -> Vec<String> {
-    let names = std::fs::read_dir(folder).expect("the folder").map(|it| it.expect("an entry").file_name());
-    names.map(|name| name.to_string_lossy().into_owned()).filter(|name| name.starts_with('.')).collect()
+    let names =
+        std::fs::read_dir(folder).expect("the folder").map(|it| it.expect("an entry").file_name());
+    names
+        .map(|name| name.to_string_lossy().into_owned())
+        .filter(|name| name.starts_with('.'))
+        .collect()
 }
 
 #[test]
 fn serves_both_families_on_the_unspecified_ipv6_address() {
     let cluster = small();
-    let port = std::net::TcpListener::bind("[::]:0").expect("a port").local_addr().expect("its address").port();
+    let port = std::net::TcpListener::bind("[::]:0")
+        .expect("a port")
+        .local_addr()
+        .expect("its address")
+        .port();
     let pointsman = builder(&cluster)
         .lines("[log]\nsessions = \"all\"")
         .service_line("max_connections_per_source = 1")
@@ -216,7 +255,9 @@ fn serves_both_families_on_the_unspecified_ipv6_address() {
     drop((v4, v6));
     wait_until("the line of the IPv4 client", PATIENCE, || {
         let log = pointsman.process().log();
-        log.lines().any(|line| line.contains("session ended") && line.contains(&format!("\"client\":\"{name}\"")))
+        log.lines().any(|line| {
+            line.contains("session ended") && line.contains(&format!("\"client\":\"{name}\""))
+        })
     });
 }
 
@@ -224,7 +265,10 @@ fn serves_both_families_on_the_unspecified_ipv6_address() {
 fn check_refuses_an_ipv4_address_in_the_form_of_ipv6() {
     let check = |listen: &str| {
         let mut command = Command::new(PROGRAM);
-        let output = command.args(["check", "--sentinel", "s", "--listen", listen]).output().expect("pointsman check");
+        let output = command
+            .args(["check", "--sentinel", "s", "--listen", listen])
+            .output()
+            .expect("pointsman check");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, text) = check("[::ffff:127.0.0.1]:6379");
@@ -232,5 +276,8 @@ fn check_refuses_an_ipv4_address_in_the_form_of_ipv6() {
     let (code, text) = check(&format!("unix:/{}", "x".repeat(107)));
     assert!(code == Some(78) && text.contains("107"), "{code:?} {text}");
     let (code, text) = check("unix:/nowhere/at/all/redis.sock");
-    assert!(code == Some(0) && text.contains("/nowhere/at/all does not exist here"), "{code:?} {text}");
+    assert!(
+        code == Some(0) && text.contains("/nowhere/at/all does not exist here"),
+        "{code:?} {text}"
+    );
 }

@@ -16,8 +16,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Memory of its own that it uses, in bytes.
 pub(crate) fn memory(pointsman: &Pointsman) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pointsman.process().pid())).expect("its status");
-    let found = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse().ok());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pointsman.process().pid()))
+        .expect("its status");
+    let found = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse().ok());
     found.map(|kib: u64| kib * 1024).expect("its memory")
 }
 
@@ -29,8 +32,10 @@ pub(crate) fn cpu(pointsman: &Pointsman) -> Duration {
 
 /// The lowest descriptor that is free. With this as its limit it can open nothing.
 pub(crate) fn first_free_file(pointsman: &Pointsman) -> u64 {
-    let files = std::fs::read_dir(format!("/proc/{}/fd", pointsman.process().pid())).expect("its files");
-    let taken: Vec<u64> = files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let files =
+        std::fs::read_dir(format!("/proc/{}/fd", pointsman.process().pid())).expect("its files");
+    let taken: Vec<u64> =
+        files.filter_map(|file| file.ok()?.file_name().to_str()?.parse().ok()).collect();
     (0..).find(|file| !taken.contains(file)).expect("a number")
 }
 
@@ -63,7 +68,11 @@ pub(crate) fn probed<R>(pointsman: &Pointsman, work: impl FnOnce() -> R) -> (R, 
         let prober = scope.spawn(|| {
             longest(&over, || {
                 for path in ["/alive", "/metrics"] {
-                    assert_eq!(http_get(admin, path).expect("an answer of the admin server").0, 200, "{path}");
+                    assert_eq!(
+                        http_get(admin, path).expect("an answer of the admin server").0,
+                        200,
+                        "{path}"
+                    );
                 }
             })
         });
@@ -89,7 +98,10 @@ pub(crate) fn probed<R>(pointsman: &Pointsman, work: impl FnOnce() -> R) -> (R, 
         connect().write_all(b"!").expect("the end of the server that does nothing");
         match outcome {
             Ok(outcome) => {
-                let (probe, machine) = (probe.expect("every probe was answered"), machine.expect("the machine's part"));
+                let (probe, machine) = (
+                    probe.expect("every probe was answered"),
+                    machine.expect("the machine's part"),
+                );
                 (outcome, Worst { probe, machine })
             }
             Err(panic) => std::panic::resume_unwind(panic),

@@ -31,7 +31,9 @@ impl Warning {
         // One sentinel's notices are heard in their order.
         let before = |event: &Event| event.from == promotion.from && event.at <= promotion.at;
         let mut heard = events.all().into_iter().rev().skip_while(|event| event.at > promotion.at);
-        let selected = heard.find(|event| event.channel == "+selected-slave" && before(event)).expect("a candidate");
+        let selected = heard
+            .find(|event| event.channel == "+selected-slave" && before(event))
+            .expect("a candidate");
         let away = absences.between(selected.at, promotion.at);
         let left = promotion.at.saturating_duration_since(selected.at).saturating_sub(away);
         // Who listens here may have been held up, too.
@@ -44,7 +46,10 @@ impl Warning {
     pub(crate) fn was_enough(&self, what: &str) -> bool {
         let enough = self.left >= ENOUGH;
         if !enough {
-            eprintln!("NOT TESTED as strictly as usual: {what}; the machine left {:?} of the warning", self.left);
+            eprintln!(
+                "NOT TESTED as strictly as usual: {what}; the machine left {:?} of the warning",
+                self.left
+            );
         }
         enough
     }

@@ -1,7 +1,12 @@
 //! Import of haproxy configurations, by the real program: samples in the styles found in the field
 //! (`*.cfg` beside this file), each with its expected result, and configurations from a model.
 
-#![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, reason = "tests report by a clear panic")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "tests report by a clear panic"
+)]
 
 mod model;
 mod samples;
@@ -20,7 +25,12 @@ const ENV: &[(&str, &str)] = &[
 
 fn run(args: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pointsman"));
-    command.args(args).env_clear().envs(ENV.iter().copied()).current_dir(folder).stdin(Stdio::null());
+    command
+        .args(args)
+        .env_clear()
+        .envs(ENV.iter().copied())
+        .current_dir(folder)
+        .stdin(Stdio::null());
     command.output().expect("pointsman")
 }
 

@@ -81,7 +81,8 @@ struct Model {
 
 fn group() -> impl Strategy<Value = RedisGroup> {
     let votes = prop::sample::select(vec![Votes::None, Votes::Backend, Votes::SameCheck]);
-    let auth = prop::sample::select(vec![Auth::None, Auth::Literal, Auth::Variable, Auth::LogFormat]);
+    let auth =
+        prop::sample::select(vec![Auth::None, Auth::Literal, Auth::Variable, Auth::LogFormat]);
     let readers = prop::sample::select(vec![Readers::None, Readers::ByRole, Readers::ByName]);
     (1_usize..=3, votes, auth, readers, any::<bool>(), any::<bool>()).prop_map(
         |(hosts, votes, auth, readers, asks_role, is_listen)| RedisGroup {
@@ -156,13 +157,16 @@ impl Model {
 
     /// The sentinels that the import has to find or to assume.
     fn sentinels(&self, at: usize) -> BTreeSet<String> {
-        let on = |at: usize| -> BTreeSet<String> { self.hosts(at).iter().map(|it| format!("{it}:26379")).collect() };
+        let on = |at: usize| -> BTreeSet<String> {
+            self.hosts(at).iter().map(|it| format!("{it}:26379")).collect()
+        };
         if self.groups[at].votes != Votes::None {
             return on(at);
         }
         let frontend = self.sentinel_frontend.then_some(0);
         let sources: BTreeSet<usize> = self.queried().into_iter().chain(frontend).collect();
-        if sources.is_empty() || (!self.shared_hosts && sources.len() > 1 && !sources.contains(&at)) {
+        if sources.is_empty() || (!self.shared_hosts && sources.len() > 1 && !sources.contains(&at))
+        {
             return on(at);
         }
         if self.shared_hosts {
@@ -190,9 +194,17 @@ impl Model {
             let auth = match group.auth {
                 Auth::None => None,
                 Auth::Literal => Some(format!("password = \"secret{at}\"")),
-                Auth::Variable | Auth::LogFormat => Some("password_env = \"REDIS_PASSWORD\"".to_owned()),
+                Auth::Variable | Auth::LogFormat => {
+                    Some("password_env = \"REDIS_PASSWORD\"".to_owned())
+                }
             };
-            Understood { name: self.name(at), listen, replica_listen, sentinels: self.sentinels(at), auth }
+            Understood {
+                name: self.name(at),
+                listen,
+                replica_listen,
+                sentinels: self.sentinels(at),
+                auth,
+            }
         });
         all.collect()
     }
@@ -220,7 +232,8 @@ impl Model {
     fn options(&self) -> ImportOptions {
         let names = (0..self.groups.len())
             .flat_map(|at| {
-                let (name, readers) = (format!("group{at}"), self.groups[at].readers != Readers::None);
+                let (name, readers) =
+                    (format!("group{at}"), self.groups[at].readers != Readers::None);
                 let readers = readers.then(|| (Some(format!("redis{at}-read")), name.clone()));
                 [Some((Some(format!("redis{at}")), name)), readers]
             })
@@ -239,10 +252,13 @@ impl Model {
     }
 
     fn write(&self) -> String {
-        let mut out = String::from("global\n  maxconn 4000\ndefaults\n  mode tcp\n  timeout connect 2s\n");
+        let mut out =
+            String::from("global\n  maxconn 4000\ndefaults\n  mode tcp\n  timeout connect 2s\n");
         match self.stats {
             Stats::None => {}
-            Stats::Listen => out.push_str("listen page\n  mode http\n  bind :8404\n  stats enable\n"),
+            Stats::Listen => {
+                out.push_str("listen page\n  mode http\n  bind :8404\n  stats enable\n")
+            }
             Stats::Backend => out.push_str(
                 "frontend page\n  mode http\n  bind :8404\n  default_backend numbers\n\
                  backend numbers\n  mode http\n  stats enable\n",
@@ -259,7 +275,9 @@ impl Model {
             }
         }
         if self.foreign {
-            out.push_str("listen db\n  bind :3306\n  option mysql-check\n  server db db:3306 check ssl\n");
+            out.push_str(
+                "listen db\n  bind :3306\n  option mysql-check\n  server db db:3306 check ssl\n",
+            );
         }
         if self.comments { out.replace('\n', " # 'as is\n") } else { out }
     }
@@ -272,7 +290,10 @@ impl Model {
         let _ = if group.is_listen {
             writeln!(out, "listen redis{at}\n  bind *:{port}{bind}")
         } else {
-            writeln!(out, "frontend redis{at}\n  bind :{port}{bind}\n  default_backend bk{at}\nbackend bk{at}")
+            writeln!(
+                out,
+                "frontend redis{at}\n  bind :{port}{bind}\n  default_backend bk{at}\nbackend bk{at}"
+            )
         };
         out.push_str("  option tcp-check\n");
         if tls == Tls::Check {
@@ -304,7 +325,8 @@ impl Model {
             }
         }
         if group.readers != Readers::None {
-            let _ = writeln!(out, "listen redis{at}-read\n  bind :{}\n  option tcp-check", 11_000 + at);
+            let _ =
+                writeln!(out, "listen redis{at}-read\n  bind :{}\n  option tcp-check", 11_000 + at);
             self.send(out, "PING");
             if group.readers == Readers::ByRole {
                 self.send(out, "ROLE");
@@ -325,7 +347,9 @@ impl Model {
             Auth::None => {}
             Auth::Literal => self.send(out, &format!("AUTH secret{at}")),
             Auth::Variable => self.send(out, "AUTH ${REDIS_PASSWORD}"),
-            Auth::LogFormat => out.push_str("  tcp-check send-lf \"AUTH %[env(REDIS_PASSWORD)]\\r\\n\"\n"),
+            Auth::LogFormat => {
+                out.push_str("  tcp-check send-lf \"AUTH %[env(REDIS_PASSWORD)]\\r\\n\"\n")
+            }
         }
     }
 }
@@ -342,7 +366,9 @@ fn understood(import: &Import) -> (Vec<Understood>, Vec<String>) {
         listen: strings(service.get("listen")).into_iter().collect(),
         replica_listen: strings(service.get("replica_listen")).into_iter().collect(),
         sentinels: strings(service.get("sentinels")).into_iter().collect(),
-        auth: service.get("auth").map(|it| it.to_string().trim_matches(['{', '}', ' ', '\n']).to_owned()),
+        auth: service
+            .get("auth")
+            .map(|it| it.to_string().trim_matches(['{', '}', ' ', '\n']).to_owned()),
     });
     (services.collect(), strings(table["admin"].get("listen")))
 }

@@ -19,9 +19,11 @@ fn folder() -> PathBuf {
 
 /// Names of all samples, without their ending.
 fn names() -> Vec<String> {
-    let entries = fs::read_dir(folder()).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let entries =
+        fs::read_dir(folder()).expect("a folder").map(|entry| entry.expect("an entry").path());
     let samples = entries.filter(|path| path.extension().is_some_and(|it| it == "cfg"));
-    let mut names: Vec<String> = samples.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    let mut names: Vec<String> =
+        samples.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
     names.sort();
     assert!(names.len() >= 40, "only {} samples", names.len());
     names
@@ -55,8 +57,10 @@ fn flatten(path: &str, value: &toml::Value, out: &mut Vec<String>) {
 
 /// What the program makes of a sample, in the form of an expectation.
 fn actual(name: &str, expected: &str) -> String {
-    let command = expected.lines().next().and_then(|line| line.strip_prefix("#= ")).unwrap_or(COMMAND);
-    let flags: Vec<&str> = command.strip_prefix(COMMAND).expect(command).split_whitespace().collect();
+    let command =
+        expected.lines().next().and_then(|line| line.strip_prefix("#= ")).unwrap_or(COMMAND);
+    let flags: Vec<&str> =
+        command.strip_prefix(COMMAND).expect(command).split_whitespace().collect();
     let file = format!("{name}.cfg");
     let args = [&["import", "haproxy"], &flags[..], &[file.as_str()]].concat();
     let output = run(&args, &folder());
@@ -86,9 +90,11 @@ fn samples_have_their_expected_result() {
         let (config, expected) = read(&name);
         let actual = actual(&name, &expected);
         if actual != expected {
-            let _ = writeln!(wrong, "--- {name}, expected:\n{expected}--- {name}, actual:\n{actual}");
+            let _ =
+                writeln!(wrong, "--- {name}, expected:\n{expected}--- {name}, actual:\n{actual}");
             if std::env::var_os("UPDATE").is_some() {
-                fs::write(folder().join(format!("{name}.cfg")), format!("{config}{actual}")).expect("a file");
+                fs::write(folder().join(format!("{name}.cfg")), format!("{config}{actual}"))
+                    .expect("a file");
             }
         }
     }
@@ -98,12 +104,17 @@ fn samples_have_their_expected_result() {
 /// Whatever a sample contains, each of its lines is reported once, and known to the importer.
 #[test]
 fn reports_every_line_of_every_sample_once() {
-    let env = Environment { variable: &|_| Some("10.0.0.1".to_owned()), endpoint: &|it| Some(it.to_owned()) };
+    let env = Environment {
+        variable: &|_| Some("10.0.0.1".to_owned()),
+        endpoint: &|it| Some(it.to_owned()),
+    };
     for name in names() {
         let (text, _) = read(&name);
         let speaks = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
-        let wanted: Vec<usize> = (1..).zip(text.lines()).filter(|(_, it)| speaks(it)).map(|(at, _)| at).collect();
-        let import = haproxy_import::import(&[(name.clone(), text)], &ImportOptions::default(), &env);
+        let wanted: Vec<usize> =
+            (1..).zip(text.lines()).filter(|(_, it)| speaks(it)).map(|(at, _)| at).collect();
+        let import =
+            haproxy_import::import(&[(name.clone(), text)], &ImportOptions::default(), &env);
         let lines = &import.report.lines;
         assert_eq!(lines.iter().map(|it| it.position.line).collect::<Vec<_>>(), wanted, "{name}");
         let unknown = lines.iter().find(|it| it.note.is_empty() || it.note.contains("unknown"));

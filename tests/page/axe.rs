@@ -21,5 +21,11 @@ pub(crate) fn faults(tab: &Tab<'_>, source: &str) -> Vec<String> {
     );
     // A run that found nothing to look at is no proof.
     assert!(found["passes"].as_u64() > Some(10), "{found}");
-    found["faults"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    found["faults"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }

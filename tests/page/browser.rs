@@ -38,7 +38,9 @@ pub(crate) struct Browser {
 fn program() -> PathBuf {
     let named = std::env::var_os("CHROMIUM").map(PathBuf::from);
     let usual = || harness::BROWSERS.iter().find_map(|name| harness::find_in_path(name));
-    named.or_else(usual).expect("chromium is missing: `cargo xtask test` brings it; CHROMIUM names another one")
+    named
+        .or_else(usual)
+        .expect("chromium is missing: `cargo xtask test` brings it; CHROMIUM names another one")
 }
 
 impl Browser {
@@ -48,11 +50,22 @@ impl Browser {
         let log = std::fs::File::create(folder.join("browser.log")).expect("a log for the browser");
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>&2"]).arg(program());
-        command.args(["--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu"]);
-        command.args(["--disable-background-networking", "--disable-component-update", "--hide-scrollbars"]);
+        command.args([
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-first-run",
+            "--disable-gpu",
+        ]);
+        command.args([
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--hide-scrollbars",
+        ]);
         // /dev/shm is small in containers, and root has no sandbox; the only page is our own.
         command.args(["--disable-dev-shm-usage", "--no-sandbox"]);
-        command.arg(format!("--user-data-dir={}", folder.join("profile").display())).arg("about:blank");
+        command
+            .arg(format!("--user-data-dir={}", folder.join("profile").display()))
+            .arg("about:blank");
         // What it keeps for its user goes into the folder, too.
         command.env("HOME", folder).env("XDG_CONFIG_HOME", folder).env("XDG_CACHE_HOME", folder);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
@@ -62,7 +75,8 @@ impl Browser {
         let reading = Arc::clone(&inbox);
         std::thread::spawn(move || {
             for message in BufReader::new(stdout).split(0).map_while(Result::ok) {
-                let message: Value = serde_json::from_slice(&message).expect("the browser speaks JSON");
+                let message: Value =
+                    serde_json::from_slice(&message).expect("the browser speaks JSON");
                 let mut inbox = reading.lock().expect("the inbox");
                 match message["id"].as_u64().and_then(|id| inbox.waiting.remove(&id)) {
                     Some(asker) => drop(asker.send(message)),
@@ -101,7 +115,12 @@ impl Browser {
     /// The events of a kind since the start, each with its parameters.
     pub(crate) fn events(&self, method: &str) -> Vec<Value> {
         let inbox = self.inbox.lock().expect("the inbox");
-        inbox.events.iter().filter(|it| it["method"] == method).map(|it| it["params"].clone()).collect()
+        inbox
+            .events
+            .iter()
+            .filter(|it| it["method"] == method)
+            .map(|it| it["params"].clone())
+            .collect()
     }
 }
 

@@ -47,11 +47,13 @@ fn the_page_tells_a_failover_on_every_screen_without_being_loaded_again() {
     let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
     std::fs::create_dir_all(&pictures).expect("a folder for the pictures");
     let cluster = Cluster::builder().masters(&[LONG, "sessions"]).start();
-    let pointsman = Pointsman::builder(env!("CARGO_BIN_EXE_pointsman"), &cluster).lines(SHUTDOWN).start();
+    let pointsman =
+        Pointsman::builder(env!("CARGO_BIN_EXE_pointsman"), &cluster).lines(SHUTDOWN).start();
     let mut load = Load::to(pointsman.addr()).writers(4).rate(300).start();
     let browser = Browser::start(cluster.folder());
     let tab = Tab::open(&browser, &format!("http://{}/", pointsman.admin()));
-    let scene = Scene { cluster: &cluster, pointsman: &pointsman, tab, axe: axe::source(), pictures };
+    let scene =
+        Scene { cluster: &cluster, pointsman: &pointsman, tab, axe: axe::source(), pictures };
     scene.tab.eval("window.loadedOnce = true");
 
     scene.calm();
@@ -65,7 +67,10 @@ fn the_page_tells_a_failover_on_every_screen_without_being_loaded_again() {
     scene.end();
     let origin = format!("http://{}/", pointsman.admin());
     let requests = scene.tab.requests();
-    assert!(requests.len() > 10 && requests.iter().all(|it| it.starts_with(&origin)), "{requests:?}");
+    assert!(
+        requests.len() > 10 && requests.iter().all(|it| it.starts_with(&origin)),
+        "{requests:?}"
+    );
     assert_eq!(scene.tab.eval("window.loadedOnce"), true, "the page was loaded again");
     eprintln!("the page, as it was: {}", scene.pictures.display());
 }
@@ -75,7 +80,10 @@ fn the_page_tells_a_failover_on_every_screen_without_being_loaded_again() {
 fn by_section(places: &[Value]) -> BTreeMap<&str, Vec<&str>> {
     let mut sections = BTreeMap::<_, Vec<_>>::new();
     for place in places {
-        sections.entry(place[0].as_str().expect("a section")).or_default().push(place[1].as_str().expect("a name"));
+        sections
+            .entry(place[0].as_str().expect("a section"))
+            .or_default()
+            .push(place[1].as_str().expect("a name"));
     }
     sections.entry("").or_default().sort_unstable();
     sections
@@ -98,7 +106,10 @@ impl Scene<'_> {
         self.tab.show_on(screen);
         // A telephone zooms out of what is too wide, and then says that its window is wider, too.
         let wide = self.tab.eval("document.documentElement.scrollWidth");
-        assert!(wide.as_u64() <= Some(u64::from(screen.width)), "{name}: {wide} pixels are too wide for {screen:?}");
+        assert!(
+            wide.as_u64() <= Some(u64::from(screen.width)),
+            "{name}: {wide} pixels are too wide for {screen:?}"
+        );
         self.tab.picture(&self.pictures, name, screen);
     }
 
@@ -115,7 +126,10 @@ impl Scene<'_> {
 
     #[track_caller]
     fn wait_frozen(&self, what: &str) {
-        self.tab.wait(what, "document.getElementById('freeze').getAttribute('aria-pressed') === 'true'");
+        self.tab.wait(
+            what,
+            "document.getElementById('freeze').getAttribute('aria-pressed') === 'true'",
+        );
     }
 
     fn press_freeze(&self) {
@@ -129,7 +143,10 @@ impl Scene<'_> {
     fn calm(&self) {
         let tab = &self.tab;
         tab.wait_text("#verdict", "All 2 services lead to their masters");
-        tab.wait_text("section:first-of-type > p", &format!("Leads to {}", self.cluster.master().addr()));
+        tab.wait_text(
+            "section:first-of-type > p",
+            &format!("Leads to {}", self.cluster.master().addr()),
+        );
         tab.wait(
             "four plots with data",
             "document.querySelectorAll('section:first-of-type .plots .curve').length === 4",
@@ -154,7 +171,9 @@ impl Scene<'_> {
         tab.eval("document.activeElement.blur(); window.getSelection().removeAllRanges(); true");
         // Each with the section that it is in.
         let name = "(e => [e.closest('section')?.querySelector('h2').id ?? '', e.getAttribute('aria-label') || e.textContent])";
-        let all = tab.eval(&format!("[...document.querySelectorAll('a[href], button, summary, .scroll')].map({name})"));
+        let all = tab.eval(&format!(
+            "[...document.querySelectorAll('a[href], button, summary, .scroll')].map({name})"
+        ));
         let all = all.as_array().expect("a list");
         assert!(all.len() > 10, "{all:?}");
         let mut seen = Vec::new();
@@ -201,7 +220,10 @@ impl Scene<'_> {
         let tab = &self.tab;
         tab.wait_text("section:first-of-type > p", &format!("Leads to {to}"));
         tab.wait_text("section:first-of-type .story", &format!("{from} → {to}"));
-        tab.wait("the move in the plots", "document.querySelector('section:first-of-type .plots .moved') !== null");
+        tab.wait(
+            "the move in the plots",
+            "document.querySelector('section:first-of-type .plots .moved') !== null",
+        );
         tab.wait(
             "the first session",
             "!document.querySelector('section:first-of-type .story').innerText.includes('none yet')",
@@ -209,7 +231,10 @@ impl Scene<'_> {
         self.look("after", &SCREENS);
         // What is told of the move is what the status says of it.
         let status = self.status();
-        let last = status["services"][0]["failovers"].as_array().and_then(|all| all.last()).expect("a move");
+        let last = status["services"][0]["failovers"]
+            .as_array()
+            .and_then(|all| all.last())
+            .expect("a move");
         let told = tab.text("section:first-of-type .story > li:first-child").replace('\n', " ");
         for (name, key) in [
             ("Held for", "held_ms"),
@@ -218,8 +243,12 @@ impl Scene<'_> {
             ("First sign", "suspected_ms"),
             ("Moved", "switched_ms"),
         ] {
-            let shown = tab.eval(&format!("millis({})", last[key])).as_str().expect("a time").to_owned();
-            assert!(last[key].is_null() || told.contains(&format!("{name} {shown}")), "{key} {shown}: {told}");
+            let shown =
+                tab.eval(&format!("millis({})", last[key])).as_str().expect("a time").to_owned();
+            assert!(
+                last[key].is_null() || told.contains(&format!("{name} {shown}")),
+                "{key} {shown}: {told}"
+            );
         }
         assert!(last["held_ms"].is_number() && last["first_session_ms"].is_number(), "{last}");
         for (name, key) in [("Epoch", "epoch"), ("Generation", "generation")] {
@@ -243,7 +272,12 @@ impl Scene<'_> {
                 "! ",
                 "Held for 1.2 s: a failover is under way; 4 clients wait",
             ),
-            ("paused", "v.gate = 'shut'; v.state = 'stable'; v.held_s = 30", "! ", "by an operator's order"),
+            (
+                "paused",
+                "v.gate = 'shut'; v.state = 'stable'; v.held_s = 30",
+                "! ",
+                "by an operator's order",
+            ),
             ("lost", "v.target = null; v.state = 'no_master'; v.gate = 'shut'", "✕ ", "No master"),
             ("minority", "v.minority = true", "! ", "a minority"),
             (

@@ -43,8 +43,10 @@ impl<'a> Tab<'a> {
     pub(crate) fn open(browser: &'a Browser, url: &str) -> Self {
         let target = browser.call(None, "Target.createTarget", &json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let session =
-            browser.call(None, "Target.attachToTarget", &attach)["sessionId"].as_str().expect("a session").to_owned();
+        let session = browser.call(None, "Target.attachToTarget", &attach)["sessionId"]
+            .as_str()
+            .expect("a session")
+            .to_owned();
         let tab = Self { browser, session };
         for domain in ["Page", "Runtime", "Network", "Log"] {
             tab.call(&format!("{domain}.enable"), &json!({}));
@@ -62,7 +64,8 @@ impl<'a> Tab<'a> {
     /// The value of an expression; a promise is awaited.
     #[track_caller]
     pub(crate) fn eval(&self, expression: &str) -> Value {
-        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let params =
+            json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let done = self.call("Runtime.evaluate", &params);
         assert!(done["exceptionDetails"].is_null(), "{}", done["exceptionDetails"]);
         done["result"]["value"].clone()
@@ -71,15 +74,18 @@ impl<'a> Tab<'a> {
     /// As text, as a person reads it.
     #[track_caller]
     pub(crate) fn text(&self, selector: &str) -> String {
-        let text =
-            self.eval(&format!("[...document.querySelectorAll({selector:?})].map(e => e.innerText).join('\\n')"));
+        let text = self.eval(&format!(
+            "[...document.querySelectorAll({selector:?})].map(e => e.innerText).join('\\n')"
+        ));
         text.as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until an expression is true; a failure shows what the page said last.
     #[track_caller]
     pub(crate) fn wait(&self, what: &str, expression: &str) {
-        wait_until(what, PATIENCE, || if self.eval(expression) == true { Ok(()) } else { Err(self.told()) });
+        wait_until(what, PATIENCE, || {
+            if self.eval(expression) == true { Ok(()) } else { Err(self.told()) }
+        });
     }
 
     /// Waits until some text stands somewhere.
@@ -100,7 +106,8 @@ impl<'a> Tab<'a> {
     #[track_caller]
     pub(crate) fn show_on(&self, screen: Screen) {
         let Screen { width, scheme } = screen;
-        let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500 });
+        let metrics =
+            json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500 });
         self.call("Emulation.setDeviceMetricsOverride", &metrics);
         let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         self.call("Emulation.setEmulatedMedia", &features);
@@ -111,10 +118,12 @@ impl<'a> Tab<'a> {
     /// A picture of the whole page, as `NAME-WIDTH-SCHEME.png`.
     #[track_caller]
     pub(crate) fn picture(&self, folder: &Path, name: &str, screen: Screen) {
-        let params = json!({ "format": "png", "captureBeyondViewport": true, "optimizeForSpeed": true });
+        let params =
+            json!({ "format": "png", "captureBeyondViewport": true, "optimizeForSpeed": true });
         let data = self.call("Page.captureScreenshot", &params);
         let png = base64(data["data"].as_str().expect("a picture"));
-        let width = png.get(16..20).map(|it| u32::from_be_bytes(it.try_into().expect("four bytes")));
+        let width =
+            png.get(16..20).map(|it| u32::from_be_bytes(it.try_into().expect("four bytes")));
         assert_eq!(width, Some(screen.width), "{name}");
         let file = folder.join(format!("{name}-{}-{}.png", screen.width, screen.scheme));
         std::fs::write(&file, png).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -124,7 +133,8 @@ impl<'a> Tab<'a> {
     #[track_caller]
     pub(crate) fn press(&self, key: &str, code: u32) {
         for kind in ["rawKeyDown", "keyUp"] {
-            let params = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
+            let params =
+                json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
             self.call("Input.dispatchKeyEvent", &params);
         }
     }
@@ -139,9 +149,15 @@ impl<'a> Tab<'a> {
     /// Everything that the console holds against the page.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let bad = |it: &&Value| {
-            ["error", "warning", "assert"].iter().any(|level| it["type"] == *level || it["entry"]["level"] == *level)
+            ["error", "warning", "assert"]
+                .iter()
+                .any(|level| it["type"] == *level || it["entry"]["level"] == *level)
         };
-        let said = [self.browser.events("Runtime.consoleAPICalled"), self.browser.events("Log.entryAdded")].concat();
+        let said = [
+            self.browser.events("Runtime.consoleAPICalled"),
+            self.browser.events("Log.entryAdded"),
+        ]
+        .concat();
         let thrown = self.browser.events("Runtime.exceptionThrown");
         said.iter().filter(bad).chain(&thrown).map(Value::to_string).collect()
     }

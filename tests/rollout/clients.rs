@@ -146,7 +146,8 @@ impl Tally {
 fn has_ended(client: &Client) -> bool {
     let stream = client.stream();
     stream.set_nonblocking(true).expect("a mode");
-    let ended = !matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock);
+    let ended =
+        !matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock);
     stream.set_nonblocking(false).expect("a mode");
     ended
 }

@@ -33,11 +33,16 @@ use roll::{Plan, Record, roll};
 const PROGRAM: &str = "ROLLOUT_PROGRAM";
 
 fn program() -> PathBuf {
-    std::env::var_os(PROGRAM).map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_pointsman")), PathBuf::from)
+    std::env::var_os(PROGRAM)
+        .map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_pointsman")), PathBuf::from)
 }
 
-const CROWD: Crowd =
-    Crowd { call_every: Duration::from_millis(10), talkers: 50, pipeliners: 20, think: Duration::from_millis(25) };
+const CROWD: Crowd = Crowd {
+    call_every: Duration::from_millis(10),
+    talkers: 50,
+    pipeliners: 20,
+    think: Duration::from_millis(25),
+};
 
 /// Whether nobody has noticed anything.
 ///
@@ -61,20 +66,27 @@ fn nobody_noticed(record: &Record, crowd: Crowd) {
     if cut > 0 {
         println!("{cut} were cut under a request; the machine was away {absences} times");
     }
-    assert!(record.tallies[1].clean >= crowd.talkers as u64, "the clients did not have to move: {line}");
+    assert!(
+        record.tallies[1].clean >= crowd.talkers as u64,
+        "the clients did not have to move: {line}"
+    );
     assert!(record.stops.iter().all(|stop| !stop.killed), "{line}");
 }
 
 #[test]
 fn a_rolling_replacement_goes_unnoticed() {
     network::inside("a_rolling_replacement_goes_unnoticed", || {
-        let settings =
-            "[shutdown]\naccept_min = \"2s\"\naccept_quiet = \"2s\"\naccept_max = \"8s\"\ndrain_spread = \"2s\"\n";
+        let settings = "[shutdown]\naccept_min = \"2s\"\naccept_quiet = \"2s\"\naccept_max = \"8s\"\ndrain_spread = \"2s\"\n";
         let crowd = Crowd { talkers: 20, pipeliners: 8, ..CROWD };
-        let record = roll(Plan { kind: Kind::Pointsman, lag: Duration::from_secs(3), crowd, settings }, 1);
+        let record =
+            roll(Plan { kind: Kind::Pointsman, lag: Duration::from_secs(3), crowd, settings }, 1);
         nobody_noticed(&record, crowd);
         // The lag and the quiet after it, the spread and what a session takes to leave, and a machine that is busy.
-        assert!(record.stops.iter().all(|stop| stop.took < Duration::from_secs(12)), "{}", report::raw(&record));
+        assert!(
+            record.stops.iter().all(|stop| stop.took < Duration::from_secs(12)),
+            "{}",
+            report::raw(&record)
+        );
     });
 }
 
@@ -82,12 +94,16 @@ fn a_rolling_replacement_goes_unnoticed() {
 #[test]
 fn the_rig_sees_what_goes_wrong() {
     network::inside("the_rig_sees_what_goes_wrong", || {
-        let settings =
-            "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n";
+        let settings = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n";
         let crowd = Crowd { talkers: 5, pipeliners: 2, ..CROWD };
-        let record = roll(Plan { kind: Kind::Pointsman, lag: Duration::from_secs(1), crowd, settings }, 1);
+        let record =
+            roll(Plan { kind: Kind::Pointsman, lag: Duration::from_secs(1), crowd, settings }, 1);
         let callers = &record.tallies[0];
-        assert!(callers.refused > 10, "who does not wait for the node must refuse: {}", report::raw(&record));
+        assert!(
+            callers.refused > 10,
+            "who does not wait for the node must refuse: {}",
+            report::raw(&record)
+        );
     });
 }
 
@@ -111,8 +127,10 @@ fn the_matrix() {
         std::fs::write(folder.join("runs/rollout.jsonl"), raw).expect("the raw data");
         let table = report::table(&records);
         println!("\n{table}");
-        let (before, after) = include_str!("rollout.md").split_once("TABLE\n").expect("a place for the table");
-        std::fs::write(folder.join("ROLLOUT.md"), format!("{before}{table}{after}")).expect("the report");
+        let (before, after) =
+            include_str!("rollout.md").split_once("TABLE\n").expect("a place for the table");
+        std::fs::write(folder.join("ROLLOUT.md"), format!("{before}{table}{after}"))
+            .expect("the report");
         for record in records.iter().filter(|record| record.kind == Kind::Pointsman) {
             nobody_noticed(record, CROWD);
         }

@@ -18,7 +18,8 @@ use harness::{find_in_path, in_private_namespace};
 /// The node.
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The service.
-pub(crate) const SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), 6379);
+pub(crate) const SERVICE: SocketAddr =
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), 6379);
 /// Where pods listen for clients and for probes.
 pub(crate) const PORTS: (u16, u16) = (6379, 8888);
 
@@ -35,14 +36,24 @@ pub(crate) fn inside(test: &str, inside: impl FnOnce()) {
         return;
     }
     for program in ["unshare", "ip", "nft"] {
-        assert!(find_in_path(program).is_some(), "{program} is missing: Debian's util-linux, iproute2 and nftables");
+        assert!(
+            find_in_path(program).is_some(),
+            "{program} is missing: Debian's util-linux, iproute2 and nftables"
+        );
     }
     let this = std::env::current_exe().expect("the path of this test");
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--propagation", "private", "--", "sh", "-c", SCRIPT]);
-    command.arg(this).args(["--exact", test, "--nocapture", "--include-ignored"]).env(INSIDE, "1").process_group(0);
+    command
+        .arg(this)
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env(INSIDE, "1")
+        .process_group(0);
     let status = command.status().expect("unshare");
-    assert!(status.success(), "{test} failed in its namespaces (root is needed to make them): {status}");
+    assert!(
+        status.success(),
+        "{test} failed in its namespaces (root is needed to make them): {status}"
+    );
 }
 
 fn build() {
@@ -68,7 +79,8 @@ pub(crate) fn pod(number: u8) -> (String, Ipv4Addr) {
 
 /// Sends new connections to these pods from now on.
 pub(crate) fn set_endpoints(pods: &BTreeSet<Ipv4Addr>) {
-    let map: Vec<String> = pods.iter().enumerate().map(|(number, pod)| format!("{number} : {pod}")).collect();
+    let map: Vec<String> =
+        pods.iter().enumerate().map(|(number, pod)| format!("{number} : {pod}")).collect();
     let verdict = match map.len() {
         0 => "drop".to_owned(),
         count => format!("dnat to numgen random mod {count} map {{ {} }}", map.join(", ")),

@@ -61,7 +61,8 @@ impl Kind {
         match self {
             Self::Pointsman => (crate::program(), vec!["run".into(), "--config".into()]),
             _ => {
-                let haproxy = harness::find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
+                let haproxy = harness::find_in_path("haproxy")
+                    .unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
                 (haproxy, vec!["-db".into(), "-f".into()])
             }
         }
@@ -70,7 +71,8 @@ impl Kind {
     fn config(self, cluster: &Cluster, settings: &str) -> String {
         let (clients, probes) = PORTS;
         if self == Self::Pointsman {
-            let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
+            let sentinels: Vec<String> =
+                cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
             return format!(
                 "[[service]]\nname = \"mymaster\"\nlisten = [\"0.0.0.0:{clients}\"]\nsentinels = {sentinels:?}\n\
                  [admin]\nlisten = [\"0.0.0.0:{probes}\"]\n{settings}"
@@ -84,7 +86,10 @@ impl Kind {
              tcp-check connect\n  tcp-check send info\\ replication\\r\\n\n  tcp-check expect string role:master\n"
         );
         for (number, node) in cluster.nodes().iter().enumerate() {
-            conf.push_str(&format!("  server R{number} {} check inter 1s fall 1 rise 1\n", node.addr()));
+            conf.push_str(&format!(
+                "  server R{number} {} check inter 1s fall 1 rise 1\n",
+                node.addr()
+            ));
         }
         conf
     }
@@ -190,12 +195,24 @@ impl Pod {
     }
 }
 
-fn launch(namespace: &str, program: &Path, args: Vec<OsString>, file: &Path, folder: &Path) -> Process {
+fn launch(
+    namespace: &str,
+    program: &Path,
+    args: Vec<OsString>,
+    file: &Path,
+    folder: &Path,
+) -> Process {
     let mut all: Vec<OsString> = ["netns", "exec", namespace].map(OsString::from).into();
     all.push(program.into());
     all.extend(args);
     all.push(file.into());
     let ip = harness::find_in_path("ip").expect("iproute2");
     let name = namespace.to_owned();
-    Process::start(&Launch { name, program: ip, args: all, env: Vec::new(), folder: folder.to_owned() })
+    Process::start(&Launch {
+        name,
+        program: ip,
+        args: all,
+        env: Vec::new(),
+        folder: folder.to_owned(),
+    })
 }

@@ -7,7 +7,8 @@ use crate::roll::Record;
 
 /// One line of raw data.
 pub(crate) fn raw(record: &Record) -> String {
-    let stops: Vec<String> = record.stops.iter().map(|stop| format!("{:.2}", stop.took.as_secs_f64())).collect();
+    let stops: Vec<String> =
+        record.stops.iter().map(|stop| format!("{:.2}", stop.took.as_secs_f64())).collect();
     let mut line = format!(
         "{{\"proxy\":\"{}\",\"lag_s\":{},\"rollout_s\":{:.2},\"stops_s\":[{}],\"killed\":{}",
         record.kind.name(),
@@ -42,8 +43,10 @@ pub(crate) fn table(records: &[Record]) -> String {
          connection | stop of a pod | killed |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     for record in records {
-        let sum = |of: fn(&crate::clients::Tally) -> u64| record.tallies.iter().map(of).sum::<u64>();
-        let stops: Vec<String> = record.stops.iter().map(|stop| format!("{:.1}", stop.took.as_secs_f64())).collect();
+        let sum =
+            |of: fn(&crate::clients::Tally) -> u64| record.tallies.iter().map(of).sum::<u64>();
+        let stops: Vec<String> =
+            record.stops.iter().map(|stop| format!("{:.1}", stop.took.as_secs_f64())).collect();
         let _ = writeln!(
             text,
             "| {} | {} s | {} | {} | {} | {} | {} ms | {} s | {} of {} |",

@@ -62,7 +62,8 @@ impl Endpoints {
             network::set_endpoints(&known);
             while !stopped.load(Ordering::Relaxed) {
                 let pods = watched.lock().expect("no panic").clone();
-                let now: BTreeSet<_> = pods.iter().filter(|pod| pod.is_endpoint(lag)).map(|pod| pod.address).collect();
+                let now: BTreeSet<_> =
+                    pods.iter().filter(|pod| pod.is_endpoint(lag)).map(|pod| pod.address).collect();
                 if now != known {
                     network::set_endpoints(&now);
                     known = now;
@@ -93,7 +94,9 @@ pub(crate) fn roll(plan: Plan<'_>, first: u8) -> Record {
         let number = numbers.next().expect("a number");
         let pod = Pod::start(plan.kind, number, &cluster, plan.settings);
         endpoints.add(&pod);
-        wait_until(&format!("pod {number} to be ready\n{}", pod.tail()), PATIENCE, || pod.is_ready());
+        wait_until(&format!("pod {number} to be ready\n{}", pod.tail()), PATIENCE, || {
+            pod.is_ready()
+        });
         pod
     };
     let old: Vec<_> = (0..REPLICAS).map(|_| start()).collect();

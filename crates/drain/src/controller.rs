@@ -137,7 +137,9 @@ impl Controller {
     fn step(&mut self, at: Instant, event: Event, log: &mut Log) {
         let before = self.plan.phase();
         let actions = self.plan.step(at, event);
-        if let Some(deadline) = self.plan.deadline().filter(|_| self.plan.phase() == Phase::Draining) {
+        if let Some(deadline) =
+            self.plan.deadline().filter(|_| self.plan.phase() == Phase::Draining)
+        {
             self.shared.cut_comes(deadline);
         }
         for action in actions {
@@ -172,7 +174,10 @@ impl Controller {
             next.saturating_duration_since(began)
         };
         Summary {
-            total: self.plan.ordered().map_or(Duration::ZERO, |at| ended.saturating_duration_since(at)),
+            total: self
+                .plan
+                .ordered()
+                .map_or(Duration::ZERO, |at| ended.saturating_duration_since(at)),
             leaving: lasted(Phase::Leaving),
             draining: lasted(Phase::Draining),
             cutting: lasted(Phase::Cutting),

@@ -46,7 +46,10 @@ async fn without_sessions_it_is_over_after_the_accepting_phase() {
     let (drain, controller) = new(Settings::default());
     drain.order(Order::Drain);
     let summary = controller.run().await;
-    assert_eq!((summary.total, summary.leaving, summary.draining), (5 * SECOND, 5 * SECOND, Duration::ZERO));
+    assert_eq!(
+        (summary.total, summary.leaving, summary.draining),
+        (5 * SECOND, 5 * SECOND, Duration::ZERO)
+    );
     assert!(summary.is_clean());
 }
 
@@ -131,7 +134,10 @@ async fn nobody_is_asked_before_the_doors_are_closed_or_their_time_is_up() {
         let waited = begin.elapsed();
         // A timer of tokio's is late by a millisecond at most.
         let due = Duration::from_millis(asked_after);
-        assert!(waited >= due && waited <= due + Duration::from_millis(1), "{closes_after}: {waited:?}");
+        assert!(
+            waited >= due && waited <= due + Duration::from_millis(1),
+            "{closes_after}: {waited:?}"
+        );
         ticket.close(Exit::Asked);
         closing.await.unwrap();
         running.await.unwrap();
@@ -212,7 +218,11 @@ async fn new_settings_hold_at_once_but_nobody_is_given_another_turn() {
     assert_eq!(begin.elapsed().as_secs(), 1);
     let mut turn = Box::pin(stubborn.asked());
     assert!(tokio::time::timeout(Duration::from_millis(1), &mut turn).await.is_err());
-    drain.configure(Settings { drain_spread: 15 * SECOND, drain_timeout: 30 * SECOND, ..Settings::default() });
+    drain.configure(Settings {
+        drain_spread: 15 * SECOND,
+        drain_timeout: 30 * SECOND,
+        ..Settings::default()
+    });
     turn.as_mut().await;
     drop(turn);
     assert!(begin.elapsed() <= 6 * SECOND, "the turn was moved to {:?}", begin.elapsed());

@@ -41,7 +41,8 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase, in the order of time.
-    pub const ALL: [Self; 5] = [Self::Serving, Self::Leaving, Self::Draining, Self::Cutting, Self::Stopped];
+    pub const ALL: [Self; 5] =
+        [Self::Serving, Self::Leaving, Self::Draining, Self::Cutting, Self::Stopped];
 
     /// Whether a shutdown in this phase may step to `next`. Serving may skip Leaving (drain at once), anything before
     /// Cutting may go there (a cut), and Stopped is reached only where nobody is left or nothing more can be done.

@@ -49,7 +49,10 @@ fn an_ordinary_drain_goes_through_its_phases_in_order() {
     assert_eq!(plan.phase(), Phase::Leaving);
     assert_eq!(plan.deadline(), Some(start + 5 * SECOND));
     assert!(plan.step(start + ms(4999), Event::Tick).is_empty());
-    assert_eq!(plan.step(start + 5 * SECOND, Event::Tick), [Action::CloseListeners, Action::AskSessions]);
+    assert_eq!(
+        plan.step(start + 5 * SECOND, Event::Tick),
+        [Action::CloseListeners, Action::AskSessions]
+    );
     assert_eq!(plan.phase(), Phase::Draining);
     assert_eq!(plan.deadline(), Some(start + 25 * SECOND));
     assert!(plan.step(start + 6 * SECOND, Event::Open(1)).is_empty());
@@ -69,10 +72,16 @@ fn leaving_waits_for_quiet_but_not_for_ever() {
     for second in (2..=14).step_by(2) {
         let at = start + second * SECOND;
         assert!(plan.step(at, Event::Arrived(at)).is_empty());
-        assert_eq!(plan.deadline(), Some((at + 3 * SECOND).max(start + 5 * SECOND).min(start + 15 * SECOND)));
+        assert_eq!(
+            plan.deadline(),
+            Some((at + 3 * SECOND).max(start + 5 * SECOND).min(start + 15 * SECOND))
+        );
     }
     assert!(plan.step(start + ms(14_999), Event::Tick).is_empty());
-    assert_eq!(plan.step(start + ms(15_000), Event::Tick), [Action::CloseListeners, Action::AskSessions]);
+    assert_eq!(
+        plan.step(start + ms(15_000), Event::Tick),
+        [Action::CloseListeners, Action::AskSessions]
+    );
 }
 
 #[test]
@@ -172,14 +181,19 @@ fn a_cut_skips_everything() {
     assert_eq!(busy.phase(), Phase::Cutting);
     let (mut idle, start) = plan(0);
     let actions = idle.step(start, Event::Ordered(Order::Cut));
-    assert_eq!(actions, [Action::BecomeUnready, Action::CloseListeners, Action::CutSessions, Action::Finish]);
+    assert_eq!(
+        actions,
+        [Action::BecomeUnready, Action::CloseListeners, Action::CutSessions, Action::Finish]
+    );
 }
 
 #[test]
 fn after_the_end_nothing_is_demanded() {
     let (mut plan, start) = plan(0);
     plan.step(start, Event::Ordered(Order::Cut));
-    for event in [Event::Ordered(Order::Drain), Event::Ordered(Order::Cut), Event::Open(3), Event::Tick] {
+    for event in
+        [Event::Ordered(Order::Drain), Event::Ordered(Order::Cut), Event::Open(3), Event::Tick]
+    {
         assert!(plan.step(start + 100 * SECOND, event).is_empty());
         assert_eq!((plan.phase(), plan.deadline()), (Phase::Stopped, None));
     }
@@ -271,13 +285,19 @@ impl Witness {
             prop_assert!(now >= order + settings.accept_min, "closed before accept_min");
         }
         if before == Phase::Draining && after > before && self.open > 0 && !self.hastened {
-            prop_assert!(now >= draining_since + settings.drain_timeout, "gave up before drain_timeout");
+            prop_assert!(
+                now >= draining_since + settings.drain_timeout,
+                "gave up before drain_timeout"
+            );
         }
         if after == Phase::Stopped && self.ended.is_none() {
             self.ended = Some(now);
         }
         prop_assert!(after == Phase::Serving || self.first_order.is_some());
-        prop_assert!(self.plan.deadline().is_none_or(|deadline| deadline > now), "a deadline in the past would spin");
+        prop_assert!(
+            self.plan.deadline().is_none_or(|deadline| deadline > now),
+            "a deadline in the past would spin"
+        );
         self.actions.extend(actions);
         Ok(())
     }
@@ -287,7 +307,8 @@ impl Witness {
             Event::Open(open) => self.open = open,
             Event::Ordered(order) => {
                 self.first_order.get_or_insert(now);
-                self.hastened |= order != Order::Drain || self.first_drain.is_some_and(|at| now >= at + REPEAT_WINDOW);
+                self.hastened |= order != Order::Drain
+                    || self.first_drain.is_some_and(|at| now >= at + REPEAT_WINDOW);
                 if order == Order::Drain {
                     self.first_drain.get_or_insert(now);
                 }

@@ -180,7 +180,8 @@ impl Shared {
             NOBODY => None,
             EVERYBODY => Some(self.origin),
             from => {
-                let offset = Duration::from_nanos(self.spread.load(Ordering::Relaxed)).mul_f64(place);
+                let offset =
+                    Duration::from_nanos(self.spread.load(Ordering::Relaxed)).mul_f64(place);
                 self.origin.checked_add(Duration::from_nanos(from).saturating_add(offset))
             }
         }

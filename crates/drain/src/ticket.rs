@@ -43,7 +43,11 @@ impl Drain {
     /// A ticket for a session that begins now, in whatever phase. One let in after the drain began has its turn like any
     /// other, which may be at once.
     pub fn ticket(&self) -> Ticket {
-        Ticket { shared: Arc::clone(&self.shared), number: self.shared.open_session(), exit: Exit::Left }
+        Ticket {
+            shared: Arc::clone(&self.shared),
+            number: self.shared.open_session(),
+            exit: Exit::Left,
+        }
     }
 
     /// A door for a listener, to be held until the listener is closed and everything it accepted has a ticket. The drain

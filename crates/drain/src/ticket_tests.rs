@@ -52,7 +52,8 @@ fn turns_are_even_whoever_is_left() {
     assert!(most <= 105 && fewest >= 95, "{fewest} to {most}");
     // And where only every so-manieth session stayed, as when one kind of client comes and goes.
     for step in 2..=64_u64 {
-        let (most, fewest) = crowding((0..10_000 * step).step_by(usize::try_from(step).unwrap()), 20);
+        let (most, fewest) =
+            crowding((0..10_000 * step).step_by(usize::try_from(step).unwrap()), 20);
         assert!(most <= 600 && fewest >= 400, "every {step}: {fewest} to {most}");
     }
 }
@@ -100,7 +101,10 @@ async fn a_turn_comes_at_its_place_and_the_look_agrees_with_the_wait() {
     late.asked().await;
     assert!(late.is_asked() && !late.is_cut());
     let waited = begin.elapsed();
-    assert!((Duration::from_millis(6_100)..Duration::from_millis(6_300)).contains(&waited), "{waited:?}");
+    assert!(
+        (Duration::from_millis(6_100)..Duration::from_millis(6_300)).contains(&waited),
+        "{waited:?}"
+    );
     early.close(Exit::Asked);
     late.close(Exit::Asked);
     running.await.unwrap();
@@ -152,7 +156,11 @@ async fn a_ticket_taken_late_has_its_turn_too() {
 fn counts_are_exact_and_no_wake_up_is_lost_under_real_threads() {
     for round in 0..20 {
         let (drain, controller) = new(settings(20, 5_000));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(4)
+            .enable_time()
+            .build()
+            .unwrap();
         let total = 400_u64;
         let begin = Instant::now();
         let summary = runtime.block_on(async {
@@ -198,10 +206,16 @@ enum Deed {
 }
 
 fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-    let exit = prop_oneof![Just(None), Just(Some(Exit::Left)), Just(Some(Exit::Asked)), Just(Some(Exit::Cut))];
+    let exit = prop_oneof![
+        Just(None),
+        Just(Some(Exit::Left)),
+        Just(Some(Exit::Asked)),
+        Just(Some(Exit::Cut))
+    ];
     let deed = prop_oneof![
         Just(Deed::Open),
-        (any::<prop::sample::Index>(), exit).prop_map(|(which, exit)| Deed::Close(which.index(1000), exit)),
+        (any::<prop::sample::Index>(), exit)
+            .prop_map(|(which, exit)| Deed::Close(which.index(1000), exit)),
     ];
     prop::collection::vec(deed, 0..200)
 }

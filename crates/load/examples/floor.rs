@@ -49,19 +49,36 @@ struct Floor {
 
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let addr = |word: &String| word.parse::<SocketAddr>().map_err(|error| io::Error::other(format!("{word}: {error}")));
+    let addr = |word: &String| {
+        word.parse::<SocketAddr>().map_err(|error| io::Error::other(format!("{word}: {error}")))
+    };
     let mut doors = Vec::new();
     for route in words.chunks(2) {
-        let [listen, target] = route else { return Err(io::Error::other("usage: floor [listen target]...")) };
+        let [listen, target] = route else {
+            return Err(io::Error::other("usage: floor [listen target]..."));
+        };
         let listener = TcpListener::bind(addr(listen)?)?;
         listener.set_nonblocking(true)?;
         doors.push(Door { listener, target: addr(target)? });
     }
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for (number, door) in doors.iter().enumerate() {
-        epoll::add(&epoll, &door.listener, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            &door.listener,
+            epoll::EventData::new_u64(number as u64),
+            epoll::EventFlags::IN,
+        )?;
     }
-    Floor { epoll, doors, pairs: Vec::new(), free: Vec::new(), gone: Vec::new(), buffer: vec![0; BUFFER] }.run()
+    Floor {
+        epoll,
+        doors,
+        pairs: Vec::new(),
+        free: Vec::new(),
+        gone: Vec::new(),
+        buffer: vec![0; BUFFER],
+    }
+    .run()
 }
 
 impl Floor {
@@ -87,13 +104,19 @@ impl Floor {
     fn accept(&mut self, door: usize) -> io::Result<()> {
         let Some(door) = self.doors.get(door) else { return Ok(()) };
         let Ok((client, _)) = door.listener.accept() else { return Ok(()) };
-        let server = socket2::Socket::new(socket2::Domain::for_address(door.target), socket2::Type::STREAM, None)?;
+        let server = socket2::Socket::new(
+            socket2::Domain::for_address(door.target),
+            socket2::Type::STREAM,
+            None,
+        )?;
         for socket in [&socket2::SockRef::from(&client), &socket2::SockRef::from(&server)] {
             socket.set_nonblocking(true)?;
             socket.set_tcp_nodelay(true)?;
         }
         match server.connect(&door.target.into()) {
-            Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => return Ok(()),
+            Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => {
+                return Ok(());
+            }
             _ => {}
         }
         let place = self.free.pop().unwrap_or_else(|| {
@@ -103,8 +126,10 @@ impl Floor {
         let pair = Pair { ends: [client, server.into()], ways: Default::default() };
         for (end, socket) in pair.ends.iter().enumerate() {
             let data = epoll::EventData::new_u64((self.doors.len() + 2 * place + end) as u64);
-            let flags =
-                epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+            let flags = epoll::EventFlags::IN
+                | epoll::EventFlags::OUT
+                | epoll::EventFlags::RDHUP
+                | epoll::EventFlags::ET;
             epoll::add(&self.epoll, socket, data, flags)?;
         }
         if let Some(slot) = self.pairs.get_mut(place) {
@@ -117,9 +142,11 @@ impl Floor {
         let (place, end) = (end / 2, end % 2);
         let Some(slot) = self.pairs.get_mut(place) else { return };
         let Some(pair) = slot else { return };
-        let fine = (!flags.contains(epoll::EventFlags::OUT) || pair.write_kept(1 - end, &mut self.buffer))
-            && (!flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::HUP)
-                || pair.carry(end, &mut self.buffer));
+        let fine = (!flags.contains(epoll::EventFlags::OUT)
+            || pair.write_kept(1 - end, &mut self.buffer))
+            && (!flags.intersects(
+                epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::HUP,
+            ) || pair.carry(end, &mut self.buffer));
         if !fine || pair.ways.iter().all(|way| way.ended) {
             *slot = None;
             self.gone.push(place);
@@ -130,7 +157,8 @@ impl Floor {
 impl Pair {
     /// Moves what has come at that end to the other one; `false` if the pair is broken.
     fn carry(&mut self, end: usize, buffer: &mut [u8]) -> bool {
-        let (Some(from), Some(to), Some(way)) = (self.ends.get(end), self.ends.get(1 - end), self.ways.get_mut(end))
+        let (Some(from), Some(to), Some(way)) =
+            (self.ends.get(end), self.ends.get(1 - end), self.ways.get_mut(end))
         else {
             return false;
         };
@@ -161,7 +189,9 @@ impl Pair {
 
     /// The other end of that way can take bytes again.
     fn write_kept(&mut self, end: usize, buffer: &mut [u8]) -> bool {
-        let (Some(to), Some(way)) = (self.ends.get(1 - end), self.ways.get_mut(end)) else { return false };
+        let (Some(to), Some(way)) = (self.ends.get(1 - end), self.ways.get_mut(end)) else {
+            return false;
+        };
         if way.kept.is_empty() {
             return true;
         }

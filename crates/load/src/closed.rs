@@ -74,7 +74,9 @@ impl Closed {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply for five seconds"));
             }
             match start {
-                None if now >= begin => start = Some((done, meter.sample(), Instant::now() + self.time)),
+                None if now >= begin => {
+                    start = Some((done, meter.sample(), Instant::now() + self.time))
+                }
                 Some((from, sample, end)) if now >= end => {
                     let window = sample.until(&meter.sample());
                     return Ok(Rate { requests: done - from, window });
@@ -87,7 +89,13 @@ impl Closed {
 
 impl Client {
     /// Takes what came and sends what is next: how many requests were answered by that.
-    fn go_on(&mut self, buffer: &mut [u8], requests: &[u8], reply: &[u8], pipeline: usize) -> io::Result<u64> {
+    fn go_on(
+        &mut self,
+        buffer: &mut [u8],
+        requests: &[u8],
+        reply: &[u8],
+        pipeline: usize,
+    ) -> io::Result<u64> {
         let whole = |got: usize| (got / reply.len()) as u64;
         let before = whole(self.got);
         self.got += self.peer.receive(buffer, reply, self.got % reply.len())?;

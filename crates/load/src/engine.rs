@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::sink::{LISTENER, SINK, Sink};
 
@@ -37,7 +39,12 @@ impl Engine {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let sink = Sink::new(listener(at)?);
         let addr = sink.addr()?;
-        epoll::add(&epoll, sink.listener(), epoll::EventData::new_u64(LISTENER), epoll::EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            sink.listener(),
+            epoll::EventData::new_u64(LISTENER),
+            epoll::EventFlags::IN,
+        )?;
         let (events, ready) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
         Ok((Self { epoll, sink, events, timer: None, buffer: vec![0; BUFFER], ready }, addr))
     }
@@ -51,9 +58,21 @@ impl Engine {
     pub(crate) fn tick_every(&mut self, gap: Option<Duration>) -> io::Result<()> {
         self.timer = None;
         if let Some(gap) = gap.map(timespec) {
-            let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-            timerfd_settime(&timer, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: gap, it_value: gap })?;
-            epoll::add(&self.epoll, &timer, epoll::EventData::new_u64(TICK), epoll::EventFlags::IN)?;
+            let timer = timerfd_create(
+                TimerfdClockId::Monotonic,
+                TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+            )?;
+            timerfd_settime(
+                &timer,
+                TimerfdTimerFlags::empty(),
+                &Itimerspec { it_interval: gap, it_value: gap },
+            )?;
+            epoll::add(
+                &self.epoll,
+                &timer,
+                epoll::EventData::new_u64(TICK),
+                epoll::EventFlags::IN,
+            )?;
             self.timer = Some(timer);
         }
         Ok(())
@@ -64,7 +83,11 @@ impl Engine {
         let timeout = timeout.map(timespec);
         self.events.clear();
         self.ready.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref()) {
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.events),
+            timeout.as_ref(),
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -86,11 +109,17 @@ impl Engine {
 }
 
 fn flags() -> epoll::EventFlags {
-    epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET
+    epoll::EventFlags::IN
+        | epoll::EventFlags::OUT
+        | epoll::EventFlags::RDHUP
+        | epoll::EventFlags::ET
 }
 
 fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
 }
 
 fn place(number: u64) -> usize {
@@ -99,7 +128,8 @@ fn place(number: u64) -> usize {
 
 /// A listener with a queue for as many as may come at once.
 fn listener(at: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(at), socket2::Type::STREAM, None)?;
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(at), socket2::Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&at.into())?;

@@ -49,7 +49,12 @@ impl Idle {
         Ok(Memory { before, after })
     }
 
-    fn open(&self, engine: &mut Engine, peers: &mut Vec<(Peer, usize)>, wanted: usize) -> io::Result<()> {
+    fn open(
+        &self,
+        engine: &mut Engine,
+        peers: &mut Vec<(Peer, usize)>,
+        wanted: usize,
+    ) -> io::Result<()> {
         let (request, reply) = (Workload::Ping.request(), Workload::Ping.reply());
         let mut last = Instant::now();
         while peers.len() < wanted {
@@ -73,7 +78,10 @@ impl Idle {
                 }
                 engine.ready = ready;
                 if last.elapsed() > SILENCE {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply for five seconds"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "no reply for five seconds",
+                    ));
                 }
             }
         }
@@ -83,7 +91,9 @@ impl Idle {
     /// Leaves all alone for a while, then looks.
     fn look(&self, engine: &mut Engine, pids: &[u32]) -> io::Result<u64> {
         let until = Instant::now() + self.rest;
-        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        while let Some(left) =
+            until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        {
             engine.turn(Some(left))?;
         }
         Ok(private_memory(pids))

@@ -64,8 +64,8 @@ impl Loader {
         let (said, heard) = channel();
         let thread = std::thread::Builder::new().name("load".to_owned()).spawn(move || {
             let made = settle_on(core).and_then(|()| Engine::new(SocketAddr::new(ip, 0)));
-            let (engine, made) =
-                made.map_or_else(|error| (None, Err(error)), |(engine, sink)| (Some(engine), Ok(sink)));
+            let (engine, made) = made
+                .map_or_else(|error| (None, Err(error)), |(engine, sink)| (Some(engine), Ok(sink)));
             // Whoever asked waits for the answer.
             let _ = said.send(made);
             if let Some(engine) = engine {

@@ -47,7 +47,8 @@ pub struct Window {
 impl Meter {
     pub(crate) fn sample(&self) -> Sample {
         let proxy: Duration = self.proxy.iter().map(|pid| cpu(*pid)).sum();
-        let ours: Duration = self.others.iter().chain([&std::process::id()]).map(|pid| cpu(*pid)).sum();
+        let ours: Duration =
+            self.others.iter().chain([&std::process::id()]).map(|pid| cpu(*pid)).sum();
         let (busy, stolen) = machine(&fs::read_to_string("/proc/stat").unwrap_or_default());
         Sample { at: Instant::now(), proxy, ours: ours + proxy, busy, stolen }
     }
@@ -68,14 +69,17 @@ impl Sample {
 
 /// CPU of a process, all its threads together, ended ones too; nothing for one that is gone.
 fn cpu(pid: u32) -> Duration {
-    let of = |pid: u32| clock_gettime(clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?).ok();
+    let of = |pid: u32| {
+        clock_gettime(clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?).ok()
+    };
     of(pid).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Busy and stolen time of all cores since the start: user, nice, system, irq, softirq; steal.
 fn machine(stat: &str) -> (Duration, Duration) {
     let line = stat.lines().next().unwrap_or_default();
-    let ticks: Vec<u32> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let ticks: Vec<u32> =
+        line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
     let at = |index: usize| TICK * ticks.get(index).copied().unwrap_or(0);
     ([0, 1, 2, 5, 6].into_iter().map(at).sum(), at(7))
 }

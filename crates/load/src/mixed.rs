@@ -38,7 +38,9 @@ impl Mixed {
         std::thread::scope(|scope| {
             let pings = scope.spawn(move || Pings::new(to)?.run(gap, warm, time));
             let rate = self.bulk.run(engine, meter);
-            let found = pings.join().map_err(|_| io::Error::other("the thread of small requests panicked"))?;
+            let found = pings
+                .join()
+                .map_err(|_| io::Error::other("the thread of small requests panicked"))?;
             Ok((Latency::of(found?), rate?))
         })
     }
@@ -78,7 +80,10 @@ impl Pings {
                 return Ok(found);
             }
             if now > end + SILENCE {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "small requests without a reply for five seconds"));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "small requests without a reply for five seconds",
+                ));
             }
             let wait = if now >= end { SILENCE } else { next.saturating_duration_since(now) };
             self.wait(wait)?;
@@ -97,7 +102,9 @@ impl Pings {
     fn take(&mut self, begin: Instant, found: &mut Vec<Duration>) -> io::Result<()> {
         let mut buffer = [0; 4096];
         match self.stream.read(&mut buffer) {
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed")),
+            Ok(0) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed"));
+            }
             Ok(read) => self.got += read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
@@ -106,7 +113,9 @@ impl Pings {
         while self.got >= reply {
             self.got -= reply;
             let due = self.due.pop_front();
-            let due = due.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "more replies than requests"))?;
+            let due = due.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, "more replies than requests")
+            })?;
             if due >= begin {
                 found.push(now.saturating_duration_since(due));
             }

@@ -53,7 +53,12 @@ impl Open {
         done
     }
 
-    fn play(&self, engine: &mut Engine, meter: &Meter, gap: Duration) -> io::Result<(Latency, Window)> {
+    fn play(
+        &self,
+        engine: &mut Engine,
+        meter: &Meter,
+        gap: Duration,
+    ) -> io::Result<(Latency, Window)> {
         let (request, reply) = (self.workload.request(), self.workload.reply());
         let mut clients = (0..self.clients)
             .map(|number| Peer::connect(engine, self.to, number))
@@ -83,7 +88,10 @@ impl Open {
                     break;
                 }
                 if now > end + SILENCE {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "replies are missing after five seconds"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "replies are missing after five seconds",
+                    ));
                 }
             }
             engine.turn(Some(Duration::from_millis(100)))?;
@@ -111,13 +119,21 @@ impl Client {
     }
 
     /// Takes the answers that came, and notes how long those took that were due since `begin`.
-    fn pull(&mut self, buffer: &mut [u8], reply: &[u8], begin: Instant, found: &mut Vec<Duration>) -> io::Result<()> {
+    fn pull(
+        &mut self,
+        buffer: &mut [u8],
+        reply: &[u8],
+        begin: Instant,
+        found: &mut Vec<Duration>,
+    ) -> io::Result<()> {
         self.got += self.peer.receive(buffer, reply, self.got)?;
         let now = Instant::now();
         while self.got >= reply.len() {
             self.got -= reply.len();
             let due = self.due.pop_front();
-            let due = due.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "more replies than requests"))?;
+            let due = due.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, "more replies than requests")
+            })?;
             if due >= begin {
                 found.push(now.saturating_duration_since(due));
             }

@@ -16,11 +16,14 @@ pub(crate) struct Peer {
 impl Peer {
     /// Connects without waiting, and is watched under `number`.
     pub(crate) fn connect(engine: &Engine, to: SocketAddr, number: usize) -> io::Result<Self> {
-        let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
+        let socket =
+            socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
         match socket.connect(&to.into()) {
-            Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
+            Err(error)
+                if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
+            {
                 return Err(error);
             }
             _ => {}
@@ -51,17 +54,32 @@ impl Peer {
     ///
     /// # Errors
     /// If the other side closed, or sent something else; of a long reply only the first bytes of each read are compared.
-    pub(crate) fn receive(&mut self, buffer: &mut [u8], reply: &[u8], begin: usize) -> io::Result<usize> {
+    pub(crate) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        reply: &[u8],
+        begin: usize,
+    ) -> io::Result<usize> {
         let mut came = 0;
         loop {
             match (&self.stream).read(buffer) {
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed")),
+                Ok(0) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the other side closed",
+                    ));
+                }
                 Ok(read) => {
                     let at = (begin + came) % reply.len().max(1);
                     let (first, expected) = (buffer.first(), reply.get(at));
                     if first != expected {
-                        let text = String::from_utf8_lossy(buffer.get(..read.min(80)).unwrap_or_default()).into_owned();
-                        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected reply {text:?}")));
+                        let text =
+                            String::from_utf8_lossy(buffer.get(..read.min(80)).unwrap_or_default())
+                                .into_owned();
+                        return Err(io::Error::new(
+                            io::ErrorKind::InvalidData,
+                            format!("unexpected reply {text:?}"),
+                        ));
                     }
                     came += read;
                     if read < buffer.len() {

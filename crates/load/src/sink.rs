@@ -50,7 +50,11 @@ impl Sink {
     }
 
     /// Takes all connections that wait.
-    pub(crate) fn accept(&mut self, epoll: impl rustix::fd::AsFd + Copy, flags: epoll::EventFlags) -> io::Result<()> {
+    pub(crate) fn accept(
+        &mut self,
+        epoll: impl rustix::fd::AsFd + Copy,
+        flags: epoll::EventFlags,
+    ) -> io::Result<()> {
         loop {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
@@ -84,7 +88,12 @@ impl Sink {
     }
 }
 
-fn exchange(conn: &mut Conn, buffer: &mut [u8], small: (&[u8], &[u8]), out: &mut Vec<u8>) -> io::Result<()> {
+fn exchange(
+    conn: &mut Conn,
+    buffer: &mut [u8],
+    small: (&[u8], &[u8]),
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
     loop {
         let read = match (&conn.stream).read(buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

@@ -35,7 +35,9 @@ mod tests {
 
     #[test]
     fn percentiles_are_values_that_occurred() {
-        let of = |numbers: &mut dyn Iterator<Item = u64>| Latency::of(numbers.map(Duration::from_micros).collect());
+        let of = |numbers: &mut dyn Iterator<Item = u64>| {
+            Latency::of(numbers.map(Duration::from_micros).collect())
+        };
         let latency = of(&mut (1..=1000).rev());
         assert_eq!([latency.p50, latency.p99, latency.p999].map(f64::round), [500.0, 990.0, 999.0]);
         let latency = of(&mut [7].into_iter());

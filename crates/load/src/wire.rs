@@ -142,7 +142,8 @@ fn number(digits: &[u8]) -> Option<usize> {
 
 /// The sink's answer to a command, as a master without replicas would give it.
 pub(crate) fn answer(words: &[Vec<u8>], out: &mut Vec<u8>) {
-    let word = |index: usize| words.get(index).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+    let word =
+        |index: usize| words.get(index).map(|word| word.to_ascii_uppercase()).unwrap_or_default();
     match word(0).as_slice() {
         b"" => {}
         b"GET" => out.extend(Workload::Small.reply()),
@@ -181,7 +182,10 @@ mod tests {
         for end in 0..request.len() {
             assert_eq!(front(&request[..end]), Front::Partial, "{end}");
         }
-        assert_eq!(front(b"PING  now\r\n*"), Front::Command(11, vec![b"PING".to_vec(), b"now".to_vec()]));
+        assert_eq!(
+            front(b"PING  now\r\n*"),
+            Front::Command(11, vec![b"PING".to_vec(), b"now".to_vec()])
+        );
         assert_eq!(front(b"*x\r\n"), Front::Nonsense);
         assert_eq!(front(b"*1\r\n:1\r\n"), Front::Nonsense);
     }

@@ -31,7 +31,14 @@ fn a_closed_loop_counts_answers_and_the_cpu_they_cost() {
     let loader = loader();
     for pipeline in [1, 16] {
         let to = loader.sink();
-        let job = Closed { to, workload: Workload::Small, clients: 50, pipeline, warm: SHORT, time: TIME };
+        let job = Closed {
+            to,
+            workload: Workload::Small,
+            clients: 50,
+            pipeline,
+            warm: SHORT,
+            time: TIME,
+        };
         counts(500, || {
             let job = job.clone();
             let rate = loader.run(move |engine| job.run(engine, &me())).expect("a rate");
@@ -46,11 +53,15 @@ fn a_closed_loop_counts_answers_and_the_cpu_they_cost() {
 fn an_open_loop_sends_what_was_ordered_whatever_the_answers_do() {
     let loader = loader();
     let to = loader.sink();
-    let job = Open { to, workload: Workload::Small, clients: 10, rate: 2000, warm: SHORT, time: TIME };
+    let job =
+        Open { to, workload: Workload::Small, clients: 10, rate: 2000, warm: SHORT, time: TIME };
     let (latency, _) = loader.run(move |engine| job.run(engine, &me())).expect("latencies");
     println!("{latency:?}");
     assert!((590..=602).contains(&latency.count), "{latency:?}");
-    assert!(latency.p50 > 0.0 && latency.p50 <= latency.p99 && latency.p99 <= latency.p999, "{latency:?}");
+    assert!(
+        latency.p50 > 0.0 && latency.p50 <= latency.p99 && latency.p99 <= latency.p999,
+        "{latency:?}"
+    );
 }
 
 #[test]

@@ -136,7 +136,8 @@ impl Cpu {
 #[must_use]
 pub fn cores(read: Read<'_>) -> Option<f64> {
     let limits = of("cpu", read).into_iter().flat_map(|own| {
-        let limits: Vec<f64> = own.folders().filter_map(|folder| limit(folder, own.version, read)).collect();
+        let limits: Vec<f64> =
+            own.folders().filter_map(|folder| limit(folder, own.version, read)).collect();
         limits
     });
     limits.min_by(f64::total_cmp)
@@ -189,17 +190,31 @@ mod tests {
     #[test]
     fn version_2_counts_where_the_limit_is() {
         let files = [
-            ("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n"),
+            (
+                "/proc/self/mountinfo",
+                "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n",
+            ),
             ("/proc/self/cgroup", "0::/pod/c\n"),
             ("/sys/fs/cgroup/pod/c/cpu.max", "max 100000\n"),
-            ("/sys/fs/cgroup/pod/c/cpu.stat", "usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"),
+            (
+                "/sys/fs/cgroup/pod/c/cpu.stat",
+                "usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
+            ),
             ("/sys/fs/cgroup/pod/cpu.max", "150000 100000\n"),
-            ("/sys/fs/cgroup/pod/cpu.stat", "usage_usec 9\nnr_periods 70\nnr_throttled 7\nthrottled_usec 2500000\n"),
+            (
+                "/sys/fs/cgroup/pod/cpu.stat",
+                "usage_usec 9\nnr_periods 70\nnr_throttled 7\nthrottled_usec 2500000\n",
+            ),
         ];
-        let expected =
-            Throttling { cores: Some(1.5), periods: 70, throttled: 7, held_back: Duration::from_millis(2500) };
+        let expected = Throttling {
+            cores: Some(1.5),
+            periods: 70,
+            throttled: 7,
+            held_back: Duration::from_millis(2500),
+        };
         assert_eq!(cpu(&files), Some(expected));
-        let unlimited = Throttling { cores: None, periods: 0, throttled: 0, held_back: Duration::ZERO };
+        let unlimited =
+            Throttling { cores: None, periods: 0, throttled: 0, held_back: Duration::ZERO };
         assert_eq!(cpu(&files[..4]), Some(unlimited));
         // Where the controller is not turned on, nothing is counted.
         let bare = [files[0], files[1], ("/sys/fs/cgroup/pod/c/cpu.stat", "usage_usec 9\n")];
@@ -209,16 +224,23 @@ mod tests {
     #[test]
     fn the_smallest_limit_on_the_way_up_is_what_there_is_to_use() {
         let files = [
-            ("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n"),
+            (
+                "/proc/self/mountinfo",
+                "30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n",
+            ),
             ("/proc/self/cgroup", "0::/pod/c\n"),
             ("/sys/fs/cgroup/pod/c/cpu.max", "300000 100000\n"),
             ("/sys/fs/cgroup/pod/cpu.max", "150000 100000\n"),
         ];
         let of = |known: &[(&str, &str)]| {
-            let files: BTreeMap<_, _> = known.iter().map(|(path, text)| (PathBuf::from(path), *text)).collect();
+            let files: BTreeMap<_, _> =
+                known.iter().map(|(path, text)| (PathBuf::from(path), *text)).collect();
             cores(&|path: &Path| files.get(path).map(|text| (*text).to_owned()))
         };
-        assert_eq!((of(&files), of(&files[..3]), of(&files[..2]), of(&[])), (Some(1.5), Some(3.0), None, None));
+        assert_eq!(
+            (of(&files), of(&files[..3]), of(&files[..2]), of(&[])),
+            (Some(1.5), Some(3.0), None, None)
+        );
     }
 
     #[test]
@@ -239,10 +261,17 @@ mod tests {
             ("/proc/self/cgroup", "5:memory:/docker/a\n4:cpu,cpuacct:/docker/a\n"),
             ("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "20000\n"),
             ("/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
-            ("/sys/fs/cgroup/cpu,cpuacct/cpu.stat", "nr_periods 10\nnr_throttled 4\nthrottled_time 1500000000\n"),
+            (
+                "/sys/fs/cgroup/cpu,cpuacct/cpu.stat",
+                "nr_periods 10\nnr_throttled 4\nthrottled_time 1500000000\n",
+            ),
         ];
-        let expected =
-            Throttling { cores: Some(0.2), periods: 10, throttled: 4, held_back: Duration::from_millis(1500) };
+        let expected = Throttling {
+            cores: Some(0.2),
+            periods: 10,
+            throttled: 4,
+            held_back: Duration::from_millis(1500),
+        };
         assert_eq!(cpu(&files), Some(expected));
         let mut unlimited = files;
         unlimited[2].1 = "-1\n";

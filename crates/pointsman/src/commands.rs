@@ -14,7 +14,8 @@ pub const ORDINARY: &str = "ordinary";
 pub fn reference() -> String {
     let mut out = INTRODUCTION.to_owned();
     out.push_str("\n## Commands with an effect on their session\n\n| Command | Session | Why |\n|---|---|---|\n");
-    let (ordinary, special): (Vec<Listed>, Vec<Listed>) = proxy::listed().into_iter().partition(|it| it.ordinary);
+    let (ordinary, special): (Vec<Listed>, Vec<Listed>) =
+        proxy::listed().into_iter().partition(|it| it.ordinary);
     for Listed { name, verdict, reason, .. } in special {
         let verdict = match verdict {
             Verdict::Carried => "carried".to_owned(),
@@ -31,10 +32,13 @@ pub fn reference() -> String {
     );
     for (title, prefixes) in FAMILIES {
         let of = |it: &&Listed| match prefixes {
-            [] => !FAMILIES.iter().any(|(_, all)| all.iter().any(|prefix| it.name.starts_with(prefix))),
+            [] => !FAMILIES
+                .iter()
+                .any(|(_, all)| all.iter().any(|prefix| it.name.starts_with(prefix))),
             prefixes => prefixes.iter().any(|prefix| it.name.starts_with(prefix)),
         };
-        let names: Vec<String> = ordinary.iter().filter(of).map(|it| format!("`{}`", it.name)).collect();
+        let names: Vec<String> =
+            ordinary.iter().filter(of).map(|it| format!("`{}`", it.name)).collect();
         let _ = write!(out, "\n### {title}\n\n{}\n", wrapped(&names));
     }
     out.push_str(STATES);

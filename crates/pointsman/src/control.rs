@@ -66,13 +66,17 @@ impl Control {
         let Some(token) = &self.token else {
             return Some(Reply::text(403, "orders are taken through the control socket only\n"));
         };
-        let given = request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
+        let given =
+            request.header("authorization").and_then(|header| header.strip_prefix("Bearer "));
         let right = given.is_some_and(|given| same(given.as_bytes(), token.reveal().as_bytes()));
-        (!right).then(|| Reply::text(401, "an order needs the control token: Authorization: Bearer TOKEN\n"))
+        (!right).then(|| {
+            Reply::text(401, "an order needs the control token: Authorization: Bearer TOKEN\n")
+        })
     }
 
     fn service(&self, name: Option<&str>) -> Result<&(String, Handle), String> {
-        let names = || self.services.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        let names =
+            || self.services.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         match (name, self.services.as_slice()) {
             (None, [only]) => Ok(only),
             (None, _) => Err(format!("say which service: {}", names())),
@@ -156,7 +160,10 @@ impl Handler for Path {
             Err(problem) => return Reply::text(404, problem + "\n"),
         };
         if self.order != Order::Switchover && handle.is_switching() {
-            return Reply::text(409, "a switchover of this service is under way and ends by itself\n");
+            return Reply::text(
+                409,
+                "a switchover of this service is under way and ends by itself\n",
+            );
         }
         // Before anything is executed: what cannot be answered is not carried out.
         let Some(permit) = request.reserve_stream() else { return Reply::no_stream() };
@@ -168,7 +175,8 @@ impl Handler for Path {
                     Some(_) => return Reply::text(400, "write the time as 30s or 2m, up to 10m\n"),
                 };
                 let since = Instant::now();
-                let order = handle.pause(Pause { since, until: since + span, ends_with_commit: false });
+                let order =
+                    handle.pause(Pause { since, until: since + span, ends_with_commit: false });
                 info!(service = name, seconds = span.as_secs_f64(), "paused by order");
                 let done = json!({ "ok": true, "service": name, "seconds": span.as_secs_f64() });
                 self.control.when_taken(handle, order, &done, permit)
@@ -176,7 +184,12 @@ impl Handler for Path {
             Order::Resume => {
                 let order = handle.resume();
                 info!(service = name, "resumed by order");
-                self.control.when_taken(handle, order, &json!({ "ok": true, "service": name }), permit)
+                self.control.when_taken(
+                    handle,
+                    order,
+                    &json!({ "ok": true, "service": name }),
+                    permit,
+                )
             }
             Order::Switchover => {
                 let pause_clients = match parameter(request, "pause_clients") {
@@ -184,7 +197,12 @@ impl Handler for Path {
                     Some("true") => true,
                     Some(_) => return Reply::text(400, "pause_clients is true or false\n"),
                 };
-                self.control.switch_over(name, handle, Plan { pause_clients, ..Plan::default() }, permit)
+                self.control.switch_over(
+                    name,
+                    handle,
+                    Plan { pause_clients, ..Plan::default() },
+                    permit,
+                )
             }
         }
     }
@@ -196,7 +214,10 @@ const STILL_THERE: Duration = Duration::from_millis(100);
 
 /// Passes the steps on as lines, until there are no more or nobody listens: then the other end of `told` notices that too, which
 /// must not wait for the next step.
-async fn pass_on(mut told: mpsc::Receiver<Told>, lines: mpsc::Sender<Bytes>) -> mpsc::Sender<Bytes> {
+async fn pass_on(
+    mut told: mpsc::Receiver<Told>,
+    lines: mpsc::Sender<Bytes>,
+) -> mpsc::Sender<Bytes> {
     loop {
         let it = tokio::select! {
             it = told.recv() => it,

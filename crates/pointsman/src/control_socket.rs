@@ -45,7 +45,10 @@ impl ControlSocket {
     /// # Errors
     ///
     /// If somebody else has it, or the file cannot be made.
-    pub(crate) fn make(path: &Path, instead: bool) -> Result<(Self, UnixListener), ControlSocketError> {
+    pub(crate) fn make(
+        path: &Path,
+        instead: bool,
+    ) -> Result<(Self, UnixListener), ControlSocketError> {
         if socket_file::is_something_else(path) {
             return Err(ControlSocketError::Other(path.to_owned()));
         }
@@ -55,14 +58,19 @@ impl ControlSocket {
             return Err(ControlSocketError::Occupied(path.to_owned()));
         }
         let made = SocketFile::make(path, SocketType::STREAM);
-        let (file, socket) = made.map_err(|error| ControlSocketError::Make(path.to_owned(), error))?;
+        let (file, socket) =
+            made.map_err(|error| ControlSocketError::Make(path.to_owned(), error))?;
         Ok((Self(Arc::new(file)), UnixListener::from(socket)))
     }
 
     /// What puts it where it belongs, instead of whatever was there. On a thread that may block.
-    pub(crate) fn publisher(&self) -> impl FnOnce() -> Result<(), ControlSocketError> + Send + 'static {
+    pub(crate) fn publisher(
+        &self,
+    ) -> impl FnOnce() -> Result<(), ControlSocketError> + Send + 'static {
         let file = Arc::clone(&self.0);
-        move || file.publish().map_err(|error| ControlSocketError::Make(file.path().to_owned(), error))
+        move || {
+            file.publish().map_err(|error| ControlSocketError::Make(file.path().to_owned(), error))
+        }
     }
 
     /// Who may give orders through it: the user of this process, and root, whom no mode keeps out.
@@ -126,14 +134,19 @@ mod tests {
         let path = folder.path().join("precious");
         fs::write(&path, "data").unwrap();
         for instead in [false, true] {
-            assert!(matches!(ControlSocket::make(&path, instead), Err(ControlSocketError::Other(_))));
+            assert!(matches!(
+                ControlSocket::make(&path, instead),
+                Err(ControlSocketError::Other(_))
+            ));
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "data");
     }
 
     #[test]
     fn a_folder_that_is_not_there_is_told_with_the_key() {
-        let Err(error) = ControlSocket::make(Path::new("/nowhere/at/all.sock"), false) else { panic!("it was made") };
+        let Err(error) = ControlSocket::make(Path::new("/nowhere/at/all.sock"), false) else {
+            panic!("it was made")
+        };
         assert!(error.to_string().contains("admin.control_socket"), "{error}");
     }
 }

@@ -161,8 +161,10 @@ impl Files {
 /// Open files that are not for sessions.
 fn reserve(config: &Config, workers: usize) -> usize {
     let planes = planes::of(config);
-    let addresses = planes.iter().fold(0, |sum: usize, plane| sum.saturating_add(plane.listen.len()));
-    let mut sentinels: Vec<_> = config.services.iter().flat_map(|service| &service.sentinels).collect();
+    let addresses =
+        planes.iter().fold(0, |sum: usize, plane| sum.saturating_add(plane.listen.len()));
+    let mut sentinels: Vec<_> =
+        config.services.iter().flat_map(|service| &service.sentinels).collect();
     sentinels.sort_unstable();
     sentinels.dedup();
     let parts = [
@@ -200,7 +202,12 @@ impl Watch {
         let sessions = usize::try_from(self.files.sessions(limit)).unwrap_or(usize::MAX);
         let reserve = self.files.reserve;
         if sessions < most {
-            warn!(limit, reserve, sessions, "open files allow fewer clients than max_connections: others are refused");
+            warn!(
+                limit,
+                reserve,
+                sessions,
+                "open files allow fewer clients than max_connections: others are refused"
+            );
         } else if before.is_some() {
             info!(limit, reserve, sessions, "open files suffice for max_connections");
         }
@@ -223,7 +230,8 @@ mod tests {
         assert_eq!(error.fits(), 0);
         let text = error.to_string();
         assert!(
-            text.contains("512 open files are needed before the first client") && text.contains("514 for 1"),
+            text.contains("512 open files are needed before the first client")
+                && text.contains("514 for 1"),
             "{text}"
         );
     }
@@ -231,7 +239,10 @@ mod tests {
     #[test]
     fn pipes_take_an_eighth_of_what_is_left_at_most() {
         let files = Files { soft: 0, hard: 0, reserve: 100, workers: 2 };
-        assert_eq!((files.sessions(100), files.sessions(260), files.sessions(10_100)), (0, 70, 4936));
+        assert_eq!(
+            (files.sessions(100), files.sessions(260), files.sessions(10_100)),
+            (0, 70, 4936)
+        );
         assert_eq!((files.pipes_of_a_worker(260), files.pipes_of_a_worker(1 << 20)), (5, 32));
         for limit in 0..3000 {
             let (sessions, pipes) = (files.sessions(limit), files.pipes_of_a_worker(limit) as u64);
@@ -243,7 +254,9 @@ mod tests {
     fn config(services: usize) -> Config {
         let service = |number: usize| {
             let port = number + 1;
-            format!("[[service]]\nname=\"m{number}\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:{port}\"]\n")
+            format!(
+                "[[service]]\nname=\"m{number}\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:{port}\"]\n"
+            )
         };
         let text: String = (0..services).map(service).collect();
         let folder = tempfile::tempdir().unwrap();
@@ -255,7 +268,11 @@ mod tests {
 
     #[test]
     fn reserves_what_a_service_uses() {
-        assert!(reserve(&config(1), 2) < 200, "256 files carry some clients: {}", reserve(&config(1), 2));
+        assert!(
+            reserve(&config(1), 2) < 200,
+            "256 files carry some clients: {}",
+            reserve(&config(1), 2)
+        );
         let many = reserve(&config(1000), 2);
         assert!((6000..16_000).contains(&many), "{many} for 1000 services with six files each");
     }
@@ -263,7 +280,12 @@ mod tests {
     #[test]
     fn a_limit_that_is_high_enough_is_left_alone() {
         let before = getrlimit(Resource::Nofile);
-        let files = Files { soft: before.current.unwrap_or(u64::MAX), hard: u64::MAX, reserve: 8, workers: 0 };
+        let files = Files {
+            soft: before.current.unwrap_or(u64::MAX),
+            hard: u64::MAX,
+            reserve: 8,
+            workers: 0,
+        };
         assert_eq!(files.raise(1), Ok(()));
         assert_eq!(getrlimit(Resource::Nofile), before);
     }

@@ -69,7 +69,8 @@ impl Service {
         if rules.without_master {
             return None;
         }
-        (stopped_for > self.hold_timeout).then(|| format!("{}: no master for {} s", self.name, stopped_for.as_secs()))
+        (stopped_for > self.hold_timeout)
+            .then(|| format!("{}: no master for {} s", self.name, stopped_for.as_secs()))
     }
 }
 
@@ -97,7 +98,11 @@ pub enum Full {
 #[must_use]
 pub fn alive(loops: &[Loop]) -> Verdict {
     let stuck = loops.iter().filter(|it| it.age > STUCK_AFTER);
-    Verdict::unless(stuck.map(|it| format!("{} has not turned for {} ms", it.name, it.age.as_millis())).collect())
+    Verdict::unless(
+        stuck
+            .map(|it| format!("{} has not turned for {} ms", it.name, it.age.as_millis()))
+            .collect(),
+    )
 }
 
 /// Whether new clients should be sent here.
@@ -111,9 +116,13 @@ pub fn ready(phase: Phase, rules: Rules, full: Option<Full>, services: &[Service
     }
     match full {
         None => {}
-        Some(Full::Connections) => reasons.push("every connection that max_connections allows is taken".to_owned()),
+        Some(Full::Connections) => {
+            reasons.push("every connection that max_connections allows is taken".to_owned())
+        }
         Some(Full::Memory) => reasons.push("memory is about to run out".to_owned()),
-        Some(Full::Files) => reasons.push("every connection that the limit on open files allows is taken".to_owned()),
+        Some(Full::Files) => {
+            reasons.push("every connection that the limit on open files allows is taken".to_owned())
+        }
     }
     let lacks: Vec<String> = services.iter().filter_map(|service| service.lack(rules)).collect();
     if !services.is_empty() && lacks.len() == services.len() {
@@ -147,7 +156,10 @@ mod tests {
     fn replicas_that_serve_readers_are_enough() {
         for had_master in [true, false] {
             let without_master = Service { replicas: 1, ..service(Some(60_000), had_master) };
-            assert!(is_ready(TURNS, std::slice::from_ref(&without_master)) && is_ready(STAYS, &[without_master]));
+            assert!(
+                is_ready(TURNS, std::slice::from_ref(&without_master))
+                    && is_ready(STAYS, &[without_master])
+            );
         }
     }
 
@@ -164,14 +176,20 @@ mod tests {
     fn turns_unready_after_hold_if_configured() {
         assert!(is_ready(TURNS, &[service(Some(9_000), true)]));
         let verdict = ready(Phase::Serving, TURNS, None, &[service(Some(11_000), true)]);
-        assert!(!verdict.ok && verdict.reasons.iter().any(|reason| reason.contains("no master for 11 s")));
+        assert!(
+            !verdict.ok
+                && verdict.reasons.iter().any(|reason| reason.contains("no master for 11 s"))
+        );
     }
 
     #[test]
     fn is_unready_until_first_master() {
         for rules in [STAYS, TURNS] {
             let verdict = ready(Phase::Serving, rules, None, &[service(Some(1), false)]);
-            assert!(!verdict.ok && verdict.reasons.iter().any(|reason| reason.contains("no master found yet")));
+            assert!(
+                !verdict.ok
+                    && verdict.reasons.iter().any(|reason| reason.contains("no master found yet"))
+            );
             // One service is enough for the others that have not found theirs.
             assert!(is_ready(rules, &[service(Some(60_000), false), service(None, true)]));
         }
@@ -203,6 +221,10 @@ mod tests {
         let stuck = Loop { name: "worker 1".to_owned(), age: Duration::from_secs(6) };
         assert!(alive(std::slice::from_ref(&turning)).ok);
         let verdict = alive(&[turning, stuck]);
-        assert!(!verdict.ok && verdict.reasons.len() == 1 && verdict.reasons.iter().all(|it| it.contains("worker 1")));
+        assert!(
+            !verdict.ok
+                && verdict.reasons.len() == 1
+                && verdict.reasons.iter().all(|it| it.contains("worker 1"))
+        );
     }
 }

@@ -48,9 +48,13 @@ impl Track {
         let before = self.before.take();
         if let Some(before) = &before {
             let seconds = totals.at.saturating_duration_since(before.at).as_secs_f64().max(0.001);
-            let rate = |now: u64, then: u64| (precise(now.saturating_sub(then)) / seconds * 10.0).round() / 10.0;
-            let (commands, bytes) = (rate(totals.commands, before.commands), rate(totals.bytes, before.bytes));
-            let p99 = totals.times.since(&before.times).quantile(990).map(|it| it.as_secs_f64() * 1000.0);
+            let rate = |now: u64, then: u64| {
+                (precise(now.saturating_sub(then)) / seconds * 10.0).round() / 10.0
+            };
+            let (commands, bytes) =
+                (rate(totals.commands, before.commands), rate(totals.bytes, before.bytes));
+            let p99 =
+                totals.times.since(&before.times).quantile(990).map(|it| it.as_secs_f64() * 1000.0);
             if self.samples.len() >= KEPT {
                 self.samples.pop_front();
             }
@@ -101,8 +105,10 @@ impl History {
             timer.tick().await;
             for (watched, (_, traffic)) in self.services.iter().zip(self.stats.services()) {
                 let (commands, bytes) = (traffic.commands, traffic.bytes_in + traffic.bytes_out);
-                let totals = Totals { at: Instant::now(), commands, bytes, times: traffic.command_time };
-                let generation = watched.discovery.seen().master.as_ref().map(|master| master.generation);
+                let totals =
+                    Totals { at: Instant::now(), commands, bytes, times: traffic.command_time };
+                let generation =
+                    watched.discovery.seen().master.as_ref().map(|master| master.generation);
                 let mut track = watched.track.lock().unwrap_or_else(PoisonError::into_inner);
                 track.note(totals, traffic.open, generation);
             }
@@ -112,11 +118,13 @@ impl History {
 
 impl Handler for History {
     fn answer(&self, _request: &Request<'_>) -> Reply {
-        let services = self
-            .services
-            .iter()
-            .map(|watched| watched.track.lock().unwrap_or_else(PoisonError::into_inner).document(&watched.name));
-        Reply::json(200, json!({ "schema": 1, "services": services.collect::<Vec<_>>() }).to_string())
+        let services = self.services.iter().map(|watched| {
+            watched.track.lock().unwrap_or_else(PoisonError::into_inner).document(&watched.name)
+        });
+        Reply::json(
+            200,
+            json!({ "schema": 1, "services": services.collect::<Vec<_>>() }).to_string(),
+        )
     }
 }
 
@@ -136,11 +144,17 @@ mod tests {
         let start = Instant::now();
         for number in 0..=u64::try_from(KEPT).unwrap() + 5 {
             let at = start + EVERY * u32::try_from(number).unwrap();
-            let totals = Totals { at, commands: number * 10, bytes: number * 1000, times: Distribution::default() };
+            let totals = Totals {
+                at,
+                commands: number * 10,
+                bytes: number * 1000,
+                times: Distribution::default(),
+            };
             track.note(totals, number, Some(1));
         }
         assert_eq!(track.samples.len(), KEPT);
-        let last = Sample { sessions: 305, commands: 5.0, bytes: 500.0, p99: None, generation: Some(1) };
+        let last =
+            Sample { sessions: 305, commands: 5.0, bytes: 500.0, p99: None, generation: Some(1) };
         assert_eq!(track.samples.back(), Some(&last));
         let document = track.document("a");
         assert_eq!(document["seconds"], 600);
@@ -150,7 +164,12 @@ mod tests {
     #[test]
     fn a_first_look_alone_tells_no_rate() {
         let mut track = Track::default();
-        let totals = Totals { at: Instant::now(), commands: 1_000_000, bytes: 0, times: Distribution::default() };
+        let totals = Totals {
+            at: Instant::now(),
+            commands: 1_000_000,
+            bytes: 0,
+            times: Distribution::default(),
+        };
         track.note(totals, 3, None);
         assert!(track.samples.is_empty());
     }

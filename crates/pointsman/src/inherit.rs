@@ -84,8 +84,11 @@ pub fn from_service_manager() -> Result<Vec<Inherited>, InheritError> {
         let name = names.next().unwrap_or_default().to_owned();
         // Each gives the socket back if it is of another kind.
         let tcp = fds.take_tcp_listener(number).map(|socket| socket.map(OwnedFd::from));
-        let taken = tcp.or_else(|_| fds.take_unix_listener(number).map(|socket| socket.map(OwnedFd::from)));
-        match taken.and_then(|socket| socket.map(|socket| Ok((listens_at(&socket)?, socket))).transpose()) {
+        let taken =
+            tcp.or_else(|_| fds.take_unix_listener(number).map(|socket| socket.map(OwnedFd::from)));
+        match taken
+            .and_then(|socket| socket.map(|socket| Ok((listens_at(&socket)?, socket))).transpose())
+        {
             Ok(Some((addr, listener))) => sockets.push(Inherited { name, addr, listener }),
             Ok(None) => {}
             Err(source) => return Err(InheritError::Kind { number, name, source }),
@@ -107,7 +110,10 @@ pub(crate) fn listens_at(socket: &OwnedFd) -> io::Result<ListenAddr> {
     }
     let addr = socket.local_addr()?;
     let unix = || addr.as_pathname().map(|path| ListenAddr::Unix(path.to_owned()));
-    addr.as_socket().map(ListenAddr::from).or_else(unix).ok_or_else(|| invalid("it has neither an address nor a path"))
+    addr.as_socket()
+        .map(ListenAddr::from)
+        .or_else(unix)
+        .ok_or_else(|| invalid("it has neither an address nor a path"))
 }
 
 /// Who listens where, and on what that was given.
@@ -139,7 +145,9 @@ fn place(name: &str, addr: &ListenAddr, config: &Config) -> Option<Place> {
     plane(planes.iter().position(|it| it.name == name))
         .or_else(|| (name == ADMIN && of_admin).then_some(Place::Admin))
         .or_else(|| plane(planes.iter().position(|it| it.listen.contains(addr))))
-        .or_else(|| addr.tcp().filter(|addr| config.admin.listen.contains(addr)).map(|_| Place::Admin))
+        .or_else(|| {
+            addr.tcp().filter(|addr| config.admin.listen.contains(addr)).map(|_| Place::Admin)
+        })
         .or(only)
 }
 
@@ -148,7 +156,12 @@ impl Allotment {
     #[must_use]
     pub fn none(config: &Config) -> Self {
         let planes = planes::of(config).into_iter().map(|plane| (plane.listen, Vec::new()));
-        Self { admin: Vec::new(), planes: planes.collect(), unwanted: Vec::new(), managed: Vec::new() }
+        Self {
+            admin: Vec::new(),
+            planes: planes.collect(),
+            unwanted: Vec::new(),
+            managed: Vec::new(),
+        }
     }
 
     /// With the sockets of a service manager.
@@ -159,7 +172,9 @@ impl Allotment {
     pub fn activated(config: &Config, sockets: Vec<Inherited>) -> Result<Self, InheritError> {
         let mut allotment = Self::none(config);
         for Inherited { name, addr, listener } in sockets {
-            let Some(place) = place(&name, &addr, config) else { return Err(InheritError::Nobodys { addr, name }) };
+            let Some(place) = place(&name, &addr, config) else {
+                return Err(InheritError::Nobodys { addr, name });
+            };
             allotment.add(place, addr, listener);
         }
         for (listen, given) in &mut allotment.planes {
@@ -221,7 +236,11 @@ mod tests {
 
     fn socket(name: &str) -> Inherited {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Inherited { name: name.to_owned(), addr: listener.local_addr().unwrap().into(), listener: listener.into() }
+        Inherited {
+            name: name.to_owned(),
+            addr: listener.local_addr().unwrap().into(),
+            listener: listener.into(),
+        }
     }
 
     fn config(services: &[(&str, ListenAddr)], admin: &ListenAddr) -> Config {
@@ -242,7 +261,8 @@ mod tests {
 
     #[test]
     fn a_name_counts_more_than_an_address_and_a_sole_service_takes_what_is_left() {
-        let two = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
+        let two =
+            config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
         assert_eq!(place("b", &addr("127.0.0.1:1"), &two), Some(Place::Plane(1)));
         assert_eq!(place("x.socket", &addr("127.0.0.1:2"), &two), Some(Place::Plane(1)));
         assert_eq!(place("admin", &addr("127.0.0.1:7"), &two), Some(Place::Admin));
@@ -254,8 +274,10 @@ mod tests {
 
     #[test]
     fn who_is_given_a_socket_by_the_manager_binds_nothing() {
-        let config = config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
-        let allotment = Allotment::activated(&config, vec![socket("a"), socket("a"), socket("admin")]).unwrap();
+        let config =
+            config(&[("a", addr("127.0.0.1:1")), ("b", addr("127.0.0.1:2"))], &addr("127.0.0.1:9"));
+        let allotment =
+            Allotment::activated(&config, vec![socket("a"), socket("a"), socket("admin")]).unwrap();
         assert_eq!((allotment.admin.len(), allotment.planes[0].1.len()), (1, 2));
         assert!(allotment.planes[0].0.is_empty());
         assert_eq!(allotment.planes[1].0, [addr("127.0.0.1:2")]);
@@ -267,9 +289,13 @@ mod tests {
     fn of_an_older_process_only_what_is_configured_is_taken() {
         let (a, admin) = (socket("a"), socket("admin"));
         let config = config(&[("a", a.addr.clone()), ("b", addr("127.0.0.1:2"))], &admin.addr);
-        let second =
-            Inherited { name: "a".to_owned(), addr: a.addr.clone(), listener: a.listener.try_clone().unwrap() };
-        let allotment = Allotment::taken_over(&config, vec![a, second, socket("b"), socket("gone"), admin]);
+        let second = Inherited {
+            name: "a".to_owned(),
+            addr: a.addr.clone(),
+            listener: a.listener.try_clone().unwrap(),
+        };
+        let allotment =
+            Allotment::taken_over(&config, vec![a, second, socket("b"), socket("gone"), admin]);
         assert_eq!(allotment.admin.len(), 1);
         let (listen, given) = &allotment.planes[0];
         assert!(listen.is_empty() && given.len() == 1 && given[0].sockets.len() == 2);
@@ -279,12 +305,18 @@ mod tests {
 
     #[test]
     fn takes_unix_sockets_and_ipv4_beside_a_dual_stack_address() {
-        let config = config(&[("a", addr("[::]:1")), ("b", addr("unix:/run/b.sock"))], &addr("127.0.0.1:9"));
+        let config =
+            config(&[("a", addr("[::]:1")), ("b", addr("unix:/run/b.sock"))], &addr("127.0.0.1:9"));
         let given = |text: &str| Inherited { addr: addr(text), ..socket("a") };
-        let sockets = ["0.0.0.0:1", "unix:/run/b.sock", "unix:/run/c.sock", "10.0.0.1:1"].map(given);
+        let sockets =
+            ["0.0.0.0:1", "unix:/run/b.sock", "unix:/run/c.sock", "10.0.0.1:1"].map(given);
         let allotment = Allotment::taken_over(&config, sockets.into());
-        let found: Vec<String> =
-            allotment.planes.iter().flat_map(|(_, given)| given).map(|given| given.addr.to_string()).collect();
+        let found: Vec<String> = allotment
+            .planes
+            .iter()
+            .flat_map(|(_, given)| given)
+            .map(|given| given.addr.to_string())
+            .collect();
         assert_eq!(found, ["0.0.0.0:1", "unix:/run/b.sock"]);
         assert_eq!(allotment.planes[0].0, [addr("[::]:1")], "still to be bound");
         assert!(allotment.planes[1].0.is_empty());

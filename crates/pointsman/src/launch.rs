@@ -36,12 +36,15 @@ impl Process {
     /// Starts everything; `None` if it was told to stop before that.
     pub(crate) async fn start(mut given: Given<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
-        let Some((ground, Beginning { admin, control, unix, place, taken })) = begin(&mut given).await? else {
+        let Some((ground, Beginning { admin, control, unix, place, taken })) =
+            begin(&mut given).await?
+        else {
             return Ok(None);
         };
         let Given { config, signals, reader, .. } = given;
         let sockets = Arc::new(Mutex::new(ground.bound.sockets()?));
-        let doors = Doors { sockets: Arc::clone(&sockets), admin: Arc::new(Mutex::new(admin.handles()?)) };
+        let doors =
+            Doors { sockets: Arc::clone(&sockets), admin: Arc::new(Mutex::new(admin.handles()?)) };
 
         let (drain, controller) = drain::new(shutdown(config));
         let controller = tokio::spawn(controller.run());
@@ -51,9 +54,15 @@ impl Process {
         publish_unix(&unix).await?;
         tell_of_splicing(config, workers.splices());
         let files = descriptors::Watch::new(given.files);
-        let memory = watch_room(given.memory.clone(), files, in_force.clone(), workers.scarcity().clone());
+        let memory =
+            watch_room(given.memory.clone(), files, in_force.clone(), workers.scarcity().clone());
         let memory = tokio::spawn(memory);
-        let admin = remember(config, &ground.handles, workers.stats(), take_orders(config, &ground.handles, admin));
+        let admin = remember(
+            config,
+            &ground.handles,
+            workers.stats(),
+            take_orders(config, &ground.handles, admin),
+        );
         let report = Arc::new(Report {
             start,
             in_force: in_force.clone(),
@@ -78,7 +87,8 @@ impl Process {
         let log = given.telemetry.switch();
         let (running, memory_bound) = (given.settings.clone(), given.memory);
         let reloader = Reloader { running, in_force, sockets, memory: memory_bound, log };
-        let meeting = place.map(|place| doors.meet(config, place, taken, unix.paths())).transpose()?;
+        let meeting =
+            place.map(|place| doors.meet(config, place, taken, unix.paths())).transpose()?;
         // After the last thread that is made here.
         threads::hurry();
         let mut supervisor = Supervisor::find();
@@ -144,10 +154,19 @@ impl Doors {
             }
             let mut offered = Vec::new();
             for socket in sockets.all() {
-                let is_managed = socket.addr.unix().is_some_and(|path| !own.iter().any(|own| own == path));
-                let name = if is_managed { Some(OF_MANAGER.to_owned()) } else { names.get(socket.service).cloned() };
+                let is_managed =
+                    socket.addr.unix().is_some_and(|path| !own.iter().any(|own| own == path));
+                let name = if is_managed {
+                    Some(OF_MANAGER.to_owned())
+                } else {
+                    names.get(socket.service).cloned()
+                };
                 let name = name.unwrap_or_default();
-                offered.push(Inherited { name, addr: socket.addr.clone(), listener: socket.listener.try_clone()? });
+                offered.push(Inherited {
+                    name,
+                    addr: socket.addr.clone(),
+                    listener: socket.listener.try_clone()?,
+                });
             }
             for listener in admin.iter() {
                 let (name, addr) = (ADMIN.to_owned(), listener.local_addr()?.into());
@@ -168,7 +187,12 @@ impl Doors {
 }
 
 /// Keeps the last minutes for the page.
-fn remember(config: &Config, handles: &[Handle], stats: &proxy::Stats, admin: probe::Server) -> probe::Server {
+fn remember(
+    config: &Config,
+    handles: &[Handle],
+    stats: &proxy::Stats,
+    admin: probe::Server,
+) -> probe::Server {
     let names = config.services.iter().map(|service| service.name.clone());
     let history = History::new(names.zip(handles.iter().cloned()), stats.clone());
     // Without it the page has no plots; it ends with the runtime.
@@ -193,7 +217,8 @@ fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> pro
         return admin;
     }
     let names = config.services.iter().map(|service| service.name.clone());
-    Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect()).add_to(admin)
+    Control::new(config.admin.control_token.0.clone(), names.zip(handles.iter().cloned()).collect())
+        .add_to(admin)
 }
 
 /// Clients find the Unix sockets from now on. Bounded, since the others are served by now.

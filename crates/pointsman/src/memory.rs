@@ -72,10 +72,14 @@ impl Memory {
     pub fn find(read: Read<'_>) -> Option<Self> {
         let total = machine(read, "MemTotal:");
         let cgroup = cgroup::of("memory", read).into_iter().flat_map(|own| limits(read, &own));
-        let least = cgroup.filter(|(limit, _)| *limit < total.unwrap_or(NO_LIMIT)).min_by_key(|(limit, _)| *limit);
+        let least = cgroup
+            .filter(|(limit, _)| *limit < total.unwrap_or(NO_LIMIT))
+            .min_by_key(|(limit, _)| *limit);
         match least {
             Some((limit, cgroup)) => Some(Self { limit, cgroup: Some(cgroup) }),
-            None => machine(read, "MemAvailable:").or(total).map(|limit| Self { limit, cgroup: None }),
+            None => {
+                machine(read, "MemAvailable:").or(total).map(|limit| Self { limit, cgroup: None })
+            }
         }
     }
 
@@ -91,7 +95,9 @@ impl Memory {
     /// an eighth. Never where no cgroup enforces the bound, because what others use of a machine is not ours to answer for.
     #[must_use]
     pub fn is_scarce(&self, read: Read<'_>, was: bool) -> bool {
-        let Some(used) = self.cgroup.as_ref().and_then(|cgroup| cgroup.used(read)) else { return false };
+        let Some(used) = self.cgroup.as_ref().and_then(|cgroup| cgroup.used(read)) else {
+            return false;
+        };
         let least = if was { self.limit / 8 } else { self.limit / 10 };
         self.limit.saturating_sub(used) < least
     }
@@ -137,7 +143,9 @@ fn machine(read: Read<'_>, name: &str) -> Option<u64> {
 /// Every limit on the way from a cgroup's folder to the top of its mount.
 fn limits(read: Read<'_>, own: &Own) -> Vec<(u64, Cgroup)> {
     let version = own.version;
-    let files = own.folders().flat_map(|folder| limit_files(version).iter().map(move |file| (folder, file)));
+    let files = own
+        .folders()
+        .flat_map(|folder| limit_files(version).iter().map(move |file| (folder, file)));
     let limit = |(folder, file): (&Path, &&str)| {
         let limit: u64 = read(&folder.join(file))?.trim().parse().ok()?;
         (limit < NO_LIMIT).then(|| (limit, Cgroup { folder: folder.to_owned(), version }))
@@ -151,10 +159,15 @@ mod tests {
 
     use super::*;
 
-    const MEMINFO: (&str, &str) =
-        ("/proc/meminfo", "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    8000000 kB\n");
+    const MEMINFO: (&str, &str) = (
+        "/proc/meminfo",
+        "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    8000000 kB\n",
+    );
     const TWO: [(&str, &str); 2] = [
-        ("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"),
+        (
+            "/proc/self/mountinfo",
+            "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
+        ),
         ("/proc/self/cgroup", "0::/kubepods/pod1/c1\n"),
     ];
     const MIB: u64 = 1024 * 1024;
@@ -187,7 +200,10 @@ mod tests {
         let given = [
             MEMINFO,
             ("/proc/self/mountinfo", mounts),
-            ("/proc/self/cgroup", "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/docker/abc\n"),
+            (
+                "/proc/self/cgroup",
+                "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/docker/abc\n",
+            ),
             ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n"),
         ];
         assert_eq!(find(&given).unwrap().limit, 512 * MIB);
@@ -219,12 +235,16 @@ mod tests {
         let memory = find(&[MEMINFO, TWO[0], TWO[1], limit]).unwrap();
         let scarce = |used: &str, was: bool| {
             let folder = "/sys/fs/cgroup/kubepods/pod1/c1";
-            let (current, stat) = (format!("{folder}/memory.current"), format!("{folder}/memory.stat"));
+            let (current, stat) =
+                (format!("{folder}/memory.current"), format!("{folder}/memory.stat"));
             let files = files(&[(&current, used), (&stat, "anon 5\ninactive_file 100\n")]);
             memory.is_scarce(&|path| files.get(path).cloned(), was)
         };
         assert!(!scarce("1000\n", false) && scarce("1001\n", false));
         assert!(scarce("980\n", true) && !scarce("970\n", true));
-        assert!(!memory.is_scarce(&|_| None, true), "what cannot be read is no reason to refuse anybody");
+        assert!(
+            !memory.is_scarce(&|_| None, true),
+            "what cannot be read is no reason to refuse anybody"
+        );
     }
 }

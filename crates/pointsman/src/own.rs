@@ -37,7 +37,8 @@ pub struct Own {
 pub fn thread(id: u32, read: Read<'_>) -> Option<(Duration, Duration)> {
     // Documentation/scheduler/sched-stats.rst: time on the CPU, time on a run queue, timeslices; in nanoseconds.
     let text = read(Path::new(&format!("/proc/self/task/{id}/schedstat")))?;
-    let mut numbers = text.split_whitespace().map(|word| word.parse().ok().map(Duration::from_nanos));
+    let mut numbers =
+        text.split_whitespace().map(|word| word.parse().ok().map(Duration::from_nanos));
     Some((numbers.next()??, numbers.next()??))
 }
 
@@ -89,7 +90,11 @@ mod tests {
     fn the_kernel_says_what_it_says_of_this_very_process() {
         let before = Own::look(&read);
         assert!(before.cpu > Duration::ZERO);
-        assert!(before.resident > Some(1 << 20) && before.mapped > before.resident && before.threads >= Some(2));
+        assert!(
+            before.resident > Some(1 << 20)
+                && before.mapped > before.resident
+                && before.threads >= Some(2)
+        );
         let held: Vec<_> = (0..200).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
         // Other tests of this process open and close some of their own meanwhile.
         assert!(Own::look(&read).files.unwrap() + 100 > before.files.unwrap() + held.len() as u64);
@@ -99,9 +104,14 @@ mod tests {
     #[test]
     fn a_thread_is_told_by_its_number() {
         let of = |text: &'static str| {
-            thread(7, &move |path| (path == Path::new("/proc/self/task/7/schedstat")).then(|| text.to_owned()))
+            thread(7, &move |path| {
+                (path == Path::new("/proc/self/task/7/schedstat")).then(|| text.to_owned())
+            })
         };
-        assert_eq!(of("2500000000 1000000 42\n"), Some((Duration::from_millis(2500), Duration::from_millis(1))));
+        assert_eq!(
+            of("2500000000 1000000 42\n"),
+            Some((Duration::from_millis(2500), Duration::from_millis(1)))
+        );
         assert_eq!(of("0\n"), None);
         let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         // The kernel counts at its own pace, and some build without counting at all.

@@ -10,7 +10,9 @@ use proxy::{ListenAddr, Options, Stateless};
 use route::{Empty, Points, PoolWriter};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
 
-use crate::config::{Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions};
+use crate::config::{
+    Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions,
+};
 use crate::watch;
 
 /// What a data plane's service for readers is called: no master's name has a slash in it.
@@ -43,13 +45,14 @@ pub fn of(config: &Config) -> Vec<Plane> {
         mode: mode(it),
         reads: false,
     });
-    let readers = services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| Plane {
-        name: format!("{}{READERS}", it.name),
-        service,
-        listen: it.replica_listen.clone(),
-        mode: mode(it),
-        reads: true,
-    });
+    let readers =
+        services().filter(|(_, it)| !it.replica_listen.is_empty()).map(|(service, it)| Plane {
+            name: format!("{}{READERS}", it.name),
+            service,
+            listen: it.replica_listen.clone(),
+            mode: mode(it),
+            reads: true,
+        });
     writers.chain(readers).collect()
 }
 
@@ -170,7 +173,8 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
             Subscriptions::Replay => proxy::Subscriptions::Replay,
         },
         // Every name was checked when the configuration was read.
-        stateless_commands: Stateless::new(service.stateless_commands.iter().map(String::as_str)).unwrap_or_default(),
+        stateless_commands: Stateless::new(service.stateless_commands.iter().map(String::as_str))
+            .unwrap_or_default(),
         maintenance_push: service.maintenance_push,
         moving_to: service.moving_to.as_deref().map(Arc::from),
         keepalive: service.tcp_keepalive,
@@ -233,9 +237,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pointsman.toml");
         let service = |name: &str, port: u16| {
-            format!("[[service]]\nname=\"{name}\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:{port}\"]\n")
+            format!(
+                "[[service]]\nname=\"{name}\"\nsentinels=[\"s\"]\nlisten=[\"127.0.0.1:{port}\"]\n"
+            )
         };
-        let text = format!("{}{}replica_listen=[\"127.0.0.1:3\"]\n{more}\n", service("a", 1), service("b", 2));
+        let text = format!(
+            "{}{}replica_listen=[\"127.0.0.1:3\"]\n{more}\n",
+            service("a", 1),
+            service("b", 2)
+        );
         std::fs::write(&file, text).unwrap();
         let flags = Flags { config: Some(file), ..Flags::default() };
         load(&flags, []).config().map_err(|faults| format!("{faults}"))
@@ -249,11 +259,23 @@ mod tests {
         let names: Vec<&str> = planes.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["a", "b", "b/replicas"]);
         assert_eq!(layout.services.iter().map(|it| &*it.name).collect::<Vec<_>>(), names);
-        assert_eq!(planes[2].listen, ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]);
+        assert_eq!(
+            planes[2].listen,
+            ["127.0.0.1:3".parse::<std::net::SocketAddr>().unwrap().into()]
+        );
         assert!(layout.watches[0].replicas.is_none());
         let replicas = layout.watches[1].replicas.as_ref().expect("readers");
-        assert_eq!((replicas.writer.pool().empty(), replicas.rules.clone()), (Empty::Master, ReplicaRules::default()));
-        assert_eq!(options_of(&config, &limits.services).iter().map(|it| it.1.as_str()).collect::<Vec<_>>(), names);
+        assert_eq!(
+            (replicas.writer.pool().empty(), replicas.rules.clone()),
+            (Empty::Master, ReplicaRules::default())
+        );
+        assert_eq!(
+            options_of(&config, &limits.services)
+                .iter()
+                .map(|it| it.1.as_str())
+                .collect::<Vec<_>>(),
+            names
+        );
     }
 
     #[test]
@@ -267,8 +289,14 @@ mod tests {
     #[test]
     fn what_cannot_be_told_from_a_master_and_what_is_taken_already_are_faults() {
         let fault = config("verify = \"ping\"").unwrap_err();
-        assert!(fault.contains("service.replica_listen") && fault.contains("verify = \"role\""), "{fault}");
+        assert!(
+            fault.contains("service.replica_listen") && fault.contains("verify = \"role\""),
+            "{fault}"
+        );
         let fault = config("[admin]\nlisten=[\"127.0.0.1:3\"]").unwrap_err();
-        assert!(fault.contains("127.0.0.1:3 is taken already by service.replica_listen"), "{fault}");
+        assert!(
+            fault.contains("127.0.0.1:3 is taken already by service.replica_listen"),
+            "{fault}"
+        );
     }
 }

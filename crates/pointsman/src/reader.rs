@@ -76,7 +76,8 @@ impl Schedule {
             None => {}
         }
         self.last += 1;
-        self.current = Some(Current { number: self.last, why, since: now, overdue: false, again: None });
+        self.current =
+            Some(Current { number: self.last, why, since: now, overdue: false, again: None });
         Step::Begin(self.last)
     }
 
@@ -87,7 +88,11 @@ impl Schedule {
                 self.current = current;
                 self.given_up = self.given_up.saturating_sub(1);
                 // One under way that is not overdue reads the file by itself.
-                if self.current.as_ref().is_none_or(|it| it.overdue) { Step::Ask(AGAIN) } else { Step::Nothing }
+                if self.current.as_ref().is_none_or(|it| it.overdue) {
+                    Step::Ask(AGAIN)
+                } else {
+                    Step::Nothing
+                }
             }
         }
     }
@@ -136,7 +141,14 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn new(source: Source) -> Self {
         let ended = mpsc::channel(2 * MOST_THREADS);
-        Self { source, files: InProgress::default(), schedule: Schedule::default(), ended, look: None, failed: None }
+        Self {
+            source,
+            files: InProgress::default(),
+            schedule: Schedule::default(),
+            ended,
+            look: None,
+            failed: None,
+        }
     }
 
     /// The files that are being read.
@@ -160,7 +172,10 @@ impl Reader {
         match self.schedule.ask(why, Instant::now()) {
             Step::Begin(number) => self.begin(number),
             Step::Refuse => {
-                self.failed = Some((why, format!("{MOST_THREADS} attempts have not ended; {}", self.hangs())));
+                self.failed = Some((
+                    why,
+                    format!("{MOST_THREADS} attempts have not ended; {}", self.hangs()),
+                ));
             }
             _ => return false,
         }
@@ -208,7 +223,10 @@ impl Reader {
                             self.look = look;
                             Read::Done(why, loaded)
                         }
-                        None => Read::Failed(why, "the system gives no thread to read the configuration".to_owned()),
+                        None => Read::Failed(
+                            why,
+                            "the system gives no thread to read the configuration".to_owned(),
+                        ),
                     };
                 }
                 Step::Ask(why) => drop(self.ask(why)),
@@ -223,7 +241,9 @@ impl Reader {
         match self.files.oldest() {
             Some((path, time)) => {
                 let (path, seconds) = (path.display(), time.as_secs());
-                format!("{path}: reading it has not ended for {seconds} s; is its file system still there?")
+                format!(
+                    "{path}: reading it has not ended for {seconds} s; is its file system still there?"
+                )
             }
             None => "reading the configuration has not ended".to_owned(),
         }
@@ -314,7 +334,10 @@ mod tests {
         assert!(reader.ask("one"));
         let Read::Done("one", loaded) = reader.next().await else { panic!("it was not read") };
         assert!(loaded.config().is_ok());
-        assert_eq!(reader.schedule.ask("two", Instant::now().checked_sub(BOUND).unwrap()), Step::Begin(2));
+        assert_eq!(
+            reader.schedule.ask("two", Instant::now().checked_sub(BOUND).unwrap()),
+            Step::Begin(2)
+        );
         let Read::Overdue("two", fault) = reader.next().await else { panic!("it was not overdue") };
         assert!(fault.contains("has not ended"), "{fault}");
         reader.begin(2);

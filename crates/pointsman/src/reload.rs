@@ -61,7 +61,9 @@ impl Source {
 
     /// The file, if there is one.
     fn file(&self) -> Option<PathBuf> {
-        let from_env = || std::env::var_os(CONFIG_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let from_env = || {
+            std::env::var_os(CONFIG_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
+        };
         self.flags.config.clone().or_else(from_env)
     }
 
@@ -75,7 +77,13 @@ pub(crate) type Look = Option<(u64, u64, u64, i64, i64)>;
 
 fn look(path: &Path) -> Look {
     let found = std::fs::metadata(path).ok()?;
-    Some((found.dev(), found.ino(), found.size(), found.mtime_nsec() ^ (found.mtime() << 20), found.ctime_nsec()))
+    Some((
+        found.dev(),
+        found.ino(),
+        found.size(),
+        found.mtime_nsec() ^ (found.mtime() << 20),
+        found.ctime_nsec(),
+    ))
 }
 
 /// Decides from looks whether it is time to read: when the file differs from what was read, and two looks agree. A file that
@@ -105,7 +113,9 @@ impl Patience {
 /// Rings `bell` whenever the configuration file has changed since it was read, when it looked like
 /// `read`. Never returns; a look never blocks this thread.
 pub(crate) async fn watch(source: Source, read: Look, bell: Arc<Notify>) {
-    let Some(path) = source.file().filter(|_| !source.is_stdin()) else { return std::future::pending().await };
+    let Some(path) = source.file().filter(|_| !source.is_stdin()) else {
+        return std::future::pending().await;
+    };
     let mut patience = Patience::new(read);
     loop {
         tokio::time::sleep(LOOK).await;
@@ -134,7 +144,13 @@ pub struct Reloader {
 
 impl Reloader {
     /// Takes what was read, and says how it went.
-    pub(crate) fn take(&mut self, why: &'static str, loaded: &config::Loaded, drain: &Drain, data_plane: &Running) {
+    pub(crate) fn take(
+        &mut self,
+        why: &'static str,
+        loaded: &config::Loaded,
+        drain: &Drain,
+        data_plane: &Running,
+    ) {
         let change = match loaded.change(&self.running) {
             Ok(change) => change,
             Err(faults) => {
@@ -170,7 +186,8 @@ impl Reloader {
     fn apply(&self, change: &Change, drain: &Drain, data_plane: &Running) -> Result<(), String> {
         let config = &change.config;
         let files = Files::allowed(config, workers(config).get());
-        let room = room::plan(config, self.memory.as_ref(), files).map_err(|error| error.to_string())?;
+        let room =
+            room::plan(config, self.memory.as_ref(), files).map_err(|error| error.to_string())?;
         files.raise(room.connections.total).map_err(|error| error.to_string())?;
         self.retune(config, &room.connections.services)?;
         for (number, _, options) in planes::options_of(config, &room.connections.services) {
@@ -187,7 +204,9 @@ impl Reloader {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         for (number, name, options) in planes::options_of(config, limits) {
             let retuned = sockets.retune(number, &options);
-            retuned.map_err(|error| format!("the listening sockets of {name} do not take it: {error}"))?;
+            retuned.map_err(|error| {
+                format!("the listening sockets of {name} do not take it: {error}")
+            })?;
         }
         Ok(())
     }
@@ -209,7 +228,10 @@ mod tests {
         assert!(!patience.is_time(None), "it may be in the middle of an exchange");
         assert!(patience.is_time(None) && !patience.is_time(None), "its absence is reported once");
         assert!(!patience.is_time(at(3)) && patience.is_time(at(3)), "it is back");
-        assert!(!patience.is_time(None) && !patience.is_time(at(3)) && !patience.is_time(at(3)), "it was exchanged");
+        assert!(
+            !patience.is_time(None) && !patience.is_time(at(3)) && !patience.is_time(at(3)),
+            "it was exchanged"
+        );
     }
 
     #[test]

@@ -91,8 +91,9 @@ const PAGE: &str = concat!(
 impl Report {
     pub(crate) fn loops(&self) -> Vec<Loop> {
         let (now, workers) = (Instant::now(), self.workers.iter().enumerate());
-        let mut loops: Vec<Loop> =
-            workers.map(|(number, it)| Loop { name: format!("worker {number}"), age: it.age(now) }).collect();
+        let mut loops: Vec<Loop> = workers
+            .map(|(number, it)| Loop { name: format!("worker {number}"), age: it.age(now) })
+            .collect();
         loops.push(Loop { name: "discovery".to_owned(), age: self.discovery.age() });
         loops
     }
@@ -100,7 +101,8 @@ impl Report {
     /// How it stands in one line, for the service manager.
     #[must_use]
     pub fn line(&self) -> String {
-        let with_master = self.services.iter().filter(|it| it.discovery.seen().master.is_some()).count();
+        let with_master =
+            self.services.iter().filter(|it| it.discovery.seen().master.is_some()).count();
         let open = self.drain.tally().open;
         let phase = self.drain.phase().name();
         format!("{phase}; {with_master} of {} masters known; {open} sessions", self.services.len())
@@ -111,14 +113,20 @@ impl Report {
         let facts = self.in_force.facts();
         status::Config {
             hash: facts.hash.clone(),
-            reloads: BTreeMap::from([("applied", applied), ("unchanged", unchanged), ("refused", refused)]),
+            reloads: BTreeMap::from([
+                ("applied", applied),
+                ("unchanged", unchanged),
+                ("refused", refused),
+            ]),
             last_reload: last.as_ref().map(|last| last.outcome.label()),
-            last_reload_age_s: last.as_ref().map(|last| now.saturating_duration_since(last.at).as_secs_f64()),
+            last_reload_age_s: last
+                .as_ref()
+                .map(|last| now.saturating_duration_since(last.at).as_secs_f64()),
             faults: last.map(|last| last.faults).unwrap_or_default(),
-            reading: self
-                .files
-                .oldest()
-                .map(|(path, time)| status::Reading { file: path.display().to_string(), for_s: time.as_secs_f64() }),
+            reading: self.files.oldest().map(|(path, time)| status::Reading {
+                file: path.display().to_string(),
+                for_s: time.as_secs_f64(),
+            }),
             pending_restart: facts.pending.clone(),
         }
     }
@@ -153,8 +161,10 @@ impl Reporter for Report {
             self.scarcity.is_up().then_some(Full::Memory)
         };
         let facts = self.in_force.facts();
-        let rules =
-            health::Rules { while_leaving: facts.ready_while_leaving, without_master: facts.ready_without_master };
+        let rules = health::Rules {
+            while_leaving: facts.ready_while_leaving,
+            without_master: facts.ready_without_master,
+        };
         health::ready(self.drain.phase(), rules, full, &self.services())
     }
 
@@ -188,10 +198,16 @@ impl Reporter for Report {
             not_ready_because: ready.reasons,
             config_hash: self.in_force.facts().hash.clone(),
             config: self.config_status(now),
-            drain: status::Drain { open: tally.open, left: tally.left, asked: tally.asked, cut: tally.cut },
+            drain: status::Drain {
+                open: tally.open,
+                left: tally.left,
+                asked: tally.asked,
+                cut: tally.cut,
+            },
             services: services.collect(),
         };
-        serde_json::to_string_pretty(&status).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+        serde_json::to_string_pretty(&status)
+            .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
     }
 
     fn page(&self) -> Cow<'static, str> {

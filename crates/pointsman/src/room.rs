@@ -34,7 +34,8 @@ pub fn plan(config: &Config, memory: Option<&Memory>, files: Files) -> Result<Ro
         Err(error) if config.least_connections() > error.fits() => return Err(error),
         Err(error) => {
             let fits = error.fits();
-            warnings.push(format!("max_connections is {fits} instead of {}: {error}", wanted.total));
+            warnings
+                .push(format!("max_connections is {fits} instead of {}: {error}", wanted.total));
             config.connections(carried.min(fits))
         }
     };
@@ -72,7 +73,8 @@ mod tests {
 
     fn memory(mib: u64) -> Memory {
         let meminfo = format!("MemAvailable: {} kB\n", mib * 1024);
-        Memory::find(&|path: &Path| (path == Path::new("/proc/meminfo")).then(|| meminfo.clone())).unwrap()
+        Memory::find(&|path: &Path| (path == Path::new("/proc/meminfo")).then(|| meminfo.clone()))
+            .unwrap()
     }
 
     fn files(hard: u64) -> Files {
@@ -98,13 +100,18 @@ mod tests {
     fn a_default_gives_way_to_the_limit_on_open_files_and_says_so() {
         let room = plan(&config(&[0], 0), Some(&memory(64 * 1024)), files(4096)).unwrap();
         assert_eq!(room.connections.total, 1792);
-        assert!(room.warnings[0].starts_with("max_connections is 1792 instead of 10000: "), "{:?}", room.warnings);
+        assert!(
+            room.warnings[0].starts_with("max_connections is 1792 instead of 10000: "),
+            "{:?}",
+            room.warnings
+        );
     }
 
     #[test]
     fn a_number_that_somebody_gave_is_kept_or_refused() {
         for (numbers, total) in [(&[3000][..], 0), (&[0], 3000), (&[1792, 0], 0)] {
-            let error = plan(&config(numbers, total), Some(&memory(64 * 1024)), files(4096)).unwrap_err();
+            let error =
+                plan(&config(numbers, total), Some(&memory(64 * 1024)), files(4096)).unwrap_err();
             assert_eq!(error.fits(), 1792);
         }
         assert_eq!(planned(&[1000, 0], 0, 64 * 1024, 4096), (vec![1000, 792], 1792, 1));

@@ -106,7 +106,12 @@ pub(crate) struct Given<'a> {
 /// # Errors
 ///
 /// What kept the process from starting, or made it end early.
-pub fn run(startup: Startup, config: &Config, settings: &Settings, takeover: bool) -> Result<ExitCode, RunError> {
+pub fn run(
+    startup: Startup,
+    config: &Config,
+    settings: &Settings,
+    takeover: bool,
+) -> Result<ExitCode, RunError> {
     if takeover && config.process.state_dir.is_none() {
         return Err(TakeoverError::NoFolder.into());
     }
@@ -118,8 +123,17 @@ pub fn run(startup: Startup, config: &Config, settings: &Settings, takeover: boo
     let (connections, files) = &make_room(config, memory.as_ref())?;
     let Startup { runtime, signals, reader } = startup;
     let files = *files;
-    let given =
-        Given { config, settings, signals, reader, connections, files, memory, telemetry: &telemetry, takeover };
+    let given = Given {
+        config,
+        settings,
+        signals,
+        reader,
+        connections,
+        files,
+        memory,
+        telemetry: &telemetry,
+        takeover,
+    };
     let outcome = runtime.block_on(async {
         match Process::start(given).await? {
             Some(process) => process.serve().await.map(Some),
@@ -140,7 +154,10 @@ pub fn run(startup: Startup, config: &Config, settings: &Settings, takeover: boo
 }
 
 /// Decides how many connections there may be, and asks the system for the open files they need.
-fn make_room(config: &Config, memory: Option<&Memory>) -> Result<(Connections, Files), TooFewFiles> {
+fn make_room(
+    config: &Config,
+    memory: Option<&Memory>,
+) -> Result<(Connections, Files), TooFewFiles> {
     let files = Files::allowed(config, workers(config).get());
     let room = room::plan(config, memory, files)?;
     for warning in &room.warnings {
@@ -180,7 +197,9 @@ pub(crate) async fn watch_room(
 
 /// Keeps new clients out while memory is about to run out. Never returns.
 async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
-    let Some(memory) = memory.filter(Memory::is_enforced) else { return std::future::pending().await };
+    let Some(memory) = memory.filter(Memory::is_enforced) else {
+        return std::future::pending().await;
+    };
     let mut timer = tokio::time::interval(LOOK);
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -320,7 +339,9 @@ impl Process {
     fn reloaded(&mut self, read: Read) {
         match read {
             Read::Done(why, loaded) => self.reloader.take(why, &loaded, &self.drain, &self.workers),
-            Read::Overdue(why, fault) | Read::Failed(why, fault) => self.reloader.refuse(why, vec![fault]),
+            Read::Overdue(why, fault) | Read::Failed(why, fault) => {
+                self.reloader.refuse(why, vec![fault])
+            }
         }
         if self.drain.phase() == Phase::Serving {
             // Said of a process that stops, it would be a lie.
@@ -344,7 +365,9 @@ impl Process {
 }
 
 /// Word of a process that has taken over. Never returns where nobody can.
-async fn handed_over(meeting: &mut Option<(Closer, HandedOver)>) -> Option<std::sync::mpsc::SyncSender<()>> {
+async fn handed_over(
+    meeting: &mut Option<(Closer, HandedOver)>,
+) -> Option<std::sync::mpsc::SyncSender<()>> {
     match meeting {
         Some((_, word)) => match word.recv().await {
             Some(done) => Some(done),

@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 
 use crate::threads;
 
@@ -60,7 +62,8 @@ impl SocketFile {
         // others may connect.
         fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         bind_at(&socket, &draft)?;
-        let file = Self { path: path.to_owned(), identity: identity(&draft)?, draft, owned: true.into() };
+        let file =
+            Self { path: path.to_owned(), identity: identity(&draft)?, draft, owned: true.into() };
         listen(&socket, BACKLOG)?;
         Ok((file, socket))
     }
@@ -161,7 +164,11 @@ fn draft_of(path: &Path) -> PathBuf {
 fn bind_at(socket: &OwnedFd, path: &Path) -> io::Result<()> {
     match (SocketAddrUnix::new(path), path.parent(), path.file_name()) {
         (Err(Errno::NAMETOOLONG), Some(folder), Some(name)) => {
-            let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            let folder = rustix::fs::open(
+                folder,
+                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
             let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
             bind(socket, &SocketAddrUnix::new(&short)?)?;
         }

@@ -19,7 +19,9 @@ pub use shape::*;
 pub fn schema() -> String {
     let mut schema = schemars::schema_for!(Status);
     schema.insert("title".to_owned(), format!("pointsman status, schema {SCHEMA}").into());
-    serde_json::to_string_pretty(&schema).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}")) + "\n"
+    serde_json::to_string_pretty(&schema)
+        .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+        + "\n"
 }
 
 fn seconds(since: Duration) -> f64 {
@@ -35,7 +37,9 @@ pub type Listener = (Vec<String>, Traffic);
 
 /// Microseconds that so many of a thousand values were below.
 fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
-    distribution.quantile(per_mille).map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+    distribution
+        .quantile(per_mille)
+        .map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// What one listener counts, of which so many connections are allowed.
@@ -70,7 +74,12 @@ pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
 /// What discovery sees of one service, as a part of the document. The listeners are the data plane's: for those who write, and
 /// for readers if there is one.
 #[must_use]
-pub fn service(seen: &Seen, (listen, traffic): Listener, readers: Option<Listener>, now: Instant) -> Service {
+pub fn service(
+    seen: &Seen,
+    (listen, traffic): Listener,
+    readers: Option<Listener>,
+    now: Instant,
+) -> Service {
     let age = |at: Instant| seconds(now.saturating_duration_since(at));
     let target = seen.master.as_ref().map(|master| Target {
         name: master.addr.to_string(),

@@ -53,10 +53,21 @@ impl Supervisor {
     pub fn find() -> Self {
         let text = |name: &str| std::env::var(name).ok();
         let watchdog = watchdog(text("WATCHDOG_USEC"), text("WATCHDOG_PID"), std::process::id());
-        let ear =
-            std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()).map(|name| Ear::at(&name)).transpose();
-        let ear = ear.inspect_err(|error| debug!(%error, "the service manager cannot be told")).ok().flatten();
-        Self { ear, watchdog: watchdog.is_some(), every: pace(watchdog), said: String::new(), owed: Vec::new() }
+        let ear = std::env::var_os("NOTIFY_SOCKET")
+            .filter(|name| !name.is_empty())
+            .map(|name| Ear::at(&name))
+            .transpose();
+        let ear = ear
+            .inspect_err(|error| debug!(%error, "the service manager cannot be told"))
+            .ok()
+            .flatten();
+        Self {
+            ear,
+            watchdog: watchdog.is_some(),
+            every: pace(watchdog),
+            said: String::new(),
+            owed: Vec::new(),
+        }
     }
 
     /// How often [`tick`](Self::tick) is to be called.
@@ -171,7 +182,12 @@ mod tests {
     /// What has come by now, until nothing more does.
     fn heard(manager: &UnixDatagram) -> Vec<String> {
         let mut message = [0; 4096];
-        let next = || manager.recv(&mut message).ok().map(|length| String::from_utf8_lossy(&message[..length]).into());
+        let next = || {
+            manager
+                .recv(&mut message)
+                .ok()
+                .map(|length| String::from_utf8_lossy(&message[..length]).into())
+        };
         std::iter::from_fn(next).collect()
     }
 
@@ -185,8 +201,12 @@ mod tests {
 
     #[test]
     fn a_watchdog_of_another_process_is_not_ours_to_feed() {
-        let of = |us: &str, pid: Option<&str>| watchdog(Some(us.to_owned()), pid.map(str::to_owned), 7);
-        assert_eq!((of("500", None), of("500", Some("7"))), (Some(Duration::from_micros(500)), of("500", None)));
+        let of =
+            |us: &str, pid: Option<&str>| watchdog(Some(us.to_owned()), pid.map(str::to_owned), 7);
+        assert_eq!(
+            (of("500", None), of("500", Some("7"))),
+            (Some(Duration::from_micros(500)), of("500", None))
+        );
         assert_eq!(
             (of("500", Some("8")), of("500", Some("x")), of("0", None), of("soon", None)),
             (None, None, None, None)
@@ -219,7 +239,10 @@ mod tests {
         let [reloading, time, rest @ ..] = lines.as_slice() else { panic!("{lines:?}") };
         assert!(*reloading == "RELOADING=1" && time.starts_with("MONOTONIC_USEC="), "{lines:?}");
         let extend = EXTEND.trim_end();
-        assert_eq!(rest, ["READY=1", "STOPPING=1", extend, "WATCHDOG=1", extend, "STATUS=draining"]);
+        assert_eq!(
+            rest,
+            ["READY=1", "STOPPING=1", extend, "WATCHDOG=1", extend, "STATUS=draining"]
+        );
     }
 
     #[test]

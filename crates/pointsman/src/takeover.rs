@@ -71,7 +71,9 @@ const LEAVING: &str = "leaving";
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
     /// The folder or the socket in it.
-    #[error("the socket {0} cannot be used; is process.state_dir a folder that this user may write to?")]
+    #[error(
+        "the socket {0} cannot be used; is process.state_dir a folder that this user may write to?"
+    )]
     Socket(PathBuf, #[source] io::Error),
     /// It would be lost.
     #[error("{0} is something else than a socket; give process.state_dir another value")]
@@ -85,7 +87,9 @@ pub enum TakeoverError {
     #[error("the running pointsman did not hand over its sockets and continues to serve")]
     Refused(#[source] io::Error),
     /// It would be a step back.
-    #[error("no master was found within {0:?}: not taking over, the running pointsman continues to serve")]
+    #[error(
+        "no master was found within {0:?}: not taking over, the running pointsman continues to serve"
+    )]
     NoMaster(Duration),
     /// `--takeover` needs a place to meet.
     #[error("--takeover needs process.state_dir, the folder where the two processes meet")]

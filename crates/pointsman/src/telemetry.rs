@@ -104,7 +104,9 @@ fn shape(format: LogFormat) -> Shape {
         LogFormat::Json => Shape::Json,
         LogFormat::Journald => Shape::Journal,
         LogFormat::Auto if io::stdout().is_terminal() => Shape::Human,
-        LogFormat::Auto if journal::is_ours(std::env::var("JOURNAL_STREAM").ok().as_deref()) => Shape::Journal,
+        LogFormat::Auto if journal::is_ours(std::env::var("JOURNAL_STREAM").ok().as_deref()) => {
+            Shape::Journal
+        }
         LogFormat::Auto => Shape::Json,
     }
 }
@@ -127,15 +129,22 @@ impl Telemetry {
         let dropped = writer.dropped();
         let (level, handle) = reload::Layer::new(filter(log.level));
         let throttle = Throttle::new(most(log));
-        let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = io::stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let lines = || tracing_subscriber::fmt::layer().with_writer(writer.clone());
         let lines = match shape {
             Shape::Human => lines().with_ansi(colour).boxed(),
             // Without the module, which would be a second `target` in a line that has one.
-            Shape::Json => lines().with_ansi(false).with_target(false).json().flatten_event(true).boxed(),
+            Shape::Json => {
+                lines().with_ansi(false).with_target(false).json().flatten_event(true).boxed()
+            }
             Shape::Journal => Journal(writer.clone()).boxed(),
         };
-        let started = tracing_subscriber::registry().with(level).with(throttle.clone()).with(lines).try_init();
+        let started = tracing_subscriber::registry()
+            .with(level)
+            .with(throttle.clone())
+            .with(lines)
+            .try_init();
         // Only a second start in one process fails, and the first one goes on.
         drop(started);
         panic::set_hook(Box::new(log_panic));
@@ -167,9 +176,13 @@ fn log_panic(info: &panic::PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let place = info.location().map(tracing::field::display);
     let backtrace = Backtrace::capture();
-    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| tracing::field::display(&backtrace));
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured)
+        .then(|| tracing::field::display(&backtrace));
     let payload = info.payload();
-    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let payload = text.unwrap_or("no message");
     error!(thread = thread.name(), place, backtrace, "panicked: {payload}");
 }

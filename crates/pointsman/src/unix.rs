@@ -26,7 +26,9 @@ pub enum UnixSocketError {
     #[error("cannot listen on unix:{0}; is its folder there, and may this user write to it?")]
     Make(PathBuf, #[source] io::Error),
     /// It would be lost.
-    #[error("cannot listen on unix:{0}: something else than a socket is there; choose another path")]
+    #[error(
+        "cannot listen on unix:{0}: something else than a socket is there; choose another path"
+    )]
     Other(PathBuf),
     /// Somebody listens.
     #[error(
@@ -96,7 +98,9 @@ impl UnixFiles {
     }
 
     /// What puts those that were made where clients find them. On a thread that may block.
-    pub(crate) fn publisher(&self) -> impl FnOnce() -> Result<(), UnixSocketError> + Send + 'static {
+    pub(crate) fn publisher(
+        &self,
+    ) -> impl FnOnce() -> Result<(), UnixSocketError> + Send + 'static {
         let files = self.0.clone();
         move || {
             let mut made = files.iter().filter(|file| file.is_owned());
@@ -215,7 +219,8 @@ mod tests {
         drop((failed.adopt(std::slice::from_ref(&kept), &[]), failed));
         assert!(UnixStream::connect(&kept.path).is_ok());
         let mut new = UnixFiles::default();
-        let taken = new.adopt(&[Wanted { mode: 0o600, ..kept.clone() }], std::slice::from_ref(&gone.path));
+        let taken =
+            new.adopt(&[Wanted { mode: 0o600, ..kept.clone() }], std::slice::from_ref(&gone.path));
         new.publisher()().unwrap();
         old.disown();
         other.disown();

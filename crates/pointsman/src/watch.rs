@@ -100,5 +100,8 @@ fn node(endpoint: &config::Endpoint) -> NodeAddr {
 }
 
 fn credentials(given: &config::Credentials) -> Option<Credentials> {
-    given.password.as_ref().map(|password| Credentials::new(given.username.as_deref(), password.reveal()))
+    given
+        .password
+        .as_ref()
+        .map(|password| Credentials::new(given.username.as_deref(), password.reveal()))
 }

@@ -110,7 +110,9 @@ pub(crate) async fn run(shared: Arc<Shared>, door: Door, mut stop: watch::Receiv
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
     )
 }
 
@@ -152,7 +154,12 @@ async fn rescue(
 }
 
 /// Finds a place for a connection and starts it, or drops it.
-async fn admit(shared: &Arc<Shared>, door: &Door, visitor: Visitor, (once, stop): (bool, &watch::Receiver<bool>)) {
+async fn admit(
+    shared: &Arc<Shared>,
+    door: &Door,
+    visitor: Visitor,
+    (once, stop): (bool, &watch::Receiver<bool>),
+) {
     let registry = &shared.registry;
     count(&registry.stats.counters.accepted);
     if !door.lets_in(&visitor) {
@@ -173,6 +180,13 @@ async fn admit(shared: &Arc<Shared>, door: &Door, visitor: Visitor, (once, stop)
         let _ = stream.set_nodelay(true);
     }
     let number = place.number();
-    let task = tokio::spawn(connection::serve(Arc::clone(shared), visitor, life, place, once, stop.clone()));
+    let task = tokio::spawn(connection::serve(
+        Arc::clone(shared),
+        visitor,
+        life,
+        place,
+        once,
+        stop.clone(),
+    ));
     registry.started(number, task.abort_handle());
 }

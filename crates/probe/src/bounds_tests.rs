@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::testing::{Fake, PATIENCE, ask, connect, fake, get, loopback, serve, stop, until_closed, wait_for};
+use crate::testing::{
+    Fake, PATIENCE, ask, connect, fake, get, loopback, serve, stop, until_closed, wait_for,
+};
 use crate::{Handle, Handler, Reply, Request, Server, Settings, Verdict};
 
 #[test]
@@ -19,7 +21,8 @@ fn a_body_is_ignored_up_to_its_limit_and_a_header_has_one_too() {
     let body = "b".repeat(1000);
     let fits = format!("GET /alive HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{body}");
     assert_eq!(ask(&mut stream, &fits).status, 200);
-    let chunked = "GET /alive HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    let chunked =
+        "GET /alive HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     assert_eq!(ask(&mut stream, chunked).status, 200);
     let got = ask(&mut stream, "GET /alive HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
     assert_eq!((got.status, got.header("connection")), (413, Some("close")));
@@ -34,9 +37,12 @@ fn a_body_is_ignored_up_to_its_limit_and_a_header_has_one_too() {
 #[test]
 fn garbage_is_refused_and_harms_nobody_else() {
     let handle = serve(Settings::default(), fake());
-    for garbage in
-        [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..], b"*1\r\n$4\r\nPING\r\n", b"\0\0\0\0\r\n\r\n", b"GET\r\n\r\n"]
-    {
+    for garbage in [
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..],
+        b"*1\r\n$4\r\nPING\r\n",
+        b"\0\0\0\0\r\n\r\n",
+        b"GET\r\n\r\n",
+    ] {
         let mut stream = connect(&handle);
         stream.write_all(garbage).unwrap();
         let _ = stream.shutdown(Shutdown::Write);
@@ -65,7 +71,11 @@ fn a_header_in_drops_is_given_up_in_time() {
     let mut silent = connect(&handle);
     until_closed(&mut stream);
     until_closed(&mut silent);
-    assert!((Duration::from_millis(300)..Duration::from_secs(10)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert!(
+        (Duration::from_millis(300)..Duration::from_secs(10)).contains(&begin.elapsed()),
+        "{:?}",
+        begin.elapsed()
+    );
     assert_eq!(handle.stats().counted().timed_out, 2);
     dripping.join().unwrap();
 }
@@ -165,7 +175,8 @@ impl Handler for Live {
 fn live(count: usize, settings: Settings) -> (Handle, Vec<mpsc::Sender<Bytes>>) {
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(4)).unzip();
     let server = Server::bind(&loopback(), settings).unwrap();
-    let handle = server.route("/live", Arc::new(Live(Mutex::new(receivers)))).serve(fake()).unwrap();
+    let handle =
+        server.route("/live", Arc::new(Live(Mutex::new(receivers)))).serve(fake()).unwrap();
     (handle, senders)
 }
 
@@ -181,7 +192,11 @@ fn read_until(stream: &mut TcpStream, what: &str) {
 
 #[test]
 fn a_stream_is_live_has_no_deadline_and_is_one_of_few() {
-    let settings = Settings { max_streams: 1, request_timeout: Duration::from_millis(100), ..Settings::default() };
+    let settings = Settings {
+        max_streams: 1,
+        request_timeout: Duration::from_millis(100),
+        ..Settings::default()
+    };
     let (handle, senders) = live(2, settings);
     let mut stream = connect(&handle);
     let got = ask(&mut stream, "GET /live HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -192,7 +207,9 @@ fn a_stream_is_live_has_no_deadline_and_is_one_of_few() {
         // The receiver handed out first is the last one made.
         senders[1].blocking_send(Bytes::from(format!("data: {number}\n\n"))).unwrap();
         read_until(&mut stream, &format!("data: {number}\n\n"));
-        wait_for("more than the request's time", || begin.elapsed() > Duration::from_millis(60) * (number + 1));
+        wait_for("more than the request's time", || {
+            begin.elapsed() > Duration::from_millis(60) * (number + 1)
+        });
     }
     drop(senders);
     read_until(&mut stream, "0\r\n\r\n");
@@ -222,8 +239,11 @@ fn a_stop_is_prompt_with_idle_and_live_connections() {
 #[test]
 fn a_stop_is_bounded_with_a_client_that_does_not_read() {
     // No other time than that of the stop ends it while it is waited for.
-    let settings =
-        Settings { stop_grace: Duration::from_millis(200), request_timeout: PATIENCE * 2, ..Settings::default() };
+    let settings = Settings {
+        stop_grace: Duration::from_millis(200),
+        request_timeout: PATIENCE * 2,
+        ..Settings::default()
+    };
     let reporter = Arc::new(Fake { verdict: Verdict::yes(), metrics: 64 << 20 });
     let handle = serve(settings, reporter);
     let mut stream = connect(&handle);
@@ -233,7 +253,11 @@ fn a_stop_is_bounded_with_a_client_that_does_not_read() {
     let begin = Instant::now();
     // Whether the thread needs another second for its end is the machine's affair.
     stop(handle);
-    assert!((Duration::from_millis(200)..PATIENCE / 2).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert!(
+        (Duration::from_millis(200)..PATIENCE / 2).contains(&begin.elapsed()),
+        "{:?}",
+        begin.elapsed()
+    );
     wait_for("its connection to be given up", || stats.counted().open == 0);
 }
 

@@ -155,7 +155,10 @@ fn dress(reply: Reply, life: &SharedLife, last: bool) -> Response<Outgoing> {
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     let content_type = HeaderValue::from_str(&reply.content_type);
-    headers.insert(header::CONTENT_TYPE, content_type.unwrap_or(HeaderValue::from_static("application/octet-stream")));
+    headers.insert(
+        header::CONTENT_TYPE,
+        content_type.unwrap_or(HeaderValue::from_static("application/octet-stream")),
+    );
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
@@ -212,7 +215,10 @@ impl hyper::body::Body for Outgoing {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let content = match self.body.as_mut() {
             Some(Body::Stream(stream, _)) => ready!(stream.poll_recv(cx)),
             Some(Body::Whole(_)) | None => match self.body.take() {
@@ -263,7 +269,11 @@ impl Noted {
 }
 
 impl Read for Noted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.io).poll_read(cx, buf);
         if result.is_ready() {
             lock(&self.life).read(Instant::now());
@@ -273,7 +283,11 @@ impl Read for Noted {
 }
 
 impl Write for Noted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.io).poll_write(cx, buf);
         self.note_write(&result);
         result

@@ -27,15 +27,23 @@ pub(crate) enum Door {
 impl Door {
     pub(crate) async fn accept(&self) -> io::Result<Visitor> {
         match self {
-            Self::Network(listener) => listener.accept().await.map(|(stream, _)| Either::Left(stream)),
-            Self::Owner(listener, _) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
+            Self::Network(listener) => {
+                listener.accept().await.map(|(stream, _)| Either::Left(stream))
+            }
+            Self::Owner(listener, _) => {
+                listener.accept().await.map(|(stream, _)| Either::Right(stream))
+            }
         }
     }
 
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Visitor>> {
         match self {
-            Self::Network(listener) => listener.poll_accept(cx).map_ok(|(stream, _)| Either::Left(stream)),
-            Self::Owner(listener, _) => listener.poll_accept(cx).map_ok(|(stream, _)| Either::Right(stream)),
+            Self::Network(listener) => {
+                listener.poll_accept(cx).map_ok(|(stream, _)| Either::Left(stream))
+            }
+            Self::Owner(listener, _) => {
+                listener.poll_accept(cx).map_ok(|(stream, _)| Either::Right(stream))
+            }
         }
     }
 

@@ -45,14 +45,20 @@ fn executes_no_order_that_it_answers_with_503() {
     let (orders, (events, live)) = (Arc::new(Orders(AtomicUsize::new(0))), mpsc::channel(1));
     let settings = Settings { max_streams: 1, ..Settings::default() };
     let server = Server::bind(&loopback(), settings).unwrap();
-    let server = server.route("/live", Arc::new(Live(Mutex::new(Some(live))))).route("/order", orders.clone());
+    let server = server
+        .route("/live", Arc::new(Live(Mutex::new(Some(live)))))
+        .route("/order", orders.clone());
     let handle = server.serve(fake()).unwrap();
     let mut streaming = connect(&handle);
     assert_eq!(ask(&mut streaming, LIVE).status, 200);
     for _ in 0..3 {
         assert_eq!(ask(&mut connect(&handle), ORDER).status, 503);
     }
-    assert_eq!(orders.0.load(Ordering::SeqCst), 0, "orders that were answered with 503 were executed");
+    assert_eq!(
+        orders.0.load(Ordering::SeqCst),
+        0,
+        "orders that were answered with 503 were executed"
+    );
     // With a place, each one that is answered was executed, once.
     drop(events);
     wait_for("a place", || ask(&mut connect(&handle), ORDER).status == 200);

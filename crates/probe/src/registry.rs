@@ -148,7 +148,9 @@ impl Registry {
             .entries
             .iter()
             .filter(|(_, entry)| entry.abort.is_some())
-            .filter_map(|(number, entry)| lock(&entry.life).waiting_since().map(|since| (since, *number)))
+            .filter_map(|(number, entry)| {
+                lock(&entry.life).waiting_since().map(|since| (since, *number))
+            })
             .min();
         let Some((_, number)) = oldest else { return false };
         if let Some(abort) = inner.entries.remove(&number).and_then(|entry| entry.abort) {

@@ -103,8 +103,18 @@ pub struct Reply {
 
 impl Reply {
     /// A reply of any kind with all of its content.
-    pub fn whole(status: u16, content_type: impl Into<Cow<'static, str>>, content: impl Into<Bytes>) -> Self {
-        Self { status, content_type: content_type.into(), policy: None, allow: None, body: Body::Whole(content.into()) }
+    pub fn whole(
+        status: u16,
+        content_type: impl Into<Cow<'static, str>>,
+        content: impl Into<Bytes>,
+    ) -> Self {
+        Self {
+            status,
+            content_type: content_type.into(),
+            policy: None,
+            allow: None,
+            body: Body::Whole(content.into()),
+        }
     }
 
     /// Plain text.
@@ -262,7 +272,11 @@ impl Routes {
     }
 }
 
-fn built_in(request: &Request<'_>, reporter: &dyn Reporter, nonce: impl FnOnce() -> String) -> Reply {
+fn built_in(
+    request: &Request<'_>,
+    reporter: &dyn Reporter,
+    nonce: impl FnOnce() -> String,
+) -> Reply {
     match request.path() {
         "/alive" | "/livez" | "/healthz" => Reply::verdict(&reporter.alive()),
         "/ready" | "/readyz" => Reply::verdict(&reporter.ready()),

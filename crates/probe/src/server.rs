@@ -80,7 +80,9 @@ pub enum BindError {
         source: io::Error,
     },
     /// It is not an address of this machine.
-    #[error("admin address {address} does not belong to this machine; use one that does, or 0.0.0.0 or [::] for all")]
+    #[error(
+        "admin address {address} does not belong to this machine; use one that does, or 0.0.0.0 or [::] for all"
+    )]
     NotHere {
         /// The address as it was asked for.
         address: SocketAddr,
@@ -98,7 +100,9 @@ pub enum BindError {
         source: io::Error,
     },
     /// Anything else.
-    #[error("cannot listen on admin address {address}; see the system's reason and choose another address if need be")]
+    #[error(
+        "cannot listen on admin address {address}; see the system's reason and choose another address if need be"
+    )]
     Other {
         /// The address as it was asked for.
         address: SocketAddr,
@@ -106,7 +110,9 @@ pub enum BindError {
         source: io::Error,
     },
     /// A listener that was handed over cannot be used.
-    #[error("a listening socket that was handed over for the admin server cannot be used; it must be a TCP listener")]
+    #[error(
+        "a listening socket that was handed over for the admin server cannot be used; it must be a TCP listener"
+    )]
     HandedOver(#[source] io::Error),
 }
 
@@ -123,7 +129,9 @@ impl BindError {
 
 /// The server's thread could not be started.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start the admin server's thread; check the limits on threads, memory and file descriptors")]
+#[error(
+    "cannot start the admin server's thread; check the limits on threads, memory and file descriptors"
+)]
 pub struct StartError(#[from] io::Error);
 
 /// A server that is bound and does not answer yet.
@@ -146,10 +154,13 @@ impl Server {
     pub fn bind(addresses: &[SocketAddr], settings: Settings) -> Result<Self, BindError> {
         let mut listeners = Vec::with_capacity(addresses.len());
         for address in addresses {
-            let mut v4_ports = addresses.iter().filter(|other| other.is_ipv4()).map(SocketAddr::port);
+            let mut v4_ports =
+                addresses.iter().filter(|other| other.is_ipv4()).map(SocketAddr::port);
             let beside_v4 = address.is_ipv6()
-                && (settings.ipv4_ports.contains(&address.port()) || v4_ports.any(|port| port == address.port()));
-            let listener = listen(*address, beside_v4).map_err(|source| BindError::new(*address, source))?;
+                && (settings.ipv4_ports.contains(&address.port())
+                    || v4_ports.any(|port| port == address.port()));
+            let listener =
+                listen(*address, beside_v4).map_err(|source| BindError::new(*address, source))?;
             listeners.push(listener);
         }
         Self::from_listeners(listeners, settings)
@@ -160,13 +171,23 @@ impl Server {
     /// # Errors
     ///
     /// [`BindError::HandedOver`] if one cannot be used.
-    pub fn from_listeners(listeners: Vec<TcpListener>, settings: Settings) -> Result<Self, BindError> {
+    pub fn from_listeners(
+        listeners: Vec<TcpListener>,
+        settings: Settings,
+    ) -> Result<Self, BindError> {
         let mut addresses = Vec::with_capacity(listeners.len());
         for listener in &listeners {
             listener.set_nonblocking(true).map_err(BindError::HandedOver)?;
             addresses.push(listener.local_addr().map_err(BindError::HandedOver)?);
         }
-        Ok(Self { listeners, addresses, owners: None, settings, routes: Routes::default(), stats: Stats::default() })
+        Ok(Self {
+            listeners,
+            addresses,
+            owners: None,
+            settings,
+            routes: Routes::default(),
+            stats: Stats::default(),
+        })
     }
 
     /// The addresses in the order they were given, with the ports they really have.
@@ -217,7 +238,8 @@ impl Server {
     ///
     /// [`StartError`] if the thread or its runtime cannot be made.
     pub fn serve(self, reporter: Arc<dyn Reporter>) -> Result<Handle, StartError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (stop, stopped) = watch::channel(false);
         let (ended, end) = oneshot::channel();
         let grace = self.settings.stop_grace;
@@ -234,7 +256,9 @@ impl Server {
             // Registering with the runtime can fail, and should do so here.
             let _entered = runtime.enter();
             let network = |listener| tokio::net::TcpListener::from_std(listener).map(Door::Network);
-            let owners = |(listener, users)| Ok(Door::Owner(tokio::net::UnixListener::from_std(listener)?, users));
+            let owners = |(listener, users)| {
+                Ok(Door::Owner(tokio::net::UnixListener::from_std(listener)?, users))
+            };
             let registered = self.listeners.into_iter().map(network).chain(self.owners.map(owners));
             registered.collect::<io::Result<Vec<_>>>()?
         };
@@ -249,7 +273,12 @@ impl Server {
 }
 
 /// Serves until told to stop, then lets the answers under way be finished.
-async fn run(shared: Arc<Shared>, doors: Vec<Door>, mut stop: watch::Receiver<bool>, grace: Duration) {
+async fn run(
+    shared: Arc<Shared>,
+    doors: Vec<Door>,
+    mut stop: watch::Receiver<bool>,
+    grace: Duration,
+) {
     let mut loops = JoinSet::new();
     for door in doors {
         loops.spawn(accept::run(Arc::clone(&shared), door, stop.clone()));

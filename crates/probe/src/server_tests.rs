@@ -27,7 +27,10 @@ fn every_path_answers_and_every_answer_is_guarded() {
         assert_eq!(got.header("content-type"), Some(content_type), "{path}");
         assert_eq!(got.header("cache-control"), Some("no-store"), "{path}");
         assert_eq!(got.header("x-content-type-options"), Some("nosniff"), "{path}");
-        assert_eq!(got.header("content-security-policy"), Some("default-src 'none'; frame-ancestors 'none'"));
+        assert_eq!(
+            got.header("content-security-policy"),
+            Some("default-src 'none'; frame-ancestors 'none'")
+        );
     }
     let lost = get(&handle, "/elsewhere/%3Cb%3E");
     assert_eq!((lost.status, lost.header("content-type")), (404, Some(text)));
@@ -45,9 +48,22 @@ fn the_page_has_a_fresh_nonce_that_its_policy_names() {
             let page = get(&handle, "/");
             assert_eq!(page.header("content-type"), Some("text/html; charset=utf-8"));
             let policy = page.header("content-security-policy").unwrap();
-            let nonce = policy.split("script-src 'nonce-").nth(1).unwrap().split('\'').next().unwrap().to_owned();
-            assert!(nonce.len() == 32 && page.body.contains(&format!("<script nonce=\"{nonce}\">")), "{page:?}");
-            assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
+            let nonce = policy
+                .split("script-src 'nonce-")
+                .nth(1)
+                .unwrap()
+                .split('\'')
+                .next()
+                .unwrap()
+                .to_owned();
+            assert!(
+                nonce.len() == 32 && page.body.contains(&format!("<script nonce=\"{nonce}\">")),
+                "{page:?}"
+            );
+            assert!(
+                policy.starts_with("default-src 'none';") && !policy.contains("unsafe"),
+                "{policy}"
+            );
             nonce
         })
         .collect();
@@ -57,10 +73,17 @@ fn the_page_has_a_fresh_nonce_that_its_policy_names() {
 #[test]
 fn metrics_come_in_the_form_the_scraper_prefers() {
     let handle = serve(Settings::default(), fake());
-    let accept = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-    let got = ask(&mut connect(&handle), &format!("GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n"));
+    let accept =
+        "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+    let got = ask(
+        &mut connect(&handle),
+        &format!("GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n"),
+    );
     assert_eq!(got.body, "# OpenMetrics\n");
-    assert_eq!(got.header("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert_eq!(
+        got.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
 }
 
 #[test]
@@ -71,7 +94,10 @@ fn head_has_everything_but_the_body_and_other_methods_are_told_what_is_allowed()
     assert_eq!((head.status, head.header("content-length")), (200, Some("3")));
     // Had a body come, the next answer would not be found where it is.
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"] {
-        let got = ask(&mut stream, &format!("{method} /ready HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"));
+        let got = ask(
+            &mut stream,
+            &format!("{method} /ready HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"),
+        );
         assert_eq!((got.status, got.header("allow")), (405, Some("get, head")), "{method}");
     }
     let old = ask(&mut connect(&handle), "GET /alive HTTP/1.0\r\n\r\n");
@@ -87,16 +113,23 @@ impl Handler for Echo {
 
     fn answer(&self, request: &Request<'_>) -> Reply {
         assert_eq!(request.method, Method::Post);
-        Reply::text(202, format!("{} {:?} {:?}", request.path(), request.query(), request.header("x-a")))
+        Reply::text(
+            202,
+            format!("{} {:?} {:?}", request.path(), request.query(), request.header("x-a")),
+        )
     }
 }
 
 #[test]
 fn paths_can_be_added_with_their_own_methods() {
-    let server = Server::bind(&loopback(), Settings::default()).unwrap().route("/control", Arc::new(Echo));
+    let server =
+        Server::bind(&loopback(), Settings::default()).unwrap().route("/control", Arc::new(Echo));
     let handle = server.serve(fake()).unwrap();
     let mut stream = connect(&handle);
-    let got = ask(&mut stream, "POST /control?b=1 HTTP/1.1\r\nHost: a\r\nX-A: c\r\nContent-Length: 4\r\n\r\nbody");
+    let got = ask(
+        &mut stream,
+        "POST /control?b=1 HTTP/1.1\r\nHost: a\r\nX-A: c\r\nContent-Length: 4\r\n\r\nbody",
+    );
     assert_eq!((got.status, got.body.as_str()), (202, "/control Some(\"b=1\") Some(\"c\")"));
     let got = ask(&mut stream, "GET /control HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((got.status, got.header("allow")), (405, Some("post")));
@@ -108,7 +141,8 @@ fn pipelined_requests_are_answered_in_order() {
     let handle = serve(Settings::default(), fake());
     let mut stream = connect(&handle);
     let paths = ["/alive", "/ready", "/nothing", "/status", "/alive"];
-    let requests: String = paths.iter().map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
+    let requests: String =
+        paths.iter().map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).collect();
     stream.write_all(requests.as_bytes()).unwrap();
     // A client that says nothing more still gets its answers.
     stream.shutdown(Shutdown::Write).unwrap();
@@ -133,10 +167,16 @@ fn an_address_in_use_is_named_with_what_to_do() {
     let address = taken.local_addr().unwrap();
     let Err(error) = Server::bind(&[address], Settings::default()) else { panic!("bound twice") };
     assert!(matches!(error, BindError::InUse { .. }));
-    assert!(error.to_string().starts_with(&format!("admin address {address} is already in use")), "{error}");
+    assert!(
+        error.to_string().starts_with(&format!("admin address {address} is already in use")),
+        "{error}"
+    );
     assert!(std::error::Error::source(&error).is_some());
     let elsewhere = "192.0.2.1:0".parse().unwrap();
-    assert!(matches!(Server::bind(&[elsewhere], Settings::default()), Err(BindError::NotHere { .. })));
+    assert!(matches!(
+        Server::bind(&[elsewhere], Settings::default()),
+        Err(BindError::NotHere { .. })
+    ));
 }
 
 #[test]

@@ -81,7 +81,12 @@ pub(crate) fn receive(stream: &mut TcpStream, bodyless: bool) -> Got {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
-        assert_eq!(stream.read(&mut byte).unwrap(), 1, "closed after {:?}", String::from_utf8_lossy(&head));
+        assert_eq!(
+            stream.read(&mut byte).unwrap(),
+            1,
+            "closed after {:?}",
+            String::from_utf8_lossy(&head)
+        );
         head.push(byte[0]);
     }
     let head = String::from_utf8(head).unwrap().to_ascii_lowercase();

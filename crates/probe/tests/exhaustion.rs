@@ -66,7 +66,8 @@ fn probes_are_answered_without_a_free_file_descriptor() {
     let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], Settings::default()).unwrap();
     let handle = server.serve(Arc::new(Well)).unwrap();
     // The clients live in this process too, so their sockets are made before the descriptors run out.
-    let sockets: Vec<Socket> = (0..24).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
+    let sockets: Vec<Socket> =
+        (0..24).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
     let (first, rest) = sockets.split_first().unwrap();
     let (last, rest) = rest.split_last().unwrap();
     let (alone, rest) = rest.split_at(8);
@@ -87,11 +88,18 @@ fn probes_are_answered_without_a_free_file_descriptor() {
         assert!(is_answered(&handle, socket));
     }
     let counted = handle.stats().counted();
-    assert!(counted.accept_errors >= 8 && counted.accept_errors < 1000, "no lack, or a spin: {counted:?}");
+    assert!(
+        counted.accept_errors >= 8 && counted.accept_errors < 1000,
+        "no lack, or a spin: {counted:?}"
+    );
 
     // And when there are some again, nothing is left of it.
     drop(taken);
     let begin = Instant::now();
     assert!(is_answered(&handle, last));
-    assert!(begin.elapsed() < Duration::from_secs(5), "still backing off after {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() < Duration::from_secs(5),
+        "still backing off after {:?}",
+        begin.elapsed()
+    );
 }

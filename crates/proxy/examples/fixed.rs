@@ -23,10 +23,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let (mut points, route) = Points::new();
     points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
-    let splice = if words.next().is_some_and(|word| word == "copy") { Splice::Off } else { Splice::On };
+    let splice =
+        if words.next().is_some_and(|word| word == "copy") { Splice::Off } else { Splice::On };
     let options = Options { max_connections: 100_000, splice, ..Options::default() };
-    let service =
-        Service { name: "fixed".into(), route: route.into(), options: options.into(), hints: Arc::new(NoHints) };
+    let service = Service {
+        name: "fixed".into(),
+        route: route.into(),
+        options: options.into(),
+        hints: Arc::new(NoHints),
+    };
     let settings = Settings {
         accept_min: Duration::ZERO,
         accept_quiet: Duration::ZERO,
@@ -41,7 +46,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let running = bound.serve(&drain)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let summary = runtime.block_on(async {
-        let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (mut int, mut term) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let controller = tokio::spawn(controller.run());
         tokio::select! {
             _ = int.recv() => {}

@@ -103,10 +103,13 @@ mod tests {
 
     #[test]
     fn the_table_of_errors() {
-        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INVAL, Errno::BADF] {
+        for errno in
+            [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::INVAL, Errno::BADF]
+        {
             assert_eq!(sort(errno), Fault::Resource, "{errno:?}");
         }
-        for errno in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::NETUNREACH, Errno::PERM] {
+        for errno in [Errno::CONNABORTED, Errno::INTR, Errno::PROTO, Errno::NETUNREACH, Errno::PERM]
+        {
             assert_eq!(sort(errno), Fault::Connection, "{errno:?}");
         }
     }
@@ -115,7 +118,8 @@ mod tests {
     fn out_of_descriptors_pauses_longer_and_longer_but_not_for_ever() {
         let mut pace = Pace::default();
         let now = Instant::now();
-        let pauses: Vec<u128> = (0..9).map(|_| pace.failed(now, Errno::MFILE).pause.as_millis()).collect();
+        let pauses: Vec<u128> =
+            (0..9).map(|_| pace.failed(now, Errno::MFILE).pause.as_millis()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 500, 500]);
         assert!(pace.is_in_want());
         pace.succeeded();

@@ -112,6 +112,9 @@ mod tests {
         assert_eq!(shown("[::ffff:192.0.2.7]:1234"), "192.0.2.7:1234");
         assert_eq!(shown("[2001:db8::1]:1234"), "[2001:db8::1]:1234");
         assert_eq!(shown("[fe80::1%3]:1234"), "[fe80::1%3]:1234");
-        assert_eq!((shown("192.0.2.7:1"), Peer::UNIX.to_string().as_str()), ("192.0.2.7:1".to_owned(), "unix"));
+        assert_eq!(
+            (shown("192.0.2.7:1"), Peer::UNIX.to_string().as_str()),
+            ("192.0.2.7:1".to_owned(), "unix")
+        );
     }
 }

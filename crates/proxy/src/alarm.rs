@@ -33,8 +33,8 @@ impl Alarm {
 
     /// Whether it is due.
     pub(crate) fn is_due(&mut self, waker: &Waker) -> bool {
-        self.0
-            .as_mut()
-            .is_some_and(|sleep| sleep.is_elapsed() || sleep.as_mut().poll(&mut Context::from_waker(waker)).is_ready())
+        self.0.as_mut().is_some_and(|sleep| {
+            sleep.is_elapsed() || sleep.as_mut().poll(&mut Context::from_waker(waker)).is_ready()
+        })
     }
 }

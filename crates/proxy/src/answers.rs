@@ -20,7 +20,8 @@ use crate::scratch;
 
 /// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to answer; redis-py and
 /// go-redis try again after it by themselves.
-const NO_MASTER: &str = "LOADING No master is known at present. This request was not forwarded and can be tried again.";
+const NO_MASTER: &str =
+    "LOADING No master is known at present. This request was not forwarded and can be tried again.";
 
 /// Why nothing was forwarded: the fault is on this host, and the target is known.
 const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. This request was not \
@@ -39,7 +40,12 @@ const MOST_READ: usize = 16 * 1024 * 1024;
 
 /// What is said to a client whose session ends for `reason` before any of `unsent` was forwarded, which begins between two
 /// requests. Often nothing.
-pub(crate) async fn last_words(client: &mut impl End, unsent: Vec<u8>, reason: Reason, transaction: bool) -> Vec<u8> {
+pub(crate) async fn last_words(
+    client: &mut impl End,
+    unsent: Vec<u8>,
+    reason: Reason,
+    transaction: bool,
+) -> Vec<u8> {
     let why = match reason {
         Reason::HoldTimeout | Reason::HoldFull | Reason::DialFailed => NO_MASTER,
         Reason::Exhausted => EXHAUSTED,

@@ -74,7 +74,12 @@ fn tell(what: &'static str, place: &Location<'_>) {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     static LINES: Lines = Lines(AtomicU64::new(0));
     if LINES.may_have(ORIGIN.get_or_init(Instant::now).elapsed().as_secs()) {
-        tracing::error!(what, file = place.file(), line = place.line(), "internal error, closing the session");
+        tracing::error!(
+            what,
+            file = place.file(),
+            line = place.line(),
+            "internal error, closing the session"
+        );
     }
 }
 
@@ -96,7 +101,8 @@ mod tests {
     #[test]
     fn tells_once_a_second() {
         let lines = Lines(AtomicU64::new(0));
-        let told: Vec<u64> = [0, 0, 0, 1, 1, 5, 5, 6].into_iter().filter(|now| lines.may_have(*now)).collect();
+        let told: Vec<u64> =
+            [0, 0, 0, 1, 1, 5, 5, 6].into_iter().filter(|now| lines.may_have(*now)).collect();
         assert_eq!(told, [0, 1, 5, 6]);
     }
 
@@ -104,7 +110,10 @@ mod tests {
     fn tells_a_broken_invariant_from_errors_of_a_connection() {
         let broken = [first(b"ab", 3).unwrap_err(), behind(b"ab", 3).unwrap_err(), broken("x")];
         assert!(broken.iter().all(is_broken));
-        assert!(!is_broken(&io::ErrorKind::ConnectionReset.into()) && !is_broken(&io::Error::other("x")));
+        assert!(
+            !is_broken(&io::ErrorKind::ConnectionReset.into())
+                && !is_broken(&io::Error::other("x"))
+        );
         assert_eq!((first(b"ab", 2).unwrap(), behind(b"ab", 2).unwrap()), (&b"ab"[..], &b""[..]));
     }
 }

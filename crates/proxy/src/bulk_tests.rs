@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use crate::churn_tests::{Dice, echo};
 use rustix::io::Errno;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
 };
 
 use crate::testing::{Backend, House, SOON, expect, is_silent, session};
@@ -71,7 +72,10 @@ fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
         assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
     }
     let stats = house.until("the end of all", |stats| stats.closed_in_all() == 3);
-    assert_eq!((stats.closed_for(Reason::ClientClosed), stats.commands, stats.replies), (3, 18, 18));
+    assert_eq!(
+        (stats.closed_for(Reason::ClientClosed), stats.commands, stats.replies),
+        (3, 18, 18)
+    );
     assert!(stats.bytes_spliced > MIB as u64, "{}", stats.bytes_spliced);
 }
 
@@ -98,7 +102,8 @@ fn where_it_is_not_wanted_nothing_is_spliced() {
 /// Has the system refuse to splice more than so many bytes at once, for this thread and those that it starts.
 fn forbid_more_than(bytes: u64, errno: i32) {
     // The fifth argument of splice(2) is the length.
-    let condition = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Gt, bytes).unwrap();
+    let condition =
+        SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Gt, bytes).unwrap();
     let rules = [(libc::SYS_splice, vec![SeccompRule::new(vec![condition]).unwrap()])];
     let errno = SeccompAction::Errno(errno.cast_unsigned());
     let machine = std::env::consts::ARCH.try_into().unwrap();
@@ -235,8 +240,16 @@ fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
             upstream.write_all(b"+OK\r\n").unwrap();
             expect(&mut client, b"+OK\r\n");
         }
-        assert!(whole.starts_with(&read) && (moves_on == (read.len() < whole.len())), "{} bytes", read.len());
-        assert!(!moves_on || read.len() as u64 + 6 == forwarded, "{} bytes, {forwarded} forwarded", read.len());
+        assert!(
+            whole.starts_with(&read) && (moves_on == (read.len() < whole.len())),
+            "{} bytes",
+            read.len()
+        );
+        assert!(
+            !moves_on || read.len() as u64 + 6 == forwarded,
+            "{} bytes, {forwarded} forwarded",
+            read.len()
+        );
         writing.join().unwrap();
     }
 }

@@ -180,7 +180,9 @@ impl<'a> Passenger<'a> {
         };
         match (result, lost) {
             // The answer of one that is not the target any more, or may not be, says nothing about the time when it was.
-            (Ok(None), Some(_)) if is_overtaken(target) || target.is_shut() => Ok(Attempt::Superseded),
+            (Ok(None), Some(_)) if is_overtaken(target) || target.is_shut() => {
+                Ok(Attempt::Superseded)
+            }
             (Ok(None), Some((_, reason))) => Err(reason),
             (Ok(None), None) => Ok(Attempt::Superseded),
             (Ok(Some((upstream, followed))), _) => {
@@ -212,7 +214,10 @@ impl<'a> Passenger<'a> {
     /// it hears where the session goes on.
     async fn tell_of_the_failover(&mut self, until: Instant) -> Result<(), Reason> {
         let options = self.seat.shared.service.options.now();
-        if self.ledger.is_told_of_failover() || self.ledger.notices() == Notices::Off || !options.maintenance_push {
+        if self.ledger.is_told_of_failover()
+            || self.ledger.notices() == Notices::Off
+            || !options.maintenance_push
+        {
             return Ok(());
         }
         let seconds = notice::seconds(options.hold_timeout);

@@ -36,13 +36,21 @@ impl Filled {
             }
             ["SCAN", "0"] if is_page => self.pages.push_back(keys(answer)),
             ["SCAN", _] if is_page => {
-                let all = self.pages.pop_front().map(|first| first.len() + keys(answer).difference(&first).count());
-                assert!(all.is_none_or(|all| all == KEYS as usize), "an iteration returned {all:?} of {KEYS} keys");
+                let all = self
+                    .pages
+                    .pop_front()
+                    .map(|first| first.len() + keys(answer).difference(&first).count());
+                assert!(
+                    all.is_none_or(|all| all == KEYS as usize),
+                    "an iteration returned {all:?} of {KEYS} keys"
+                );
             }
             // What a transaction did to iterations is not followed: it binds for good.
             ["EXEC"] => self.pages.clear(),
             // `EVAL` fills the cache as well, but a client of `EVALSHA` has to expect `NOSCRIPT`.
-            ["SCRIPT", "LOAD", ..] if answer.starts_with(':') => self.has_script |= !self.was_without,
+            ["SCRIPT", "LOAD", ..] if answer.starts_with(':') => {
+                self.has_script |= !self.was_without
+            }
             ["EVALSHA", ..] if answer.starts_with("-NOSCRIPT") => {
                 assert!(!self.has_script, "a script has vanished");
                 self.was_without = true;

@@ -118,7 +118,15 @@ impl<'a> Client<'a> {
         let frames = self.expected.answer_through(command, &mut numbers, self.rules.told);
         let (then, resets) = (self.expected.clone(), command[0] == "RESET");
         let (command_said, came) = (command.to_vec(), String::new());
-        self.owed.push_back(Owed { command: command_said, frames, came, numbers, then, resets, begun: false });
+        self.owed.push_back(Owed {
+            command: command_said,
+            frames,
+            came,
+            numbers,
+            then,
+            resets,
+            begun: false,
+        });
         self.said += 1;
         // It may have ended; that is seen when the answer is read.
         drop(self.stream.write_all(encode(command).as_bytes()));
@@ -222,13 +230,17 @@ impl<'a> Client<'a> {
                 Ok(read @ 1..) => self.came.extend_from_slice(&chunk[..read]),
                 Ok(_) => {
                     // A client library may count the failovers that it was told of, beyond the end of its connection.
-                    let promised = self.warned && self.came.is_empty() && self.is_told() != Agreed::No;
+                    let promised =
+                        self.warned && self.came.is_empty() && self.is_told() != Agreed::No;
                     assert!(!promised, "the end, and not a word that the failover is over");
                     return self.end();
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return self.end(),
                 Err(error) => {
-                    panic!("no answer and no end: {error}; owed {:?}", self.owed.front().map(|it| &it.frames))
+                    panic!(
+                        "no answer and no end: {error}; owed {:?}",
+                        self.owed.front().map(|it| &it.frames)
+                    )
                 }
             }
         };
@@ -244,7 +256,10 @@ impl<'a> Client<'a> {
         // A message may have been on its way, too; or half of the server's refusal, for which only all of it is exchanged.
         let message = !came.is_empty() && came.contains("message\r\n");
         let refusal = owed == "+OK\r\n" && UNKNOWN.starts_with(&came);
-        assert!(message || refusal || after(owed, &came, false).is_some(), "{came:?} and the end, instead of {owed:?}");
+        assert!(
+            message || refusal || after(owed, &came, false).is_some(),
+            "{came:?} and the end, instead of {owed:?}"
+        );
         self.unknown.extend(self.owed.drain(..).flat_map(|it| it.numbers));
         self.came.clear();
         self.may_end = false;
@@ -296,8 +311,14 @@ impl<'a> Client<'a> {
         let may = |it: &Connection| it.hears(channel, message).iter().any(|it| it == frame);
         // Between two confirmations it may be subscribed to the one already, or to the other still.
         let between = self.owed.front().is_some_and(|owed| owed.begun && may(&owed.then));
-        assert!(between || may(&self.now), "{frame:?} is a message that this client is not subscribed to");
-        assert!(!self.elsewhere.contains(&message), "{frame:?} was published where this session is not");
+        assert!(
+            between || may(&self.now),
+            "{frame:?} is a message that this client is not subscribed to"
+        );
+        assert!(
+            !self.elsewhere.contains(&message),
+            "{frame:?} was published where this session is not"
+        );
         if self.heard_last.0 != message {
             assert!(self.heard_last.0 < message, "{frame:?} came after {:?}", self.heard_last);
             self.heard_last = (message, BTreeSet::new());
@@ -312,7 +333,10 @@ impl<'a> Client<'a> {
         self.event = number;
         match kind {
             NoticeKind::FailingOver => {
-                assert!(self.alarms > 0 && !self.warned, "told of the same failover twice, or of none");
+                assert!(
+                    self.alarms > 0 && !self.warned,
+                    "told of the same failover twice, or of none"
+                );
                 self.warned = true;
                 self.alarms -= 1;
                 assert_eq!(lines[4..], [":10", "$2", "[]", ""]);

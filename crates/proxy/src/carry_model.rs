@@ -26,11 +26,11 @@ pub(crate) enum Agreed {
 }
 
 /// What stands in a long answer, which is meant to be taken for what it is not.
-const BAIT: &str =
-    "\r\n>3\r\n$11\r\nFAILED_OVER\r\n:1\r\n$2\r\n[]\r\n-ERR unknown subcommand 'MAINT_NOTIFICATIONS'.\r\n+OK\r\n";
+const BAIT: &str = "\r\n>3\r\n$11\r\nFAILED_OVER\r\n:1\r\n$2\r\n[]\r\n-ERR unknown subcommand 'MAINT_NOTIFICATIONS'.\r\n+OK\r\n";
 
 /// How a server refuses what it does not know.
-pub(crate) const UNKNOWN: &str = "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
+pub(crate) const UNKNOWN: &str =
+    "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
 
 /// How it refuses a script that it does not have.
 pub(crate) const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
@@ -132,7 +132,8 @@ impl Connection {
             "SSUBSCRIBE" | "SUNSUBSCRIBE" => 2,
             _ => 0,
         };
-        let mut names: Vec<Option<String>> = names.iter().map(|name| Some((*name).to_owned())).collect();
+        let mut names: Vec<Option<String>> =
+            names.iter().map(|name| Some((*name).to_owned())).collect();
         if names.is_empty() {
             names = self.channels[which].iter().cloned().map(Some).collect();
         }
@@ -146,7 +147,8 @@ impl Connection {
                 Some(name) => drop(self.channels[which].insert(name.clone())),
                 None => {}
             }
-            let name = name.map_or_else(|| "$-1".to_owned(), |name| format!("${}\r\n{name}", name.len()));
+            let name =
+                name.map_or_else(|| "$-1".to_owned(), |name| format!("${}\r\n{name}", name.len()));
             let [channels, patterns, shards] = self.channels.each_ref().map(BTreeSet::len);
             let count = if which == 2 { shards } else { channels + patterns };
             let (frame, word) = (self.frame(), command.to_lowercase());
@@ -166,14 +168,24 @@ impl Connection {
             return Some("-ERR not in this model\r\n");
         }
         let refuses = self.is_subscribed() && !self.resp3 && !subscribing && command != "RESET";
-        refuses.then_some(if command == "PING" { "*2\r\n$4\r\npong\r\n$0\r\n\r\n" } else { "-ERR Can't execute\r\n" })
+        refuses.then_some(if command == "PING" {
+            "*2\r\n$4\r\npong\r\n$0\r\n\r\n"
+        } else {
+            "-ERR Can't execute\r\n"
+        })
     }
 
     /// The answer that the client gets if pointsman `answers` the handshake where the server does not know it; the numbers that the
     /// command executes go into `log`.
-    pub(crate) fn answer_through(&mut self, command: &[String], log: &mut Vec<u32>, answers: bool) -> String {
+    pub(crate) fn answer_through(
+        &mut self,
+        command: &[String],
+        log: &mut Vec<u32>,
+        answers: bool,
+    ) -> String {
         let answer = self.answer(command, log);
-        if answer == UNKNOWN && answers && self.resp3 && self.queue.is_none() && !self.lost_sight_of {
+        if answer == UNKNOWN && answers && self.resp3 && self.queue.is_none() && !self.lost_sight_of
+        {
             self.agree(command);
             return "+OK\r\n".to_owned();
         }
@@ -224,10 +236,14 @@ impl Connection {
                 Some((_, number)) => format!(":{number}\r\n"),
                 None => format!("{BLANK}id\r\n"),
             },
-            ["EVAL" | "EVALSHA", ..] | ["SCRIPT", "LOAD", ..] => self.evaluate(words[0] != "EVALSHA"),
+            ["EVAL" | "EVALSHA", ..] | ["SCRIPT", "LOAD", ..] => {
+                self.evaluate(words[0] != "EVALSHA")
+            }
             ["MODULE.X"] => ":7\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
-            ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => self.transact(words[0], log),
+            ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => {
+                self.transact(words[0], log)
+            }
             _ => self.become_somebody(&words),
         }
     }
@@ -235,10 +251,12 @@ impl Connection {
     fn who(&self, number: &str, log: &mut Vec<u32>) -> String {
         let count: u32 = number.parse().unwrap();
         log.push(count);
-        let Self { db, user, name, library, no_touch, read_only, promised, module, resp3, .. } = self;
+        let Self { db, user, name, library, no_touch, read_only, promised, module, resp3, .. } =
+            self;
         let bait = if count.is_multiple_of(3) { BAIT } else { "" };
-        let text =
-            format!("{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {module} {resp3}{bait}");
+        let text = format!(
+            "{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {module} {resp3}{bait}"
+        );
         format!("${}\r\n{text}\r\n", text.len())
     }
 
@@ -250,10 +268,14 @@ impl Connection {
         self.iterations += if first == 0 { 1 } else { -1 };
         let key_in = |bucket: u32| match &self.process {
             // Odd, so that every key has a bucket of its own.
-            Some((process, _)) => format!("k{}", (bucket * (2 * process.seed + 1) + process.seed) % KEYS),
+            Some((process, _)) => {
+                format!("k{}", (bucket * (2 * process.seed + 1) + process.seed) % KEYS)
+            }
             None => format!("{BLANK}k"),
         };
-        let keys: String = (first..first + KEYS / 2).map(|bucket| format!("$2\r\n{}\r\n", key_in(bucket))).collect();
+        let keys: String = (first..first + KEYS / 2)
+            .map(|bucket| format!("$2\r\n{}\r\n", key_in(bucket)))
+            .collect();
         format!("*2\r\n$1\r\n{}\r\n*{}\r\n{keys}", (first + KEYS / 2) % KEYS, KEYS / 2)
     }
 
@@ -275,18 +297,32 @@ impl Connection {
             ["AUTH", _, "wrong"] => "-WRONGPASS invalid\r\n".to_owned(),
             ["AUTH", user, _] => self.accept(|it| user.clone_into(&mut it.user)),
             ["CLIENT", "SETNAME", name] => self.accept(|it| name.clone_into(&mut it.name)),
-            ["CLIENT", "SETINFO", "LIB-NAME", name] => self.accept(|it| name.clone_into(&mut it.library)),
+            ["CLIENT", "SETINFO", "LIB-NAME", name] => {
+                self.accept(|it| name.clone_into(&mut it.library))
+            }
             ["CLIENT", "NO-TOUCH", on] => self.accept(|it| it.no_touch = on == "ON"),
             ["READONLY" | "READWRITE"] => self.accept(|it| it.read_only = words[0] == "READONLY"),
             ["HELLO", proto] => {
                 self.resp3 = proto == "3";
-                if self.resp3 { "%1\r\n+proto\r\n:3\r\n".to_owned() } else { "*2\r\n+proto\r\n:2\r\n".to_owned() }
+                if self.resp3 {
+                    "%1\r\n+proto\r\n:3\r\n".to_owned()
+                } else {
+                    "*2\r\n+proto\r\n:2\r\n".to_owned()
+                }
             }
             ["RESET"] => {
                 // The name of the library survives it, and so does what cannot be followed or had again elsewhere.
                 let Self { knows, stays, relies, module, lost_sight_of, iterations, .. } = *self;
                 let (library, process) = (std::mem::take(&mut self.library), self.process.take());
-                let kept = Self { knows, stays, relies, module, lost_sight_of, iterations, ..Self::default() };
+                let kept = Self {
+                    knows,
+                    stays,
+                    relies,
+                    module,
+                    lost_sight_of,
+                    iterations,
+                    ..Self::default()
+                };
                 *self = Self { library, process, ..kept };
                 "+RESET\r\n".to_owned()
             }
@@ -296,7 +332,9 @@ impl Connection {
 
     fn transact(&mut self, command: &str, log: &mut Vec<u32>) -> String {
         match (command, self.queue.is_some()) {
-            ("MULTI", false) => self.accept(|it| (it.queue, it.spoiled) = (Some(Vec::new()), false)),
+            ("MULTI", false) => {
+                self.accept(|it| (it.queue, it.spoiled) = (Some(Vec::new()), false))
+            }
             ("WATCH", false) => self.accept(|it| it.watching = true),
             ("UNWATCH", false) => self.accept(|it| it.watching = false),
             ("DISCARD", true) => self.accept(|it| (it.queue, it.watching) = (None, false)),
@@ -307,10 +345,14 @@ impl Connection {
                     return "-EXECABORT Transaction discarded\r\n".to_owned();
                 }
                 let changes = |command: &Vec<String>| {
-                    matches!(command[0].as_str(), "SELECT" | "AUTH" | "CLIENT" | "READONLY" | "READWRITE")
+                    matches!(
+                        command[0].as_str(),
+                        "SELECT" | "AUTH" | "CLIENT" | "READONLY" | "READWRITE"
+                    )
                 };
                 self.stays |= queue.iter().any(changes);
-                let answers: String = queue.iter().map(|command| self.answer(command, log)).collect();
+                let answers: String =
+                    queue.iter().map(|command| self.answer(command, log)).collect();
                 format!("*{}\r\n{answers}", queue.len())
             }
             _ => "-ERR not like this\r\n".to_owned(),

@@ -82,7 +82,9 @@ fn command() -> impl Strategy<Value = String> {
         any::<bool>().prop_map(move |it| if it { one } else { other }.to_owned())
     };
     let handshake = (0..4_usize).prop_map(|it| {
-        let agreed = ["OFF", "ON moving-endpoint-type none", "ON moving-endpoint-type internal-ip", "ON"][it];
+        let agreed =
+            ["OFF", "ON moving-endpoint-type none", "ON moving-endpoint-type internal-ip", "ON"]
+                [it];
         format!("CLIENT MAINT_NOTIFICATIONS {agreed}")
     });
     let names = |command: &'static str, many: std::ops::Range<usize>| {
@@ -155,7 +157,11 @@ impl Game {
 
     /// Whether the client is certainly at the master, and has heard all that it was told.
     fn is_at_rest(&mut self, client: &mut Client<'_>) -> bool {
-        !self.held && !self.dead && client.is_settled() && self.listen(client) && client.is_settled()
+        !self.held
+            && !self.dead
+            && client.is_settled()
+            && self.listen(client)
+            && client.is_settled()
     }
 
     fn step(&mut self, step: Step, client: &mut Client<'_>) {
@@ -219,7 +225,8 @@ impl Game {
     }
 
     fn hold(&mut self, wait: bool, client: &mut Client<'_>) {
-        let told = wait && !self.halved && self.is_at_rest(client) && client.is_told() != Agreed::No;
+        let told =
+            wait && !self.halved && self.is_at_rest(client) && client.is_told() != Agreed::No;
         client.alarms += 1;
         self.points.hold();
         self.held = true;
@@ -231,7 +238,8 @@ impl Game {
     fn kick(&mut self, client: &mut Client<'_>) {
         // With an answer half-way, or without anything under way.
         // And if nothing keeps the master from saying that it lives.
-        let must_end = (self.halved || self.is_at_rest(client)) && !self.master().reluctance.is_any();
+        let must_end =
+            (self.halved || self.is_at_rest(client)) && !self.master().reluctance.is_any();
         if self.held {
             self.kicked = true;
             client.something_happens();
@@ -283,14 +291,23 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     });
     house.commit(servers[0].addr);
     let points = std::mem::replace(&mut house.points, route::Points::new().0);
-    let mut game =
-        Game { servers, points, master: 0, number: 0, held: false, dead: false, kicked: false, halved: false };
+    let mut game = Game {
+        servers,
+        points,
+        master: 0,
+        number: 0,
+        held: false,
+        dead: false,
+        kicked: false,
+        halved: false,
+    };
     let reluctance = game.servers.iter().map(|it| it.reluctance.clone()).collect();
     let mut client = Client::new(&house, rules, reluctance);
     // At the end, whatever the client may count on is asked for once more.
     let say = |words: &str| Step::Say(words.split(' ').map(str::to_owned).collect());
     let known = ["CLIENT ID", "EVALSHA x 0", "SCAN next"].map(say);
-    let last = [Step::Commit, Step::Listen].into_iter().chain(known).chain([Step::Who, Step::Listen]);
+    let last =
+        [Step::Commit, Step::Listen].into_iter().chain(known).chain([Step::Who, Step::Listen]);
     for step in steps.into_iter().chain(last) {
         game.step(step, &mut client);
     }
@@ -307,7 +324,10 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     executed.dedup();
     assert_eq!(executed.len(), count, "a command ran twice");
     for number in &client.acknowledged {
-        assert!(executed.binary_search(number).is_ok(), "{number} was acknowledged and did not run");
+        assert!(
+            executed.binary_search(number).is_ok(),
+            "{number} was acknowledged and did not run"
+        );
     }
     let known = client.acknowledged.len() + client.unknown.len();
     assert!(count <= known, "{count} commands ran, {known} were asked for");
@@ -327,7 +347,8 @@ fn leave(house: &House, game: &mut Game, client: &mut Client<'_>, to: Option<&st
     house.drain.order(drain::Order::DrainAtOnce);
     if moves {
         let moved = client.wait_to_be_moved();
-        let address = to.filter(|_| !here).map_or("_ ".to_owned(), |to| format!("${} {to} ", to.len()));
+        let address =
+            to.filter(|_| !here).map_or("_ ".to_owned(), |to| format!("${} {to} ", to.len()));
         assert!(moved.ends_with(&address), "{moved:?}");
     }
     game.who(client);

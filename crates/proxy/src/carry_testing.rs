@@ -36,13 +36,20 @@ impl Excuse {
     /// ALLOW_BUSY and LOADING).
     fn refuse(self, command: &[String]) -> Option<&'static str> {
         let word = command.first().map_or("", String::as_str);
-        let (who, transaction) =
-            (matches!(word, "AUTH" | "HELLO" | "RESET"), matches!(word, "MULTI" | "EXEC" | "DISCARD"));
-        let state = matches!(word, "SELECT" | "CLIENT" | "READONLY" | "READWRITE") || word.ends_with("SUBSCRIBE");
+        let (who, transaction) = (
+            matches!(word, "AUTH" | "HELLO" | "RESET"),
+            matches!(word, "MULTI" | "EXEC" | "DISCARD"),
+        );
+        let state = matches!(word, "SELECT" | "CLIENT" | "READONLY" | "READWRITE")
+            || word.ends_with("SUBSCRIBE");
         match self {
             Self::Full => None,
-            Self::Busy => (!who && !transaction).then_some("-BUSY Redis is busy running a script.\r\n"),
-            Self::Loading => (!who && !state).then_some("-LOADING Redis is loading the dataset in memory\r\n"),
+            Self::Busy => {
+                (!who && !transaction).then_some("-BUSY Redis is busy running a script.\r\n")
+            }
+            Self::Loading => {
+                (!who && !state).then_some("-LOADING Redis is loading the dataset in memory\r\n")
+            }
         }
     }
 }
@@ -97,13 +104,15 @@ impl Server {
     pub(crate) fn start(log: &Log, knows: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (dead, connections) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Open>>>::default());
+        let (dead, connections) =
+            (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Open>>>::default());
         let stop = Stop::default();
         let (log, rest) = (Arc::clone(log), Arc::clone(&stop));
         let (reluctance, running) = (Reluctance::default(), Running::new(Mutex::new(process())));
         let (unwilling, now) = (reluctance.clone(), Arc::clone(&running));
         let (alive, open) = (Arc::clone(&dead), Arc::clone(&connections));
-        let server = Self { addr, reluctance, process: running, dead: alive, connections: open, stop };
+        let server =
+            Self { addr, reluctance, process: running, dead: alive, connections: open, stop };
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if Arc::strong_count(&dead) == 1 {
@@ -119,7 +128,8 @@ impl Server {
                         continue;
                     }
                     let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-                    let connection = Connection::at(knows, Arc::clone(&now.lock().unwrap()), number);
+                    let connection =
+                        Connection::at(knows, Arc::clone(&now.lock().unwrap()), number);
                     let open = Arc::new((Mutex::new(connection), stream));
                     connections.push(Arc::clone(&open));
                     let (log, stop) = (Arc::clone(&log), Arc::clone(&rest));
@@ -169,7 +179,9 @@ impl Server {
     /// Waits until an answer has stopped.
     pub(crate) fn wait_for_a_half(&self) {
         let (state, bell) = &*self.stop;
-        let waited = bell.wait_timeout_while(state.lock().unwrap(), SOON, |(_, stopped)| *stopped == 0).unwrap();
+        let waited = bell
+            .wait_timeout_while(state.lock().unwrap(), SOON, |(_, stopped)| *stopped == 0)
+            .unwrap();
         assert!(!waited.1.timed_out(), "nothing was answered");
     }
 
@@ -241,6 +253,7 @@ fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
 }
 
 pub(crate) fn encode(command: &[String]) -> String {
-    let words: String = command.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    let words: String =
+        command.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
     format!("*{}\r\n{words}", command.len())
 }

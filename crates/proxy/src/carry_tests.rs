@@ -8,8 +8,7 @@ use crate::proof_tests::{PING, prove};
 use crate::testing::{Backend, House, expect, is_silent, rest, session};
 use crate::{DialFailure, Options, Reason, Sessions};
 
-const LOADING: &str =
-    "-LOADING No master is known at present. This request was not forwarded and can be tried again.\r\n";
+const LOADING: &str = "-LOADING No master is known at present. This request was not forwarded and can be tried again.\r\n";
 
 fn impatient() -> Options {
     Options { hold_timeout: Duration::from_millis(300), ..Options::default() }
@@ -49,7 +48,10 @@ fn the_state_is_said_again_before_a_request_that_waited() {
     client.write_all(b"GET k\r\nGET l\r\n").unwrap();
     house.commit(new.addr());
     let mut next = new.accept();
-    expect(&mut next, b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n");
+    expect(
+        &mut next,
+        b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$2\r\npw\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n",
+    );
     expect(&mut next, PING);
     assert!(is_silent(&mut next), "requests go only behind the answers");
     next.write_all(b"+OK\r\n+OK\r\n+PONG\r\n").unwrap();
@@ -64,9 +66,10 @@ fn the_state_is_said_again_before_a_request_that_waited() {
 
 #[test]
 fn who_is_refused_there_gets_an_end_and_no_more() {
-    for (answer, reason) in
-        [("-WRONGPASS no\r\n", Reason::CarryRefused), ("+OK\r\n+PONG\r\n+news\r\n", Reason::CarryRefused)]
-    {
+    for (answer, reason) in [
+        ("-WRONGPASS no\r\n", Reason::CarryRefused),
+        ("+OK\r\n+PONG\r\n+news\r\n", Reason::CarryRefused),
+    ] {
         let (old, new) = (Backend::new(), Backend::new());
         let mut house = House::towards(&old);
         let (mut client, mut upstream) = session(&house, &old);
@@ -182,7 +185,9 @@ fn a_client_that_leaves_while_it_is_held_is_forgotten_with_its_request() {
         house.until("the hold", |stats| stats.held == 1);
         client.write_all(&b"INCR k\r\n".repeat(size)).unwrap();
         drop(client);
-        house.until("the end", |stats| stats.closed_for(Reason::HoldAbandoned) == round && stats.open == 0);
+        house.until("the end", |stats| {
+            stats.closed_for(Reason::HoldAbandoned) == round && stats.open == 0
+        });
         house.commit(new.addr());
         assert!(!new.is_called());
         house.commit(old.addr());
@@ -191,7 +196,9 @@ fn a_client_that_leaves_while_it_is_held_is_forgotten_with_its_request() {
 
 #[test]
 fn at_the_end_of_a_hold_each_request_gets_an_error_and_silence_gets_none() {
-    for (requests, answers) in [(&b""[..], 0), (b"GET k\r\n", 1), (b"*1\r\n$4\r\nPING\r\nMULTI\r\nEXEC\r\nSET k", 3)] {
+    for (requests, answers) in
+        [(&b""[..], 0), (b"GET k\r\n", 1), (b"*1\r\n$4\r\nPING\r\nMULTI\r\nEXEC\r\nSET k", 3)]
+    {
         let backend = Backend::new();
         // What is asked is there before the time begins to run: from the first moment, and at a gate where nobody is held yet.
         let (mut house, mut newcomer) = House::awaited(impatient(), None, requests);
@@ -223,7 +230,8 @@ fn requests_that_wait_at_the_gate_for_too_long_are_refused_though_the_target_liv
     other.write_all(b"GET k\r\nEXEC\r\n").unwrap();
     busy.write_all(b"GET k\r\n").unwrap();
     assert_eq!(String::from_utf8(rest(&mut client)).unwrap(), LOADING.repeat(2));
-    let aborted = format!("{LOADING}-EXECABORT Transaction discarded because of: {}", &LOADING[1..]);
+    let aborted =
+        format!("{LOADING}-EXECABORT Transaction discarded because of: {}", &LOADING[1..]);
     assert_eq!(String::from_utf8(rest(&mut other)).unwrap(), aborted);
     // What may have run is not answered.
     assert_eq!(rest(&mut busy), b"");
@@ -269,7 +277,8 @@ fn a_carried_session_that_asks_about_its_writes_gets_an_end_and_no_answer() {
 fn many_come_over_and_never_too_many_at_a_time() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut house = House::towards(&old);
-    let mut clients: Vec<(TcpStream, TcpStream)> = (0..200).map(|_| session(&house, &old)).collect();
+    let mut clients: Vec<(TcpStream, TcpStream)> =
+        (0..200).map(|_| session(&house, &old)).collect();
     for (client, upstream) in &mut clients {
         say(client, upstream, "SELECT 1\r\n", "+OK\r\n");
     }

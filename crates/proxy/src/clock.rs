@@ -31,8 +31,9 @@ impl Clock {
         let (goes, mut stops) = mpsc::channel(1);
         let clock = Self { handle: runtime.handle().clone(), _goes: goes };
         let tick = async move { while tokio::time::timeout(TICK, stops.recv()).await.is_err() {} };
-        let thread =
-            std::thread::Builder::new().name("clock".into()).spawn(move || Runtime::block_on(&runtime, tick))?;
+        let thread = std::thread::Builder::new()
+            .name("clock".into())
+            .spawn(move || Runtime::block_on(&runtime, tick))?;
         Ok((clock, thread))
     }
 

@@ -154,18 +154,22 @@ impl Reason {
     #[must_use]
     pub const fn from_error(side: Side, kind: ErrorKind) -> Self {
         match (side, kind) {
-            (Side::Client, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted) => {
-                Self::ClientReset
-            }
-            (Side::Upstream, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted) => {
-                Self::UpstreamReset
-            }
-            (Side::Client, ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
-                Self::ClientLost
-            }
-            (Side::Upstream, ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable) => {
-                Self::UpstreamLost
-            }
+            (
+                Side::Client,
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted,
+            ) => Self::ClientReset,
+            (
+                Side::Upstream,
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted,
+            ) => Self::UpstreamReset,
+            (
+                Side::Client,
+                ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable,
+            ) => Self::ClientLost,
+            (
+                Side::Upstream,
+                ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable,
+            ) => Self::UpstreamLost,
             (Side::Client, _) => Self::ClientError,
             (Side::Upstream, _) => Self::UpstreamError,
         }
@@ -182,7 +186,11 @@ mod tests {
     fn labels_are_distinct_and_in_snake_case() {
         let labels: BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.label()).collect();
         assert_eq!(labels.len(), Reason::COUNT);
-        assert!(labels.iter().all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')));
+        assert!(
+            labels
+                .iter()
+                .all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+        );
         for (number, reason) in Reason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, number);
         }
@@ -190,8 +198,14 @@ mod tests {
 
     #[test]
     fn an_error_names_its_side() {
-        assert_eq!(Reason::from_error(Side::Client, ErrorKind::ConnectionReset), Reason::ClientReset);
-        assert_eq!(Reason::from_error(Side::Upstream, ErrorKind::BrokenPipe), Reason::UpstreamReset);
+        assert_eq!(
+            Reason::from_error(Side::Client, ErrorKind::ConnectionReset),
+            Reason::ClientReset
+        );
+        assert_eq!(
+            Reason::from_error(Side::Upstream, ErrorKind::BrokenPipe),
+            Reason::UpstreamReset
+        );
         assert_eq!(Reason::from_error(Side::Upstream, ErrorKind::TimedOut), Reason::UpstreamLost);
         assert_eq!(Reason::from_error(Side::Client, ErrorKind::OutOfMemory), Reason::ClientError);
     }

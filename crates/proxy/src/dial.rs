@@ -19,7 +19,11 @@ use crate::tuning::Tuning;
 /// # Errors
 ///
 /// What kind of failure it was.
-pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant) -> Result<Line, DialFailure> {
+pub(crate) async fn connect(
+    addr: SocketAddr,
+    tuning: &Tuning,
+    deadline: Instant,
+) -> Result<Line, DialFailure> {
     let options = tuning.now();
     let mut line = begin(addr, &options).map_err(|error| sort(&error))?;
     if line.stands() {
@@ -37,7 +41,8 @@ pub(crate) async fn connect(addr: SocketAddr, tuning: &Tuning, deadline: Instant
 }
 
 fn begin(addr: SocketAddr, options: &Options) -> io::Result<Line> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    let socket =
+        Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     sockopt::prepare(&socket, options)?;
     Line::dial(socket, addr, options.splice == Splice::On)
 }
@@ -47,10 +52,14 @@ fn sort(error: &io::Error) -> DialFailure {
     match Errno::from_io_error(error) {
         Some(Errno::CONNREFUSED | Errno::CONNRESET) => DialFailure::Refused,
         Some(Errno::TIMEDOUT) => DialFailure::TimedOut,
-        Some(Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => DialFailure::Unreachable,
+        Some(Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => {
+            DialFailure::Unreachable
+        }
         Some(Errno::MFILE | Errno::NFILE) => DialFailure::OutOfFiles,
         // ADDRNOTAVAIL is what connect says when there is no local port left.
-        Some(Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => DialFailure::Exhausted,
+        Some(Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AGAIN) => {
+            DialFailure::Exhausted
+        }
         _ => DialFailure::Other,
     }
 }

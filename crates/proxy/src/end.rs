@@ -37,7 +37,12 @@ pub(crate) trait End {
     }
 
     /// Moves up to `most` bytes into `pipe`, which is empty, and returns how many; 0 when the peer has ended its direction.
-    fn poll_fill(&mut self, _cx: &mut Context<'_>, _pipe: &mut Pipe, _most: usize) -> Poll<io::Result<usize>> {
+    fn poll_fill(
+        &mut self,
+        _cx: &mut Context<'_>,
+        _pipe: &mut Pipe,
+        _most: usize,
+    ) -> Poll<io::Result<usize>> {
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
 

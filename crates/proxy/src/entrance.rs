@@ -49,7 +49,12 @@ const IN_A_ROW: usize = 32;
 
 /// Accepts until the drain closes the listeners and the queue is empty. `service` is the number of the seat's service, `rooms` are
 /// the workers that a client may be passed on to.
-pub(crate) async fn serve(mut queue: impl Accept, seat: Arc<Seat>, (service, rooms): (usize, Rooms), door: Door) {
+pub(crate) async fn serve(
+    mut queue: impl Accept,
+    seat: Arc<Seat>,
+    (service, rooms): (usize, Rooms),
+    door: Door,
+) {
     let (mut pace, mut taken) = (Pace::default(), 0_usize);
     let closing = seat.drain.reached(Phase::Draining);
     tokio::pin!(closing);
@@ -123,7 +128,8 @@ pub(crate) async fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
         if taken % IN_A_ROW == 0 {
             tasks::yield_now().await;
         }
-        let begun = |(socket, peer)| admit(socket, peer, seat).map_or(Ok(()), |client| begin(client, seat));
+        let begun =
+            |(socket, peer)| admit(socket, peer, seat).map_or(Ok(()), |client| begin(client, seat));
         let admitted = queue.accept().and_then(begun);
         if admitted.is_err_and(|errno| sort(errno) != Fault::Connection) {
             return;
@@ -150,7 +156,8 @@ fn admit(socket: OwnedFd, peer: Peer, seat: &Seat) -> Option<Client> {
 /// The event loop could not take one socket more.
 fn begin((socket, peer, admission): Client, seat: &Arc<Seat>) -> Result<(), Errno> {
     let splices = seat.shared.service.options.now().splice == Splice::On;
-    let line = Line::accepted(socket, splices).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let line = Line::accepted(socket, splices)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let session = session::Session::new(peer, Arc::clone(seat), admission);
     tasks::spawn(session.run(line));
     Ok(())

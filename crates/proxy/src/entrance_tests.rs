@@ -48,7 +48,9 @@ impl Accept for Faulty {
     }
 
     fn has_room(&self) -> Result<(), Errno> {
-        let left = self.cramped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        let left = self
+            .cramped
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         if left.is_ok() { Err(Errno::MFILE) } else { Ok(()) }
     }
 }
@@ -100,7 +102,10 @@ async fn out_of_descriptors_or_memory_it_pauses_longer_and_longer_and_goes_on() 
         let (tried, took, errors) = behind(&[errno; 8], 0).await;
         // 5 + 10 + 20 + 40 + 80 + 160 + 320 + 500 ms, and no more attempts than failures and one success or two.
         assert!((9..=10).contains(&tried) && errors == 8, "{errno:?}: {tried} {errors}");
-        assert!(took >= Duration::from_millis(1135) && took < Duration::from_millis(1500), "{errno:?}: {took:?}");
+        assert!(
+            took >= Duration::from_millis(1135) && took < Duration::from_millis(1500),
+            "{errno:?}: {took:?}"
+        );
     }
 }
 

@@ -70,7 +70,10 @@ async fn say_goodbye(client: &mut impl End, undelivered: &[u8]) -> io::Result<()
     poll_fn(|cx| client.poll_end(cx)).await?;
     let mut thrown = 0;
     while thrown < MOST {
-        let read = poll_fn(|cx| scratch::with(|scratch| Poll::Ready(ready!(client.poll_read(cx, scratch))))).await?;
+        let read = poll_fn(|cx| {
+            scratch::with(|scratch| Poll::Ready(ready!(client.poll_read(cx, scratch))))
+        })
+        .await?;
         if read == 0 {
             break;
         }

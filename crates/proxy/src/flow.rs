@@ -111,7 +111,8 @@ pub(crate) enum Tell {
 impl Flow {
     /// A direction in which `early` has been read already.
     pub(crate) fn new(early: Vec<u8>) -> Self {
-        let mut flow = Self { kept: None, halved: 0, pipe: None, moved: 0, ended: false, told: false };
+        let mut flow =
+            Self { kept: None, halved: 0, pipe: None, moved: 0, ended: false, told: false };
         flow.keep_instead(early);
         flow
     }
@@ -160,7 +161,12 @@ impl Flow {
 
     /// Writes what has come and could not be written. `None` if nothing is left of it.
     #[inline]
-    pub(crate) fn empty(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
+    pub(crate) fn empty(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut impl End,
+        valve: &mut impl Valve,
+    ) -> Option<Step> {
         // So it nearly always is.
         if self.pipe.is_none() && self.kept.is_none() {
             return None;
@@ -265,7 +271,9 @@ impl Flow {
             match wrote {
                 Poll::Ready(Ok(n)) => {
                     let Some((gone, left)) = rest.split_at_checked(n) else {
-                        return Err(Step::SinkFailed(broken::broken("more was written than there was")));
+                        return Err(Step::SinkFailed(broken::broken(
+                            "more was written than there was",
+                        )));
                     };
                     valve.went(gone, false);
                     self.moved += gone.len() as u64;
@@ -288,7 +296,12 @@ impl Flow {
     }
 
     /// Writes what was kept. `None` if nothing is left of it.
-    fn flush(&mut self, cx: &mut Context<'_>, sink: &mut impl End, valve: &mut impl Valve) -> Option<Step> {
+    fn flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        sink: &mut impl End,
+        valve: &mut impl Valve,
+    ) -> Option<Step> {
         let kept = self.kept.as_deref_mut()?;
         while let rest @ [_, ..] = kept.rest() {
             let (most, measured) = match valve.leave(rest) {
@@ -301,7 +314,9 @@ impl Flow {
             match sink.poll_write(cx, bytes) {
                 Poll::Ready(Ok(n)) => {
                     let Some(gone) = bytes.get(..n) else {
-                        return Some(Step::SinkFailed(broken::broken("more was written than there was")));
+                        return Some(Step::SinkFailed(broken::broken(
+                            "more was written than there was",
+                        )));
                     };
                     valve.went(gone, measured);
                     self.moved += n as u64;
@@ -323,7 +338,9 @@ impl Flow {
             match sink.poll_end(cx) {
                 Poll::Pending => return Step::Stuck,
                 // The other side has gone too: there is nobody left to tell.
-                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => self.told = true,
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
+                    self.told = true
+                }
                 Poll::Ready(Err(error)) => return Step::SinkFailed(error),
                 Poll::Ready(Ok(())) => self.told = true,
             }

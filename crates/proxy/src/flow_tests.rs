@@ -67,7 +67,8 @@ fn returns_what_is_not_admitted_and_writes_none_of_it() {
     let (mut flow, mut valve) = (flow(), Ticks { refuses: true, ..Ticks::default() });
     let mut cx = Context::from_waker(Waker::noop());
     scratch::with(|scratch| {
-        let step = flow.poll_move(&mut cx, &mut source, &mut sink, &mut valve, (scratch, Tell::Yes));
+        let step =
+            flow.poll_move(&mut cx, &mut source, &mut sink, &mut valve, (scratch, Tell::Yes));
         assert!(matches!(step, Step::Stopped(3)), "{step:?}");
         assert_eq!(&scratch[..3], b"one");
     });
@@ -114,7 +115,10 @@ fn a_slow_sink_is_read_for_no_more_and_memory_stays_flat() {
     // When it has caught up nothing is held, and it is trusted with large pieces again.
     sink.takes = usize::MAX;
     while !matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Idle) {}
-    assert_eq!((sink.heard.len(), flow.memory(), source.asked), (100 * scratch::SIZE, 0, scratch::SIZE));
+    assert_eq!(
+        (sink.heard.len(), flow.memory(), source.asked),
+        (100 * scratch::SIZE, 0, scratch::SIZE)
+    );
 }
 
 #[test]
@@ -160,7 +164,8 @@ fn a_shut_valve_stops_reading_and_what_was_read_before() {
 
 #[test]
 fn the_end_comes_behind_the_last_byte() {
-    let (mut source, mut sink) = (Puppet::saying(&[b"bye", b""]), Puppet { takes: 1, ..Puppet::default() });
+    let (mut source, mut sink) =
+        (Puppet::saying(&[b"bye", b""]), Puppet { takes: 1, ..Puppet::default() });
     let (mut flow, mut valve) = (flow(), Ticks::default());
     assert!(matches!(step(&mut flow, &mut source, &mut sink, &mut valve), Step::Stuck));
     assert!(!sink.told);

@@ -99,7 +99,12 @@ impl Rooms {
     /// # Errors
     ///
     /// The connection, if this is the place for it.
-    pub(crate) fn pass(&self, service: usize, client: Client, door: impl FnOnce() -> Door) -> Result<(), Client> {
+    pub(crate) fn pass(
+        &self,
+        service: usize,
+        client: Client,
+        door: impl FnOnce() -> Door,
+    ) -> Result<(), Client> {
         let Some(room) = self.emptier() else { return Err(client) };
         let mut guests = room.guests();
         if guests.len() >= MOST_GUESTS {
@@ -152,17 +157,31 @@ mod tests {
         let (from, to) = (rooms.of(0), rooms.of(1));
         let socket = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let limits = Limits::new(usize::MAX, 0, Places::new(usize::MAX), Scarcity::default());
-        let peer = |port: usize| Peer::from(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())));
+        let peer = |port: usize| {
+            Peer::from(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())))
+        };
         homes[0].set_tasks(3);
-        assert!(from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_err());
+        assert!(
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door())
+                .is_err()
+        );
         homes[0].set_tasks(10_000);
         for number in 0..MOST_GUESTS {
-            assert!(from.pass(number, (socket(), peer(number), limits.admit(None).unwrap()), || drain.door()).is_ok());
+            assert!(
+                from.pass(number, (socket(), peer(number), limits.admit(None).unwrap()), || drain
+                    .door())
+                    .is_ok()
+            );
         }
-        assert!(from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_err());
+        assert!(
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door())
+                .is_err()
+        );
         let arrived: Vec<usize> = to.guests().iter().map(|guest| guest.service).collect();
         assert_eq!(arrived, (0..MOST_GUESTS).collect::<Vec<_>>());
         assert!(to.guests().is_empty() && from.guests().is_empty());
-        assert!(from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_ok());
+        assert!(
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_ok()
+        );
     }
 }

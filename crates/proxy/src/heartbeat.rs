@@ -55,7 +55,10 @@ impl Heartbeat {
     #[must_use]
     pub fn stalls(&self) -> Stalls {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        Stalls { count: read(&self.shown.stalls), time: Duration::from_millis(read(&self.shown.stalled_ms)) }
+        Stalls {
+            count: read(&self.shown.stalls),
+            time: Duration::from_millis(read(&self.shown.stalled_ms)),
+        }
     }
 
     /// The number that the system has given the worker's thread; `None` before it runs.

@@ -134,10 +134,15 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> Reason {
 async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), Reason> {
     poll_fn(|cx| {
         scratch::with(|scratch| {
-            let Some(room) = EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most)) else {
-                return Poll::Ready(Err(broken::found("a held client was to be read beyond its room")));
+            let Some(room) =
+                EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
+            else {
+                return Poll::Ready(Err(broken::found(
+                    "a held client was to be read beyond its room",
+                )));
             };
-            let read = std::task::ready!(client.poll_read(cx, room)).and_then(|read| broken::first(room, read));
+            let read = std::task::ready!(client.poll_read(cx, room))
+                .and_then(|read| broken::first(room, read));
             Poll::Ready(match read {
                 Ok(bytes @ [_, ..]) => {
                     early.extend_from_slice(bytes);

@@ -38,7 +38,11 @@ fn one_too_many_is_refused_in_the_words_of_redis() {
             let mut client = house.client();
             client.write_all(b"PING\r\n").unwrap();
             let answered = stats.accepted + stats.refused_in_all();
-            if house.until("an answer", |now| now.accepted + now.refused_in_all() > answered).accepted == 3 {
+            if house
+                .until("an answer", |now| now.accepted + now.refused_in_all() > answered)
+                .accepted
+                == 3
+            {
                 expect(&mut backend.accept(), b"PING\r\n");
             }
         }
@@ -110,7 +114,11 @@ fn a_quiet_client_is_given_time_to_leave_behind_a_reply() {
     let begin = Instant::now();
     house.drain.order(Order::DrainAtOnce);
     assert_eq!(rest(&mut client), b"");
-    assert!(begin.elapsed() >= crate::leave::LISTEN, "it was closed in its pause, after {:?}", begin.elapsed());
+    assert!(
+        begin.elapsed() >= crate::leave::LISTEN,
+        "it was closed in its pause, after {:?}",
+        begin.elapsed()
+    );
     house.ended(Reason::Drained);
 }
 

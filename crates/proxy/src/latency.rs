@@ -129,7 +129,12 @@ impl Distribution {
     #[must_use]
     pub fn below(&self, bound: Duration) -> u64 {
         let bound = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
-        self.counts.iter().enumerate().take_while(|(at, _)| end(*at) <= bound).map(|(_, count)| count).sum()
+        self.counts
+            .iter()
+            .enumerate()
+            .take_while(|(at, _)| end(*at) <= bound)
+            .map(|(_, count)| count)
+            .sum()
     }
 
     /// What so many of a thousand values were below, to a quarter of itself; `None` without values.
@@ -195,7 +200,8 @@ impl Stopwatch {
             return None;
         }
         commands.turn.one();
-        let turn = commands.turn.get().is_multiple_of(ONE_IN) && ledger.at_boundary(Direction::Request);
+        let turn =
+            commands.turn.get().is_multiple_of(ONE_IN) && ledger.at_boundary(Direction::Request);
         turn.then(|| Start { owed: ledger.owed() })
     }
 
@@ -230,8 +236,9 @@ mod tests {
 
     #[test]
     fn every_value_is_in_the_bucket_that_ends_above_it() {
-        let values =
-            (0..5000).chain((0..40).flat_map(|octave| [(1_u64 << octave) - 1, 1 << octave, (1 << octave) + 1]));
+        let values = (0..5000).chain(
+            (0..40).flat_map(|octave| [(1_u64 << octave) - 1, 1 << octave, (1 << octave) + 1]),
+        );
         for micros in values {
             let at = bucket(micros);
             assert!(at < BUCKETS);
@@ -239,7 +246,10 @@ mod tests {
                 assert!(micros < end(at), "{micros} in {at}");
             }
             assert!(at == 0 || end(at - 1) <= micros, "{micros} in {at}");
-            assert!(end(at) <= micros.max(3) + micros / 4 + 1 || at + 1 == BUCKETS, "{micros}: wider than a quarter");
+            assert!(
+                end(at) <= micros.max(3) + micros / 4 + 1 || at + 1 == BUCKETS,
+                "{micros}: wider than a quarter"
+            );
         }
     }
 
@@ -273,7 +283,11 @@ mod tests {
 
     impl Session {
         fn new() -> Self {
-            Self { commands: Commands::default(), ledger: Ledger::new(&Limits::default()), watch: Stopwatch::default() }
+            Self {
+                commands: Commands::default(),
+                ledger: Ledger::new(&Limits::default()),
+                watch: Stopwatch::default(),
+            }
         }
 
         fn write(&mut self, bytes: &[u8]) {

@@ -81,7 +81,9 @@ pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
         (Leaving::Moving, Standing::Quiet) => moment.requests_idle,
         (Leaving::Moving, _) => false,
         // A client that came so late that it was asked at once has its first request on the way.
-        (Leaving::WhenQuiet, Standing::Quiet | Standing::Ended) => moment.heard && moment.requests_idle,
+        (Leaving::WhenQuiet, Standing::Quiet | Standing::Ended) => {
+            moment.heard && moment.requests_idle
+        }
         // Watched keys are given the same time to come to their transaction as a pipeline to come to its end.
         (Leaving::AfterReply | Leaving::WhenQuiet, _) => false,
         (Leaving::AtBoundary, Standing::Quiet | Standing::Ended | Standing::Pinned) => true,
@@ -105,7 +107,14 @@ mod tests {
     ];
 
     fn moment(standing: Standing) -> Moment {
-        Moment { standing, heard: true, requests_idle: true, replied: true, replies_delivered: true, unmeasured: true }
+        Moment {
+            standing,
+            heard: true,
+            requests_idle: true,
+            replied: true,
+            replies_delivered: true,
+            unmeasured: true,
+        }
     }
 
     #[test]
@@ -122,14 +131,20 @@ mod tests {
             assert_eq!((now, later), expected, "{standing:?}");
             assert!(!may_leave(Leaving::No, moment(standing)));
             assert!(!may_leave(Leaving::Told, moment(standing)));
-            assert_eq!(may_leave(Leaving::Moving, moment(standing)), standing == Standing::Quiet, "{standing:?}");
+            assert_eq!(
+                may_leave(Leaving::Moving, moment(standing)),
+                standing == Standing::Quiet,
+                "{standing:?}"
+            );
         }
     }
 
     #[test]
     fn nobody_goes_with_something_undelivered() {
         let quiet = moment(Standing::Quiet);
-        for leaving in [Leaving::Moving, Leaving::AfterReply, Leaving::WhenQuiet, Leaving::AtBoundary] {
+        for leaving in
+            [Leaving::Moving, Leaving::AfterReply, Leaving::WhenQuiet, Leaving::AtBoundary]
+        {
             assert!(!may_leave(leaving, Moment { replies_delivered: false, ..quiet }));
             assert!(!may_leave(leaving, Moment { unmeasured: false, ..quiet }));
         }

@@ -36,7 +36,8 @@ pub enum Limit {
 
 impl Limit {
     /// Every one, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::Service, Self::Process, Self::Source, Self::Memory, Self::Files];
+    pub const ALL: [Self; 5] =
+        [Self::Service, Self::Process, Self::Source, Self::Memory, Self::Files];
 
     /// A stable word in snake case, for metrics and logs.
     #[must_use]
@@ -121,7 +122,10 @@ struct Short {
 
 impl Default for Scarcity {
     fn default() -> Self {
-        Self(Arc::new(Short { memory: AtomicBool::new(false), files: AtomicUsize::new(usize::MAX) }))
+        Self(Arc::new(Short {
+            memory: AtomicBool::new(false),
+            files: AtomicUsize::new(usize::MAX),
+        }))
     }
 }
 
@@ -161,7 +165,12 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// `per_source` is the most sessions of one source, 0 for no such limit.
-    pub(crate) fn new(service: usize, per_source: usize, total: Arc<Places>, scarcity: Scarcity) -> Arc<Self> {
+    pub(crate) fn new(
+        service: usize,
+        per_source: usize,
+        total: Arc<Places>,
+        scarcity: Scarcity,
+    ) -> Arc<Self> {
         let sources = (per_source > 0).then(|| Sources::new(per_source));
         Arc::new(Self { service: Places::new(service), total, sources, scarcity })
     }

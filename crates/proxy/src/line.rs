@@ -110,7 +110,10 @@ impl End for Line {
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
         let room = buffer.len();
-        let attempt = || rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty()).map(|(n, _)| (n, n == room));
+        let attempt = || {
+            rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty())
+                .map(|(n, _)| (n, n == room))
+        };
         self.place.attempt(cx, Ready::READ, attempt).map_err(io::Error::from)
     }
 
@@ -131,7 +134,8 @@ impl End for Line {
     }
 
     fn has_unread(&self) -> bool {
-        let peeked = rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let peeked =
+            rustix::net::recv(&self.socket, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(peeked, Ok((1.., _)))
     }
 
@@ -139,7 +143,12 @@ impl End for Line {
         self.place.mark()
     }
 
-    fn poll_fill(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe, most: usize) -> Poll<io::Result<usize>> {
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
         // One that comes out short says nothing: a pipe may be full of pieces long before it is full of bytes.
         let attempt = || pipe.fill(&self.socket, most).map(|n| (n, true));
         self.place.attempt(cx, Ready::READ, attempt).map_err(io::Error::from)
@@ -167,7 +176,11 @@ pub(crate) struct Queue {
 impl Queue {
     /// A listening socket at `addr`, which must not block.
     pub(crate) fn new(socket: OwnedFd, addr: &ListenAddr) -> io::Result<Self> {
-        Ok(Self { place: Place::new(&socket, Ready::READ, false)?, socket, is_unix: addr.unix().is_some() })
+        Ok(Self {
+            place: Place::new(&socket, Ready::READ, false)?,
+            socket,
+            is_unix: addr.unix().is_some(),
+        })
     }
 }
 
@@ -184,7 +197,8 @@ impl Accept for Queue {
         }
         let (stream, peer) = rustix::net::acceptfrom_with(&self.socket, flags)?;
         // A peer without an address is one that has gone already.
-        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).ok_or(Errno::CONNABORTED)?;
+        let peer =
+            peer.and_then(|peer| SocketAddr::try_from(peer).ok()).ok_or(Errno::CONNABORTED)?;
         Ok((stream, peer.into()))
     }
 

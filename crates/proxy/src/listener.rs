@@ -53,7 +53,9 @@ pub enum BindError {
         source: io::Error,
     },
     /// The process may not.
-    #[error("listen address {addr} is not permitted; a port below 1024 needs the capability NET_BIND_SERVICE")]
+    #[error(
+        "listen address {addr} is not permitted; a port below 1024 needs the capability NET_BIND_SERVICE"
+    )]
     Denied {
         /// The address.
         addr: SocketAddr,
@@ -61,7 +63,9 @@ pub enum BindError {
         source: io::Error,
     },
     /// No interface has this address.
-    #[error("listen address {addr} does not exist on this machine; use 0.0.0.0 or [::], or an address of an interface")]
+    #[error(
+        "listen address {addr} does not exist on this machine; use 0.0.0.0 or [::], or an address of an interface"
+    )]
     NotHere {
         /// The address.
         addr: SocketAddr,
@@ -138,7 +142,8 @@ impl Bound {
         max_connections: usize,
         services: impl IntoIterator<Item = (Service, Vec<SocketAddr>)>,
     ) -> Result<Self, BindError> {
-        let nothing_given = services.into_iter().map(|(service, addrs)| (service, addrs, Vec::new()));
+        let nothing_given =
+            services.into_iter().map(|(service, addrs)| (service, addrs, Vec::new()));
         Self::bind_or_take(workers, max_connections, &[], nothing_given)
     }
 
@@ -206,7 +211,12 @@ impl Bound {
 
     /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket gets a worker, since nobody
     /// else would empty its queue, and every worker gets a socket.
-    fn take(&mut self, service: usize, given: Given, options: &Options) -> io::Result<Option<ListenAddr>> {
+    fn take(
+        &mut self,
+        service: usize,
+        given: Given,
+        options: &Options,
+    ) -> io::Result<Option<ListenAddr>> {
         let Given { addr, sockets } = given;
         if sockets.is_empty() {
             return Ok(None);
@@ -221,7 +231,12 @@ impl Bound {
             socket.listen(BACKLOG)?;
         }
         let missing = self.entrances.len().saturating_sub(sockets.len());
-        let shared = sockets.iter().cycle().take(missing).map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let shared = sockets
+            .iter()
+            .cycle()
+            .take(missing)
+            .map(OwnedFd::try_clone)
+            .collect::<io::Result<Vec<_>>>()?;
         let workers = self.entrances.len().max(1);
         for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
             if let Some(entrances) = self.entrances.get_mut(number % workers) {
@@ -279,7 +294,8 @@ impl Families {
             let Some(addr) = given.addr.tcp() else { continue };
             if addr.is_ipv4() {
                 families.v4.push(addr.port());
-            } else if is_any_v6(addr) && given.sockets.iter().any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
+            } else if is_any_v6(addr)
+                && given.sockets.iter().any(|it| SockRef::from(it).only_v6().is_ok_and(|it| !it))
             {
                 families.dual.push(addr.port());
             }

@@ -18,7 +18,12 @@ use crate::service::{NoHints, Service};
 
 fn service() -> Service {
     let (_, route) = Points::new();
-    Service { name: "s".into(), route: route.into(), options: Options::default().into(), hints: Arc::new(NoHints) }
+    Service {
+        name: "s".into(),
+        route: route.into(),
+        options: Options::default().into(),
+        hints: Arc::new(NoHints),
+    }
 }
 
 fn two() -> NonZeroUsize {
@@ -33,7 +38,10 @@ fn tcp(addrs: &[ListenAddr]) -> Vec<SocketAddr> {
 fn accepted(bound: &Bound) -> (Socket, ListenAddr) {
     let all: Vec<&Entrance> = bound.entrances.iter().flatten().collect();
     let mut asked: Vec<_> = all.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)).collect();
-    assert!(poll(&mut asked, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap() > 0, "the client never came");
+    assert!(
+        poll(&mut asked, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap() > 0,
+        "the client never came"
+    );
     let ready = asked.iter().position(|it| !it.revents().is_empty()).unwrap();
     let entrance = all[ready];
     (SockRef::from(&entrance.socket).accept().unwrap().0, entrance.addr.clone())
@@ -46,7 +54,8 @@ fn port_0_gives_one_port_for_all_workers() {
     let [addrs] = bound.local_addrs() else { panic!("one service") };
     assert_ne!(addrs[0], addrs[1]);
     for worker in &bound.entrances {
-        let local = |it: &Entrance| SockRef::from(&it.socket).local_addr().unwrap().as_socket().unwrap();
+        let local =
+            |it: &Entrance| SockRef::from(&it.socket).local_addr().unwrap().as_socket().unwrap();
         assert_eq!(worker.iter().map(local).collect::<Vec<_>>(), tcp(addrs));
     }
 }
@@ -59,12 +68,16 @@ fn an_address_in_use_is_an_error_even_if_the_other_would_share_it() {
     let error = Bound::bind(two(), 10, [(service(), vec![taken])]).unwrap_err();
     assert!(matches!(&error, BindError::InUse { addr, .. } if *addr == taken), "{error:?}");
     let text = error.to_string();
-    assert!(text.starts_with(&format!("listen address {taken} is already in use by another process;")), "{text}");
+    assert!(
+        text.starts_with(&format!("listen address {taken} is already in use by another process;")),
+        "{text}"
+    );
 }
 
 #[test]
 fn an_address_of_nobody_is_an_error() {
-    let error = Bound::bind(two(), 10, [(service(), vec!["192.0.2.1:0".parse().unwrap()])]).unwrap_err();
+    let error =
+        Bound::bind(two(), 10, [(service(), vec!["192.0.2.1:0".parse().unwrap()])]).unwrap_err();
     assert!(matches!(error, BindError::NotHere { .. }), "{error:?}");
 }
 
@@ -87,7 +100,8 @@ fn given_sockets_all_have_a_worker_and_every_worker_has_one() {
 
 #[test]
 fn accepted_connections_inherit_what_the_listener_was_given() {
-    let bound = Bound::bind(two(), 10, [(service(), vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
+    let bound =
+        Bound::bind(two(), 10, [(service(), vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
     let _client = TcpStream::connect(tcp(&bound.local_addrs()[0])[0]).unwrap();
     let (accepted, _) = accepted(&bound);
     assert!(accepted.tcp_nodelay().unwrap());
@@ -136,7 +150,9 @@ fn leaves_ipv4_clients_to_an_ipv4_address_of_the_process() {
     // An address of the admin server counts as well.
     let admin = TcpListener::bind(both[0]).unwrap();
     let elsewhere = [admin.local_addr().unwrap()];
-    let bound = Bound::bind_or_take(two(), 10, &elsewhere, [(service(), vec![both[1]], Vec::new())]).unwrap();
+    let bound =
+        Bound::bind_or_take(two(), 10, &elsewhere, [(service(), vec![both[1]], Vec::new())])
+            .unwrap();
     assert_eq!(listener_of(&bound, Ipv6Addr::LOCALHOST, port), v6);
 }
 
@@ -147,8 +163,10 @@ fn an_ipv4_address_joins_a_given_dual_stack_socket() {
     let port = addr.tcp().unwrap().port();
     let sockets = old.entrances.into_iter().flatten().map(|it| it.socket).collect();
     let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let services =
-        [(service(), vec![v4], Vec::new()), (service(), Vec::new(), vec![Given { addr: addr.clone(), sockets }])];
+    let services = [
+        (service(), vec![v4], Vec::new()),
+        (service(), Vec::new(), vec![Given { addr: addr.clone(), sockets }]),
+    ];
     let bound = Bound::bind_or_take(two(), 10, &[], services).unwrap();
     assert_eq!(listener_of(&bound, Ipv4Addr::LOCALHOST, port), v4.to_string());
     assert_eq!(listener_of(&bound, Ipv6Addr::LOCALHOST, port), addr.to_string());
@@ -157,7 +175,8 @@ fn an_ipv4_address_joins_a_given_dual_stack_socket() {
 #[test]
 fn a_unix_socket_is_shared_by_all_workers() {
     // Without a file: those are somebody else's business.
-    let at = UnixAddr::from_abstract_name(format!("pointsman-listener-{}", std::process::id())).unwrap();
+    let at =
+        UnixAddr::from_abstract_name(format!("pointsman-listener-{}", std::process::id())).unwrap();
     let socket = UnixListener::bind_addr(&at).unwrap();
     let addr = ListenAddr::Unix("/run/redis.sock".into());
     let given = vec![Given { addr: addr.clone(), sockets: vec![socket.into()] }];

@@ -28,7 +28,8 @@ pub enum NotCarried {
 impl NotCarried {
     /// How many there are.
     pub const COUNT: usize = Pin::COUNT + Self::OTHERS.len();
-    const OTHERS: [Self; 5] = [Self::InFlight, Self::Disabled, Self::Refused, Self::NoServer, Self::ClosedByServer];
+    const OTHERS: [Self; 5] =
+        [Self::InFlight, Self::Disabled, Self::Refused, Self::NoServer, Self::ClosedByServer];
 
     /// Every reason, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -64,10 +65,13 @@ impl NotCarried {
     pub(crate) const fn after_an_attempt(reason: Reason) -> Option<Self> {
         match reason {
             Reason::CarryRefused => Some(Self::Refused),
-            Reason::HoldTimeout | Reason::HoldFull | Reason::DialFailed | Reason::NoReplica => Some(Self::NoServer),
-            Reason::UpstreamClosed | Reason::UpstreamReset | Reason::UpstreamLost | Reason::UpstreamError => {
-                Some(Self::ClosedByServer)
+            Reason::HoldTimeout | Reason::HoldFull | Reason::DialFailed | Reason::NoReplica => {
+                Some(Self::NoServer)
             }
+            Reason::UpstreamClosed
+            | Reason::UpstreamReset
+            | Reason::UpstreamLost
+            | Reason::UpstreamError => Some(Self::ClosedByServer),
             _ => None,
         }
     }

@@ -72,19 +72,27 @@ impl Notice {
                 format!(">4\r\n$6\r\nMOVING\r\n:{number}\r\n:{seconds}\r\n_\r\n")
             }
             Self::Moving { number, seconds, to: Some(to) } => {
-                format!(">4\r\n$6\r\nMOVING\r\n:{number}\r\n:{seconds}\r\n${}\r\n{to}\r\n", to.len())
+                format!(
+                    ">4\r\n$6\r\nMOVING\r\n:{number}\r\n:{seconds}\r\n${}\r\n{to}\r\n",
+                    to.len()
+                )
             }
             Self::FailingOver { number, seconds } => {
                 format!(">4\r\n$12\r\nFAILING_OVER\r\n:{number}\r\n:{seconds}\r\n$2\r\n[]\r\n")
             }
-            Self::FailedOver { number } => format!(">3\r\n$11\r\nFAILED_OVER\r\n:{number}\r\n$2\r\n[]\r\n"),
+            Self::FailedOver { number } => {
+                format!(">3\r\n$11\r\nFAILED_OVER\r\n:{number}\r\n$2\r\n[]\r\n")
+            }
         }
     }
 }
 
 /// A number for an event. Clients take two pushes of one number for one event, and one with a lower number for an old one, also if
 /// another proxy sends it; so it is the time of the day in milliseconds, which is used for nothing else.
-#[allow(clippy::disallowed_methods, reason = "two processes have no other clock in common, and nothing is timed by it")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "two processes have no other clock in common, and nothing is timed by it"
+)]
 pub(crate) fn number() -> u64 {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(time.as_millis()).unwrap_or(0)
@@ -98,7 +106,8 @@ pub(crate) fn seconds(span: Duration) -> u64 {
 /// What is to be said before a session ends for `reason`, if its client was told of a failover: to this client, that is over.
 /// node-redis counts what it was told of, beyond the end of the connection.
 pub(crate) fn last_word(ledger: &Ledger, seat: &Seat, reason: Reason) -> Vec<u8> {
-    let agreed = ledger.notices() != Notices::Off && seat.shared.service.options.now().maintenance_push;
+    let agreed =
+        ledger.notices() != Notices::Off && seat.shared.service.options.now().maintenance_push;
     let place = ledger.at_boundary(Direction::Reply) && is_heard(reason);
     if !ledger.is_told_of_failover() || !agreed || !place {
         return Vec::new();
@@ -112,7 +121,8 @@ pub(crate) fn last_word(ledger: &Ledger, seat: &Seat, reason: Reason) -> Vec<u8>
 /// subcommand) from 7.0 on, `addReplySubcommandSyntaxError` before. Both name the word they do not know.
 pub(crate) fn is_unknown(reply: &[u8]) -> bool {
     let Some(error) = reply.strip_prefix(b"-ERR ") else { return false };
-    let starts = |start: &[u8]| error.get(..start.len()).is_some_and(|it| it.eq_ignore_ascii_case(start));
+    let starts =
+        |start: &[u8]| error.get(..start.len()).is_some_and(|it| it.eq_ignore_ascii_case(start));
     let name = b"maint_notifications";
     (starts(b"unknown subcommand") || starts(b"unknown command"))
         && error.windows(name.len()).any(|it| it.eq_ignore_ascii_case(name))
@@ -160,6 +170,9 @@ mod tests {
 
     #[test]
     fn there_is_always_a_second() {
-        assert_eq!([0, 999, 1000, 7900].map(|ms| seconds(std::time::Duration::from_millis(ms))), [1, 1, 1, 7]);
+        assert_eq!(
+            [0, 999, 1000, 7900].map(|ms| seconds(std::time::Duration::from_millis(ms))),
+            [1, 1, 1, 7]
+        );
     }
 }

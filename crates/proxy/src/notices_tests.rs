@@ -17,7 +17,8 @@ const HELLO: (&str, &str) = ("HELLO 3\r\n", "%1\r\n+proto\r\n:3\r\n");
 
 fn array(inline: &str) -> String {
     let words: Vec<&str> = inline.split_whitespace().collect();
-    let words_on_the_wire: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    let words_on_the_wire: String =
+        words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
     format!("*{}\r\n{words_on_the_wire}", words.len())
 }
 
@@ -170,7 +171,10 @@ fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
     // The agreement went along.
     house.points.hold();
     push(&mut client, 4, "FAILING_OVER");
-    assert_eq!((told(&house, NoticeKind::FailingOver), told(&house, NoticeKind::FailedOver)), (3, 2));
+    assert_eq!(
+        (told(&house, NoticeKind::FailingOver), told(&house, NoticeKind::FailedOver)),
+        (3, 2)
+    );
     assert_eq!(house.stats().carried, 1);
 }
 

@@ -99,7 +99,14 @@ pub(crate) fn refusal() -> Option<io::Error> {
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
-        Some(Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::NOMEM)
+        Some(
+            Errno::INVAL
+                | Errno::NOSYS
+                | Errno::PERM
+                | Errno::ACCESS
+                | Errno::OPNOTSUPP
+                | Errno::NOMEM
+        )
     ) || error.kind() == io::ErrorKind::Unsupported
 }
 
@@ -124,7 +131,14 @@ impl Pipe {
     /// The socket's error; `AGAIN` if it has nothing now. Nothing is lost.
     pub(crate) fn fill(&mut self, socket: impl AsFd, most: usize) -> Result<usize, Errno> {
         let (_, writer) = self.ends.as_ref().ok_or(Errno::BADF)?;
-        let n = splice(socket, None, writer, None, most.min(ROOM), SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?;
+        let n = splice(
+            socket,
+            None,
+            writer,
+            None,
+            most.min(ROOM),
+            SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
+        )?;
         self.holds += n;
         Ok(n)
     }
@@ -136,7 +150,14 @@ impl Pipe {
     /// The socket's error; `AGAIN` if it takes nothing now. What was not moved is still here.
     pub(crate) fn drain(&mut self, socket: impl AsFd) -> Result<usize, Errno> {
         let (reader, _) = self.ends.as_ref().ok_or(Errno::BADF)?;
-        let n = splice(reader, None, socket, None, self.holds, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?;
+        let n = splice(
+            reader,
+            None,
+            socket,
+            None,
+            self.holds,
+            SpliceFlags::MOVE | SpliceFlags::NONBLOCK,
+        )?;
         self.holds = self.holds.saturating_sub(n);
         Ok(n)
     }
@@ -171,7 +192,8 @@ impl Drop for Pipe {
         let _gone = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             pool.lent = pool.lent.saturating_sub(1);
-            if empty && !pool.refused && pool.idle.len() < IDLE.min(ALLOWED.load(Ordering::Relaxed)) {
+            if empty && !pool.refused && pool.idle.len() < IDLE.min(ALLOWED.load(Ordering::Relaxed))
+            {
                 pool.idle.push(ends);
             }
         });

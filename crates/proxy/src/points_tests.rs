@@ -187,7 +187,8 @@ fn only_so_many_are_held() {
 #[test]
 fn a_target_that_is_just_starting_is_dialled_again() {
     let (socket, addr) = closed_port();
-    let mut house = House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
+    let mut house =
+        House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
     house.commit(addr);
     let mut client = house.client();
     client.write_all(b"PING\r\n").unwrap();
@@ -204,7 +205,8 @@ fn a_target_that_keeps_refusing_is_given_up() {
     let (_socket, addr) = closed_port();
     // Attempts at 0, 10, 30, 70, 150 and 310 ms, and none at 560; fewer where the machine takes its time.
     let short = Duration::from_millis(500);
-    let mut house = House::new(Options { connect_timeout: short, hold_timeout: short, ..Options::default() });
+    let mut house =
+        House::new(Options { connect_timeout: short, hold_timeout: short, ..Options::default() });
     house.commit(addr);
     let mut client = house.client();
     assert_eq!(rest(&mut client), b"");
@@ -217,7 +219,8 @@ fn a_target_that_keeps_refusing_is_given_up() {
 fn a_client_whose_target_refuses_follows_the_points() {
     let (_socket, addr) = closed_port();
     let backend = Backend::new();
-    let mut house = House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
+    let mut house =
+        House::new(Options { connect_timeout: Duration::from_secs(20), ..Options::default() });
     house.commit(addr);
     let mut client = house.client();
     client.write_all(b"PING\r\n").unwrap();
@@ -232,7 +235,8 @@ fn a_client_whose_target_refuses_follows_the_points() {
 fn fill(socket: &socket2::Socket, addr: SocketAddr) -> Vec<socket2::Socket> {
     socket.listen(0).unwrap();
     let filler = |_| {
-        let filler = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let filler =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         filler.set_nonblocking(true).unwrap();
         drop(filler.connect(&addr.into()));
         filler
@@ -246,9 +250,11 @@ fn is_dialled(addr: SocketAddr, fillers: &[socket2::Socket]) -> bool {
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let port = |addr: SocketAddr| format!(":{:04X}", addr.port());
     let to = port(addr);
-    let theirs: Vec<String> = fillers.iter().map(|it| port(it.local_addr().unwrap().as_socket().unwrap())).collect();
+    let theirs: Vec<String> =
+        fillers.iter().map(|it| port(it.local_addr().unwrap().as_socket().unwrap())).collect();
     // proc_net_tcp: number, local address, remote address, state; 02 is SYN_SENT.
-    let words = table.lines().map(|line| line.split_whitespace().skip(1).take(3).collect::<Vec<_>>());
+    let words =
+        table.lines().map(|line| line.split_whitespace().skip(1).take(3).collect::<Vec<_>>());
     let mut dials = words.filter_map(|words| match words[..] {
         [local, remote, "02"] if remote.ends_with(&to) => Some(local.to_owned()),
         _ => None,
@@ -284,7 +290,9 @@ fn a_dial_that_arrives_while_the_gate_is_shut_is_not_used() {
     house.commit(backend.addr());
     expect(&mut backend.accept(), b"PING\r\n");
     drop(fillers);
-    arrived.extend(std::iter::from_fn(|| socket.accept().ok()).map(|(stream, _)| TcpStream::from(stream)));
+    arrived.extend(
+        std::iter::from_fn(|| socket.accept().ok()).map(|(stream, _)| TcpStream::from(stream)),
+    );
     for mut stream in arrived {
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
@@ -297,7 +305,8 @@ fn a_dial_that_a_dead_target_swallows_is_given_up_when_the_points_move() {
     let (socket, addr) = closed_port();
     let fillers = fill(&socket, addr);
     let backend = Backend::new();
-    let mut house = House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
+    let mut house =
+        House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
     house.commit(addr);
     let mut client = house.client();
     client.write_all(b"PING\r\n").unwrap();
@@ -312,8 +321,10 @@ fn a_dial_that_a_dead_target_swallows_is_given_up_when_the_points_move() {
 fn a_cut_ends_a_dial() {
     let (socket, addr) = closed_port();
     socket.listen(0).unwrap();
-    let _fillers: Vec<_> = (0..4).map(|_| TcpStream::connect_timeout(&addr, Duration::from_millis(1))).collect();
-    let mut house = House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
+    let _fillers: Vec<_> =
+        (0..4).map(|_| TcpStream::connect_timeout(&addr, Duration::from_millis(1))).collect();
+    let mut house =
+        House::new(Options { connect_timeout: Duration::from_secs(3600), ..Options::default() });
     house.commit(addr);
     let _client = house.client();
     house.until("the session", |stats| stats.open == 1);

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use route::{Empty, PoolWriter};
 
 use crate::options::Sessions;
-use crate::testing::{Backend, House, SOON, closed_port, destination, expect, is_silent, rest, session};
+use crate::testing::{
+    Backend, House, SOON, closed_port, destination, expect, is_silent, rest, session,
+};
 use crate::{Options, Reason};
 
 const NO_REPLICA: &str = "-MASTERDOWN No replica is in sync and able to serve reads.\r\n";
@@ -171,7 +173,11 @@ fn a_replica_that_refuses_is_passed_over_at_once() {
     let failed: u64 = house.stats().dial_failures.iter().sum();
     // One, and then nobody for a second; less what the clock of that is rough by.
     let most = 1 + begun.elapsed().as_millis() / 950;
-    assert!((1..=most).contains(&failed.into()), "{failed} of {} sessions tried it, at most {most} may", kept.len());
+    assert!(
+        (1..=most).contains(&failed.into()),
+        "{failed} of {} sessions tried it, at most {most} may",
+        kept.len()
+    );
     // With nobody else to try, the attempts are paced.
     drop(kept);
     house.until("them to leave", |stats| stats.open == 0);
@@ -180,5 +186,9 @@ fn a_replica_that_refuses_is_passed_over_at_once() {
     let began = Instant::now();
     let _waiting = house.client();
     house.until("six more attempts", |stats| stats.dial_failures.iter().sum::<u64>() >= failed + 6);
-    assert!(began.elapsed() >= Duration::from_millis(10 + 20 + 40 + 80 + 160), "after {:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= Duration::from_millis(10 + 20 + 40 + 80 + 160),
+        "after {:?}",
+        began.elapsed()
+    );
 }

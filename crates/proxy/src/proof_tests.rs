@@ -14,7 +14,8 @@ use crate::testing::{Backend, House, SOON, destination, expect, is_silent, rest,
 use crate::{Hint, Options, Reason, Tuning};
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
-const BUSY: &[u8] = b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+const BUSY: &[u8] =
+    b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 const SELECT: &[u8] = b"*2\r\n$6\r\nSELECT\r\n$1\r\n4\r\n";
 
 /// The question that proves a target.
@@ -60,9 +61,14 @@ fn welcome(next: &mut TcpStream, state: bool) {
 
 #[test]
 fn waits_for_a_full_or_busy_target_without_a_word() {
-    for (refusal, state) in
-        [(FULL, false), (FULL, true), (BUSY, false), (BUSY, true), (b"-DENIED x\r\n", false), (b"", true)]
-    {
+    for (refusal, state) in [
+        (FULL, false),
+        (FULL, true),
+        (BUSY, false),
+        (BUSY, true),
+        (b"-DENIED x\r\n", false),
+        (b"", true),
+    ] {
         let (old, new) = (Backend::new(), Backend::new());
         let mut house = House::towards(&old);
         let (mut client, _upstream) = with_state(&house, &old, state);
@@ -86,7 +92,8 @@ fn waits_for_a_full_or_busy_target_without_a_word() {
 #[test]
 fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::new(Options { hold_timeout: Duration::from_millis(300), ..Options::default() });
+    let mut house =
+        House::new(Options { hold_timeout: Duration::from_millis(300), ..Options::default() });
     house.commit(old.addr());
     let (mut idle, _one) = session(&house, &old);
     let (mut asking, _other) = session(&house, &old);
@@ -108,9 +115,11 @@ fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
 #[test]
 fn carries_nobody_to_a_target_that_only_accepts() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::new(Options { connect_timeout: Duration::from_millis(50), ..Options::default() });
+    let mut house =
+        House::new(Options { connect_timeout: Duration::from_millis(50), ..Options::default() });
     house.commit(old.addr());
-    let mut sessions: Vec<(TcpStream, TcpStream)> = (0..100).map(|_| session(&house, &old)).collect();
+    let mut sessions: Vec<(TcpStream, TcpStream)> =
+        (0..100).map(|_| session(&house, &old)).collect();
     house.commit(new.addr());
     // Half of the turns, and then a few at a time.
     let mut stopped: Vec<TcpStream> = (0..40).map(|_| new.accept()).collect();
@@ -167,7 +176,10 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
         let target = points.commit(destination(backend.addr()));
         // Between the look at the target and the connection.
         change(&mut points);
-        assert_eq!(resume::resume(&target, &options, &ledger, until).await.err(), Some(Failed::Superseded));
+        assert_eq!(
+            resume::resume(&target, &options, &ledger, until).await.err(),
+            Some(Failed::Superseded)
+        );
         assert_eq!(resume::answers(&target, &options, until).await.err(), Some(Failed::Superseded));
         for _ in 0..2 {
             assert_eq!(rest(&mut backend.accept()), b"");
@@ -197,7 +209,8 @@ fn carries_nobody_through_a_gate_shut_during_the_proof() {
 #[test]
 fn serves_sessions_beside_others_that_can_never_arrive() {
     let (old, new) = (Backend::new(), Backend::new());
-    let mut house = House::new(Options { connect_timeout: SOON, hold_timeout: SOON, ..Options::default() });
+    let mut house =
+        House::new(Options { connect_timeout: SOON, hold_timeout: SOON, ..Options::default() });
     house.commit(old.addr());
     let select = |db| format!("*2\r\n$6\r\nSELECT\r\n$1\r\n{db}\r\n");
     let mut sessions = Vec::new();
@@ -231,7 +244,8 @@ fn serves_sessions_beside_others_that_can_never_arrive() {
 fn carries_sessions_with_a_request_before_idle_ones() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut house = House::towards(&old);
-    let mut sessions: Vec<(TcpStream, TcpStream)> = (0..100).map(|_| session(&house, &old)).collect();
+    let mut sessions: Vec<(TcpStream, TcpStream)> =
+        (0..100).map(|_| session(&house, &old)).collect();
     house.points.hold();
     for (client, _) in sessions.iter_mut().skip(80) {
         client.write_all(b"GET k\r\n").unwrap();
@@ -263,7 +277,8 @@ fn carries_sessions_with_a_request_before_idle_ones() {
 fn moves_an_idle_session_up_when_its_client_asks() {
     let (old, new) = (Backend::new(), Backend::new());
     let mut house = House::towards(&old);
-    let mut sessions: Vec<(TcpStream, TcpStream)> = (0..100).map(|_| session(&house, &old)).collect();
+    let mut sessions: Vec<(TcpStream, TcpStream)> =
+        (0..100).map(|_| session(&house, &old)).collect();
     house.commit(new.addr());
     // Idle sessions take half of the turns; nothing else comes before one of them is answered.
     let _first: Vec<TcpStream> = (0..32).map(|_| new.accept()).collect();

@@ -114,7 +114,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             seat.drain.arrival();
         }
         let options = seat.shared.service.options.now();
-        let Followed { ledger, messages } = followed.map_or_else(|| start::fresh(&options), |followed| *followed);
+        let Followed { ledger, messages } =
+            followed.map_or_else(|| start::fresh(&options), |followed| *followed);
         Self {
             client,
             upstream,
@@ -190,7 +191,11 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     /// Whether the alarm is set and due.
-    fn is_due(&mut self, alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut Alarm, waker: &Waker) -> bool {
+    fn is_due(
+        &mut self,
+        alarm: for<'r> fn(&'r mut Rare<'a>) -> &'r mut Alarm,
+        waker: &Waker,
+    ) -> bool {
         self.rare.as_mut().is_some_and(|rare| alarm(rare).is_due(waker))
     }
 
@@ -205,10 +210,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if self.leaving == Leaving::No && (self.is_draining() || self.target.is_dismissed()) {
             // Made only now: ten thousand sessions need no room for it while nobody has to leave.
             let (draining, target) = (self.is_draining(), self.target);
-            let turn =
-                self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
-                    if draining { Box::pin(ticket.asked()) } else { Box::pin(leave::turn(target)) }
-                });
+            let turn = self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
+                if draining { Box::pin(ticket.asked()) } else { Box::pin(leave::turn(target)) }
+            });
             if turn.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 self.rare().turn = None;
                 // Who goes on elsewhere need not choose his moment: his client notices nothing.
@@ -268,8 +272,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
 
     fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
         // What is never sent to a target that has gone can still be sent to the next one.
-        let stuck = self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
-        let mut requests = if stuck { Step::Stuck } else { self.move_requests(cx, Tell::NotYet, scratch) };
+        let stuck =
+            self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
+        let mut requests =
+            if stuck { Step::Stuck } else { self.move_requests(cx, Tell::NotYet, scratch) };
         if matches!(requests, Step::Done) {
             self.note_first_end();
             if self.has_all() {
@@ -317,7 +323,11 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             self.rare().half_close.set(span, waker);
         }
         if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
-            return Poll::Ready(if self.is_draining() { Reason::Drained } else { Reason::Dismissed });
+            return Poll::Ready(if self.is_draining() {
+                Reason::Drained
+            } else {
+                Reason::Dismissed
+            });
         }
         if more {
             cx.waker().wake_by_ref();
@@ -349,7 +359,13 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
                 stopwatch: &mut self.stopwatch,
                 commands: &mut self.commands,
             };
-            self.replies.poll_move(cx, self.upstream, self.client, &mut valve, (&mut *scratch, tell))
+            self.replies.poll_move(
+                cx,
+                self.upstream,
+                self.client,
+                &mut valve,
+                (&mut *scratch, tell),
+            )
         });
         let step = match step {
             Step::Stopped(read) => match broken::first(scratch, read) {

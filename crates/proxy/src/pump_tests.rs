@@ -12,7 +12,12 @@ use crate::testing::{Puppet, seat};
 use crate::worker::Seat;
 use crate::{Options, Reason, Sessions};
 
-async fn pump(seat: &Seat, fence_first: Option<&mut Points>, client: &mut Puppet, upstream: &mut Puppet) -> Stopped {
+async fn pump(
+    seat: &Seat,
+    fence_first: Option<&mut Points>,
+    client: &mut Puppet,
+    upstream: &mut Puppet,
+) -> Stopped {
     let target = seat.shared.service.route.open_target().unwrap();
     if let Some(points) = fence_first {
         points.clear();
@@ -28,10 +33,12 @@ async fn a_waiting_request_goes_out_in_the_first_poll() {
     let target = seat.shared.service.route.open_target().unwrap();
     let ticket = seat.drain.ticket();
     {
-        let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, b"INFO\r\n".to_vec());
+        let mut pump =
+            Pump::new((&mut client, &mut upstream), &seat, &target, b"INFO\r\n".to_vec());
         let running = pump.run(&ticket);
         let mut running = std::pin::pin!(running);
-        let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(running.as_mut().poll(cx))).await;
+        let polled =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(running.as_mut().poll(cx))).await;
         assert!(polled.is_pending());
     }
     assert_eq!(upstream.heard, b"INFO\r\nPING\r\n");
@@ -40,17 +47,22 @@ async fn a_waiting_request_goes_out_in_the_first_poll() {
 #[tokio::test]
 async fn after_the_fence_what_was_said_is_delivered_and_nothing_more_is_sent() {
     let (mut points, seat) = seat();
-    let (mut client, mut upstream) = (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[b"+OK\r\n"]));
+    let (mut client, mut upstream) =
+        (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[b"+OK\r\n"]));
     let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
     assert_eq!(stopped.reason, Reason::Fenced);
-    assert_eq!((client.heard.as_slice(), upstream.heard.len(), upstream.told), (&b"+OK\r\n"[..], 0, false));
+    assert_eq!(
+        (client.heard.as_slice(), upstream.heard.len(), upstream.told),
+        (&b"+OK\r\n"[..], 0, false)
+    );
     assert_eq!((stopped.bytes, client.says.len()), ((0, 5), 1));
 }
 
 #[tokio::test]
 async fn what_a_slow_client_has_not_taken_is_handed_over_at_the_end() {
     let (mut points, seat) = seat();
-    let (mut client, mut upstream) = (Puppet { takes: 2, ..Puppet::default() }, Puppet::saying(&[b"+OK\r\n"]));
+    let (mut client, mut upstream) =
+        (Puppet { takes: 2, ..Puppet::default() }, Puppet::saying(&[b"+OK\r\n"]));
     let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
     assert_eq!((stopped.reason, stopped.undelivered.as_slice()), (Reason::Fenced, &b"K\r\n"[..]));
 }
@@ -59,7 +71,8 @@ async fn what_a_slow_client_has_not_taken_is_handed_over_at_the_end() {
 async fn both_ends_end_it() {
     let (_points, seat) = seat();
     seat.shared.service.options.set(Options { sessions: Sessions::Close, ..Options::default() });
-    let (mut client, mut upstream) = (Puppet::saying(&[b"QUIT\r\n", b""]), Puppet::saying(&[b"+OK\r\n", b""]));
+    let (mut client, mut upstream) =
+        (Puppet::saying(&[b"QUIT\r\n", b""]), Puppet::saying(&[b"+OK\r\n", b""]));
     let stopped = pump(&seat, None, &mut client, &mut upstream).await;
     assert_eq!((stopped.reason, upstream.told), (Reason::ClientClosed, true));
     assert_eq!(stopped.bytes, (6, 5));
@@ -68,7 +81,9 @@ async fn both_ends_end_it() {
 #[tokio::test]
 async fn ends_sessions_whose_ends_overstate_what_they_moved() {
     let (_points, seat) = seat();
-    for (client_lies, upstream_lies, from_client) in [(1, 0, true), (0, 1, true), (1, 0, false), (0, 1, false)] {
+    for (client_lies, upstream_lies, from_client) in
+        [(1, 0, true), (0, 1, true), (1, 0, false), (0, 1, false)]
+    {
         let (says, silent): (&[&[u8]], &[&[u8]]) = (&[b"PING\r\n"], &[]);
         let push: &[&[u8]] = &[b">2\r\n+invalidate\r\n_\r\n"];
         let (mut client, mut upstream) = match from_client {
@@ -77,10 +92,18 @@ async fn ends_sessions_whose_ends_overstate_what_they_moved() {
         };
         (client.overstates, upstream.overstates) = (client_lies, upstream_lies);
         let stopped = pump(&seat, None, &mut client, &mut upstream).await;
-        assert_eq!(stopped.reason, Reason::InternalError, "{client_lies} {upstream_lies} {from_client}");
+        assert_eq!(
+            stopped.reason,
+            Reason::InternalError,
+            "{client_lies} {upstream_lies} {from_client}"
+        );
         assert!(stopped.after.is_none() && stopped.undelivered.is_empty());
         // Nothing that is not known to have been said went on.
-        let went = if from_client { (&upstream.heard, upstream_lies) } else { (&client.heard, client_lies) };
+        let went = if from_client {
+            (&upstream.heard, upstream_lies)
+        } else {
+            (&client.heard, client_lies)
+        };
         assert_eq!(went.0.is_empty(), went.1 == 0);
     }
 }

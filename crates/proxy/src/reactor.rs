@@ -131,12 +131,15 @@ impl Reactor {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                let index = u32::try_from(self.slots.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+                let index =
+                    u32::try_from(self.slots.len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
                 self.slots.push(Slot { waker: None, generation: 0, ready: Ready::NONE });
                 index
             }
         };
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Err(io::ErrorKind::NotFound.into()) };
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
         slot.ready = ready;
         let tag = EventData::new_u64(u64::from(slot.generation) << 32 | u64::from(index));
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
@@ -160,7 +163,9 @@ impl Reactor {
     fn note(&mut self, tag: u64, ready: Ready) {
         let (index, generation) = (tag & u64::from(u32::MAX), tag >> 32);
         let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
-        let Some(slot) = slot.filter(|slot| u64::from(slot.generation) == generation) else { return };
+        let Some(slot) = slot.filter(|slot| u64::from(slot.generation) == generation) else {
+            return;
+        };
         let all = slot.ready.and(ready);
         if all != slot.ready {
             slot.ready = all;
@@ -314,7 +319,9 @@ impl Place {
 
     #[inline]
     fn with<R>(&self, f: impl FnOnce(&mut Slot) -> R) -> Option<R> {
-        HERE.with_borrow_mut(|here| here.as_mut().and_then(|here| here.slots.get_mut(self.index as usize)).map(f))
+        HERE.with_borrow_mut(|here| {
+            here.as_mut().and_then(|here| here.slots.get_mut(self.index as usize)).map(f)
+        })
     }
 }
 

@@ -172,12 +172,16 @@ fn wake_ups_from_other_threads_are_not_lost() {
     let ended = Arc::new(AtomicUsize::new(0));
     let (tell, told) = std::sync::mpsc::channel();
     for _ in 0..TASKS {
-        let (given, ended, tell) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&ended), tell.clone());
+        let (given, ended, tell) =
+            (Arc::new(AtomicUsize::new(0)), Arc::clone(&ended), tell.clone());
         tasks::spawn(async move {
             let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
             tell.send((Arc::clone(&given), waker)).unwrap();
             // Only the last wake-up brings the number that ends it.
-            poll_fn(|_| if given.load(Ordering::Relaxed) == EACH { Poll::Ready(()) } else { Poll::Pending }).await;
+            poll_fn(|_| {
+                if given.load(Ordering::Relaxed) == EACH { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
             ended.fetch_add(1, Ordering::SeqCst);
         });
     }

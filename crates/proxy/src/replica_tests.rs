@@ -21,7 +21,8 @@ fn publish(writer: &mut PoolWriter, backends: &[&Backend]) {
 /// Tells the sessions on `backend` when it was asked last, and when it was re-pointed.
 fn tell(writer: &mut PoolWriter, backend: &Backend, repointed: bool) {
     let now = Instant::now();
-    let look = Look { asked_at: Some(now), repointed_at: repointed.then_some(now), ..Look::default() };
+    let look =
+        Look { asked_at: Some(now), repointed_at: repointed.then_some(now), ..Look::default() };
     writer.note(&backend.addr().to_string(), None, look, false);
 }
 
@@ -206,7 +207,9 @@ fn moves_quiet_and_busy_readers_to_an_emptier_replica() {
     expect(&mut busy, b"$1\r\nv\r\n");
     let mut moved = vec![take_in(&other), take_in(&other)];
     house.until("two moves", |stats| stats.rebalanced == 2);
-    house.until("both to be there", |_| writer.known().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]);
+    house.until("both to be there", |_| {
+        writer.known().iter().map(|it| it.load()).collect::<Vec<_>>() == [3, 2]
+    });
     balance(&mut writer);
     for (client, upstream) in &mut bound {
         client.write_all(GET).unwrap();

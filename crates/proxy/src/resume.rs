@@ -60,7 +60,8 @@ pub(crate) async fn resume(
     ledger: &Ledger,
     deadline: Instant,
 ) -> Result<(Line, Box<Followed>), Failed> {
-    let mut upstream = dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
+    let mut upstream =
+        dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
     let Some(mut replay) = Replay::of(ledger) else { return Err(Failed::Refused) };
     let answered = async {
         ask(&mut upstream, target, replay.requests()).await?;
@@ -90,8 +91,13 @@ pub(crate) async fn resume(
 /// Whether `target` takes a connection and answers on it. Any answer will do, be it that a password
 /// is wanted, that it has too many clients or that it runs a script: it lives, with its data. Only
 /// one that says that it has lost its role or its data is none.
-pub(crate) async fn answers(target: &Target, options: &Tuning, deadline: Instant) -> Result<(), Failed> {
-    let mut upstream = dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
+pub(crate) async fn answers(
+    target: &Target,
+    options: &Tuning,
+    deadline: Instant,
+) -> Result<(), Failed> {
+    let mut upstream =
+        dial::connect(target.addr(), options, deadline).await.map_err(Failed::Dial)?;
     let mut ledger = Ledger::new(&Limits::default());
     ledger.request(PING);
     let asked = async {
@@ -150,7 +156,8 @@ async fn read<T>(upstream: &mut Line, mut look: impl FnMut(&[u8]) -> T) -> Resul
     poll_fn(|cx| {
         scratch::with(|scratch| {
             let read = ready!(upstream.poll_read(cx, scratch)).map_err(broken_off)?;
-            let bytes = scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
+            let bytes =
+                scratch.get(..read).filter(|bytes| !bytes.is_empty()).ok_or(Failed::Broken)?;
             Poll::Ready(Ok(look(bytes)))
         })
     })

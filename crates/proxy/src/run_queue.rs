@@ -119,7 +119,11 @@ mod tests {
     use super::*;
 
     /// Whose turns they are in a round, if those with capital letters are heavy, and what each moves.
-    fn round(queue: &mut RunQueue<char>, ready: &mut VecDeque<char>, moves: impl Fn(char) -> usize) -> String {
+    fn round(
+        queue: &mut RunQueue<char>,
+        ready: &mut VecDeque<char>,
+        moves: impl Fn(char) -> usize,
+    ) -> String {
         let mut turns = String::new();
         queue.begin(ready);
         let mut poll = |queue: &mut RunQueue<char>, key| {
@@ -148,7 +152,8 @@ mod tests {
         let mut ready: VecDeque<char> = heavy.chars().collect();
         for _ in 0..rounds {
             ready.extend(light.chars());
-            let now = round(&mut queue, &mut ready, |key| if key.is_uppercase() { LEAST } else { 0 });
+            let now =
+                round(&mut queue, &mut ready, |key| if key.is_uppercase() { LEAST } else { 0 });
             ready.extend(now.chars().filter(|key| key.is_uppercase()));
             turns = turns + &now + "|";
         }
@@ -171,7 +176,10 @@ mod tests {
     #[test]
     fn heavy_tasks_get_half_of_a_busy_worker() {
         // Sixteen light turns are worth a mebibyte.
-        assert_eq!(played(2, "ABCDE", "abcdefghijklmnop"), "abcdefghijklmnopAB|abcdefghijklmnopCD|");
+        assert_eq!(
+            played(2, "ABCDE", "abcdefghijklmnop"),
+            "abcdefghijklmnopAB|abcdefghijklmnopCD|"
+        );
     }
 
     #[test]

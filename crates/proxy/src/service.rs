@@ -61,8 +61,14 @@ pub enum DialFailure {
 
 impl DialFailure {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Refused, Self::TimedOut, Self::Unreachable, Self::Exhausted, Self::OutOfFiles, Self::Other];
+    pub const ALL: [Self; 6] = [
+        Self::Refused,
+        Self::TimedOut,
+        Self::Unreachable,
+        Self::Exhausted,
+        Self::OutOfFiles,
+        Self::Other,
+    ];
 
     /// Whether it says nothing about the target, only about this host.
     #[must_use]

@@ -75,7 +75,18 @@ impl Session {
         seat.block.accepted.one();
         let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
         let (reason, target, bytes, commands) = (Reason::Aborted, None, (0, 0), 0);
-        Self { peer, seat, ticket, _admission: admission, reason, target, bytes, commands, uncarried: None, since }
+        Self {
+            peer,
+            seat,
+            ticket,
+            _admission: admission,
+            reason,
+            target,
+            bytes,
+            commands,
+            uncarried: None,
+            since,
+        }
     }
 
     /// Serves the client to its end.
@@ -87,24 +98,37 @@ impl Session {
     pub(crate) fn run(mut self, mut client: Line) -> impl Future<Output = ()> {
         async move {
             let (reason, words) = 'served: {
-                let (mut target, mut upstream, mut start) = match Box::pin(self.arrive(&mut client)).await {
-                    Ok(arrived) => arrived,
-                    Err(goodbye) => break 'served goodbye,
-                };
+                let (mut target, mut upstream, mut start) =
+                    match Box::pin(self.arrive(&mut client)).await {
+                        Ok(arrived) => arrived,
+                        Err(goodbye) => break 'served goodbye,
+                    };
                 loop {
                     let target_now = &*self.target.insert(target);
-                    let Stopped { reason, undelivered, after, bytes: (bytes_in, bytes_out), commands, uncarried } =
-                        Pump::new((&mut client, &mut upstream), &self.seat, target_now, start).run(&self.ticket).await;
+                    let Stopped {
+                        reason,
+                        undelivered,
+                        after,
+                        bytes: (bytes_in, bytes_out),
+                        commands,
+                        uncarried,
+                    } = Pump::new((&mut client, &mut upstream), &self.seat, target_now, start)
+                        .run(&self.ticket)
+                        .await;
                     self.bytes = (self.bytes.0 + bytes_in, self.bytes.1 + bytes_out);
                     self.commands = self.commands.saturating_add(commands);
                     self.uncarried = uncarried;
-                    if matches!(reason, Reason::Fenced | Reason::ReplyDropped | Reason::TargetSilent) {
+                    if matches!(
+                        reason,
+                        Reason::Fenced | Reason::ReplyDropped | Reason::TargetSilent
+                    ) {
                         // What a cut-off master has not acknowledged would be sent again when it comes back.
                         upstream.forget_unsent();
                     }
                     let after = match (after.map(|after| *after), self.target.take()) {
                         (Some(After::Move(luggage)), Some(here)) => {
-                            (target, upstream, start) = Box::pin(self.move_over((here, upstream), luggage)).await;
+                            (target, upstream, start) =
+                                Box::pin(self.move_over((here, upstream), luggage)).await;
                             continue;
                         }
                         (after, here) => {
@@ -120,7 +144,8 @@ impl Session {
                     match Box::pin(self.go_on(after, upstream, &mut client, undelivered)).await {
                         Ok(arrived) => (target, upstream, start) = arrived,
                         Err(goodbye) => {
-                            let after_an_attempt = NotCarried::after_an_attempt(goodbye.0).map(Uncarried::new);
+                            let after_an_attempt =
+                                NotCarried::after_an_attempt(goodbye.0).map(Uncarried::new);
                             self.uncarried = self.uncarried.take().or(after_an_attempt);
                             break 'served goodbye;
                         }
@@ -200,7 +225,9 @@ impl Session {
                     attempts = Some(self.after_failure(attempt, &target, failure, ticket).await?);
                     if paced {
                         let turns = &self.seat.turns;
-                        turn = Some(Box::pin(hold::turn(client, early, turns, ticket, hold_until)).await?);
+                        turn = Some(
+                            Box::pin(hold::turn(client, early, turns, ticket, hold_until)).await?,
+                        );
                     }
                 }
             }
@@ -217,16 +244,29 @@ impl Session {
         undelivered: Vec<u8>,
     ) -> Result<Arrived, Goodbye> {
         let (reason, unsent, transaction, mut word) = match after {
-            After::Carry(Luggage { ledger, mut unsent, lost }) | After::Move(Luggage { ledger, mut unsent, lost }) => {
+            After::Carry(Luggage { ledger, mut unsent, lost })
+            | After::Move(Luggage { ledger, mut unsent, lost }) => {
                 let from = self.target.as_ref();
                 let lost = from.map(|target| target.generation()).zip(lost);
                 let (seat, ticket, line) = (&*self.seat, &self.ticket, &mut *client);
                 let old = Some(upstream).filter(|_| lost.is_none());
-                let mut passenger =
-                    Passenger { seat, ticket, client: line, unsent: &mut unsent, ledger, from, lost, old };
+                let mut passenger = Passenger {
+                    seat,
+                    ticket,
+                    client: line,
+                    unsent: &mut unsent,
+                    ledger,
+                    from,
+                    lost,
+                    old,
+                };
                 match passenger.carry().await {
                     Ok(Connected { target, upstream, followed }) => {
-                        return Ok((target, upstream, Start { early: unsent, followed: Some(followed) }));
+                        return Ok((
+                            target,
+                            upstream,
+                            Start { early: unsent, followed: Some(followed) },
+                        ));
                     }
                     Err(reason) => {
                         passenger.old = None;
@@ -253,8 +293,11 @@ impl Session {
         let Seat { shared, block, .. } = &*self.seat;
         let Service { route, options, .. } = &*shared.service;
         if let Some(there) = route.open_target().filter(|there| here.is_fuller_than(there)) {
-            let resumed = resume::resume(&there, options, &ledger, Instant::now() + MOVE_WITHIN).await;
-            if let Some((upstream, followed)) = resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_shut()) {
+            let resumed =
+                resume::resume(&there, options, &ledger, Instant::now() + MOVE_WITHIN).await;
+            if let Some((upstream, followed)) =
+                resumed.ok().filter(|_| !is_overtaken(&there) && !there.is_shut())
+            {
                 block.dials.one();
                 block.rebalanced.one();
                 there.note_use();
@@ -338,7 +381,9 @@ impl Drop for Session {
             client: self.peer,
             target: self.target.as_deref(),
             reason: self.reason,
-            lasted: Duration::from_micros(self.seat.block.measured.elapsed().saturating_sub(self.since)),
+            lasted: Duration::from_micros(
+                self.seat.block.measured.elapsed().saturating_sub(self.since),
+            ),
             bytes: self.bytes,
             commands: self.commands,
             uncarried: self.uncarried.as_deref(),

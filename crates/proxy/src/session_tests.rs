@@ -13,7 +13,8 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % below
     }
 }
@@ -110,7 +111,8 @@ fn pipelines_and_large_values_come_through_unchanged() {
         sizes.extend((0..10).map(|_| dice.roll(400_000)));
         for size in sizes {
             // As a request it is SET, and as a reply an array of three.
-            bytes.extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${size}\r\n").as_bytes());
+            bytes
+                .extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${size}\r\n").as_bytes());
             bytes.extend(std::iter::repeat_n(b'x', size));
             bytes.extend_from_slice(b"\r\n");
         }
@@ -168,14 +170,18 @@ fn who_never_ends_the_second_direction_is_closed() {
     let backend = Backend::new();
     for client_first in [true, false] {
         let timeout = std::time::Duration::from_millis(50);
-        let mut house =
-            House::new(Options { half_close_timeout: timeout, sessions: Sessions::Close, ..Options::default() });
+        let mut house = House::new(Options {
+            half_close_timeout: timeout,
+            sessions: Sessions::Close,
+            ..Options::default()
+        });
         house.commit(backend.addr());
         let (mut client, mut upstream) = session(&house, &backend);
         // Who is owed an answer ends, and never gets it.
         client.write_all(b"GET k\r\n").unwrap();
         expect(&mut upstream, b"GET k\r\n");
-        let (ended, other) = if client_first { (&mut client, &mut upstream) } else { (&mut upstream, &mut client) };
+        let (ended, other) =
+            if client_first { (&mut client, &mut upstream) } else { (&mut upstream, &mut client) };
         ended.shutdown(Shutdown::Write).unwrap();
         assert_eq!(rest(other), b"");
         assert_eq!(rest(ended), b"");
@@ -237,7 +243,8 @@ fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
     let (mut client, mut upstream) = session(&house, &backend);
     let (mut other, mut others) = session(&house, &backend);
     let total = 64 * 1024 * 1024_usize;
-    let bytes: Arc<Vec<u8>> = Arc::new((0..total).map(|n| u8::try_from(n % 251).unwrap()).collect());
+    let bytes: Arc<Vec<u8>> =
+        Arc::new((0..total).map(|n| u8::try_from(n % 251).unwrap()).collect());
     let writer = {
         let bytes = Arc::clone(&bytes);
         thread::spawn(move || upstream.write_all(&bytes).unwrap())
@@ -252,7 +259,10 @@ fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
         expect(&mut other, b"+PONG\r\n");
         before = house.stats().bytes_out.max(before);
     }
-    assert!(before < total as u64 - 1024 * 1024 && !writer.is_finished(), "{before} of {total} bytes were taken");
+    assert!(
+        before < total as u64 - 1024 * 1024 && !writer.is_finished(),
+        "{before} of {total} bytes were taken"
+    );
     let mut read = vec![0; total];
     client.read_exact(&mut read).unwrap();
     assert!(read == *bytes);

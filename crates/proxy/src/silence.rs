@@ -76,7 +76,12 @@ impl Silence {
     }
 
     /// Why the session should end, if it should. To be asked after everything that had come was moved.
-    pub(crate) fn judge(&mut self, options: &Options, facts: Facts, waker: &Waker) -> Option<Reason> {
+    pub(crate) fn judge(
+        &mut self,
+        options: &Options,
+        facts: Facts,
+        waker: &Waker,
+    ) -> Option<Reason> {
         self.asked |= facts.asked;
         if !self.alarm.is_set() {
             // A reload may have turned it on.
@@ -134,7 +139,8 @@ mod tests {
     #[tokio::test]
     async fn ends_clients_that_stop_within_their_first_request() {
         for client_idle_timeout in [Duration::ZERO, NOW, Duration::from_secs(60)] {
-            let options = Options { first_byte_timeout: NOW, client_idle_timeout, ..Options::default() };
+            let options =
+                Options { first_byte_timeout: NOW, client_idle_timeout, ..Options::default() };
             let mut silence = watching(false, &options);
             assert_eq!(judged(&mut silence, &options, HALF_A_REQUEST).await, None, "a byte came");
             let reason = judged(&mut silence, &options, HALF_A_REQUEST).await;
@@ -143,16 +149,21 @@ mod tests {
         // One whole request is enough.
         let options = Options { first_byte_timeout: NOW, ..Options::default() };
         let mut silence = watching(false, &options);
-        assert_eq!(judged(&mut silence, &options, Facts { asked: true, ..HALF_A_REQUEST }).await, None);
+        assert_eq!(
+            judged(&mut silence, &options, Facts { asked: true, ..HALF_A_REQUEST }).await,
+            None
+        );
         assert_eq!(judged(&mut silence, &options, HALF_A_REQUEST).await, None);
         assert!(!silence.alarm.is_set());
     }
 
     #[tokio::test]
     async fn keeps_clients_whose_bytes_arrive_or_that_wait() {
-        let options = Options { first_byte_timeout: NOW, client_idle_timeout: 4 * NOW, ..Options::default() };
+        let options =
+            Options { first_byte_timeout: NOW, client_idle_timeout: 4 * NOW, ..Options::default() };
         for asked in [true, false] {
-            let (mut arriving, mut waiting) = (watching(asked, &options), watching(asked, &options));
+            let (mut arriving, mut waiting) =
+                (watching(asked, &options), watching(asked, &options));
             for moved in 1..20 {
                 let facts = Facts { moved, ..HALF_A_REQUEST };
                 assert_eq!(judged(&mut arriving, &options, facts).await, None, "{moved}");

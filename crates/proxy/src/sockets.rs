@@ -50,7 +50,8 @@ impl Sockets {
     ///
     /// If the system does not take a value.
     pub fn retune(&self, service: usize, options: &Options) -> io::Result<()> {
-        let mut own = self.0.iter().filter(|socket| socket.service == service && socket.addr.tcp().is_some());
+        let mut own =
+            self.0.iter().filter(|socket| socket.service == service && socket.addr.tcp().is_some());
         own.try_for_each(|socket| sockopt::prepare(&SockRef::from(&socket.listener), options))
     }
 

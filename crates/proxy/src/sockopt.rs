@@ -17,7 +17,10 @@ pub(crate) fn prepare(socket: &Socket, options: &Options) -> io::Result<()> {
         // The kernel counts in whole seconds.
         let idle = options.keepalive.max(Duration::from_secs(1));
         let between = (idle / 4).max(Duration::from_secs(1));
-        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(between).with_retries(KEEPALIVE_PROBES);
+        let keepalive = TcpKeepalive::new()
+            .with_time(idle)
+            .with_interval(between)
+            .with_retries(KEEPALIVE_PROBES);
         socket.set_tcp_keepalive(&keepalive)?;
     } else {
         socket.set_keepalive(false)?;

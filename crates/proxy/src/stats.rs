@@ -268,7 +268,8 @@ impl Snapshot {
 impl Stats {
     /// Blocks for `workers` workers and the named services.
     pub(crate) fn new(workers: usize, names: impl IntoIterator<Item = Arc<str>>) -> Self {
-        let blocks = |name| Blocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
+        let blocks =
+            |name| Blocks { name, workers: (0..workers).map(|_| Arc::default()).collect() };
         Self { services: names.into_iter().map(blocks).collect() }
     }
 
@@ -292,7 +293,10 @@ impl Stats {
     pub(crate) fn open_by_worker(&self, name: &str) -> Vec<u64> {
         let blocks = self.services.iter().filter(|blocks| &*blocks.name == name);
         let ended = |block: &Block| block.closed.iter().map(Count::get).sum();
-        blocks.flat_map(|it| &it.workers).map(|block| block.accepted.get().saturating_sub(ended(block))).collect()
+        blocks
+            .flat_map(|it| &it.workers)
+            .map(|block| block.accepted.get().saturating_sub(ended(block)))
+            .collect()
     }
 
     /// How many sessions each worker has now, those of all services together.
@@ -304,7 +308,8 @@ impl Stats {
             let ended: u64 = block.closed.iter().map(Count::get).sum();
             block.accepted.get().saturating_sub(ended)
         };
-        let of = |worker| self.services.iter().filter_map(|it| it.workers.get(worker)).map(open).sum();
+        let of =
+            |worker| self.services.iter().filter_map(|it| it.workers.get(worker)).map(open).sum();
         (0..workers).map(of).collect()
     }
 

@@ -56,7 +56,12 @@ pub(crate) struct Home {
 impl Home {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { called: Mutex::default(), rung: AtomicBool::new(false), bell, tasks: AtomicUsize::new(0) }))
+        Ok(Arc::new(Self {
+            called: Mutex::default(),
+            rung: AtomicBool::new(false),
+            bell,
+            tasks: AtomicUsize::new(0),
+        }))
     }
 
     /// What becomes readable when another thread wants something.
@@ -221,7 +226,8 @@ impl Tasks {
 
     /// Whether some task has something to do.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.ready.is_empty() || HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
+        !self.ready.is_empty()
+            || HERE.with_borrow(|here| !here.queue.is_empty() || !here.born.is_empty())
     }
 
     /// Queues the tasks that other threads have called. To be asked when the bell was rung.
@@ -264,7 +270,8 @@ impl Tasks {
     }
 
     fn admit(&mut self) -> Result<(), Panicked> {
-        while let Some(Newborn { body, vital }) = HERE.with_borrow_mut(|here| here.born.pop_front()) {
+        while let Some(Newborn { body, vital }) = HERE.with_borrow_mut(|here| here.born.pop_front())
+        {
             let index = match self.free.pop() {
                 Some(index) => index,
                 None => {
@@ -276,10 +283,16 @@ impl Tasks {
             };
             let Some(slot) = self.slots.get_mut(index as usize) else { continue };
             let key = Key { index, generation: slot.generation };
-            let call = Arc::new(Call { home: Arc::clone(&self.home), key, queued: AtomicBool::new(true) });
+            let call =
+                Arc::new(Call { home: Arc::clone(&self.home), key, queued: AtomicBool::new(true) });
             self.home.set_tasks(self.home.tasks() + 1);
-            slot.task =
-                Some(Task { body, waker: Waker::from(Arc::clone(&call)), call, vital, weight: Weight::default() });
+            slot.task = Some(Task {
+                body,
+                waker: Waker::from(Arc::clone(&call)),
+                call,
+                vital,
+                weight: Weight::default(),
+            });
             self.poll(key, false)?;
             self.weigh(key);
         }
@@ -291,7 +304,8 @@ impl Tasks {
     #[cold]
     fn weigh(&mut self, key: Key) {
         let bytes = BYTES.take();
-        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
+        let slot =
+            self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
         if let Some(task) = slot.and_then(|slot| slot.task.as_mut()) {
             task.weight.note(bytes);
         }
@@ -300,14 +314,17 @@ impl Tasks {
 
     /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the light ones. Whether it is vital.
     fn poll(&mut self, key: Key, light: bool) -> Result<bool, Panicked> {
-        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
+        let slot =
+            self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);
         let Some(Slot { task: Some(task), generation }) = slot else { return Ok(false) };
         if light && task.weight.is_heavy() {
             self.ready.defer(key);
             return Ok(false);
         }
         task.call.queued.swap(false, Ordering::AcqRel);
-        let polled = catch_unwind(AssertUnwindSafe(|| task.body.as_mut().poll(&mut Context::from_waker(&task.waker))));
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            task.body.as_mut().poll(&mut Context::from_waker(&task.waker))
+        }));
         let vital = task.vital;
         match polled {
             Ok(Poll::Pending) => return Ok(vital),

@@ -121,13 +121,27 @@ mod tests {
         };
         let session = |reason, uncarried| {
             let (client, lasted) = (Peer::UNIX, Duration::ZERO);
-            Session { service: "s", client, target: None, reason, lasted, bytes: (0, 0), commands: 0, uncarried }
-                .has_failed()
+            Session {
+                service: "s",
+                client,
+                target: None,
+                reason,
+                lasted,
+                bytes: (0, 0),
+                commands: 0,
+                uncarried,
+            }
+            .has_failed()
         };
         let (well, badly) = (session(Reason::ClientClosed, None), session(Reason::Fenced, None));
         assert!(!well && badly);
-        let named = Uncarried { why: NotCarried::Pinned(resp::Pin::UnknownCommand), command: Some("FETCH".into()) };
-        assert!(!session(Reason::UpstreamClosed, None) && session(Reason::UpstreamClosed, Some(&named)));
+        let named = Uncarried {
+            why: NotCarried::Pinned(resp::Pin::UnknownCommand),
+            command: Some("FETCH".into()),
+        };
+        assert!(
+            !session(Reason::UpstreamClosed, None) && session(Reason::UpstreamClosed, Some(&named))
+        );
         assert!(!level(Which::Off, 1, badly, true));
         assert!(level(Which::Failed, 9, badly, false) && !level(Which::Failed, 1, well, true));
         assert!(level(Which::All, 1, well, false) && level(Which::All, 9, well, true));

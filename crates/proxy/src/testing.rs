@@ -66,7 +66,11 @@ impl House {
 
     /// One worker, perhaps a target, and a client that had said this in the kernel's queue before anybody was served: its session
     /// finds its words at the first look.
-    pub(crate) fn awaited(options: Options, backend: Option<&Backend>, words: &[u8]) -> (Self, TcpStream) {
+    pub(crate) fn awaited(
+        options: Options,
+        backend: Option<&Backend>,
+        words: &[u8],
+    ) -> (Self, TcpStream) {
         let (mut points, route) = Points::new();
         if let Some(backend) = backend {
             points.commit(destination(backend.addr()));
@@ -95,9 +99,15 @@ impl House {
     ) -> (Self, T) {
         let heard = Arc::<Heard>::default();
         let hints = Arc::clone(&heard) as Arc<dyn Hints>;
-        let service = Service { name: "s".into(), route: route.clone(), options: options.into(), hints };
+        let service =
+            Service { name: "s".into(), route: route.clone(), options: options.into(), hints };
         let workers = NonZeroUsize::new(workers).unwrap();
-        let bound = Bound::bind(workers, max_connections, [(service, vec!["127.0.0.1:0".parse().unwrap()])]).unwrap();
+        let bound = Bound::bind(
+            workers,
+            max_connections,
+            [(service, vec!["127.0.0.1:0".parse().unwrap()])],
+        )
+        .unwrap();
         let addr = bound.local_addrs()[0][0].tcp().unwrap();
         let greeted = greet(addr);
         let settings = Settings {
@@ -110,10 +120,21 @@ impl House {
         let (drain, controller) = drain::new(settings);
         let running = bound.serve(&drain).unwrap();
         let controller = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             runtime.block_on(controller.run())
         });
-        (Self { points, drain, addr, heard, running: Some(running), controller: Some(controller) }, greeted)
+        (
+            Self {
+                points,
+                drain,
+                addr,
+                heard,
+                running: Some(running),
+                controller: Some(controller),
+            },
+            greeted,
+        )
     }
 
     pub(crate) fn commit(&mut self, addr: SocketAddr) -> Arc<Target> {
@@ -290,10 +311,24 @@ pub(crate) fn seat() -> (Points, Seat) {
         hints: Arc::new(NoHints),
     });
     let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
-    let shared = Arc::new(Shared { service, limits, held: Places::new(1), moving: std::sync::OnceLock::new() });
+    let shared = Arc::new(Shared {
+        service,
+        limits,
+        held: Places::new(1),
+        moving: std::sync::OnceLock::new(),
+    });
     let block = Stats::new(1, [Arc::from("s")]).block(0, 0).unwrap();
     let (drain, _controller) = drain::new(Settings::default());
-    (points, Seat { shared, block, drain, news: tokio::sync::Notify::new(), turns: crate::turns::Turns::default() })
+    (
+        points,
+        Seat {
+            shared,
+            block,
+            drain,
+            news: tokio::sync::Notify::new(),
+            turns: crate::turns::Turns::default(),
+        },
+    )
 }
 
 /// Reads exactly these bytes.
@@ -315,7 +350,8 @@ pub(crate) fn rest(stream: &mut TcpStream) -> Vec<u8> {
 /// Whether there is nothing to be read at this moment, not even an end.
 pub(crate) fn is_silent(stream: &mut TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
-    let silent = matches!(stream.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    let silent =
+        matches!(stream.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
     stream.set_nonblocking(false).unwrap();
     silent
 }

@@ -30,10 +30,15 @@ fn as_many(turns: &Turns, urgent: bool) -> Vec<Turn<'_>> {
 }
 
 /// Sessions in line, in their order.
-fn line(turns: &Turns, urgent: bool, count: usize) -> Vec<Pin<Box<dyn Future<Output = Turn<'_>> + '_>>> {
+fn line(
+    turns: &Turns,
+    urgent: bool,
+    count: usize,
+) -> Vec<Pin<Box<dyn Future<Output = Turn<'_>> + '_>>> {
     (0..count)
         .map(|_| {
-            let mut taking: Pin<Box<dyn Future<Output = Turn<'_>> + '_>> = Box::pin(turns.take(urgent));
+            let mut taking: Pin<Box<dyn Future<Output = Turn<'_>> + '_>> =
+                Box::pin(turns.take(urgent));
             assert!(poll(taking.as_mut()).is_none());
             taking
         })
@@ -61,15 +66,18 @@ fn prefers_requests_and_does_not_starve_idle_sessions() {
     let (mut order, mut given) = (Vec::new(), 0);
     while given < 50 {
         drop(out.pop().expect("a permit that is out"));
-        let next = idle.iter_mut().map(|it| (false, it)).chain(urgent.iter_mut().map(|it| (true, it)));
-        let Some((kind, turn)) = next.filter_map(|(kind, it)| Some((kind, poll_once(it)?))).next() else {
+        let next =
+            idle.iter_mut().map(|it| (false, it)).chain(urgent.iter_mut().map(|it| (true, it)));
+        let Some((kind, turn)) = next.filter_map(|(kind, it)| Some((kind, poll_once(it)?))).next()
+        else {
             panic!("nobody got the permit that was given back; {order:?}");
         };
         order.push(kind);
         out.insert(0, turn);
         given += 1;
     }
-    let idle_at: Vec<usize> = order.iter().enumerate().filter(|(_, urgent)| !**urgent).map(|(at, _)| at).collect();
+    let idle_at: Vec<usize> =
+        order.iter().enumerate().filter(|(_, urgent)| !**urgent).map(|(at, _)| at).collect();
     // The first permits were all of requests, so that it is an idle one's turn.
     assert_eq!(idle_at, [0, 8, 16, 24, 32, 40, 46, 47, 48, 49]);
 }
@@ -152,8 +160,10 @@ async fn hands_the_timer_on_when_its_session_leaves() {
     let turns = Turns::default();
     turns.take(true).await.failed();
     let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
-    let mut waiting: Vec<Pin<Box<dyn Future<Output = Turn<'_>>>>> =
-        counts.iter().map(|_| Box::pin(turns.take(true)) as Pin<Box<dyn Future<Output = _>>>).collect();
+    let mut waiting: Vec<Pin<Box<dyn Future<Output = Turn<'_>>>>> = counts
+        .iter()
+        .map(|_| Box::pin(turns.take(true)) as Pin<Box<dyn Future<Output = _>>>)
+        .collect();
     for (taking, count) in waiting.iter_mut().zip(&counts) {
         let waker = Waker::from(Arc::clone(count));
         assert!(taking.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
@@ -205,7 +215,8 @@ async fn crowd(seed: u64) {
             let millis = |random: &mut fastrand::Rng| Duration::from_millis(random.u64(0..60));
             tokio::time::sleep(millis(&mut random)).await;
             for _ in 0..random.usize(1..20) {
-                let patience = if random.u8(0..4) == 0 { millis(&mut random) } else { Duration::MAX };
+                let patience =
+                    if random.u8(0..4) == 0 { millis(&mut random) } else { Duration::MAX };
                 let taking = turns.take(random.bool());
                 let Ok(turn) = tokio::time::timeout(patience, taking).await else { continue };
                 tokio::time::sleep(millis(&mut random)).await;
@@ -218,7 +229,9 @@ async fn crowd(seed: u64) {
             }
         });
     }
-    tokio::time::timeout(Duration::from_secs(3600), sessions).await.expect("a session waits for ever");
+    tokio::time::timeout(Duration::from_secs(3600), sessions)
+        .await
+        .expect("a session waits for ever");
     turns.start_again();
     assert_eq!(as_many(&turns, true).len(), MOST, "a permit was lost");
     let idle = as_many(&turns, false);

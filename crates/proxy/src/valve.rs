@@ -76,7 +76,8 @@ impl Valve for Requests<'_> {
 
     fn went(&mut self, bytes: &[u8], measured: bool) {
         if measured {
-            *self.measured = self.measured.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+            *self.measured =
+                self.measured.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         } else {
             let start = self.stopwatch.is_wanted(&self.seat.block.measured, self.ledger);
             self.ledger.request(bytes);

@@ -31,7 +31,13 @@ fn requests(seat: &Seat, target: &route::Target) -> (Leave, Leave) {
 fn admits(seat: &Seat, target: &route::Target) -> bool {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut stopwatch, mut commands) = (Stopwatch::default(), 0);
-    let mut valve = Replies { ledger: &mut ledger, target, seat, stopwatch: &mut stopwatch, commands: &mut commands };
+    let mut valve = Replies {
+        ledger: &mut ledger,
+        target,
+        seat,
+        stopwatch: &mut stopwatch,
+        commands: &mut commands,
+    };
     assert_eq!(valve.leave(b"+OK\r\n"), Leave::Free, "what was admitted goes");
     valve.admits()
 }
@@ -50,7 +56,8 @@ fn shuts_for_requests_at_the_fence_alone() {
 fn shuts_for_requests_at_the_gate_alone() {
     let (mut points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
-    let shutting: [fn(&mut Points); 3] = [Points::hold, Points::drop_replies, |it| it.set_replies(Fate::Wait)];
+    let shutting: [fn(&mut Points); 3] =
+        [Points::hold, Points::drop_replies, |it| it.set_replies(Fate::Wait)];
     for shut in shutting {
         shut(&mut points);
         assert!(!target.fence().has_fallen());

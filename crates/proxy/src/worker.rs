@@ -120,7 +120,8 @@ impl Running {
     /// Starts a thread for each worker of `bound`.
     pub(crate) fn start(bound: Bound, drain: &Drain) -> Result<Self, StartError> {
         let Bound { services, entrances, max_connections, .. } = bound;
-        let stats = Stats::new(entrances.len(), services.iter().map(|service| Arc::clone(&service.name)));
+        let stats =
+            Stats::new(entrances.len(), services.iter().map(|service| Arc::clone(&service.name)));
         let (total, scarcity) = (Places::new(max_connections), Scarcity::default());
         let shared = |service: Arc<Service>| {
             let options = service.options.now();
@@ -135,8 +136,16 @@ impl Running {
         let splices = pipe::refusal().map_or(Ok(()), Err);
         let copies = splices.is_err();
         let all = shared.clone();
-        let mut running =
-            Self { stats, shared: all, total: Arc::clone(&total), scarcity, splices, heartbeats, threads, ended };
+        let mut running = Self {
+            stats,
+            shared: all,
+            total: Arc::clone(&total),
+            scarcity,
+            splices,
+            heartbeats,
+            threads,
+            ended,
+        };
         let (clock, thread) = Clock::start().map_err(|source| StartError::Clock { source })?;
         running.threads.push(thread);
         // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
@@ -162,7 +171,18 @@ impl Running {
             let seats = seats.map(Arc::new).collect();
             let (drain, clock) = (drain.clone(), clock.clone());
             let rooms = rooms.of(number);
-            workers.push(Worker { number, entrances, seats, heartbeat, drain, clock, home, rooms, reactor, copies });
+            workers.push(Worker {
+                number,
+                entrances,
+                seats,
+                heartbeat,
+                drain,
+                clock,
+                home,
+                rooms,
+                reactor,
+                copies,
+            });
         }
         for worker in workers {
             let (number, end) = (worker.number, end.clone());
@@ -265,7 +285,8 @@ struct Report {
 
 impl Drop for Report {
     fn drop(&mut self) {
-        let result = self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
+        let result =
+            self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
         // There is a place for each worker; the receiver may be gone, and then nobody wants to know.
         drop(self.end.try_send(result));
     }
@@ -323,7 +344,18 @@ struct Worker {
 
 impl Worker {
     fn run(self) -> Result<(), WorkerError> {
-        let Self { number: worker, entrances, seats, heartbeat, drain, clock, home, rooms, reactor, copies } = self;
+        let Self {
+            number: worker,
+            entrances,
+            seats,
+            heartbeat,
+            drain,
+            clock,
+            home,
+            rooms,
+            reactor,
+            copies,
+        } = self;
         // In this order, so that the tasks go first and find what they need when they are dropped.
         let _clock = clock.enter();
         let _reactor = reactor::install(reactor);
@@ -354,7 +386,9 @@ impl Worker {
             tasks.round().map_err(|Panicked| WorkerError::Panicked { worker })?;
             heartbeat.beat();
             let wait = if tasks.is_busy() { Duration::ZERO } else { heartbeat::BEAT };
-            if reactor::turn(&mut events, wait).map_err(|source| WorkerError::Loop { worker, source })? {
+            if reactor::turn(&mut events, wait)
+                .map_err(|source| WorkerError::Loop { worker, source })?
+            {
                 tasks.answer_the_bell();
                 for guest in rooms.guests() {
                     if let Some(seat) = seats.get(guest.service) {

@@ -144,7 +144,8 @@ impl Book {
         }
         if class == Class::Wait {
             self.waiting = self.waiting.asked();
-            self.must_end = self.must_end.or((self.waiting == Waiting::Forfeit).then_some(MustEnd::Forfeit));
+            self.must_end =
+                self.must_end.or((self.waiting == Waiting::Forfeit).then_some(MustEnd::Forfeit));
         }
         if class.is_marked() || (class.runs_script() && self.silence.may_queue()) {
             self.mark(class, args, most_marks)?;
@@ -159,7 +160,9 @@ impl Book {
         match top {
             b'>' => return self.push(frame),
             b'-' => self.bound.refused(frame.line()),
-            b'*' if !self.kept.resp3 && frame.said().0 != Said::Other && self.message(frame)? => return Ok(()),
+            b'*' if !self.kept.resp3 && frame.said().0 != Said::Other && self.message(frame)? => {
+                return Ok(());
+            }
             _ => {}
         }
         if self.owed == 0 {
@@ -200,7 +203,8 @@ impl Book {
                 Ok(true)
             }
             (Said::Confirmed(class), count)
-                if self.head() == Some(class) || (class == Class::SUnsubscribe && self.subscriptions.has_shards()) =>
+                if self.head() == Some(class)
+                    || (class == Class::SUnsubscribe && self.subscriptions.has_shards()) =>
             {
                 self.confirmed(class, count)?;
                 Ok(true)
@@ -337,7 +341,8 @@ impl Book {
             return Standing::Transaction;
         }
         if self.owed > 0 || !between_frames {
-            let blocked = between_frames && self.head().is_some_and(|class| class.group() == Group::Blocking);
+            let blocked =
+                between_frames && self.head().is_some_and(|class| class.group() == Group::Blocking);
             return if blocked { Standing::Blocked } else { Standing::Busy };
         }
         if self.life == Life::Ended {
@@ -353,7 +358,12 @@ impl Book {
 
     fn is_pinned(&self) -> bool {
         let Kept { watching, asking, tracking, transaction: _, resp3: _ } = self.kept;
-        watching || asking || tracking || self.has_missed() || self.novel.is_kept() || !self.silence.is_over()
+        watching
+            || asking
+            || tracking
+            || self.has_missed()
+            || self.novel.is_kept()
+            || !self.silence.is_over()
     }
 
     /// Whether nothing is owed, and neither a subscription nor an open transaction is a reason for the client's silence.

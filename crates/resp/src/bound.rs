@@ -116,7 +116,9 @@ impl Bound {
     pub(crate) fn page(&mut self, sent: u32, returned: Option<&[u8]>) {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
         match returned.filter(|cursor| number(cursor).is_some()) {
-            Some(cursor) => self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor)),
+            Some(cursor) => {
+                self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor))
+            }
             None => self.bind(Pin::Cursor),
         }
     }
@@ -147,7 +149,8 @@ impl Bound {
 
     /// Since what it is opaque, if it is.
     pub(crate) fn opaque_since(self) -> Pin {
-        let blamed = |pin| matches!(pin, Pin::Monitor | Pin::Replication | Pin::Debugger | Pin::NotFollowed);
+        let blamed =
+            |pin| matches!(pin, Pin::Monitor | Pin::Replication | Pin::Debugger | Pin::NotFollowed);
         self.for_good.filter(|pin| blamed(*pin)).unwrap_or(Pin::NotResp)
     }
 
@@ -155,7 +158,11 @@ impl Bound {
     pub(crate) fn pin(self, library: &[u8]) -> Option<Pin> {
         // It asks each new connection for its number, and shows it in its log.
         let number = self.is(flag::NUMBER) && !library.starts_with(b"SE.Redis");
-        let pins = [(self.cursors != 0, Pin::Cursor), (number, Pin::ClientId), (self.is(flag::SCRIPT), Pin::Script)];
+        let pins = [
+            (self.cursors != 0, Pin::Cursor),
+            (number, Pin::ClientId),
+            (self.is(flag::SCRIPT), Pin::Script),
+        ];
         self.for_good.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
     }
 
@@ -172,7 +179,16 @@ mod tests {
     #[test]
     fn digests_only_the_first_cursor_to_zero() {
         assert_eq!((digest(b"0"), digest(b"00")), (0, 0));
-        let others = [&b"1"[..], b"17", b"18446744073709551615", b"18446744073709551616", b"", b"-1", b"x", b"+1"];
+        let others = [
+            &b"1"[..],
+            b"17",
+            b"18446744073709551615",
+            b"18446744073709551616",
+            b"",
+            b"-1",
+            b"x",
+            b"+1",
+        ];
         for cursor in others {
             assert!((1..1 << 24).contains(&digest(cursor)), "{cursor:?}");
         }

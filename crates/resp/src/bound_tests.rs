@@ -25,7 +25,9 @@ fn is_free(talk: &Talk) {
 
 #[test]
 fn pins_a_session_until_the_cursor_is_zero() {
-    for command in ["SCAN", "scan", "HSCAN h", "SScan s", "ZSCAN z", "BF.SCANDUMP f", "cf.scandump f"] {
+    for command in
+        ["SCAN", "scan", "HSCAN h", "SScan s", "ZSCAN z", "BF.SCANDUMP f", "cf.scandump f"]
+    {
         let mut it = talk();
         it.c(&format!("{command} 0 COUNT 10")).s(&page("18446744073709551615"));
         stays(&it);
@@ -146,7 +148,10 @@ fn pins_a_session_with_an_open_search_cursor() {
     is_free(&it);
     it.c("FT.AGGREGATE idx * WITHCURSOR").s("*2/*1/:0/:79/").c("ft.cursor del idx 79").s("+OK/");
     is_free(&it);
-    it.c("HELLO 3").s("%1/+proto/:3/").c("FT.AGGREGATE idx * WITHCURSOR").s("*2/%1/+results/*0/:80/");
+    it.c("HELLO 3")
+        .s("%1/+proto/:3/")
+        .c("FT.AGGREGATE idx * WITHCURSOR")
+        .s("*2/%1/+results/*0/:80/");
     stays(&it);
 }
 
@@ -176,7 +181,12 @@ fn pins_a_session_that_loaded_or_looked_up_a_script() {
         queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");
         stays(&queued);
         let mut silent = talk();
-        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        silent
+            .c("CLIENT REPLY OFF")
+            .c(command)
+            .c("CLIENT REPLY ON")
+            .s("+OK/")
+            .is(Standing::Quiet, 0);
         stays(&silent);
         let mut falls_back = talk();
         falls_back.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./").c(command).s("$2/0a/");
@@ -198,7 +208,12 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
         it.c("MULTI").c("SET k v").c("EXEC").s("+OK/+QUEUED/*1/+OK/").c(command).s(":1/");
         is_free(&it);
         let mut silent = talk();
-        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        silent
+            .c("CLIENT REPLY OFF")
+            .c(command)
+            .c("CLIENT REPLY ON")
+            .s("+OK/")
+            .is(Standing::Quiet, 0);
         is_free(&silent);
         // `NOSCRIPT` among the replies of `EXEC` is answered by no fallback, and the other commands are executed.
         let mut queued = talk();
@@ -259,7 +274,8 @@ fn pins_a_listener_for_invalidations_of_others() {
     assert!(it.0.can_be_carried());
     it.c("SUBSCRIBE __redis__:invalidate").s("*3/$9/subscribe/$20/__redis__:invalidate/:2/");
     stays(&it);
-    it.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$4/news/:1/*3/$11/unsubscribe/$20/__redis__:invalidate/:0/");
+    it.c("UNSUBSCRIBE")
+        .s("*3/$11/unsubscribe/$4/news/:1/*3/$11/unsubscribe/$20/__redis__:invalidate/:0/");
     is_free(&it);
 }
 
@@ -274,7 +290,12 @@ fn pins_a_session_that_sent_an_unknown_command() {
         it.c("RESET").s("+RESET/");
         stays(&it);
         let mut silent = talk();
-        silent.c("CLIENT REPLY OFF").c(command).c("CLIENT REPLY ON").s("+OK/").is(Standing::Quiet, 0);
+        silent
+            .c("CLIENT REPLY OFF")
+            .c(command)
+            .c("CLIENT REPLY ON")
+            .s("+OK/")
+            .is(Standing::Quiet, 0);
         stays(&silent);
     }
     let mut it = talk();
@@ -343,7 +364,10 @@ fn finds_the_name_before_a_large_value() {
         it.0.skip_body(crate::Direction::Request, 50_000);
         it.0.request(b"\r\n");
         it.s(":1/");
-        assert_eq!((it.0.can_be_carried(), it.0.unknown_command()), (free, (!free).then_some("STORE")));
+        assert_eq!(
+            (it.0.can_be_carried(), it.0.unknown_command()),
+            (free, (!free).then_some("STORE"))
+        );
     }
 }
 
@@ -382,7 +406,10 @@ fn names_what_keeps_a_session() {
     assert_eq!(pin(&|it| it.c("HIMPORT PREPARE f").s("+OK/")), Some(Pin::Prepared));
     assert_eq!(pin(&|it| it.c("CLIENT CAPA redirect").s("+OK/")), Some(Pin::Lasting));
     assert_eq!(pin(&|it| it.c("CLIENT ID").s(":1/")), Some(Pin::ClientId));
-    assert_eq!(pin(&|it| it.c("MULTI").c("AUTH a").c("EXEC").s("+OK/+QUEUED/*1/+OK/")), Some(Pin::Doubt));
+    assert_eq!(
+        pin(&|it| it.c("MULTI").c("AUTH a").c("EXEC").s("+OK/+QUEUED/*1/+OK/")),
+        Some(Pin::Doubt)
+    );
     let mut closed = Talk::new();
     closed.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/");
     assert_eq!(closed.0.pin(), Some(Pin::Subscribed));

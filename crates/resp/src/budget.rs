@@ -24,7 +24,9 @@ impl Budget {
 
     /// Takes so many bytes, if that many are left.
     pub(crate) fn take(&self, bytes: usize) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
+            .is_ok()
     }
 
     pub(crate) fn give(&self, bytes: usize) {

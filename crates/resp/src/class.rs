@@ -170,9 +170,11 @@ impl Class {
             | Self::PUnsubscribe
             | Self::SSubscribe
             | Self::SUnsubscribe => Group::Subscribing,
-            Self::Monitor | Self::TrackingOn | Self::TrackingOff | Self::Replication | Self::Debugger => {
-                Group::NeverMoved
-            }
+            Self::Monitor
+            | Self::TrackingOn
+            | Self::TrackingOff
+            | Self::Replication
+            | Self::Debugger => Group::NeverMoved,
             Self::Quit | Self::Shutdown => Group::Ending,
             Self::Reset => Group::Reset,
         }
@@ -204,7 +206,8 @@ impl Class {
     /// Whether replies can be told from each other and from messages without knowing how it was answered. What it did to the
     /// session is unknown then.
     pub(crate) const fn is_counted_without_a_mark(self) -> bool {
-        let counted_by_what_is_known = matches!(self, Self::Hello | Self::Reset | Self::ReplyOn | Self::Monitor);
+        let counted_by_what_is_known =
+            matches!(self, Self::Hello | Self::Reset | Self::ReplyOn | Self::Monitor);
         !counted_by_what_is_known && !matches!(self.group(), Group::Subscribing)
     }
 
@@ -215,7 +218,10 @@ impl Class {
 
     /// Whether the reply to it is looked at, outside of transactions too.
     pub(crate) const fn is_marked(self) -> bool {
-        let unmarked = matches!(self, Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script);
+        let unmarked = matches!(
+            self,
+            Self::Ordinary | Self::Shutdown | Self::Unknown | Self::ClientId | Self::Script
+        );
         !unmarked && !self.runs_script()
     }
 

@@ -50,15 +50,20 @@ impl Conversation {
 }
 
 fn says() -> impl Strategy<Value = Vec<Say>> {
-    let say =
-        (0..COMMANDS, any::<u8>(), prop::bool::weighted(0.1), prop::bool::weighted(0.3), prop::bool::weighted(0.3))
-            .prop_map(|(what, detail, refused, inline, news)| Say {
-                what,
-                detail: usize::from(detail),
-                refused,
-                inline,
-                news,
-            });
+    let say = (
+        0..COMMANDS,
+        any::<u8>(),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.3),
+        prop::bool::weighted(0.3),
+    )
+        .prop_map(|(what, detail, refused, inline, news)| Say {
+            what,
+            detail: usize::from(detail),
+            refused,
+            inline,
+            news,
+        });
     prop::collection::vec(say, 1..40)
 }
 

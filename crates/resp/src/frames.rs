@@ -64,16 +64,21 @@ mod tests {
         assert_eq!(whole.end(wire), Ok(Some(17)));
         assert_eq!(whole.end(&wire[17..]), Ok(Some(5)));
         let mut bytewise = Frames::new(Limits::default());
-        let ends: Vec<usize> = (0..wire.len()).filter(|at| bytewise.end(&wire[*at..=*at]) == Ok(Some(1))).collect();
+        let ends: Vec<usize> =
+            (0..wire.len()).filter(|at| bytewise.end(&wire[*at..=*at]) == Ok(Some(1))).collect();
         assert_eq!(ends, [16, 21]);
     }
 
     #[test]
     fn garbage_and_excess_are_refused() {
         let limits = Limits { depth: 4, elements: 8, bulk_bytes: 16, ..Limits::default() };
-        for wire in
-            [&b"HTTP/1.1 200 OK\r\n"[..], b"*99\r\n", b"$17\r\n", b"*-7\r\n", b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n"]
-        {
+        for wire in [
+            &b"HTTP/1.1 200 OK\r\n"[..],
+            b"*99\r\n",
+            b"$17\r\n",
+            b"*-7\r\n",
+            b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
+        ] {
             let mut frames = Frames::new(limits);
             assert_eq!(frames.end(wire), Err(NotResp), "{}", String::from_utf8_lossy(wire));
             assert_eq!(frames.end(b"+OK\r\n"), Err(NotResp), "nothing can be read behind it");

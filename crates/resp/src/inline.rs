@@ -42,7 +42,13 @@ pub(crate) struct Inline {
 
 impl Inline {
     /// Takes one byte. `args` counts the words begun; `word` and `naming` follow those that name the command.
-    pub(crate) fn take(&mut self, byte: u8, args: &mut u32, word: &mut Word, naming: &mut Naming) -> Line {
+    pub(crate) fn take(
+        &mut self,
+        byte: u8,
+        args: &mut u32,
+        word: &mut Word,
+        naming: &mut Naming,
+    ) -> Line {
         match byte {
             b'\n' => self.end(word, naming),
             0 => Line::Bad,
@@ -57,7 +63,9 @@ impl Inline {
                 Place::Bare => self.bare(byte, word, naming),
                 Place::Closed if is_space(byte) => self.word_end(word, naming),
                 Place::Closed => Line::Bad,
-                Place::Double | Place::DoubleEscape | Place::Single | Place::SingleEscape => self.quoted(byte, word),
+                Place::Double | Place::DoubleEscape | Place::Single | Place::SingleEscape => {
+                    self.quoted(byte, word)
+                }
             },
         }
     }
@@ -131,7 +139,8 @@ mod tests {
     use crate::word::Word;
 
     fn split(text: &[u8]) -> Option<(u32, Class)> {
-        let (mut inline, mut args, mut word, mut naming) = (Inline::default(), 0, Word::default(), Naming::START);
+        let (mut inline, mut args, mut word, mut naming) =
+            (Inline::default(), 0, Word::default(), Naming::START);
         for (position, byte) in text.iter().enumerate() {
             match inline.take(*byte, &mut args, &mut word, &mut naming) {
                 Line::More => {}

@@ -97,7 +97,9 @@ const fn key(name: &[u8]) -> u64 {
     if let [a, b, c] = *name {
         return u32::from_le_bytes([a, b, c, 0]) as u64 & CASE;
     }
-    let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) else { return 0 };
+    let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) else {
+        return 0;
+    };
     if name.len() > 8 {
         return long_key(name);
     }
@@ -105,7 +107,9 @@ const fn key(name: &[u8]) -> u64 {
 }
 
 const fn long_key(name: &[u8]) -> u64 {
-    let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) else { return 0 };
+    let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) else {
+        return 0;
+    };
     let (first, last) = (u64::from_le_bytes(*first) & CASE, u64::from_le_bytes(*last) & CASE);
     first.wrapping_mul(SPREAD).rotate_left(name.len() as u32) ^ last
 }
@@ -119,7 +123,10 @@ const fn place(key: u64) -> usize {
 }
 
 /// The table with the names in `names` besides, which are parted by blanks.
-#[expect(clippy::indexing_slicing, reason = "it runs at compile time, where a wrong index is an error")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "it runs at compile time, where a wrong index is an error"
+)]
 const fn table(mut table: [u64; PLACES], names: &[u8]) -> [u64; PLACES] {
     let mut rest = names;
     while !rest.is_empty() {
@@ -152,13 +159,26 @@ mod tests {
     #[test]
     fn finds_every_name_in_any_case_and_no_other() {
         for name in NAMES.split(' ') {
-            assert!(leaves_nothing(name.as_bytes()) && leaves_nothing(name.to_lowercase().as_bytes()), "{name}");
+            assert!(
+                leaves_nothing(name.as_bytes()) && leaves_nothing(name.to_lowercase().as_bytes()),
+                "{name}"
+            );
             let longer = format!("{name}X");
-            assert_eq!(leaves_nothing(longer.as_bytes()), NAMES.split(' ').any(|it| it == longer), "{longer}");
+            assert_eq!(
+                leaves_nothing(longer.as_bytes()),
+                NAMES.split(' ').any(|it| it == longer),
+                "{longer}"
+            );
             let shorter = &name[1..];
-            assert_eq!(leaves_nothing(shorter.as_bytes()), NAMES.split(' ').any(|it| it == shorter), "{shorter}");
+            assert_eq!(
+                leaves_nothing(shorter.as_bytes()),
+                NAMES.split(' ').any(|it| it == shorter),
+                "{shorter}"
+            );
         }
-        for name in [&b""[..], b"G", b"GE", b"\xff\xfe\xfd", b"MULTI", b"NOSUCHCOMMAND", &[b'x'; 300]] {
+        for name in
+            [&b""[..], b"G", b"GE", b"\xff\xfe\xfd", b"MULTI", b"NOSUCHCOMMAND", &[b'x'; 300]]
+        {
             assert!(!leaves_nothing(name), "{name:?}");
         }
     }

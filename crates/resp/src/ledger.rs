@@ -46,14 +46,21 @@ impl Ledger {
     }
 
     fn with(limits: Bounds, stateless: Stateless) -> Self {
-        Self { requests: Requests::new(), replies: Replies::new(), book: Book::new(), limits, stateless }
+        Self {
+            requests: Requests::new(),
+            replies: Replies::new(),
+            book: Book::new(),
+            limits,
+            stateless,
+        }
     }
 
     /// Takes `bytes` that go from the client to the server, in order.
     pub fn request(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         if self.requests.at_boundary() && self.book.counts_requests() {
-            let Run { whole, begun, rest } = run::requests(input, &self.limits, !self.book.may_queue());
+            let Run { whole, begun, rest } =
+                run::requests(input, &self.limits, !self.book.may_queue());
             self.requests.ran(whole, begun);
             input = rest;
             if self.book.requests(whole) == Err(Lost) {

@@ -118,9 +118,17 @@ fn pins_hold_until_they_are_cleared() {
 fn a_blocking_request_blocks_once_it_is_the_oldest() {
     let mut talk = Talk::new();
     talk.c("GET k").c("BLPOP q 0").is(Standing::Busy, 2).s("+v/").is(Standing::Blocked, 1);
-    talk.c("GET k").is(Standing::Blocked, 2).s("*2/+q/+x/").is(Standing::Busy, 1).s("+v/").is(Standing::Quiet, 0);
+    talk.c("GET k")
+        .is(Standing::Blocked, 2)
+        .s("*2/+q/+x/")
+        .is(Standing::Busy, 1)
+        .s("+v/")
+        .is(Standing::Quiet, 0);
     talk.c("WAIT 1 0").is(Standing::Blocked, 1).s(":0/").is(Standing::Quiet, 0);
-    talk.c("xread STREAMS s $").is(Standing::Blocked, 1).s("-UNBLOCKED force/").is(Standing::Quiet, 0);
+    talk.c("xread STREAMS s $")
+        .is(Standing::Blocked, 1)
+        .s("-UNBLOCKED force/")
+        .is(Standing::Quiet, 0);
     assert_eq!(talk.0.take_hint(), Some(Hint::Unblocked));
 }
 
@@ -143,7 +151,14 @@ fn hints_are_given_once_the_gravest_first() {
     let hints: Vec<Hint> = std::iter::from_fn(|| talk.0.take_hint()).collect();
     assert_eq!(
         hints,
-        [Hint::ReadOnly, Hint::MasterDown, Hint::Loading, Hint::ClusterDown, Hint::NoReplicas, Hint::TryAgain]
+        [
+            Hint::ReadOnly,
+            Hint::MasterDown,
+            Hint::Loading,
+            Hint::ClusterDown,
+            Hint::NoReplicas,
+            Hint::TryAgain
+        ]
     );
 }
 
@@ -167,7 +182,12 @@ fn replies_can_be_switched_off() {
         .c("CLIENT REPLY SKIP")
         .is(Standing::Pinned, 0);
     talk.c("CLIENT REPLY NO").is(Standing::Pinned, 0).c("CLIENT REPLY ON").is(Standing::Busy, 1);
-    talk.s("+OK/").is(Standing::Quiet, 0).c("GET k").is(Standing::Busy, 1).s("+v/").is(Standing::Quiet, 0);
+    talk.s("+OK/")
+        .is(Standing::Quiet, 0)
+        .c("GET k")
+        .is(Standing::Busy, 1)
+        .s("+v/")
+        .is(Standing::Quiet, 0);
     assert_eq!(talk.0.take_counts(), Counts { requests: 7, replies: 2, pushes: 0 });
     // RESET switches them on again.
     talk.c("CLIENT REPLY OFF").c("RESET").is(Standing::Busy, 1).s("+RESET/").is(Standing::Quiet, 0);
@@ -178,7 +198,12 @@ fn replies_can_be_switched_off() {
 #[test]
 fn one_reply_can_be_skipped_and_the_next_one_tells_that_it_was_executed() {
     let mut talk = Talk::new();
-    talk.c("GET a").c("CLIENT REPLY SKIP").c("SET k v").is(Standing::Busy, 1).s("+a/").is(Standing::Pinned, 0);
+    talk.c("GET a")
+        .c("CLIENT REPLY SKIP")
+        .c("SET k v")
+        .is(Standing::Busy, 1)
+        .s("+a/")
+        .is(Standing::Pinned, 0);
     talk.c("GET k").s("+v/").is(Standing::Quiet, 0);
     talk.c("CLIENT REPLY SKIP")
         .c("SET k v")
@@ -194,19 +219,39 @@ fn one_reply_can_be_skipped_and_the_next_one_tells_that_it_was_executed() {
         .is(Standing::Busy, 1)
         .s("+v/")
         .is(Standing::Quiet, 0);
-    talk.c("CLIENT REPLY SKIP").c("CLIENT REPLY ON").is(Standing::Busy, 1).s("+OK/").is(Standing::Quiet, 0);
+    talk.c("CLIENT REPLY SKIP")
+        .c("CLIENT REPLY ON")
+        .is(Standing::Busy, 1)
+        .s("+OK/")
+        .is(Standing::Quiet, 0);
 }
 
 #[test]
 fn effects_that_cannot_be_seen_turn_the_session_opaque() {
-    let silent =
-        ["MULTI", "SELECT 1", "SUBSCRIBE a", "HELLO 3", "MONITOR", "QUIT", "WATCH k", "EXEC", "CLIENT TRACKING ON"];
+    let silent = [
+        "MULTI",
+        "SELECT 1",
+        "SUBSCRIBE a",
+        "HELLO 3",
+        "MONITOR",
+        "QUIT",
+        "WATCH k",
+        "EXEC",
+        "CLIENT TRACKING ON",
+    ];
     for command in silent {
         Talk::new().c("CLIENT REPLY OFF").c(command).is(Standing::Opaque, 0);
         Talk::new().c("CLIENT REPLY SKIP").c(command).is(Standing::Opaque, 0);
     }
     Talk::new().c("CLIENT REPLY SKIP").c("RESET").is(Standing::Opaque, 0);
-    for command in ["SUBSCRIBE a", "PUNSUBSCRIBE", "HELLO 3", "MONITOR", "CLIENT TRACKING OFF", "CLIENT REPLY ON"] {
+    for command in [
+        "SUBSCRIBE a",
+        "PUNSUBSCRIBE",
+        "HELLO 3",
+        "MONITOR",
+        "CLIENT TRACKING OFF",
+        "CLIENT REPLY ON",
+    ] {
         Talk::new().c("MULTI").s("+OK/").c(command).s("+QUEUED/").is(Standing::Opaque, 0);
     }
     for command in ["CLIENT REPLY OFF", "CLIENT REPLY SKIP"] {
@@ -222,7 +267,13 @@ fn effects_that_cannot_be_seen_turn_the_session_opaque() {
 
 #[test]
 fn streams_that_are_no_replies_turn_the_session_opaque() {
-    Talk::new().c("GET k").c("MONITOR").s("+v/").is(Standing::Busy, 1).s("+OK/").is(Standing::Opaque, 0);
+    Talk::new()
+        .c("GET k")
+        .c("MONITOR")
+        .s("+v/")
+        .is(Standing::Busy, 1)
+        .s("+OK/")
+        .is(Standing::Opaque, 0);
     for command in ["PSYNC ? -1", "SYNC", "REPLCONF listening-port 1", "SCRIPT DEBUG YES"] {
         Talk::new().c(command).is(Standing::Opaque, 0);
     }
@@ -280,12 +331,19 @@ fn counts_blocking_requests_without_marks() {
 #[test]
 fn counts_replies_beyond_the_marks_and_stays_pinned_until_reset() {
     let limits = Limits { marks: 1, memory: 200, ..Limits::default() };
-    for (last, answer) in [("MULTI", "+OK/"), ("SELECT 2", "-ERR/"), ("CLIENT SETNAME me", "+OK/"), ("QUIT", "+OK/")] {
+    for (last, answer) in
+        [("MULTI", "+OK/"), ("SELECT 2", "-ERR/"), ("CLIENT SETNAME me", "+OK/"), ("QUIT", "+OK/")]
+    {
         let mut talk = Talk(Ledger::new(&limits));
         beyond_marks(&mut talk, last);
         // A reset before it clears nothing of what came after.
         talk.is(Standing::Busy, 5).s("+OK/+OK/*0/+OK/").is(Standing::Busy, 1);
-        talk.s(answer).is(Standing::Pinned, 0).c("GET k").is(Standing::Busy, 1).s("+QUEUED/").is(Standing::Pinned, 0);
+        talk.s(answer)
+            .is(Standing::Pinned, 0)
+            .c("GET k")
+            .is(Standing::Busy, 1)
+            .s("+QUEUED/")
+            .is(Standing::Pinned, 0);
         assert!(talk.0.at_boundary(Direction::Reply) && !talk.0.can_be_carried());
         talk.c("EXEC").s("*1/+v/").is(Standing::Pinned, 0);
         talk.c("RESET").s("+RESET/").is(Standing::Quiet, 0);
@@ -343,7 +401,8 @@ fn remembers_the_last_of_more_requests_than_it_keeps() {
     let replay = Replay::of(&talk.0).expect("all of it is known again");
     let requests = String::from_utf8(replay.requests().to_vec()).unwrap();
     assert!(
-        requests.contains("$2\r\nme\r\n") && requests.ends_with("SELECT\r\n$1\r\n7\r\n*1\r\n$4\r\nPING\r\n"),
+        requests.contains("$2\r\nme\r\n")
+            && requests.ends_with("SELECT\r\n$1\r\n7\r\n*1\r\n$4\r\nPING\r\n"),
         "{requests}"
     );
 }

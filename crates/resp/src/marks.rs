@@ -182,7 +182,13 @@ impl Far {
 
 impl Marks {
     pub(crate) fn new() -> Self {
-        Self { near: [Mark { at: 0, kind: NO_KIND }; NEAR], len: 0, missed: false, missed_at: 0, far: None }
+        Self {
+            near: [Mark { at: 0, kind: NO_KIND }; NEAR],
+            len: 0,
+            missed: false,
+            missed_at: 0,
+            far: None,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -294,7 +300,9 @@ mod tests {
 
     #[test]
     fn pipelines_that_repeat_are_one_run() {
-        for kinds in [[(Class::Multi, 0), (Class::Exec, 0)], [(Class::Subscribe, 1), (Class::Subscribe, 1)]] {
+        for kinds in
+            [[(Class::Multi, 0), (Class::Exec, 0)], [(Class::Subscribe, 1), (Class::Subscribe, 1)]]
+        {
             let mut marks = Marks::new();
             for (n, (class, expected)) in (0..2_000_000).zip(kinds.into_iter().cycle()) {
                 assert!(marks.push(Mark::new(n * 3 + n % 2, class, expected), 1));

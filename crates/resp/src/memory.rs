@@ -87,7 +87,10 @@ pub(crate) struct Memory {
 impl fmt::Debug for Memory {
     /// Without the texts: one of them is a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("db", &self.db).field("resp3", &self.resp3).finish_non_exhaustive()
+        f.debug_struct("Memory")
+            .field("db", &self.db)
+            .field("resp3", &self.resp3)
+            .finish_non_exhaustive()
     }
 }
 
@@ -124,7 +127,9 @@ impl Memory {
     /// remembered of them.
     pub(crate) fn subscribe(&mut self, class: Class, words: Option<&[&[u8]]>, most: usize) {
         debug_assert!(class.group() == Group::Subscribing);
-        let names = words.and_then(|words| words.get(1..)).filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
+        let names = words
+            .and_then(|words| words.get(1..))
+            .filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
         // The server sends to these what other connections track, and they name this connection by its number.
         let names = names.filter(|names| !names.iter().any(|name| name.starts_with(b"__redis__:")));
         if !names.is_some_and(|names| self.names.accept(class, names, most)) {
@@ -147,9 +152,11 @@ impl Memory {
     /// Puts `new` in the place of what was there. The old bytes are overwritten.
     pub(crate) fn set(&mut self, text: Text, new: &[u8]) {
         let (begin, end) = self.place(text);
-        let (Some((old, after)), Ok(len), Some(slot)) =
-            (self.text.split_at_checked(end), u16::try_from(new.len()), self.lens.get_mut(text as usize))
-        else {
+        let (Some((old, after)), Ok(len), Some(slot)) = (
+            self.text.split_at_checked(end),
+            u16::try_from(new.len()),
+            self.lens.get_mut(text as usize),
+        ) else {
             return self.doubt(u8::MAX);
         };
         let Some((before, _)) = old.split_at_checked(begin) else { return self.doubt(u8::MAX) };

@@ -14,32 +14,53 @@ pub(crate) fn said(talk: &Talk) -> Option<Vec<String>> {
     let text = String::from_utf8(replay.requests().to_vec()).unwrap();
     let requests = text.split('*').skip(1);
     // Of `2 $4 AUTH $2 pw` every second word, from the third on.
-    let mut all: Vec<String> =
-        requests.map(|it| it.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ")).collect();
+    let mut all: Vec<String> = requests
+        .map(|it| it.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" "))
+        .collect();
     // The proof stands behind everything but the subscriptions.
     let ping = all.iter().position(|it| it == "PING").unwrap();
     all.remove(ping);
-    assert!(all.iter().enumerate().all(|(at, it)| it.contains("SUBSCRIBE") == (at >= ping)), "{ping} {all:?}");
+    assert!(
+        all.iter().enumerate().all(|(at, it)| it.contains("SUBSCRIBE") == (at >= ping)),
+        "{ping} {all:?}"
+    );
     Some(all)
 }
 
 #[track_caller]
 pub(crate) fn says(talk: &Talk, requests: &[&str]) {
-    assert_eq!(said(talk).as_deref(), Some(&requests.iter().map(ToString::to_string).collect::<Vec<_>>()[..]));
+    assert_eq!(
+        said(talk).as_deref(),
+        Some(&requests.iter().map(ToString::to_string).collect::<Vec<_>>()[..])
+    );
 }
 
 #[test]
 fn what_was_accepted_is_said_again_in_the_order_that_works() {
     let mut it = talk();
     says(&it, &[]);
-    it.c("SELECT 3").c("CLIENT SETNAME app").c("AUTH me pw").c("HELLO 3").s("+OK/+OK/+OK/%1/+proto/:3/");
+    it.c("SELECT 3")
+        .c("CLIENT SETNAME app")
+        .c("AUTH me pw")
+        .c("HELLO 3")
+        .s("+OK/+OK/+OK/%1/+proto/:3/");
     says(&it, &["AUTH me pw", "HELLO 3", "CLIENT SETNAME app", "SELECT 3"]);
     it.c("CLIENT SETINFO lib-name redis-py").c("CLIENT SETINFO LIB-VER 5.0").s("+OK/+OK/");
     it.c("client no-evict on").c("CLIENT NO-TOUCH ON").c("READONLY").s("+OK/+OK/+OK/");
     let all = ["AUTH me pw", "HELLO 3", "CLIENT SETNAME app", "CLIENT SETINFO LIB-NAME redis-py"];
-    let more = ["CLIENT SETINFO LIB-VER 5.0", "CLIENT NO-EVICT ON", "CLIENT NO-TOUCH ON", "READONLY", "SELECT 3"];
+    let more = [
+        "CLIENT SETINFO LIB-VER 5.0",
+        "CLIENT NO-EVICT ON",
+        "CLIENT NO-TOUCH ON",
+        "READONLY",
+        "SELECT 3",
+    ];
     says(&it, &[&all[..], &more[..]].concat());
-    it.c("CLIENT NO-EVICT OFF").c("CLIENT NO-TOUCH OFF").c("READWRITE").c("SELECT 0").s("+OK/+OK/+OK/+OK/");
+    it.c("CLIENT NO-EVICT OFF")
+        .c("CLIENT NO-TOUCH OFF")
+        .c("READWRITE")
+        .c("SELECT 0")
+        .s("+OK/+OK/+OK/+OK/");
     says(&it, &[&all[..], &more[..1]].concat());
     it.c("RESET").s("+RESET/");
     says(&it, &["CLIENT SETINFO LIB-NAME redis-py", "CLIENT SETINFO LIB-VER 5.0"]);
@@ -224,12 +245,18 @@ fn proves_the_server_by_any_reply_to_ping_but_not_now() {
         assert!(replay.is_answered());
         replay.finish(&blank.0).map(|_| taken)
     };
-    for proof in
-        ["+PONG/", "-NOAUTH Authentication required./", "-NOPERM x/", "-ERR unknown command 'PING'/", "-MISCONF x/"]
-    {
+    for proof in [
+        "+PONG/",
+        "-NOAUTH Authentication required./",
+        "-NOPERM x/",
+        "-ERR unknown command 'PING'/",
+        "-MISCONF x/",
+    ] {
         assert_eq!(answer(proof.replace('/', "\r\n").as_bytes()), Ok(proof.len() + 1), "{proof}");
     }
-    for (hint, error) in [(Hint::Loading, "-LOADING x\r\n"), (Hint::MasterDown, "-MASTERDOWN x\r\n")] {
+    for (hint, error) in
+        [(Hint::Loading, "-LOADING x\r\n"), (Hint::MasterDown, "-MASTERDOWN x\r\n")]
+    {
         assert_eq!(answer(error.as_bytes()), Err(Refused::NotReady(hint)));
     }
     for nonsense in ["$4\r\nPONG\r\n", ":1\r\n", "HTTP/1.1 400\r\n"] {
@@ -242,9 +269,11 @@ fn takes_busy_and_full_servers_for_unavailable() {
     const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
     let state = authenticated();
     for before in [talk(), state] {
-        for error in
-            [FULL, b"-BUSY Redis is busy running a script.\r\n", b"-DENIED Redis is running in protected mode\r\n"]
-        {
+        for error in [
+            FULL,
+            b"-BUSY Redis is busy running a script.\r\n",
+            b"-DENIED Redis is running in protected mode\r\n",
+        ] {
             assert_eq!(Replay::of(&before.0).unwrap().answer(error), Err(Refused::Unavailable));
             let mut replay = Replay::of(&before.0).unwrap();
             let last = error.chunks(1).map(|byte| replay.answer(byte)).find(Result::is_err);
@@ -278,7 +307,10 @@ fn no_secret_is_shown() {
     let mut it = authenticated();
     it.c("AUTH hush");
     let shown = format!("{:?} {:?}", it.0, Replay::of(&authenticated().0).unwrap());
-    assert!(!shown.contains("pw") && !shown.contains("hush") && !shown.contains("104, 117"), "{shown}");
+    assert!(
+        !shown.contains("pw") && !shown.contains("hush") && !shown.contains("104, 117"),
+        "{shown}"
+    );
 }
 
 #[test]

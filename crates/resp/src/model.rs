@@ -93,8 +93,15 @@ const REPLIES: &[&str] = &[
     "*3/$4/mess/$1/a/:1/",
     "-READONLY You can't write/",
 ];
-const REPLIES3: &[&str] =
-    &["_/", "%1/+a/#t/", "~2/,1.5/(123/", "|1/+ttl/:9/$1/x/", "*3/$7/message/$1/a/$1/b/", "=5/txt:x/", "$?/;2/ab/;0/"];
+const REPLIES3: &[&str] = &[
+    "_/",
+    "%1/+a/#t/",
+    "~2/,1.5/(123/",
+    "|1/+ttl/:9/$1/x/",
+    "*3/$7/message/$1/a/$1/b/",
+    "=5/txt:x/",
+    "$?/;2/ab/;0/",
+];
 
 fn frame(text: &str) -> Vec<u8> {
     text.replace('/', "\r\n").into_bytes()
@@ -107,7 +114,8 @@ fn told(text: &str) -> Vec<Tell> {
 impl Server {
     /// The bytes of a request and what it is answered with; `None` if the ledger is not meant to follow it now.
     pub(crate) fn hear(&mut self, say: &Say) -> Option<(Vec<u8>, bool, Vec<Tell>)> {
-        let mut words: Vec<String> = WORDS[say.what].split_whitespace().map(str::to_owned).collect();
+        let mut words: Vec<String> =
+            WORDS[say.what].split_whitespace().map(str::to_owned).collect();
         let name = words.first().map(|word| word.to_uppercase()).unwrap_or_default();
         if name.ends_with("SUBSCRIBE") {
             words.extend((0..say.detail % 4).map(|i| format!("c{}", (say.detail + i) % 5)));
@@ -168,7 +176,8 @@ impl Server {
     }
 
     fn run(&mut self, name: &str, words: &[String], say: &Say) -> Option<Vec<Tell>> {
-        let plain = say.what <= 8 && name != "SELECT" && !words.iter().any(|word| word == "SETNAME");
+        let plain =
+            say.what <= 8 && name != "SELECT" && !words.iter().any(|word| word == "SETNAME");
         if self.off || self.skip {
             if name == "RESET" && self.off && !say.refused {
                 *self = Self::default();
@@ -192,7 +201,11 @@ impl Server {
             return Some(told("+RESET/"));
         }
         if self.restricted() && !name.ends_with("SUBSCRIBE") {
-            return Some(told(if name == "PING" { "*2/$4/pong/$0//" } else { "-ERR Can't execute here/" }));
+            return Some(told(if name == "PING" {
+                "*2/$4/pong/$0//"
+            } else {
+                "-ERR Can't execute here/"
+            }));
         }
         if self.multi.is_some() { self.run_queued(name) } else { self.run_now(name, words, say) }
     }
@@ -271,7 +284,8 @@ impl Server {
             b's' if name != "subscribe" => 2,
             _ => 0,
         };
-        let mut channels: Vec<Option<usize>> = channels.iter().map(|name| name[1..].parse().ok()).collect();
+        let mut channels: Vec<Option<usize>> =
+            channels.iter().map(|name| name[1..].parse().ok()).collect();
         if channels.is_empty() {
             channels = self.sets[which].iter().copied().map(Some).collect();
         }
@@ -292,7 +306,11 @@ impl Server {
                     format!("$2/c{channel}/")
                 },
             );
-            let count = if which == 2 { self.sets[2].len() } else { self.sets[0].len() + self.sets[1].len() };
+            let count = if which == 2 {
+                self.sets[2].len()
+            } else {
+                self.sets[0].len() + self.sets[1].len()
+            };
             let kind = if self.resp3 { '>' } else { '*' };
             let text = format!("{kind}3/${}/{name}/{channel}:{count}/", name.len());
             tells.push(Tell { bytes: frame(&text), answers: i == last });
@@ -310,7 +328,13 @@ impl Server {
             Standing::Transaction
         } else if self.subscriptions() > 0 {
             Standing::Subscribed
-        } else if self.watching || self.asking || self.tracking || self.off || self.skip || self.unseen {
+        } else if self.watching
+            || self.asking
+            || self.tracking
+            || self.off
+            || self.skip
+            || self.unseen
+        {
             Standing::Pinned
         } else {
             Standing::Quiet

@@ -158,10 +158,15 @@ mod tests {
         assert!(other.accept(Class::PSubscribe, &[b"p*"], 1000));
         assert!(!other.accept(Class::SSubscribe, &[b""], 1000), "beyond the budget");
         assert_eq!((other.weight(), other.counts()), (0, [0; 3]), "nothing is remembered in part");
-        assert!(one.accept(Class::SSubscribe, &[b"ab"], 1000), "what one has given back is there for the other");
+        assert!(
+            one.accept(Class::SSubscribe, &[b"ab"], 1000),
+            "what one has given back is there for the other"
+        );
         assert!(one.accept(Class::Unsubscribe, &[b"ab", b"xy"], 1000));
         assert_eq!(one.counts(), [1, 0, 1]);
-        assert!(one.accept(Class::Unsubscribe, &[], 1000) && one.accept(Class::PUnsubscribe, &[], 1000));
+        assert!(
+            one.accept(Class::Unsubscribe, &[], 1000) && one.accept(Class::PUnsubscribe, &[], 1000)
+        );
         assert_eq!((one.weight(), one.counts()), (EACH + 2, [0, 0, 1]));
         assert!(!one.accept(Class::Subscribe, &[b"ab"], 2 * EACH), "beyond its own limit");
         assert!(other.accept(Class::Subscribe, &[b"ab"], 1000));

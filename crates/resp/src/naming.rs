@@ -169,18 +169,25 @@ const FIRST: &[(&[u8], Class)] = &[
 
 /// The names in the tables of this module, with their containers.
 pub(crate) fn special_names() -> impl Iterator<Item = (String, Class)> {
-    let tables =
-        [("", FIRST), ("CLIENT ", CLIENT), ("CLIENT REPLY ", REPLY), ("HIMPORT ", HIMPORT), ("SCRIPT ", SCRIPT)];
+    let tables = [
+        ("", FIRST),
+        ("CLIENT ", CLIENT),
+        ("CLIENT REPLY ", REPLY),
+        ("HIMPORT ", HIMPORT),
+        ("SCRIPT ", SCRIPT),
+    ];
     let named = |prefix: &str, name: &[u8]| format!("{prefix}{}", String::from_utf8_lossy(name));
-    let plain = tables
-        .into_iter()
-        .flat_map(move |(prefix, table)| table.iter().map(move |(name, class)| (named(prefix, name), *class)));
+    let plain = tables.into_iter().flat_map(move |(prefix, table)| {
+        table.iter().map(move |(name, class)| (named(prefix, name), *class))
+    });
     let suffix = |prefix: Prefix| match prefix {
         Prefix::Aggregate => " ... WITHCURSOR",
         Prefix::SearchCursor => " READ",
         _ => "",
     };
-    plain.chain(ITERATING.iter().map(move |(name, it)| (named("", name) + suffix(*it), Class::Iterate)))
+    plain.chain(
+        ITERATING.iter().map(move |(name, it)| (named("", name) + suffix(*it), Class::Iterate)),
+    )
 }
 
 const CLIENT: &[(&[u8], Class)] = &[
@@ -205,11 +212,14 @@ const CLIENT: &[(&[u8], Class)] = &[
     (b"IMPORT-SOURCE", Class::Lasting),
 ];
 
-const SCRIPT: &[(&[u8], Class)] = &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
+const SCRIPT: &[(&[u8], Class)] =
+    &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
 
-const HIMPORT: &[(&[u8], Class)] = &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
+const HIMPORT: &[(&[u8], Class)] =
+    &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
 
-const REPLY: &[(&[u8], Class)] = &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
+const REPLY: &[(&[u8], Class)] =
+    &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
 
 #[cold]
 fn further(prefix: Prefix, word: &[u8]) -> Naming {
@@ -240,7 +250,9 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::KeyCursor => Naming::After(Prefix::Cursor),
         Prefix::Aggregate if is(word, b"WITHCURSOR") => Naming::Iterates(0),
         Prefix::Aggregate => Naming::After(Prefix::Aggregate),
-        Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => Naming::After(Prefix::KeyCursor),
+        Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => {
+            Naming::After(Prefix::KeyCursor)
+        }
         Prefix::SearchCursor => Naming::Known(Class::Ordinary),
     }
 }
@@ -255,11 +267,16 @@ mod tests {
     /// Commands with the arguments that decide, and the name of the class that they were reviewed to have.
     fn reviewed() -> BTreeMap<String, &'static str> {
         let (mut all, mut class) = (BTreeMap::new(), "");
-        for line in include_str!("../testdata/commands.txt").lines().filter(|line| !line.starts_with('#')) {
+        for line in
+            include_str!("../testdata/commands.txt").lines().filter(|line| !line.starts_with('#'))
+        {
             match line.strip_suffix(':') {
                 Some(name) => class = name,
                 None => all.extend(
-                    line.split(',').map(str::trim).filter(|it| !it.is_empty()).map(|it| (it.to_owned(), class)),
+                    line.split(',')
+                        .map(str::trim)
+                        .filter(|it| !it.is_empty())
+                        .map(|it| (it.to_owned(), class)),
                 ),
             }
         }
@@ -291,7 +308,8 @@ mod tests {
             _ => name,
         };
         for name in special_names().map(first_word).chain(ordinary) {
-            let listed = reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
+            let listed =
+                reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
             assert!(listed, "{name}");
         }
     }
@@ -310,7 +328,11 @@ mod tests {
             assert_eq!(class(&[b"Client", &name.to_ascii_lowercase()]), *expected, "{name:?}");
         }
         for (name, expected) in REPLY {
-            assert_eq!(class(&[b"client", b"reply", &name.to_ascii_lowercase()]), *expected, "{name:?}");
+            assert_eq!(
+                class(&[b"client", b"reply", &name.to_ascii_lowercase()]),
+                *expected,
+                "{name:?}"
+            );
         }
     }
 
@@ -355,19 +377,31 @@ mod tests {
 
     #[test]
     fn tells_ordinary_commands_from_unknown_ones() {
-        let ordinary: &[&[u8]] =
-            &[b"GET", b"SET", b"PING", b"FCALL", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB"];
+        let ordinary: &[&[u8]] = &[
+            b"GET", b"SET", b"PING", b"FCALL", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB",
+        ];
         for name in ordinary {
             assert_eq!(class(&[name]), Class::Ordinary, "{name:?}");
         }
-        let unknown: &[&[u8]] =
-            &[b"", b"X", b"EXECX", b"EXEX", b"SELECTS", b"CLIENTS", b"\xff\xfe", b"SUBSCRIBF", b"MOD.GET"];
+        let unknown: &[&[u8]] = &[
+            b"",
+            b"X",
+            b"EXECX",
+            b"EXEX",
+            b"SELECTS",
+            b"CLIENTS",
+            b"\xff\xfe",
+            b"SUBSCRIBF",
+            b"MOD.GET",
+        ];
         for name in unknown {
             assert_eq!(class(&[name]), Class::Unknown, "{name:?}");
         }
         assert_eq!(class(&[b"CLIENT", b"NOVELTY"]), Class::Unknown);
         assert_eq!(class(&[b"CLIENT", b""]), Class::Unknown);
-        for words in [&[&b"CLIENT"[..], b"REPLY"][..], &[b"CLIENT", b"TRACKING"], &[b"SCRIPT", b"DEBUG"]] {
+        for words in
+            [&[&b"CLIENT"[..], b"REPLY"][..], &[b"CLIENT", b"TRACKING"], &[b"SCRIPT", b"DEBUG"]]
+        {
             assert_eq!(class(words), Class::Ordinary, "{words:?}");
         }
         assert_eq!(class(&[b"CLIENT", b"INFO"]), Class::Ordinary);

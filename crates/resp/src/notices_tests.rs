@@ -81,9 +81,23 @@ fn what_the_server_keeps_for_good_pins_the_session() {
 fn prepared_fields_pin_the_session_until_they_are_forgotten() {
     let mut it = resp3();
     it.c("HIMPORT PREPARE u name age").s("-ERR/").is(Standing::Quiet, 0);
-    it.c("HIMPORT PREPARE u name age").s("+OK/").c("HIMPORT SET k u a 1").s("+OK/").is(Standing::Pinned, 0);
-    it.c("HIMPORT DISCARD u").s(":1/").is(Standing::Pinned, 0).c("HIMPORT DISCARDALL").s(":0/").is(Standing::Quiet, 0);
-    it.c("HIMPORT PREPARE u name").s("+OK/").is(Standing::Pinned, 0).c("RESET").s("+RESET/").is(Standing::Quiet, 0);
+    it.c("HIMPORT PREPARE u name age")
+        .s("+OK/")
+        .c("HIMPORT SET k u a 1")
+        .s("+OK/")
+        .is(Standing::Pinned, 0);
+    it.c("HIMPORT DISCARD u")
+        .s(":1/")
+        .is(Standing::Pinned, 0)
+        .c("HIMPORT DISCARDALL")
+        .s(":0/")
+        .is(Standing::Quiet, 0);
+    it.c("HIMPORT PREPARE u name")
+        .s("+OK/")
+        .is(Standing::Pinned, 0)
+        .c("RESET")
+        .s("+RESET/")
+        .is(Standing::Quiet, 0);
 }
 
 #[test]

@@ -48,7 +48,9 @@ impl Number {
                 }
                 [a @ b'1'..=b'9', b @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
                     *input = rest;
-                    return Taken::Whole(Length::Count(u32::from(a - b'0') * 10 + u32::from(b - b'0')));
+                    return Taken::Whole(Length::Count(
+                        u32::from(a - b'0') * 10 + u32::from(b - b'0'),
+                    ));
                 }
                 _ => *value = 0,
             }
@@ -65,7 +67,9 @@ impl Number {
             let digits = self.0 & DIGITS;
             match byte {
                 b'0'..=b'9' => {
-                    let longer = value.checked_mul(10).and_then(|value| value.checked_add(u32::from(byte - b'0')));
+                    let longer = value
+                        .checked_mul(10)
+                        .and_then(|value| value.checked_add(u32::from(byte - b'0')));
                     let leading_zero = digits == 1 && *value == 0;
                     match longer {
                         Some(longer) if !leading_zero && self.0 & STREAMED == 0 => *value = longer,

@@ -94,7 +94,11 @@ mod tests {
     fn labels_are_distinct_and_in_snake_case() {
         let labels: BTreeSet<&str> = Pin::ALL.iter().map(|pin| pin.label()).collect();
         assert_eq!(labels.len(), Pin::COUNT);
-        assert!(labels.iter().all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')));
+        assert!(
+            labels
+                .iter()
+                .all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+        );
         for (number, pin) in Pin::ALL.iter().enumerate() {
             assert_eq!(*pin as usize, number);
         }

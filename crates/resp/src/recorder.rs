@@ -228,7 +228,10 @@ impl Recorder {
         }
         record.most_names = room.names;
         let left = record.left(Some(class), room);
-        let request = record.fragment.take().and_then(|before| before.with(piece, left, is_about_names(class)));
+        let request = record
+            .fragment
+            .take()
+            .and_then(|before| before.with(piece, left, is_about_names(class)));
         let len = request.as_ref().map_or(0, |request| request.bytes.len());
         let beyond = record.copied + len > left;
         if record.pending.len() >= MOST_PENDING || (beyond && record.may_replace_pending(class)) {
@@ -256,7 +259,9 @@ impl Recorder {
     pub(crate) fn answered(&mut self, it: Answered<'_>) {
         let Some(record) = &mut self.record else { return };
         // All requests of a class are copied, or none is.
-        if record.skipped > 0 && (it.class.group() == Group::Replayable || record.copies_names(it.class)) {
+        if record.skipped > 0
+            && (it.class.group() == Group::Replayable || record.copies_names(it.class))
+        {
             record.skipped -= 1;
             record.memory.doubt(parts(it.class));
         } else if record.pending.front().is_some_and(|oldest| oldest.class == it.class) {
@@ -292,9 +297,9 @@ impl Recorder {
 
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.record
-            .as_ref()
-            .map_or(0, |record| 1 + record.copied + record.memory.weight() + record.memory.names().weight())
+        self.record.as_ref().map_or(0, |record| {
+            1 + record.copied + record.memory.weight() + record.memory.names().weight()
+        })
     }
 }
 
@@ -354,7 +359,9 @@ impl Record {
             }
             Answer::Done => self.memory.accept(it.class, words.as_deref(), it.top == b'%'),
             Answer::Queued => self.queued |= parts(it.class),
-            Answer::Error if it.class == Class::Hello && !is_without_effect(words.as_deref(), it.line) => {
+            Answer::Error
+                if it.class == Class::Hello && !is_without_effect(words.as_deref(), it.line) =>
+            {
                 self.memory.doubt(parts(it.class));
             }
             Answer::Error => {}
@@ -365,12 +372,14 @@ impl Record {
 /// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0 its options take effect one by one, so that the refusal of
 /// a later one leaves the effect of an earlier one (`redis:src/networking.c`, `helloCommand`).
 fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
-    let refused_as_a_whole = [&b"NOPROTO"[..], b"ERR unknown", b"NOPERM"].iter().any(|start| error.starts_with(start));
+    let refused_as_a_whole =
+        [&b"NOPROTO"[..], b"ERR unknown", b"NOPERM"].iter().any(|start| error.starts_with(start));
     let first_option = words.and_then(|words| words.get(2));
     let wrong_password = error.starts_with(b"WRONGPASS");
     refused_as_a_whole
         || words.is_some_and(|words| words.len() <= 2)
-        || (wrong_password && first_option.is_some_and(|option| option.eq_ignore_ascii_case(b"AUTH")))
+        || (wrong_password
+            && first_option.is_some_and(|option| option.eq_ignore_ascii_case(b"AUTH")))
 }
 
 #[cfg(test)]

@@ -48,7 +48,8 @@ impl Refusals {
                 Asked::More => return,
                 Asked::Empty => {}
                 // Those that ask for silence, and what is no request at all, have no answer, nor has anything behind them.
-                Asked::Request(Class::ReplyOff | Class::ReplySkip | Class::Replication, _) | Asked::Lost => {
+                Asked::Request(Class::ReplyOff | Class::ReplySkip | Class::Replication, _)
+                | Asked::Lost => {
                     self.over = true;
                 }
                 Asked::Request(class, _) => self.refuse(class),
@@ -65,7 +66,8 @@ impl Refusals {
         }
         self.lines.extend_from_slice(self.why.as_bytes());
         self.lines.extend_from_slice(b"\r\n");
-        self.transaction = self.transaction && !matches!(class, Class::Exec | Class::Discard | Class::Reset);
+        self.transaction =
+            self.transaction && !matches!(class, Class::Exec | Class::Discard | Class::Reset);
         self.over = self.lines.len() >= MOST;
     }
 
@@ -94,7 +96,9 @@ mod tests {
         requests.iter().for_each(|byte| refusals.request(&[*byte]));
         let text = String::from_utf8(refusals.lines().to_vec()).unwrap();
         assert!(text.is_empty() || text.ends_with("\r\n"));
-        text.split_terminator("\r\n").map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+        text.split_terminator("\r\n")
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect()
     }
 
     #[test]
@@ -109,7 +113,10 @@ mod tests {
     #[test]
     fn exec_is_aborted_where_a_transaction_was_open_and_only_there() {
         let all = b"GET k\r\nEXEC\r\nMULTI\r\nGET k\r\nEXEC\r\n";
-        assert_eq!(refused(all, true), ["-LOADING", "-EXECABORT", "-LOADING", "-LOADING", "-LOADING"]);
+        assert_eq!(
+            refused(all, true),
+            ["-LOADING", "-EXECABORT", "-LOADING", "-LOADING", "-LOADING"]
+        );
         assert_eq!(refused(b"DISCARD\r\nEXEC\r\n", true), ["-LOADING", "-LOADING"]);
     }
 

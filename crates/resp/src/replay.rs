@@ -105,7 +105,11 @@ impl Replay {
             taken += piece.len();
             if let Some(messages) = &mut self.messages {
                 let ended = self.ledger.at_boundary(Direction::Reply);
-                messages.take(piece, ended, self.ledger.owed() == owed && self.ledger.has_heard_a_message());
+                messages.take(
+                    piece,
+                    ended,
+                    self.ledger.owed() == owed && self.ledger.has_heard_a_message(),
+                );
             }
             if let Some(hint) = self.ledger.take_hint() {
                 return Err(Refused::NotReady(hint));
@@ -162,7 +166,10 @@ impl Replay {
     ///
     /// The two are not the same, or not every answer has come.
     pub fn finish(mut self, before: &Ledger) -> Result<(Ledger, Vec<u8>), Refused> {
-        if self.ledger.owed() > 0 || self.ledger.is_opaque() || self.ledger.memory() != before.memory() {
+        if self.ledger.owed() > 0
+            || self.ledger.is_opaque()
+            || self.ledger.memory() != before.memory()
+        {
             return Err(Refused::Odd);
         }
         self.ledger.was_carried(before);
@@ -240,7 +247,9 @@ fn identity(memory: &Memory) -> Vec<Vec<&[u8]>> {
     if !name.is_empty() {
         all.push(vec![b"CLIENT", b"SETNAME", name]);
     }
-    for (which, value) in [(&b"LIB-NAME"[..], text(Text::LibName)), (b"LIB-VER", text(Text::LibVersion))] {
+    for (which, value) in
+        [(&b"LIB-NAME"[..], text(Text::LibName)), (b"LIB-VER", text(Text::LibVersion))]
+    {
         if !value.is_empty() {
             all.push(vec![b"CLIENT", b"SETINFO", which, value]);
         }

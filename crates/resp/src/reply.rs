@@ -243,14 +243,18 @@ impl Replies {
                 self.chunked = false;
                 self.element()
             }
-            (b'$' | b'=' | b'!' | b';', Length::Count(len)) if len <= limits.bulk_bytes => self.begin_string(len),
+            (b'$' | b'=' | b'!' | b';', Length::Count(len)) if len <= limits.bulk_bytes => {
+                self.begin_string(len)
+            }
             (b'$', Length::Streamed) => {
                 self.chunked = true;
                 self.state = State::Chunk;
                 Step::Go
             }
             (b'$' | b'*', Length::Minus(1)) => self.element(),
-            (b'*' | b'~' | b'>' | b'%' | b'|', Length::Count(count)) => self.aggregate(count, limits),
+            (b'*' | b'~' | b'>' | b'%' | b'|', Length::Count(count)) => {
+                self.aggregate(count, limits)
+            }
             (b'*' | b'~' | b'%', Length::Streamed) => self.enter(None, limits),
             _ => Step::Lost,
         }
@@ -329,7 +333,9 @@ impl Replies {
                 return Step::More;
             };
             // It was found there, so this cannot fail; if it did, the session would only not be followed any more.
-            let Some((text, [_, rest @ ..])) = input.split_at_checked(feed) else { return Step::Lost };
+            let Some((text, [_, rest @ ..])) = input.split_at_checked(feed) else {
+                return Step::Lost;
+            };
             self.keep(text);
             *input = rest;
             if text.last().map_or(self.carriage, |last| *last == b'\r') {
@@ -358,8 +364,12 @@ impl Replies {
         match self.look {
             Look::Here if self.stack.depth() == 1 => self.first_said(),
             // Kept until the frame ends.
-            Look::Number if self.stack.depth() == 1 && self.kind == b':' => self.look = Look::Nothing,
-            Look::Line if self.kind == b'-' => self.hints |= said::hint(self.word.beginning()).map_or(0, said::bit),
+            Look::Number if self.stack.depth() == 1 && self.kind == b':' => {
+                self.look = Look::Nothing
+            }
+            Look::Line if self.kind == b'-' => {
+                self.hints |= said::hint(self.word.beginning()).map_or(0, said::bit)
+            }
             _ => {}
         }
         if self.kind == b'.' {

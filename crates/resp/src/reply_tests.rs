@@ -1,6 +1,8 @@
 //! Where the server's frames end, whatever pieces they come in.
 
-use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::prelude::{
+    Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
+};
 
 use crate::{Direction, Ledger, Limits, Standing};
 
@@ -17,7 +19,8 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<usize>, bool) {
     let (mut found, mut offset, mut input) = (Vec::new(), 0, bytes);
     let mut sizes = pieces.iter().copied().cycle();
     while !input.is_empty() {
-        let (mut piece, rest) = input.split_at(sizes.next().unwrap_or(usize::MAX).clamp(1, input.len()));
+        let (mut piece, rest) =
+            input.split_at(sizes.next().unwrap_or(usize::MAX).clamp(1, input.len()));
         input = rest;
         while !piece.is_empty() {
             let taken = ledger.reply_one(piece);
@@ -41,11 +44,20 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<usize>, bool) {
 fn one_frame(bytes: &[u8]) {
     let expected = (vec![bytes.len()], false);
     for pieces in [usize::MAX, 1, 2, 3] {
-        assert_eq!(ends(bytes, &[pieces], &Limits::default()), expected, "{:?}", String::from_utf8_lossy(bytes));
+        assert_eq!(
+            ends(bytes, &[pieces], &Limits::default()),
+            expected,
+            "{:?}",
+            String::from_utf8_lossy(bytes)
+        );
     }
     // Every proper beginning is no frame.
     for end in 1..bytes.len() {
-        assert_eq!(ends(&bytes[..end], &[usize::MAX], &Limits::default()), (vec![], false), "{end} of {bytes:?}");
+        assert_eq!(
+            ends(&bytes[..end], &[usize::MAX], &Limits::default()),
+            (vec![], false),
+            "{end} of {bytes:?}"
+        );
     }
 }
 
@@ -134,8 +146,10 @@ fn what_is_not_resp_turns_the_session_opaque() {
 fn limits_are_exact() {
     let limits = Limits { bulk_bytes: 3, elements: 4, depth: 6, ..Limits::default() };
     let six = b"*1\r\n".repeat(6);
-    let within: &[&[u8]] = &[b"$3\r\nabc\r\n", b"%2\r\n:1\r\n:2\r\n:3\r\n:4\r\n", &[&six[..], b":1\r\n"].concat()];
-    let beyond: &[&[u8]] = &[b"$4\r\n", b"%3\r\n", b"*5\r\n", b"$?\r\n;4\r\n", &b"*1\r\n".repeat(7)];
+    let within: &[&[u8]] =
+        &[b"$3\r\nabc\r\n", b"%2\r\n:1\r\n:2\r\n:3\r\n:4\r\n", &[&six[..], b":1\r\n"].concat()];
+    let beyond: &[&[u8]] =
+        &[b"$4\r\n", b"%3\r\n", b"*5\r\n", b"$?\r\n;4\r\n", &b"*1\r\n".repeat(7)];
     for bytes in within {
         assert_eq!(ends(bytes, &[1], &limits), (vec![bytes.len()], false), "{bytes:?}");
     }
@@ -148,7 +162,9 @@ fn limits_are_exact() {
 fn sixty_four_deep_in_any_mixture() {
     let mut frame = Vec::new();
     for level in 0..64 {
-        frame.extend_from_slice([&b"*2\r\n:1\r\n"[..], b"%1\r\n+k\r\n", b"~1\r\n", b"*?\r\n$1\r\nx\r\n"][level % 4]);
+        frame.extend_from_slice(
+            [&b"*2\r\n:1\r\n"[..], b"%1\r\n+k\r\n", b"~1\r\n", b"*?\r\n$1\r\nx\r\n"][level % 4],
+        );
     }
     frame.extend_from_slice(b":0\r\n");
     for level in (0..64).rev() {
@@ -158,7 +174,10 @@ fn sixty_four_deep_in_any_mixture() {
     }
     let twice = [&frame[..], &frame[..]].concat();
     for pieces in [usize::MAX, 1, 7] {
-        assert_eq!(ends(&twice, &[pieces], &Limits::default()), (vec![frame.len(), twice.len()], false));
+        assert_eq!(
+            ends(&twice, &[pieces], &Limits::default()),
+            (vec![frame.len(), twice.len()], false)
+        );
     }
 }
 
@@ -195,20 +214,26 @@ fn bodies_and_chunks_can_be_moved_unseen() {
 
 /// Any value, nested; an attribute only where `attributes` allows it.
 fn value() -> impl Strategy<Value = Vec<u8>> {
-    let line =
-        (prop::sample::select(&b"+-:_#,("[..]), prop::collection::vec(any::<u8>(), 0..6)).prop_map(|(kind, text)| {
-            let text: Vec<u8> = text.into_iter().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
+    let line = (prop::sample::select(&b"+-:_#,("[..]), prop::collection::vec(any::<u8>(), 0..6))
+        .prop_map(|(kind, text)| {
+            let text: Vec<u8> =
+                text.into_iter().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
             [&[kind][..], &text, b"\r\n"].concat()
         });
     let string = (prop::sample::select(&b"$!="[..]), prop::collection::vec(any::<u8>(), 0..30))
-        .prop_map(|(kind, text)| [&[kind][..], text.len().to_string().as_bytes(), b"\r\n", &text, b"\r\n"].concat());
-    let chunks = prop::collection::vec(prop::collection::vec(any::<u8>(), 1..12), 0..3).prop_map(|chunks| {
-        let mut out = b"$?\r\n".to_vec();
-        for chunk in chunks {
-            out.extend([b";", chunk.len().to_string().as_bytes(), b"\r\n", &chunk, b"\r\n"].concat());
-        }
-        [out, b";0\r\n".to_vec()].concat()
-    });
+        .prop_map(|(kind, text)| {
+            [&[kind][..], text.len().to_string().as_bytes(), b"\r\n", &text, b"\r\n"].concat()
+        });
+    let chunks =
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 1..12), 0..3).prop_map(|chunks| {
+            let mut out = b"$?\r\n".to_vec();
+            for chunk in chunks {
+                out.extend(
+                    [b";", chunk.len().to_string().as_bytes(), b"\r\n", &chunk, b"\r\n"].concat(),
+                );
+            }
+            [out, b";0\r\n".to_vec()].concat()
+        });
     let leaf = prop_oneof![4 => line, 4 => string, 1 => chunks, 1 => Just(b"$-1\r\n".to_vec()), 1 => Just(b"*-1\r\n".to_vec())];
     leaf.prop_recursive(9, 40, 4, |inner| {
         let list = prop::collection::vec(inner.clone(), 0..4);
@@ -217,13 +242,34 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
                 [&[kind][..], items.len().to_string().as_bytes(), b"\r\n", &items.concat()].concat()
             }),
             (prop::sample::select(&b"*~%"[..]), list.clone()).prop_map(|(kind, items)| {
-                [&[kind][..], b"?\r\n", &items.concat().repeat(1 + usize::from(kind == b'%')), b".\r\n"].concat()
+                [
+                    &[kind][..],
+                    b"?\r\n",
+                    &items.concat().repeat(1 + usize::from(kind == b'%')),
+                    b".\r\n",
+                ]
+                .concat()
             }),
             list.clone().prop_map(|items| {
-                [b"%", items.len().to_string().as_bytes(), b"\r\n", &items.concat(), &items.concat()].concat()
+                [
+                    b"%",
+                    items.len().to_string().as_bytes(),
+                    b"\r\n",
+                    &items.concat(),
+                    &items.concat(),
+                ]
+                .concat()
             }),
             (list, inner).prop_map(|(items, value)| {
-                [b"|", items.len().to_string().as_bytes(), b"\r\n", &items.concat(), &items.concat(), &value].concat()
+                [
+                    b"|",
+                    items.len().to_string().as_bytes(),
+                    b"\r\n",
+                    &items.concat(),
+                    &items.concat(),
+                    &value,
+                ]
+                .concat()
             }),
         ]
     })

@@ -10,7 +10,8 @@ fn ends(bytes: &[u8], pieces: &[usize], limits: &Limits) -> (Vec<(usize, Option<
     let (mut found, mut offset, mut input) = (Vec::new(), 0, bytes);
     let mut sizes = pieces.iter().copied().cycle();
     while !input.is_empty() {
-        let (mut piece, rest) = input.split_at(sizes.next().unwrap_or(usize::MAX).clamp(1, input.len()));
+        let (mut piece, rest) =
+            input.split_at(sizes.next().unwrap_or(usize::MAX).clamp(1, input.len()));
         input = rest;
         while !piece.is_empty() {
             let taken = ledger.request_one(piece);
@@ -89,7 +90,8 @@ fn what_redis_would_refuse_turns_the_session_opaque() {
 fn limits_are_exact() {
     let limits = Limits { inline_bytes: 8, bulk_bytes: 5, elements: 2, ..Limits::default() };
     let within: &[&[u8]] = &[b"GET abc\n", b"*2\r\n$3\r\nGET\r\n$5\r\nabcde\r\n"];
-    let beyond: &[&[u8]] = &[b"GET abcd\n", b"GET abc\r\n", b"*1\r\n$6\r\nabcdef\r\n", b"*3\r\n$1\r\na\r\n"];
+    let beyond: &[&[u8]] =
+        &[b"GET abcd\n", b"GET abc\r\n", b"*1\r\n$6\r\nabcdef\r\n", b"*3\r\n$1\r\na\r\n"];
     for bytes in within {
         assert_eq!(ends(bytes, &[1], &limits).0.len(), 1, "{bytes:?}");
     }
@@ -107,7 +109,10 @@ fn bodies_can_be_moved_unseen() {
     ledger.request(b"abc");
     assert_eq!(ledger.body_left(Direction::Request), 999_997);
     ledger.skip_body(Direction::Request, 999_990);
-    assert_eq!((ledger.body_left(Direction::Request), ledger.at_boundary(Direction::Request)), (7, false));
+    assert_eq!(
+        (ledger.body_left(Direction::Request), ledger.at_boundary(Direction::Request)),
+        (7, false)
+    );
     ledger.skip_body(Direction::Request, 7);
     assert_eq!((ledger.body_left(Direction::Request), ledger.owed()), (0, 0));
     ledger.request(b"\r");

@@ -17,12 +17,16 @@ fn what_was_confirmed_is_subscribed_to_again_behind_everything_else() {
     assert_eq!(said(&it), None, "one confirmation is missing");
     it.s("*3/$9/subscribe/$1/a/:2/");
     says(&it, &["SUBSCRIBE a b"]);
-    it.c("PSUBSCRIBE p?").c("SSUBSCRIBE s").s("*3/$10/psubscribe/$2/p?/:3/*3/$10/ssubscribe/$1/s/:1/");
+    it.c("PSUBSCRIBE p?")
+        .c("SSUBSCRIBE s")
+        .s("*3/$10/psubscribe/$2/p?/:3/*3/$10/ssubscribe/$1/s/:1/");
     says(&it, &["SUBSCRIBE a b", "PSUBSCRIBE p?", "SSUBSCRIBE s"]);
     it.c("UNSUBSCRIBE b x").s("*3/$11/unsubscribe/$1/b/:2/*3/$11/unsubscribe/$1/x/:2/");
     it.c("PUNSUBSCRIBE").s("*3/$12/punsubscribe/$2/p?/:1/");
     says(&it, &["SUBSCRIBE a", "SSUBSCRIBE s"]);
-    it.c("SUNSUBSCRIBE").c("UNSUBSCRIBE a").s("*3/$12/sunsubscribe/$1/s/:0/*3/$11/unsubscribe/$1/a/:0/");
+    it.c("SUNSUBSCRIBE")
+        .c("UNSUBSCRIBE a")
+        .s("*3/$12/sunsubscribe/$1/s/:0/*3/$11/unsubscribe/$1/a/:0/");
     says(&it, &[]);
     assert_eq!(it.0.allocated(), 0);
 }
@@ -66,7 +70,8 @@ fn what_is_not_known_by_name_keeps_the_session_until_nothing_is_left() {
     assert!(it.0.allocated() < 100, "and then nothing is");
     it.c("SUBSCRIBE c").s("*3/$9/subscribe/$1/c/:3/");
     assert_eq!(said(&it), None);
-    it.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$1/a/:2/*3/$11/unsubscribe/$1/b/:1/*3/$11/unsubscribe/$1/c/:0/");
+    it.c("UNSUBSCRIBE")
+        .s("*3/$11/unsubscribe/$1/a/:2/*3/$11/unsubscribe/$1/b/:1/*3/$11/unsubscribe/$1/c/:0/");
     says(&it, &[]);
     it.c("SUBSCRIBE c").s("*3/$9/subscribe/$1/c/:1/");
     says(&it, &["SUBSCRIBE c"]);
@@ -118,7 +123,11 @@ fn the_client_is_given_the_messages_and_not_the_confirmations() {
             messages.extend_from_slice(piece);
         }
         ledger.reply(b"age\r\n$1\r\na\r\n$0\r\n\r\n");
-        assert_eq!(messages, [MESSAGE, MESSAGE, b"*3\r\n$7\r\nmess"].concat(), "in pieces of {size}");
+        assert_eq!(
+            messages,
+            [MESSAGE, MESSAGE, b"*3\r\n$7\r\nmess"].concat(),
+            "in pieces of {size}"
+        );
         says(&Talk(ledger), &["SELECT 2", "SUBSCRIBE a", "PSUBSCRIBE p?"]);
     }
 }
@@ -128,7 +137,8 @@ fn messages_are_kept_in_bounds_and_nonsense_is_refused() {
     let before = subscribed();
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(CONFIRMED_ONE).unwrap();
-    let big = [&b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$60000\r\n"[..], &[b'x'; 60_000], b"\r\n"].concat();
+    let big =
+        [&b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$60000\r\n"[..], &[b'x'; 60_000], b"\r\n"].concat();
     for bytes in [MESSAGE, &big, &big, MESSAGE, CONFIRMED_OTHER] {
         bytes.chunks(7000).for_each(|piece| assert_eq!(replay.answer(piece), Ok(piece.len())));
     }

@@ -83,7 +83,9 @@ pub(crate) fn replies<'a>(input: &'a [u8], most: u32, limits: &Bounds) -> (u32, 
     }
     while whole < most {
         let behind = match rest.first() {
-            Some(b'$') => short_string(rest).map(|(_, behind)| behind).or_else(|| rest.strip_prefix(b"$-1\r\n")),
+            Some(b'$') => short_string(rest)
+                .map(|(_, behind)| behind)
+                .or_else(|| rest.strip_prefix(b"$-1\r\n")),
             Some(b'+') => rest.strip_prefix(b"+OK\r\n"),
             Some(b':') => number(rest),
             _ => None,
@@ -128,7 +130,11 @@ mod tests {
         ];
         for end in ends {
             let input = [get.as_slice(), get, end].concat();
-            assert_eq!(requests(&input, &bounds(), true), Run { whole: 2, begun: None, rest: end }, "{end:?}");
+            assert_eq!(
+                requests(&input, &bounds(), true),
+                Run { whole: 2, begun: None, rest: end },
+                "{end:?}"
+            );
         }
         let begun = [get.as_slice(), b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\nxxx"].concat();
         let run = requests(&begun, &bounds(), true);
@@ -137,10 +143,22 @@ mod tests {
 
     #[test]
     fn replies_are_taken_as_many_as_are_owed() {
-        let each: &[&[u8]] = &[b"$3\r\nxxx\r\n", b"+OK\r\n", b"$-1\r\n", b":-9223372036854775808\r\n", b"$0\r\n\r\n"];
-        for end in
-            [&b""[..], b"-ERR x\r\n", b"+QUEUED\r\n", b"*0\r\n", b":1\n", b":12345678901234567890123\r\n", b"$9\r\nx"]
-        {
+        let each: &[&[u8]] = &[
+            b"$3\r\nxxx\r\n",
+            b"+OK\r\n",
+            b"$-1\r\n",
+            b":-9223372036854775808\r\n",
+            b"$0\r\n\r\n",
+        ];
+        for end in [
+            &b""[..],
+            b"-ERR x\r\n",
+            b"+QUEUED\r\n",
+            b"*0\r\n",
+            b":1\n",
+            b":12345678901234567890123\r\n",
+            b"$9\r\nx",
+        ] {
             let input = [each.concat().as_slice(), end].concat();
             assert_eq!(replies(&input, u32::MAX, &bounds()), (5, end), "{end:?}");
             let (few, rest) = replies(&input, 2, &bounds());

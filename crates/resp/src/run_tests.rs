@@ -44,24 +44,30 @@ const REPLIES: &[&[u8]] = &[
 
 /// Whole frames of these, now and then a long string, and in one stream of four some damaged bytes.
 fn stream(frames: &'static [&'static [u8]], long: &'static str) -> impl Strategy<Value = Vec<u8>> {
-    let frame = (any::<prop::sample::Index>(), 0..30_usize, 50..150_usize).prop_map(move |(which, odd, length)| {
-        if odd > 0 {
-            // Half of them are of the kinds that stay in a run.
-            let most = if odd % 2 == 0 { 5 } else { frames.len() };
-            return frames[which.index(most)].to_vec();
-        }
-        format!("{long}${length}\r\n{}\r\n", "x".repeat(length)).into_bytes()
-    });
-    let spots =
-        prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(&b"*$:+-0129\r\nx"[..])), 0..3);
-    (prop::collection::vec(frame, 1..40), prop::bool::weighted(0.25), spots).prop_map(|(frames, damaged, spots)| {
-        let mut bytes = frames.concat();
-        for (place, byte) in spots.into_iter().filter(|_| damaged) {
-            let place = place.index(bytes.len());
-            bytes[place] = byte;
-        }
-        bytes
-    })
+    let frame = (any::<prop::sample::Index>(), 0..30_usize, 50..150_usize).prop_map(
+        move |(which, odd, length)| {
+            if odd > 0 {
+                // Half of them are of the kinds that stay in a run.
+                let most = if odd % 2 == 0 { 5 } else { frames.len() };
+                return frames[which.index(most)].to_vec();
+            }
+            format!("{long}${length}\r\n{}\r\n", "x".repeat(length)).into_bytes()
+        },
+    );
+    let spots = prop::collection::vec(
+        (any::<prop::sample::Index>(), prop::sample::select(&b"*$:+-0129\r\nx"[..])),
+        0..3,
+    );
+    (prop::collection::vec(frame, 1..40), prop::bool::weighted(0.25), spots).prop_map(
+        |(frames, damaged, spots)| {
+            let mut bytes = frames.concat();
+            for (place, byte) in spots.into_iter().filter(|_| damaged) {
+                let place = place.index(bytes.len());
+                bytes[place] = byte;
+            }
+            bytes
+        },
+    )
 }
 
 fn feed(ledger: &mut Ledger, direction: Direction, bytes: &[u8]) {
@@ -114,7 +120,10 @@ fn what_the_fuzzer_found_worth_keeping_comes_to_the_same() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let limits = Limits { memory: 200, names: 1024, ..Limits::default() };
     for target in ["request", "reply", "conversation"] {
-        let files: Vec<_> = std::fs::read_dir(corpus.join(target)).unwrap().map(|file| file.unwrap().path()).collect();
+        let files: Vec<_> = std::fs::read_dir(corpus.join(target))
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .collect();
         assert!(files.len() > 50, "{target}: {}", files.len());
         for file in files {
             let (mut runs, mut bytes) = (Ledger::new(&limits), Ledger::new(&limits));
@@ -145,7 +154,9 @@ fn requests_beyond_the_room_come_to_the_same_in_any_pieces() {
         assert_eq!(account(&mut runs), account(&mut bytes));
     }
     // What was said last is known, whatever there was no room for.
-    for (request, reply) in [(&*select, &ok[..100]), ("UNSUBSCRIBE\r\n", "*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n")] {
+    for (request, reply) in
+        [(&*select, &ok[..100]), ("UNSUBSCRIBE\r\n", "*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:0\r\n")]
+    {
         feed_both(&mut runs, &mut bytes, Direction::Request, request.as_bytes());
         feed_both(&mut runs, &mut bytes, Direction::Reply, reply.as_bytes());
         assert_eq!(account(&mut runs), account(&mut bytes));

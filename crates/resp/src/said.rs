@@ -95,7 +95,13 @@ mod tests {
         for error in yes {
             assert!(is_unavailable(&error.as_bytes()[..LONGEST as usize]), "{error}");
         }
-        for error in ["BUSYKEY Target key name already exists.", "BUSYGROUP x", "ERR max daemons", "NOAUTH x", ""] {
+        for error in [
+            "BUSYKEY Target key name already exists.",
+            "BUSYGROUP x",
+            "ERR max daemons",
+            "NOAUTH x",
+            "",
+        ] {
             assert!(!is_unavailable(error.as_bytes()), "{error}");
         }
     }

@@ -45,8 +45,11 @@ impl Stateless {
     /// # Errors
     ///
     /// The first one that cannot be declared, and why.
-    pub fn new<'a>(commands: impl IntoIterator<Item = &'a str>) -> Result<Self, (String, NotStateless)> {
-        let declared = |command: &str| Self::check(command).map_err(|why| (command.to_owned(), why));
+    pub fn new<'a>(
+        commands: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, (String, NotStateless)> {
+        let declared =
+            |command: &str| Self::check(command).map_err(|why| (command.to_owned(), why));
         let mut all = commands.into_iter().map(declared).collect::<Result<Vec<_>, _>>()?;
         all.sort();
         all.dedup();
@@ -59,10 +62,13 @@ impl Stateless {
     ///
     /// Why it cannot.
     pub fn check(command: &str) -> Result<String, NotStateless> {
-        let (name, sub) = command.split_once('|').map_or((command, None), |(name, sub)| (name, Some(sub)));
+        let (name, sub) =
+            command.split_once('|').map_or((command, None), |(name, sub)| (name, Some(sub)));
         let is_name = |word: &str| {
             (1..=LONGEST_NAME).contains(&word.len())
-                && word.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'|' | b',' | b'"' | b'\''))
+                && word.bytes().all(|byte| {
+                    byte.is_ascii_graphic() && !matches!(byte, b'|' | b',' | b'"' | b'\'')
+                })
         };
         if !is_name(name) || !sub.is_none_or(is_name) {
             return Err(NotStateless::NoName);
@@ -130,7 +136,9 @@ pub(crate) enum Looked {
 
 /// A name in capitals, cut, and with nothing in it that a terminal or a log could take for an order.
 fn shown(word: &[u8]) -> String {
-    let plain = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte).to_ascii_uppercase() } else { '?' };
+    let plain = |byte: &u8| {
+        if byte.is_ascii_graphic() { char::from(*byte).to_ascii_uppercase() } else { '?' }
+    };
     let mut name: String = word.iter().take(LONGEST_NAME).map(plain).collect();
     if word.len() > LONGEST_NAME {
         name.push('…');
@@ -147,8 +155,12 @@ enum Words<'a> {
 /// The words that `head` begins with, as far as they are whole. Those of an inline command only if its line is whole and plain.
 fn leading_words(head: &[u8]) -> Words<'_> {
     match head.strip_prefix(b"*") {
-        Some(rest) => Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default()),
-        None if head.ends_with(b"\n") => Words::Line(crate::words::words(head).unwrap_or_default().into_iter()),
+        Some(rest) => {
+            Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default())
+        }
+        None if head.ends_with(b"\n") => {
+            Words::Line(crate::words::words(head).unwrap_or_default().into_iter())
+        }
         None => Words::Line(Vec::new().into_iter()),
     }
 }
@@ -167,9 +179,12 @@ impl<'a> Iterator for Words<'a> {
             Self::Array(rest) => rest,
         };
         let (line, body) = rest.split_at_checked(line_end(rest)?)?;
-        let len = std::str::from_utf8(line).ok()?.trim_end().strip_prefix('$')?.parse::<usize>().ok()?;
+        let len =
+            std::str::from_utf8(line).ok()?.trim_end().strip_prefix('$')?.parse::<usize>().ok()?;
         // Of a word that is too long, the beginning is enough.
-        let (word, after) = body.split_at_checked(len).or_else(|| (len > LONGEST_NAME).then_some((body, &[][..])))?;
+        let (word, after) = body
+            .split_at_checked(len)
+            .or_else(|| (len > LONGEST_NAME).then_some((body, &[][..])))?;
         *rest = after.strip_prefix(b"\r\n").unwrap_or_default();
         Some(word)
     }
@@ -180,15 +195,24 @@ mod tests {
     use super::*;
 
     fn request(words: &[&str]) -> Vec<u8> {
-        let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        let words: Vec<String> =
+            words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
         format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
     }
 
     #[test]
     fn declares_names_in_any_case_and_subcommands() {
         let long = "x".repeat(LONGEST_NAME);
-        let all = Stateless::new(["fetch", "Graph|query", "CLIENT|novelty", "FETCH", long.as_str()]).unwrap();
-        for words in [&["FETCH", "k"][..], &["fetch"], &["graph", "QUERY", "g"], &["client", "novelty"], &[&long]] {
+        let all =
+            Stateless::new(["fetch", "Graph|query", "CLIENT|novelty", "FETCH", long.as_str()])
+                .unwrap();
+        for words in [
+            &["FETCH", "k"][..],
+            &["fetch"],
+            &["graph", "QUERY", "g"],
+            &["client", "novelty"],
+            &[&long],
+        ] {
             assert_eq!(all.look_up(&request(words), true), Looked::Declared, "{words:?}");
         }
         let unknown = |words: &[&str]| match all.look_up(&request(words), true) {
@@ -196,7 +220,10 @@ mod tests {
             other => panic!("{words:?}: {other:?}"),
         };
         assert_eq!(unknown(&["FETCHES"]), "FETCHES");
-        assert_eq!((unknown(&["graph"]), unknown(&["graph", "delete"])), ("GRAPH".into(), "GRAPH|DELETE".into()));
+        assert_eq!(
+            (unknown(&["graph"]), unknown(&["graph", "delete"])),
+            ("GRAPH".into(), "GRAPH|DELETE".into())
+        );
         assert_eq!(unknown(&["client", "other"]), "CLIENT|OTHER");
         assert_eq!(unknown(&["a\u{1b}[2J\nb"]), "A?[2J?B");
         assert_eq!(unknown(&[&"y".repeat(500)]), format!("{}…", "Y".repeat(LONGEST_NAME)));
@@ -212,14 +239,30 @@ mod tests {
         for end in 0..whole.len() {
             let looked = all.look_up(&whole[..end], false);
             assert_ne!(looked, Looked::Unknown("GRAPH".into()), "{end} of {name_end}");
-            assert_eq!(looked == Looked::Declared, end >= whole.len() - b"\r\n$1\r\ng\r\n".len(), "{end}");
+            assert_eq!(
+                looked == Looked::Declared,
+                end >= whole.len() - b"\r\n$1\r\ng\r\n".len(),
+                "{end}"
+            );
         }
-        assert_eq!(Stateless::default().look_up(&request(&["GRAPH"])[..14], false), Looked::Unknown("GRAPH".into()));
+        assert_eq!(
+            Stateless::default().look_up(&request(&["GRAPH"])[..14], false),
+            Looked::Unknown("GRAPH".into())
+        );
     }
 
     #[test]
     fn refuses_what_the_table_knows_to_leave_state() {
-        for bound in ["MULTI", "scan", "SUBSCRIBE", "Client|Id", "SCRIPT|LOAD", "CLIENT", "WAIT", "CLIENT|TRACKING"] {
+        for bound in [
+            "MULTI",
+            "scan",
+            "SUBSCRIBE",
+            "Client|Id",
+            "SCRIPT|LOAD",
+            "CLIENT",
+            "WAIT",
+            "CLIENT|TRACKING",
+        ] {
             assert!(matches!(Stateless::new([bound]), Err((_, NotStateless::Bound(_)))), "{bound}");
         }
         for odd in ["", "A|", "|B", "A|B|C", "A B", "A,B", "Ä", &"x".repeat(LONGEST_NAME + 1)] {

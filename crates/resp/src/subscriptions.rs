@@ -32,6 +32,7 @@ impl Subscriptions {
 
     /// Whether there are as many of each kind: channels, patterns, shard channels.
     pub(crate) fn are(self, counts: [usize; 3]) -> bool {
-        [self.channels, self.patterns, self.shards].map(u64::from) == counts.map(|count| count as u64)
+        [self.channels, self.patterns, self.shards].map(u64::from)
+            == counts.map(|count| count as u64)
     }
 }

@@ -58,7 +58,8 @@ const WITH_ARGUMENTS: &[&str] = &[
 pub fn listed() -> Vec<Listed> {
     let ordinary = crate::known::NAMES.split(' ').map(|name| (name.to_owned(), Class::Ordinary));
     let argued = WITH_ARGUMENTS.iter().map(|name| ((*name).to_owned(), class(name)));
-    let mut all: Vec<Listed> = special_names().chain(ordinary).chain(argued).map(Listed::new).collect();
+    let mut all: Vec<Listed> =
+        special_names().chain(ordinary).chain(argued).map(Listed::new).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
@@ -67,7 +68,8 @@ impl Listed {
     fn new((name, class): (String, Class)) -> Self {
         // `DEL` has the reply `+OK` and gives a cursor up.
         let gives_up = name == "FT.CURSOR DEL";
-        let (verdict, reason) = if gives_up { (Verdict::Carried, "gives a cursor up") } else { verdict(class) };
+        let (verdict, reason) =
+            if gives_up { (Verdict::Carried, "gives a cursor up") } else { verdict(class) };
         Self { name, ordinary: class == Class::Ordinary, verdict, reason }
     }
 }
@@ -89,8 +91,16 @@ pub(crate) fn objection(name: &str, sub: Option<&str>) -> Option<&'static str> {
     let class = match naming {
         Naming::Known(class) => class,
         Naming::Iterates(_) => Class::Iterate,
-        Naming::After(Prefix::Client | Prefix::Script | Prefix::Cluster | Prefix::Himport | Prefix::SearchCursor) => {
-            return Some("some of its subcommands leave state on the connection: name one as CONTAINER|SUBCOMMAND");
+        Naming::After(
+            Prefix::Client
+            | Prefix::Script
+            | Prefix::Cluster
+            | Prefix::Himport
+            | Prefix::SearchCursor,
+        ) => {
+            return Some(
+                "some of its subcommands leave state on the connection: name one as CONTAINER|SUBCOMMAND",
+            );
         }
         Naming::After(Prefix::ClientReply) => Class::ReplyOff,
         Naming::After(Prefix::ClientTracking) => Class::TrackingOn,
@@ -111,7 +121,9 @@ const fn verdict(class: Class) -> (Verdict, &'static str) {
     match class {
         Class::Ordinary => (Carried, "leaves no state on the connection"),
         Class::Eval => (Carried, "brings its script along; within `MULTI`: never"),
-        Class::EvalSha => (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never"),
+        Class::EvalSha => {
+            (Carried, "a missing script is answered by `NOSCRIPT`; within `MULTI`: never")
+        }
         Class::Hello
         | Class::Auth
         | Class::Select
@@ -121,51 +133,70 @@ const fn verdict(class: Class) -> (Verdict, &'static str) {
         | Class::NoTouch
         | Class::ReadOnly
         | Class::ReadWrite => (Carried, "its effect is repeated on the new server"),
-        Class::Multi => (Until("`EXEC` or `DISCARD`"), "the server has queued commands of the transaction"),
-        Class::Exec | Class::Discard => (Carried, "ends the transaction and forgets watched keys"),
-        Class::Watch => {
-            (Until("`EXEC`, `DISCARD` or `UNWATCH`"), "only the server knows whether a watched key changed")
+        Class::Multi => {
+            (Until("`EXEC` or `DISCARD`"), "the server has queued commands of the transaction")
         }
+        Class::Exec | Class::Discard => (Carried, "ends the transaction and forgets watched keys"),
+        Class::Watch => (
+            Until("`EXEC`, `DISCARD` or `UNWATCH`"),
+            "only the server knows whether a watched key changed",
+        ),
         Class::Unwatch => (Carried, "forgets watched keys"),
         Class::Asking => (Until("the next command is answered"), "it holds for the next command"),
         Class::ReplyOn => (Carried, "replies come again"),
-        Class::ReplyOff => (Until("`CLIENT REPLY ON` is answered"), "commands without a reply may be lost unnoticed"),
-        Class::ReplySkip => (Until("a later command is answered"), "a command without a reply may be lost unnoticed"),
+        Class::ReplyOff => (
+            Until("`CLIENT REPLY ON` is answered"),
+            "commands without a reply may be lost unnoticed",
+        ),
+        Class::ReplySkip => (
+            Until("a later command is answered"),
+            "a command without a reply may be lost unnoticed",
+        ),
         Class::Blocking => (Until("its reply"), "only the client knows whether to wait again"),
-        Class::Iterate => {
-            (Until("the cursor is 0"), "a cursor means something else to another server: keys would be missed")
-        }
+        Class::Iterate => (
+            Until("the cursor is 0"),
+            "a cursor means something else to another server: keys would be missed",
+        ),
         Class::Unknown => (Never, "it is not known what the command leaves on the connection"),
         Class::ClientId => (
             Never,
             "another server gives this number to another connection; not for StackExchange.Redis, which only logs it",
         ),
-        Class::Script => {
-            (Never, "the client counts on the script cache of this server; not if it was answered `NOSCRIPT` before")
-        }
+        Class::Script => (
+            Never,
+            "the client counts on the script cache of this server; not if it was answered `NOSCRIPT` before",
+        ),
         Class::Wait => (Never, "it is about the writes of this connection"),
-        Class::Subscribe | Class::PSubscribe | Class::SSubscribe => {
-            (Until("all is unsubscribed"), "messages are lost meanwhile; carried with `subscriptions = \"replay\"`")
+        Class::Subscribe | Class::PSubscribe | Class::SSubscribe => (
+            Until("all is unsubscribed"),
+            "messages are lost meanwhile; carried with `subscriptions = \"replay\"`",
+        ),
+        Class::Unsubscribe | Class::PUnsubscribe | Class::SUnsubscribe => {
+            (Carried, "ends subscriptions")
         }
-        Class::Unsubscribe | Class::PUnsubscribe | Class::SUnsubscribe => (Carried, "ends subscriptions"),
         Class::Monitor => (Never, "an endless stream follows"),
-        Class::TrackingOn => {
-            (Until("`CLIENT TRACKING OFF` or `RESET`"), "only the server knows which keys the client has cached")
-        }
+        Class::TrackingOn => (
+            Until("`CLIENT TRACKING OFF` or `RESET`"),
+            "only the server knows which keys the client has cached",
+        ),
         Class::TrackingOff => (Carried, "ends tracking"),
         Class::Replication => (Never, "the connection becomes a replication stream"),
         Class::Debugger => (Never, "the connection becomes a debugger's"),
         Class::Quit => (Ends, "the server closes the connection"),
         Class::Reset => (Carried, "clears the state of the connection"),
         Class::Shutdown => (Ends, "the server stops"),
-        Class::NoticesOn | Class::NoticesHere | Class::NoticesOff => {
-            (Carried, "agreed with Pointsman, which goes on sending notices; never if the server itself agreed")
-        }
-        Class::Prepare => {
-            (Until("`HIMPORT DISCARDALL` or `RESET`"), "the server keeps the prepared fields for the connection")
-        }
+        Class::NoticesOn | Class::NoticesHere | Class::NoticesOff => (
+            Carried,
+            "agreed with Pointsman, which goes on sending notices; never if the server itself agreed",
+        ),
+        Class::Prepare => (
+            Until("`HIMPORT DISCARDALL` or `RESET`"),
+            "the server keeps the prepared fields for the connection",
+        ),
         Class::DiscardAll => (Carried, "forgets the prepared fields"),
-        Class::Lasting => (Never, "the server keeps it for the connection, and not even `RESET` takes it back"),
+        Class::Lasting => {
+            (Never, "the server keeps it for the connection, and not even `RESET` takes it back")
+        }
     }
 }
 
@@ -177,10 +208,13 @@ mod tests {
 
     #[test]
     fn lists_every_reviewed_command() {
-        let listed: BTreeMap<String, Verdict> = listed().into_iter().map(|it| (it.name, it.verdict)).collect();
+        let listed: BTreeMap<String, Verdict> =
+            listed().into_iter().map(|it| (it.name, it.verdict)).collect();
         let mut class = "";
         let mut seen = 0;
-        for line in include_str!("../testdata/commands.txt").lines().filter(|line| !line.starts_with('#')) {
+        for line in
+            include_str!("../testdata/commands.txt").lines().filter(|line| !line.starts_with('#'))
+        {
             class = line.strip_suffix(':').unwrap_or(class);
             if line.ends_with(':') {
                 continue;
@@ -191,10 +225,15 @@ mod tests {
                 let found = (1..=words.len()).rev().find_map(|n| listed.get(&words[..n].join(" ")));
                 let found = found.unwrap_or_else(|| panic!("{command} is not listed"));
                 let free = matches!(found, Verdict::Carried);
-                let bound =
-                    ["Iterate", "ClientId", "Script", "Wait", "Multi", "Watch", "Blocking", "Monitor", "Lasting"];
+                let bound = [
+                    "Iterate", "ClientId", "Script", "Wait", "Multi", "Watch", "Blocking",
+                    "Monitor", "Lasting",
+                ];
                 assert!(
-                    !free || !bound.contains(&class) || command.contains(" DEL ") || command.contains("WITHCURSOR"),
+                    !free
+                        || !bound.contains(&class)
+                        || command.contains(" DEL ")
+                        || command.contains("WITHCURSOR"),
                     "{command}"
                 );
                 assert!(free || class != "Ordinary", "{command}");

@@ -18,9 +18,15 @@ pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
 fn line(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = Vec::new();
     loop {
-        let begin = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(rest.len());
+        let begin = rest
+            .iter()
+            .position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r'))
+            .unwrap_or(rest.len());
         let (_, from) = rest.split_at_checked(begin)?;
-        let end = from.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n')).unwrap_or(from.len());
+        let end = from
+            .iter()
+            .position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
+            .unwrap_or(from.len());
         let (word, behind) = from.split_at_checked(end)?;
         if word.is_empty() {
             return Some(words);
@@ -55,14 +61,18 @@ mod tests {
 
     #[test]
     fn arrays_and_plain_lines_have_words_and_quoted_ones_have_none() {
-        let both: &[&[u8]] = &[b"*2\r\n$4\r\nAUTH\r\n$5\r\na\r\nbc\r\n", b"*2\r\n$04\r\nAUTH\r\n$5\r\na\r\nbc\r\n"];
+        let both: &[&[u8]] =
+            &[b"*2\r\n$4\r\nAUTH\r\n$5\r\na\r\nbc\r\n", b"*2\r\n$04\r\nAUTH\r\n$5\r\na\r\nbc\r\n"];
         for request in both {
             assert_eq!(words(request), Some(vec![&b"AUTH"[..], b"a\r\nbc"]));
         }
         assert_eq!(words(b"  SELECT\t 3 \r\n"), Some(vec![&b"SELECT"[..], b"3"]));
         // What `isspace` takes for a blank stands between words, and within one only a blank, a tab or a return ends it.
         assert_eq!(words(b"\x0c AUTH pa\x0css\r\n"), Some(vec![&b"AUTH"[..], b"pa\x0css"]));
-        assert_eq!(words(b"AUTH \x0b pa\x0bss\x0c me\r\n"), Some(vec![&b"AUTH"[..], b"pa\x0bss\x0c", b"me"]));
+        assert_eq!(
+            words(b"AUTH \x0b pa\x0bss\x0c me\r\n"),
+            Some(vec![&b"AUTH"[..], b"pa\x0bss\x0c", b"me"])
+        );
         assert_eq!(words(b"AUTH a\rb\n"), Some(vec![&b"AUTH"[..], b"a", b"b"]));
         assert_eq!(words(b"AUTH \"a b\"\r\n"), None);
         assert_eq!(words(b"*1\r\n$4\r\nAUTH\r\nx"), None);

@@ -65,7 +65,8 @@ impl Balance {
             return (given > 0).then(|| vec![0; members.len()]);
         }
         let since = *self.unequal_since.get_or_insert(now);
-        if now.saturating_duration_since(since) < SETTLE || self.next_at.is_some_and(|at| now < at) {
+        if now.saturating_duration_since(since) < SETTLE || self.next_at.is_some_and(|at| now < at)
+        {
             return None;
         }
         let unused = self.given > 0 && left >= self.given;
@@ -107,7 +108,11 @@ mod tests {
     use super::*;
 
     fn members(loads: &[usize]) -> Vec<(Generation, usize)> {
-        loads.iter().enumerate().map(|(number, load)| (Generation::new(number as u64 + 1), *load)).collect()
+        loads
+            .iter()
+            .enumerate()
+            .map(|(number, load)| (Generation::new(number as u64 + 1), *load))
+            .collect()
     }
 
     fn ms(ms: u64) -> Duration {
@@ -129,13 +134,28 @@ mod tests {
         let both = members(&[16, 0]);
         assert_eq!(balance.step(start, &both, (10, true), 0), None, "the members are new");
         assert_eq!(balance.step(start + ms(10), &both, (10, true), 0), None);
-        assert_eq!(balance.step(start + ms(2000), &both, (10, false), 0), None, "a failover begins the wait anew");
+        assert_eq!(
+            balance.step(start + ms(2000), &both, (10, false), 0),
+            None,
+            "a failover begins the wait anew"
+        );
         assert_eq!(balance.step(start + ms(2010), &both, (10, true), 0), None);
         assert_eq!(balance.step(start + ms(5000), &both, (10, true), 0), None);
         assert_eq!(balance.step(start + ms(5010), &both, (5, true), 0), Some(vec![5, 0]));
-        assert_eq!(balance.step(start + ms(5500), &members(&[11, 5]), (5, true), 0), None, "five per second");
-        assert_eq!(balance.step(start + ms(6010), &members(&[11, 5]), (5, true), 0), Some(vec![3, 0]));
-        assert_eq!(balance.step(start + ms(7010), &members(&[8, 8]), (5, true), 0), Some(vec![0, 0]), "taken back");
+        assert_eq!(
+            balance.step(start + ms(5500), &members(&[11, 5]), (5, true), 0),
+            None,
+            "five per second"
+        );
+        assert_eq!(
+            balance.step(start + ms(6010), &members(&[11, 5]), (5, true), 0),
+            Some(vec![3, 0])
+        );
+        assert_eq!(
+            balance.step(start + ms(7010), &members(&[8, 8]), (5, true), 0),
+            Some(vec![0, 0]),
+            "taken back"
+        );
         assert_eq!(balance.step(start + ms(8010), &members(&[8, 8]), (5, true), 0), None);
         assert_eq!(balance.step(start + ms(99_000), &both, (0, true), 0), None, "switched off");
     }

@@ -164,7 +164,10 @@ mod tests {
         let long_ago = Moment::of(now.mono.saturating_sub(10 * SECOND), now.wall - 10 * SECOND);
         lease.renew(long_ago, SPAN);
         assert!(lease.is_over() && lease.has_passed());
-        assert!(lease.renew(Moment::now(), Duration::from_secs(60)), "the renewal knows that it came late");
+        assert!(
+            lease.renew(Moment::now(), Duration::from_secs(60)),
+            "the renewal knows that it came late"
+        );
         assert!(!lease.is_over() && !lease.has_passed());
     }
 

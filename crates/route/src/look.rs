@@ -43,7 +43,8 @@ impl Look {
     /// Why a connection that was opened after `opened` had ended by `ended`.
     #[must_use]
     pub fn cause(&self, opened: Instant, ended: Instant) -> Cause {
-        let explains = |at: Instant| at >= opened && ended.saturating_duration_since(at) <= EXPLAINS_FOR;
+        let explains =
+            |at: Instant| at >= opened && ended.saturating_duration_since(at) <= EXPLAINS_FOR;
         if self.failing_over || self.repointed_at.is_some_and(explains) {
             Cause::Failover
         } else if self.asked_at.is_some_and(|at| at > ended) {
@@ -62,10 +63,15 @@ mod tests {
     fn blames_the_failover_that_came_while_connected() {
         let opened = Instant::now();
         let at = |seconds| opened + Duration::from_secs(seconds);
-        let look = |asked, repointed| Look { asked_at: asked, repointed_at: repointed, ..Look::default() };
+        let look =
+            |asked, repointed| Look { asked_at: asked, repointed_at: repointed, ..Look::default() };
         let ended = at(100);
         assert_eq!(look(None, None).cause(opened, ended), Cause::NotKnown);
-        assert_eq!(look(Some(at(99)), None).cause(opened, ended), Cause::NotKnown, "an older answer proves nothing");
+        assert_eq!(
+            look(Some(at(99)), None).cause(opened, ended),
+            Cause::NotKnown,
+            "an older answer proves nothing"
+        );
         assert_eq!(look(Some(at(101)), None).cause(opened, ended), Cause::Other);
         for repointed in [91, 100, 103] {
             let look = look(Some(at(105)), Some(at(repointed)));
@@ -74,7 +80,11 @@ mod tests {
         // Every connection is ended with the change, so one that has lasted since was not ended by
         // it.
         assert_eq!(look(Some(at(101)), Some(at(80))).cause(opened, ended), Cause::Other);
-        assert_eq!(look(Some(at(101)), Some(at(95))).cause(at(96), ended), Cause::Other, "opened after it");
+        assert_eq!(
+            look(Some(at(101)), Some(at(95))).cause(at(96), ended),
+            Cause::Other,
+            "opened after it"
+        );
         let under_way = Look { failing_over: true, ..look(Some(at(101)), None) };
         assert_eq!(under_way.cause(opened, ended), Cause::Failover);
     }

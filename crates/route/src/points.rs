@@ -38,7 +38,11 @@ impl Route {
     /// The target, if one may be used right now.
     #[must_use]
     pub fn open_target(&self) -> Option<Arc<Target>> {
-        if self.is_shut() { None } else { self.current().filter(|target| !target.fence().has_fallen()) }
+        if self.is_shut() {
+            None
+        } else {
+            self.current().filter(|target| !target.fence().has_fallen())
+        }
     }
 
     /// Waits at the gate until a target may be used. Unbounded: the caller brings the deadline. Safe to drop.
@@ -71,7 +75,8 @@ impl Points {
     /// A route that leads nowhere yet, with its gate open (there is nothing to guard).
     #[must_use]
     pub fn new() -> (Self, Arc<Route>) {
-        let route = Arc::new(Route { current: ArcSwapOption::empty(), gate: Arc::new(Gate::new()) });
+        let route =
+            Arc::new(Route { current: ArcSwapOption::empty(), gate: Arc::new(Gate::new()) });
         (Self { route: Arc::clone(&route), commits: 0 }, route)
     }
 
@@ -98,7 +103,11 @@ impl Points {
 
     fn publish(&mut self, destination: Destination) -> Arc<Target> {
         self.commits += 1;
-        let target = Arc::new(Target::new(Generation::new(self.commits), destination, Arc::clone(&self.route.gate)));
+        let target = Arc::new(Target::new(
+            Generation::new(self.commits),
+            destination,
+            Arc::clone(&self.route.gate),
+        ));
         let old = self.route.current.swap(Some(Arc::clone(&target)));
         if let Some(old) = old {
             old.fence().fall();
@@ -263,16 +272,29 @@ mod tests {
         let (mut points, route) = Points::new();
         let first = points.commit(to(1));
         points.hold();
-        assert_eq!(first.replies(), Replies::Pass, "a planned failover that is only announced drops nothing");
-        let undo: [fn(&mut Points); 3] = [Points::release, Points::hold, |it| it.vouch(Moment::now(), MINUTE)];
+        assert_eq!(
+            first.replies(),
+            Replies::Pass,
+            "a planned failover that is only announced drops nothing"
+        );
+        let undo: [fn(&mut Points); 3] =
+            [Points::release, Points::hold, |it| it.vouch(Moment::now(), MINUTE)];
         for (number, undo) in undo.into_iter().enumerate() {
             for replies in [Replies::Wait, Replies::Drop] {
                 points.release();
                 points.set_replies(replies);
-                assert_eq!((first.replies(), route.is_shut()), (replies, true), "it shuts the gate by itself");
+                assert_eq!(
+                    (first.replies(), route.is_shut()),
+                    (replies, true),
+                    "it shuts the gate by itself"
+                );
                 undo(&mut points);
                 let after = if number == 2 { replies } else { Replies::Pass };
-                assert_eq!(first.replies(), after, "renewing the word undoes nothing, and {number} does");
+                assert_eq!(
+                    first.replies(),
+                    after,
+                    "renewing the word undoes nothing, and {number} does"
+                );
             }
         }
         assert!(route.is_shut());

@@ -94,7 +94,10 @@ impl Pool {
     /// Whether there is a member that was not tried in vain a moment ago, or the master in their place.
     pub(crate) fn has_untried(&self) -> bool {
         let untried = |target: &Arc<Target>| !target.is_shunned() && !target.fence().has_fallen();
-        self.set.load().as_ref().is_some_and(|set| set.members.iter().chain(&set.instead).any(untried))
+        self.set
+            .load()
+            .as_ref()
+            .is_some_and(|set| set.members.iter().chain(&set.instead).any(untried))
     }
 
     pub(crate) fn bell(&self) -> &tokio::sync::Notify {
@@ -140,7 +143,15 @@ impl PoolWriter {
             empty,
             turn: AtomicUsize::new(0),
         });
-        (Self { pool: Arc::clone(&pool), published: 0, known: Vec::new(), balance: Balance::default() }, pool)
+        (
+            Self {
+                pool: Arc::clone(&pool),
+                published: 0,
+                known: Vec::new(),
+                balance: Balance::default(),
+            },
+            pool,
+        )
     }
 
     /// The reader's side of this pool.
@@ -176,7 +187,12 @@ impl PoolWriter {
             return;
         }
         let old = self.pool.set.load_full();
-        let members = old.iter().flat_map(|set| set.members.iter()).filter(|it| it.addr() != addr).cloned().collect();
+        let members = old
+            .iter()
+            .flat_map(|set| set.members.iter())
+            .filter(|it| it.addr() != addr)
+            .cloned()
+            .collect();
         let instead = old.as_ref().and_then(|set| set.instead.clone());
         self.known.retain(|target| !barred.iter().any(|it| Arc::ptr_eq(it, target)));
         self.pool.set.store(Some(Arc::new(Set { members, instead })));
@@ -205,7 +221,9 @@ impl PoolWriter {
     /// `silent`: see [`Target::is_silent`].
     pub fn note(&mut self, name: &str, run_id: Option<&str>, look: Look, silent: bool) {
         let mut changed = false;
-        for target in self.known.iter().filter(|it| *it.destination().name == *name && !self.is_instead(it)) {
+        for target in
+            self.known.iter().filter(|it| *it.destination().name == *name && !self.is_instead(it))
+        {
             let then = target.destination().run_id.as_deref();
             let replaced = then.zip(run_id).is_some_and(|(then, now)| then != now);
             target.set_look(look);
@@ -222,9 +240,12 @@ impl PoolWriter {
         let Some(set) = self.pool.set.load_full() else { return };
         let usable = |target: &&Arc<Target>| !target.fence().has_fallen() && !target.is_shunned();
         let members: Vec<&Arc<Target>> = set.members.iter().filter(usable).collect();
-        let loads: Vec<_> = members.iter().map(|target| (target.generation(), target.load())).collect();
+        let loads: Vec<_> =
+            members.iter().map(|target| (target.generation(), target.load())).collect();
         let left = members.iter().map(|target| target.moves()).sum();
-        let Some(moves) = self.balance.step(now, &loads, (most, calm && !self.pool.gate.is_shut()), left) else {
+        let Some(moves) =
+            self.balance.step(now, &loads, (most, calm && !self.pool.gate.is_shut()), left)
+        else {
             return;
         };
         // A target that is no member any more has nothing to give up.
@@ -258,7 +279,9 @@ impl PoolWriter {
     fn target(&mut self, destination: Destination) -> Arc<Target> {
         let same = |target: &&Arc<Target>| {
             let known = target.destination();
-            known.addr == destination.addr && known.run_id == destination.run_id && !self.is_instead(target)
+            known.addr == destination.addr
+                && known.run_id == destination.run_id
+                && !self.is_instead(target)
         };
         if let Some(known) = self.known.iter().find(same) {
             return Arc::clone(known);

@@ -139,7 +139,10 @@ async fn the_master_stands_in_behind_its_own_fence_and_gate() {
     assert!(ride.is_shut() && port(&way).is_none());
     points.release();
     writer.publish(vec![to(1)]);
-    assert!(ride.is_dismissed() && !master.is_dismissed(), "those who write are not asked to leave");
+    assert!(
+        ride.is_dismissed() && !master.is_dismissed(),
+        "those who write are not asked to leave"
+    );
     assert_eq!(port(&way), Some(1));
     points.commit(to(8));
     assert!(ride.fence().has_fallen());

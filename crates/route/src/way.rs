@@ -78,14 +78,18 @@ impl Way {
     #[must_use]
     pub fn leads_elsewhere(&self, target: &Target) -> bool {
         match self {
-            Self::Master(route) => route.open_target().is_none_or(|it| it.generation() != target.generation()),
+            Self::Master(route) => {
+                route.open_target().is_none_or(|it| it.generation() != target.generation())
+            }
             Self::Replicas(pool) => target.fence().has_fallen() || pool.has_untried(),
         }
     }
 
     fn choose(&self) -> Choice {
         match self {
-            Self::Master(route) => route.open_target().map_or(Choice::Wait, |target| Choice::Ride(Ride::new(target))),
+            Self::Master(route) => {
+                route.open_target().map_or(Choice::Wait, |target| Choice::Ride(Ride::new(target)))
+            }
             Self::Replicas(pool) => pool.choose(),
         }
     }

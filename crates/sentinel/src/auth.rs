@@ -65,10 +65,14 @@ pub enum Denied {
         rule: &'static str,
     },
     /// `ERR max number of clients reached`, after which it closes the connection.
-    #[error("it is at its limit of clients: raise maxclients, or find the clients that hold so many connections")]
+    #[error(
+        "it is at its limit of clients: raise maxclients, or find the clients that hold so many connections"
+    )]
     TooManyClients,
     /// `DENIED`, after which it closes the connection.
-    #[error("it is in protected mode and lets nobody in from elsewhere: set a password there, or protected-mode no")]
+    #[error(
+        "it is in protected mode and lets nobody in from elsewhere: set a password there, or protected-mode no"
+    )]
     ProtectedMode,
     /// Any other error, after which it closed the connection.
     #[error("it answers a new connection with an error and closes it: look into its log")]
@@ -77,7 +81,12 @@ pub enum Denied {
 
 impl Denied {
     /// Reads an error line that answered `command`. `None` if it is no refusal.
-    pub(crate) fn read(line: &str, command: &'static str, rule: &'static str, setting: &'static str) -> Option<Self> {
+    pub(crate) fn read(
+        line: &str,
+        command: &'static str,
+        rule: &'static str,
+        setting: &'static str,
+    ) -> Option<Self> {
         match line.split(' ').next()? {
             "NOAUTH" => Some(Self::PasswordMissing { setting }),
             "WRONGPASS" => Some(Self::WrongPassword { setting }),
@@ -114,7 +123,8 @@ mod tests {
         let credentials = Credentials::new(Some("probe"), "hunter2");
         assert!(!format!("{credentials:?}").contains("hunter2"));
         let denied =
-            Denied::read("NOPERM this user has no permissions", "ROLE", "+role", "service.auth").expect("refusal");
+            Denied::read("NOPERM this user has no permissions", "ROLE", "+role", "service.auth")
+                .expect("refusal");
         assert!(denied.to_string().contains("ROLE") && denied.to_string().contains("+role"));
         assert_eq!(
             Denied::read("WRONGPASS invalid username-password pair", "AUTH", "", "service.auth"),
@@ -132,7 +142,10 @@ mod tests {
         }
         let missing = Denied::PasswordMissing { setting: "service.auth" };
         assert!(!missing.is_for_everybody());
-        assert_eq!(Denied::read_last("NOAUTH Authentication required.", "service.auth"), Some(missing));
+        assert_eq!(
+            Denied::read_last("NOAUTH Authentication required.", "service.auth"),
+            Some(missing)
+        );
         assert_eq!(Denied::read_last("NOPERM this user has no permissions", "service.auth"), None);
     }
 }

@@ -55,8 +55,13 @@ impl Aviary {
                 return;
             }
             let bell = Arc::<Bell>::default();
-            let run =
-                canary::run(self.group, node.clone(), Arc::clone(&self.keeper), Arc::clone(&bell), self.out.clone());
+            let run = canary::run(
+                self.group,
+                node.clone(),
+                Arc::clone(&self.keeper),
+                Arc::clone(&bell),
+                self.out.clone(),
+            );
             let canary = Canary {
                 bell,
                 problem: None,
@@ -77,7 +82,12 @@ impl Aviary {
     }
 
     /// Takes note of a node's answer and of what it refused. Gives the refusal if that is news.
-    pub(crate) fn heard(&mut self, node: &NodeAddr, probe: &Probe, denied: Option<Denied>) -> Option<Denied> {
+    pub(crate) fn heard(
+        &mut self,
+        node: &NodeAddr,
+        probe: &Probe,
+        denied: Option<Denied>,
+    ) -> Option<Denied> {
         let canary = self.canaries.get_mut(node)?;
         match probe.outcome {
             Ok(_) => canary.answered_in = Some(probe.asked_at.elapsed()),

@@ -39,7 +39,11 @@ mod tests {
     fn pauses_grow_to_the_bound_and_never_vanish() {
         let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
         let pauses: Vec<Duration> = (0..200).map(|_| backoff.pause()).collect();
-        assert!(pauses.iter().all(|pause| *pause >= Duration::from_millis(25) && *pause <= Duration::from_secs(1)));
+        assert!(
+            pauses.iter().all(
+                |pause| *pause >= Duration::from_millis(25) && *pause <= Duration::from_secs(1)
+            )
+        );
         assert!(pauses.iter().any(|pause| *pause > Duration::from_millis(500)));
         backoff.reset();
         assert!(backoff.pause() <= Duration::from_millis(50));

@@ -110,12 +110,24 @@ pub(crate) async fn run(
 ) {
     let dial = keeper.address_map.get(&node).unwrap_or(&node);
     let lookup = Lookup::new(&keeper.resolver, &dial.host, dial.port);
-    let (refused, failed) = (Backoff::new(REFUSED_MIN, REFUSED_MAX), Backoff::new(FAILED_MIN, FAILED_MAX));
+    let (refused, failed) =
+        (Backoff::new(REFUSED_MIN, REFUSED_MAX), Backoff::new(FAILED_MIN, FAILED_MAX));
     let rung = Arc::clone(&bell);
     let turned_away = Backoff::new(TURNED_AWAY_MIN, TURNED_AWAY_MAX);
     let beside = (Backoff::new(BESIDE_MIN, BESIDE_MAX), None);
     let (perch, pause, ended_at) = (None, None, None);
-    let mut canary = Canary { lookup, keeper, bell, perch, refused, turned_away, failed, pause, beside, ended_at };
+    let mut canary = Canary {
+        lookup,
+        keeper,
+        bell,
+        perch,
+        refused,
+        turned_away,
+        failed,
+        pause,
+        beside,
+        ended_at,
+    };
     loop {
         let song = tokio::select! {
             () = rung.ask.notified() => Some(canary.probe().await),
@@ -242,7 +254,9 @@ impl Canary {
         if self.perch.as_ref().is_some_and(useless) {
             self.perch = None;
         }
-        let waits_long = |perch: &Perch| perch.asked_at().is_some_and(|asked_at| asked_at.elapsed() > BESIDE_MIN);
+        let waits_long = |perch: &Perch| {
+            perch.asked_at().is_some_and(|asked_at| asked_at.elapsed() > BESIDE_MIN)
+        };
         if self.beside.1.is_none_or(|at| at <= Instant::now())
             && let Some(kept) = self.perch.take_if(|perch| waits_long(perch))
         {
@@ -321,7 +335,9 @@ impl Canary {
             }
         }
         let now = Instant::now();
-        let Some(perch) = &mut self.perch else { return (now, Err(Trouble::Failed(ProbeFailure::Unreachable))) };
+        let Some(perch) = &mut self.perch else {
+            return (now, Err(Trouble::Failed(ProbeFailure::Unreachable)));
+        };
         let asking = perch.ask(verify, self.keeper.credentials.as_ref());
         let answered = tokio::time::timeout(patience, asking).await;
         let asked_at = perch.asked_at().unwrap_or(now);
@@ -337,7 +353,9 @@ impl Canary {
 
     async fn connect(&mut self) -> Result<Perch, Trouble> {
         let unreachable = Trouble::Failed(ProbeFailure::Unreachable);
-        let Ok(dialled) = self.lookup.address(self.keeper.patience).await else { return Err(unreachable) };
+        let Ok(dialled) = self.lookup.address(self.keeper.patience).await else {
+            return Err(unreachable);
+        };
         if leads_back(dialled, &self.keeper.own) {
             self.lookup.failed();
             return Err(Trouble::Failed(ProbeFailure::Rejected));

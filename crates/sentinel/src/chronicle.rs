@@ -33,7 +33,14 @@ pub(crate) struct Chronicle {
 impl Default for Chronicle {
     fn default() -> Self {
         let (tidings, voice) = (Tidings::default(), Voice::new(20, Duration::from_secs(1)));
-        Self { tidings, reading: Instant::now(), evidence: None, failovers: Vec::new(), target: None, voice }
+        Self {
+            tidings,
+            reading: Instant::now(),
+            evidence: None,
+            failovers: Vec::new(),
+            target: None,
+            voice,
+        }
     }
 }
 
@@ -65,7 +72,11 @@ impl Chronicle {
     ) -> Failover {
         let story = machine.story().clone();
         // What was verified ahead is committed in the very step in which its evidence is complete.
-        let known = self.evidence.take().filter(|(at, _)| story.evidence_at == Some(*at)).map(|(_, read)| read);
+        let known = self
+            .evidence
+            .take()
+            .filter(|(at, _)| story.evidence_at == Some(*at))
+            .map(|(_, read)| read);
         let read_at = known.or(story.evidence_at.map(|_| self.reading));
         let by_notice = self.tidings.complete(&commit.addr, machine.quorum().1);
         self.tidings.clear();
@@ -78,7 +89,11 @@ impl Chronicle {
             generation: target.generation().get(),
             story,
             evidence_read_at: read_at,
-            decided_at: by_notice.into_iter().chain(read_at).min().filter(|_| commit.basis == Basis::Majority),
+            decided_at: by_notice
+                .into_iter()
+                .chain(read_at)
+                .min()
+                .filter(|_| commit.basis == Basis::Majority),
             swapped_at,
             first_session_at: None,
         };
@@ -98,7 +113,8 @@ impl Chronicle {
         let Some(failover) = self.failovers.last_mut() else { return };
         failover.first_session_at = Some(at);
         let after_ms = failover.first_session().map(|it| logged(it.as_millis()));
-        let (service, master, generation) = (Arc::clone(service), failover.to.clone(), failover.generation);
+        let (service, master, generation) =
+            (Arc::clone(service), failover.to.clone(), failover.generation);
         self.voice.say(Instant::now(), move |unsaid| {
             info!(%service, unsaid, %master, generation, after_ms, "the first session has reached the new master");
         });

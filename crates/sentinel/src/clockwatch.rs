@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
-    timerfd_settime,
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
@@ -30,7 +30,10 @@ pub(crate) struct ClockWatch {
 }
 
 impl ClockWatch {
-    #[allow(deprecated, reason = "what replaces it is unsafe; an `OwnedFd` keeps the promise that is asked for there")]
+    #[allow(
+        deprecated,
+        reason = "what replaces it is unsafe; an `OwnedFd` keeps the promise that is asked for there"
+    )]
     pub(crate) fn new() -> Self {
         let timer = timer().map_err(std::io::Error::from).and_then(AsyncFd::new);
         if let Err(error) = &timer {
@@ -70,7 +73,8 @@ impl ClockWatch {
 
 /// A timer that never ends, except when the clock is set.
 fn timer() -> rustix::io::Result<OwnedFd> {
-    let timer = timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    let timer =
+        timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let never = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
     let once = Timespec { tv_sec: 0, tv_nsec: 0 };
     let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
@@ -105,7 +109,10 @@ mod tests {
         });
         assert!(!watch.is_old(asked_at, Duration::from_secs(60)), "nobody found it too long");
         watch.notice_absence(|_| 1);
-        assert!(watch.is_old(asked_at, Duration::from_secs(60)), "the question is from before the absence");
+        assert!(
+            watch.is_old(asked_at, Duration::from_secs(60)),
+            "the question is from before the absence"
+        );
         assert!(!watch.is_old(Instant::now(), Duration::from_secs(60)));
     }
 }

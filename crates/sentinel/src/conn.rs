@@ -145,7 +145,10 @@ impl Conn {
     /// Where the first frame of the input ends, if it is all there.
     fn frame_end(&mut self) -> Result<Option<usize>, ConnError> {
         let unseen = self.input.get(self.scanned..).unwrap_or_default();
-        let end = self.frames.end(unseen).map_err(|_| ConnError::Malformed("not RESP, or beyond the limits"))?;
+        let end = self
+            .frames
+            .end(unseen)
+            .map_err(|_| ConnError::Malformed("not RESP, or beyond the limits"))?;
         match end {
             Some(length) => Ok(Some(self.scanned + length)),
             None => {

@@ -82,7 +82,8 @@ pub struct Timeouts {
 }
 
 /// What is wrong with a sentinel that has another one's identity.
-const TWIN: &str = "another connection leads to a sentinel with this MYID: its word is not counted twice";
+const TWIN: &str =
+    "another connection leads to a sentinel with this MYID: its word is not counted twice";
 
 /// What links, canaries and look-ups tell the loop.
 #[derive(Debug)]
@@ -136,14 +137,25 @@ impl Discovery {
             let key_auth = links.number(watch.sentinel_auth.as_ref());
             for seed in &watch.sentinels {
                 let whose = (number, key_auth);
-                seeds.push(Seed::new(seeds.len(), whose, seed, timeouts.command, resolver, out.clone()));
+                seeds.push(Seed::new(
+                    seeds.len(),
+                    whose,
+                    seed,
+                    timeouts.command,
+                    resolver,
+                    out.clone(),
+                ));
             }
             learn.push((watch.learn, key_auth));
             let keeper = Keeper {
                 credentials: watch.auth,
                 verify: watch.rules.verify,
                 patience: watch.probe_timeout,
-                address_map: watch.address_map.into_iter().map(|(from, to)| (from.normal(), to)).collect(),
+                address_map: watch
+                    .address_map
+                    .into_iter()
+                    .map(|(from, to)| (from.normal(), to))
+                    .collect(),
                 own: own.to_vec(),
                 resolver: resolver.clone(),
             };
@@ -155,7 +167,14 @@ impl Discovery {
                 resolver: resolver.clone(),
             });
             let rules = (watch.rules, watch.sentinels.len());
-            groups.push(Group::new(number, &watch.name, (watch.points, watch.replicas), rules, keeper, out.clone()));
+            groups.push(Group::new(
+                number,
+                &watch.name,
+                (watch.points, watch.replicas),
+                rules,
+                keeper,
+                out.clone(),
+            ));
         }
         let bell = Arc::new(Notify::new());
         let handles: Vec<Handle> = groups
@@ -191,8 +210,10 @@ impl Discovery {
         let mut publish_at = tokio::time::Instant::now();
         loop {
             self.heartbeat.beat();
-            let deadline = self.groups.iter().map(Group::next_deadline).chain(self.reconcile_at).min();
-            let deadline = deadline.map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)));
+            let deadline =
+                self.groups.iter().map(Group::next_deadline).chain(self.reconcile_at).min();
+            let deadline = deadline
+                .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)));
             let incoming = tokio::select! {
                 biased;
                 () = self.clocks.jumped() => None,
@@ -202,7 +223,11 @@ impl Discovery {
             };
             // Before what has come is believed: it may have lain here while the machine was suspended.
             self.clocks.notice_absence(|away| {
-                self.groups.iter_mut().map(|it| it.was_away(away, &self.links)).filter(|long| *long).count()
+                self.groups
+                    .iter_mut()
+                    .map(|it| it.was_away(away, &self.links))
+                    .filter(|long| *long)
+                    .count()
             });
             incoming.into_iter().for_each(|incoming| self.take(incoming));
             // On every turn: however many messages wait, a hint waits for one of them at most.
@@ -252,7 +277,9 @@ impl Discovery {
             Incoming::Canary(number, node, song) => {
                 let Some(group) = self.groups.get_mut(number) else { return };
                 match song {
-                    Song::Probed { probe, denied } => group.probed(node, *probe, denied, &self.links),
+                    Song::Probed { probe, denied } => {
+                        group.probed(node, *probe, denied, &self.links)
+                    }
                     Song::Ended => group.step(Event::CanaryLost { node }, &self.links),
                 }
             }
@@ -295,7 +322,8 @@ impl Discovery {
                 let groups = link.groups.clone();
                 for number in groups {
                     let Some(group) = self.groups.get_mut(number) else { continue };
-                    let speaks = from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
+                    let speaks =
+                        from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
                     if speaks && master.as_ref().is_none_or(|master| **master == *group.name) {
                         group.heard(
                             Event::Notice { from: from.clone(), notice: notice.clone() },
@@ -305,7 +333,11 @@ impl Discovery {
                     }
                 }
             }
-            What::Round { master, asked_at, .. } if self.clocks.is_old(asked_at, self.stale_after) => link.ask(&master),
+            What::Round { master, asked_at, .. }
+                if self.clocks.is_old(asked_at, self.stale_after) =>
+            {
+                link.ask(&master)
+            }
             What::Round { master, asked_at, heard_at, round } => {
                 let (up, groups) = (link.up.clone(), link.groups.clone());
                 let Some((from, addr)) = up else { return };
@@ -353,7 +385,9 @@ impl Discovery {
             }
             Round::UnknownName => group.count(|counts| counts.unknown_names += 1),
             // A torn round is asked again by its link.
-            Round::Torn | Round::Malformed(_) | Round::Denied(_) => group.count(|counts| counts.bad_rounds += 1),
+            Round::Torn | Round::Malformed(_) | Round::Denied(_) => {
+                group.count(|counts| counts.bad_rounds += 1)
+            }
         }
     }
 }

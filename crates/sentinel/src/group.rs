@@ -25,8 +25,7 @@ use crate::yard::{Replicas, Yard};
 use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
 
 /// What is wrong with a configured sentinel that has no vote.
-const STRANGER: &str =
-    "no sentinel with a vote knows it, and it knows none of them: it has no vote. Does it watch the same master?";
+const STRANGER: &str = "no sentinel with a vote knows it, and it knows none of them: it has no vote. Does it watch the same master?";
 
 pub(crate) struct Group {
     pub(crate) number: usize,
@@ -105,7 +104,8 @@ impl Group {
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
-        let (machine, yard) = (self.machine.next_deadline(), self.yard.as_ref().and_then(Yard::next_deadline));
+        let (machine, yard) =
+            (self.machine.next_deadline(), self.yard.as_ref().and_then(Yard::next_deadline));
         yard.map_or(machine, |at| at.min(machine))
     }
 
@@ -178,7 +178,13 @@ impl Group {
     }
 
     /// A canary's answer, with what it was refused.
-    pub(crate) fn probed(&mut self, node: NodeAddr, probe: Probe, denied: Option<Denied>, links: &Links) {
+    pub(crate) fn probed(
+        &mut self,
+        node: NodeAddr,
+        probe: Probe,
+        denied: Option<Denied>,
+        links: &Links,
+    ) {
         if let Some(denied) = self.aviary.heard(&node, &probe, denied) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
             self.voice.say(Instant::now(), move |unsaid| {
@@ -190,7 +196,8 @@ impl Group {
 
     /// Takes note of the peers that `teller` lists now. Whether that changes anything.
     pub(crate) fn learn(&mut self, teller: MyId, peers: Vec<Peer>, links: &Links) -> bool {
-        self.learnt.hear(teller, peers, self.aviary.address_map(), |id| links.reaches(self.number, id))
+        self.learnt
+            .hear(teller, peers, self.aviary.address_map(), |id| links.reaches(self.number, id))
     }
 
     /// The sentinels that others told of.
@@ -221,7 +228,10 @@ impl Group {
                 self.held_since.get_or_insert(now);
                 self.counts.holds += 1;
                 let (service, state) = (Arc::clone(&self.name), self.machine.state().label());
-                self.voice.say(now, move |unsaid| info!(%service, unsaid, state, "gate shut: traffic is held"));
+                self.voice.say(
+                    now,
+                    move |unsaid| info!(%service, unsaid, state, "gate shut: traffic is held"),
+                );
             }
             Action::Release => {
                 self.points.release();
@@ -273,7 +283,11 @@ impl Group {
         if let Some(yard) = &mut self.yard {
             yard.bar(commit.dialled);
         }
-        let target = if commit.held { self.points.commit_held(destination) } else { self.points.commit(destination) };
+        let target = if commit.held {
+            self.points.commit_held(destination)
+        } else {
+            self.points.commit(destination)
+        };
         // Everything else comes after the move: nobody waits for the books.
         let swapped_at = Instant::now();
         self.chronicle.note_first_session(&self.name);
@@ -290,7 +304,8 @@ impl Group {
         self.counts.held += failover.story.hold().unwrap_or_default();
         self.chronicle.tell(&self.name, failover);
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
-        self.master = Some(SeenMaster { addr, dialled, generation, epoch, run_id, since: swapped_at });
+        self.master =
+            Some(SeenMaster { addr, dialled, generation, epoch, run_id, since: swapped_at });
         self.publish(links);
     }
 
@@ -338,9 +353,15 @@ impl Group {
 
     /// What sentinels are compared with: the published master, or else the leading claim.
     fn reference(&self) -> Option<(NodeAddr, u64)> {
-        let published = self.machine.committed().filter(|it| it.published).map(|it| (it.addr.clone(), it.epoch));
+        let published = self
+            .machine
+            .committed()
+            .filter(|it| it.published)
+            .map(|it| (it.addr.clone(), it.epoch));
         published.or_else(|| match self.machine.finding() {
-            Finding::Claimed(claim) | Finding::Regressed(claim) => Some((claim.addr.clone(), claim.epoch)),
+            Finding::Claimed(claim) | Finding::Regressed(claim) => {
+                Some((claim.addr.clone(), claim.epoch))
+            }
             Finding::Silence | Finding::Confirmed { .. } => None,
         })
     }
@@ -351,7 +372,8 @@ impl Group {
         let sentinels = links.of(self.number).map(|link| {
             let id = link.id().cloned();
             let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
-            let unknown = view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
+            let unknown =
+                view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
             let stranger = unknown && !link.is_learnt();
             SeenSentinel {
                 addr: link.addr.clone(),
@@ -360,18 +382,23 @@ impl Group {
                 events: link.events,
                 member: view.as_ref().is_some_and(|(_, member, ..)| *member),
                 disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
-                    reference.as_ref().is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
+                    reference
+                        .as_ref()
+                        .is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
                 }),
                 tilt: view.as_ref().is_some_and(|(_, _, view, _)| view.tilt),
                 view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
-                problem: link.problem_for(self.number).or_else(|| stranger.then(|| STRANGER.to_owned())),
+                problem: link
+                    .problem_for(self.number)
+                    .or_else(|| stranger.then(|| STRANGER.to_owned())),
                 id,
             }
         });
         let nodes = self.machine.nodes().map(|(addr, probe)| {
             let (answered_in, failures) = self.aviary.answers(addr);
             let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
-            let held_up = self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
+            let held_up =
+                self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
             let (addr, problem) = (addr.clone(), self.aviary.problem(addr));
             SeenNode { addr, probe: probe.cloned(), answered_in, failures, problem, held_up }
         });

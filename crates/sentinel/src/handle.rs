@@ -62,8 +62,17 @@ pub struct Handle {
 
 impl Handle {
     pub(crate) fn new(seen: Arc<ArcSwap<Seen>>, reach: Reach, bell: Arc<Notify>) -> Self {
-        let (hinted, hinted_by_a_reader, switching) = (Arc::default(), Arc::default(), Arc::default());
-        Self { seen, hinted, hinted_by_a_reader, orders: Arc::default(), switching, reach: Arc::new(reach), bell }
+        let (hinted, hinted_by_a_reader, switching) =
+            (Arc::default(), Arc::default(), Arc::default());
+        Self {
+            seen,
+            hinted,
+            hinted_by_a_reader,
+            orders: Arc::default(),
+            switching,
+            reach: Arc::new(reach),
+            bell,
+        }
     }
 
     pub(crate) fn reach(&self) -> &Reach {
@@ -149,7 +158,8 @@ impl Handle {
 
     /// Whether a reader hinted since the last call.
     pub(crate) fn take_readers_hint(&self) -> bool {
-        self.hinted_by_a_reader.load(Ordering::Relaxed) && self.hinted_by_a_reader.swap(false, Ordering::AcqRel)
+        self.hinted_by_a_reader.load(Ordering::Relaxed)
+            && self.hinted_by_a_reader.swap(false, Ordering::AcqRel)
     }
 
     /// Whether it was hinted since the last call.
@@ -178,7 +188,9 @@ impl Heartbeat {
     /// How long ago the loop last turned. It turns every second at least.
     #[must_use]
     pub fn age(&self) -> Duration {
-        self.start.elapsed().saturating_sub(Duration::from_millis(self.beat_ms.load(Ordering::Relaxed)))
+        self.start
+            .elapsed()
+            .saturating_sub(Duration::from_millis(self.beat_ms.load(Ordering::Relaxed)))
     }
 }
 

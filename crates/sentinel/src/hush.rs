@@ -33,7 +33,8 @@ impl Hush {
         let since = *self.filled_at.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_nanos() / self.every.as_nanos().max(1);
         if earned > 0 {
-            self.left = self.left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX)).min(self.most);
+            self.left =
+                self.left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX)).min(self.most);
             self.filled_at = Some(now);
         }
         self.left > 0
@@ -79,7 +80,10 @@ impl Voice {
 
 impl std::fmt::Debug for Voice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Voice").field("hush", &self.hush).field("waits", &self.last.is_some()).finish()
+        f.debug_struct("Voice")
+            .field("hush", &self.hush)
+            .field("waits", &self.last.is_some())
+            .finish()
     }
 }
 
@@ -118,6 +122,9 @@ mod tests {
         assert_eq!(hush.speak(start + Duration::from_secs(10)), Some(3));
         assert_eq!(hush.speak(start + Duration::from_secs(11)), None);
         let rested = start + Duration::from_secs(3600);
-        assert_eq!((hush.speak(rested), hush.speak(rested), hush.speak(rested)), (Some(1), Some(0), None));
+        assert_eq!(
+            (hush.speak(rested), hush.speak(rested), hush.speak(rested)),
+            (Some(1), Some(0), None)
+        );
     }
 }

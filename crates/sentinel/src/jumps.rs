@@ -107,7 +107,9 @@ mod tests {
     fn believes_the_wall_clock_once_a_minute() {
         let mut jumps = Jumps::new(clocks(0, WALL));
         // Set forward by ten seconds, four times a second, for ten minutes.
-        let looks = (1..=2400).filter(|turn| jumps.away(clocks(turn * 250, WALL + turn * 10_250)) > ms(250)).count();
+        let looks = (1..=2400)
+            .filter(|turn| jumps.away(clocks(turn * 250, WALL + turn * 10_250)) > ms(250))
+            .count();
         assert_eq!(looks, 10);
         // A real stop is seen meanwhile.
         assert_eq!(jumps.away(clocks(630_000, WALL + 24_630_000)), ms(30_000));

@@ -25,7 +25,13 @@ pub struct Learnt {
 impl Learnt {
     /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that changes anything. What was told
     /// by somebody who is not reached any more is forgotten once somebody else tells something new.
-    pub fn hear(&mut self, teller: MyId, peers: Vec<Peer>, map: &AddressMap, reached: impl Fn(&MyId) -> bool) -> bool {
+    pub fn hear(
+        &mut self,
+        teller: MyId,
+        peers: Vec<Peer>,
+        map: &AddressMap,
+        reached: impl Fn(&MyId) -> bool,
+    ) -> bool {
         let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
         let peers: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(mapped).collect();
         if self.told.get(&teller) == Some(&peers) {
@@ -57,7 +63,9 @@ impl Learnt {
 /// Leaves out what cannot be meant for us, such as the loopback address of another machine, unless the operator said what to
 /// dial instead.
 pub(crate) fn usable(round: Round, said_by: IpAddr, map: &AddressMap) -> Round {
-    let fits = |addr: &NodeAddr| map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by));
+    let fits = |addr: &NodeAddr| {
+        map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by))
+    };
     match round {
         Round::View { view, .. } if !fits(&view.addr) => {
             Round::Malformed("it announces an address that only it can reach")
@@ -91,7 +99,10 @@ mod tests {
     #[test]
     fn one_liar_does_not_crowd_out_what_the_others_agree_on() {
         let mut learnt = Learnt::default();
-        let lies = (100..200).map(|number| peer(number, "10.9.9.9")).chain([peer(7, "10.6.6.6")]).collect();
+        let lies = (100..200)
+            .map(|number| peer(number, "10.9.9.9"))
+            .chain([peer(7, "10.6.6.6")])
+            .collect();
         assert!(learnt.hear(id(1), lies, &AddressMap::new(), |_| true));
         for teller in [2, 3] {
             assert!(learnt.hear(
@@ -102,13 +113,17 @@ mod tests {
             ));
         }
         let found = learnt.candidates();
-        assert!(found[&id(7)].contains(&node("10.0.0.7")) && found[&id(900)].contains(&node("10.0.0.8")));
+        assert!(
+            found[&id(7)].contains(&node("10.0.0.7"))
+                && found[&id(900)].contains(&node("10.0.0.8"))
+        );
         assert!(found.values().map(BTreeSet::len).sum::<usize>() <= MAX_LEARNT);
     }
 
     #[test]
     fn what_is_told_twice_is_no_news_and_addresses_are_mapped() {
-        let (mut learnt, map) = (Learnt::default(), AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]));
+        let (mut learnt, map) =
+            (Learnt::default(), AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]));
         assert!(learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
         assert!(!learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
         assert!(learnt.candidates()[&id(2)].contains(&node("192.0.2.1")));
@@ -132,6 +147,8 @@ mod tests {
         let afar: IpAddr = "192.0.2.9".parse().expect("address");
         assert!(matches!(usable(round(), afar, &AddressMap::new()), Round::Malformed(_)));
         let map = AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]);
-        assert!(matches!(usable(round(), afar, &map), Round::View { peers, .. } if peers.len() == 1));
+        assert!(
+            matches!(usable(round(), afar, &map), Round::View { peers, .. } if peers.len() == 1)
+        );
     }
 }

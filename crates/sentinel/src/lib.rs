@@ -56,13 +56,18 @@ pub use auth::{Credentials, Denied};
 pub use discovery::{Discovery, Timeouts, Watch};
 pub use handle::{Handle, Heartbeat, Order};
 pub use machine::{
-    Action, Admission, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note, Pause, State, Story,
+    Action, Admission, Basis, Cause, Claim, Commit, Committed, Event, Finding, Lack, Machine, Note,
+    Pause, State, Story,
 };
 pub use notice::Notice;
 pub use resolve::Resolver;
 pub use roster::{Lag, Standing};
-pub use seen::{Counts, Failover, Seen, SeenMaster, SeenNode, SeenReplica, SeenReplicas, SeenSentinel};
+pub use seen::{
+    Counts, Failover, Seen, SeenMaster, SeenNode, SeenReplica, SeenReplicas, SeenSentinel,
+};
 pub use switchover::{Limits, Outcome, Plan, Reason, Told, switchover};
 pub use timers::{Minority, ReplicaRules, Rules, Verify};
-pub use types::{Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View};
+pub use types::{
+    Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View,
+};
 pub use yard::Replicas;

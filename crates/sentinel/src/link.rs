@@ -114,7 +114,11 @@ pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
 }
 
 /// One connection's life. `Ok` only when nobody listens to this link any more.
-async fn session(spec: &mut Spec, lookup: &mut Lookup, out: &mpsc::Sender<Incoming>) -> Result<(), LinkError> {
+async fn session(
+    spec: &mut Spec,
+    lookup: &mut Lookup,
+    out: &mpsc::Sender<Incoming>,
+) -> Result<(), LinkError> {
     let addr = lookup.address(spec.timeouts.command).await?;
     if leads_back(addr, &spec.own) {
         lookup.failed();
@@ -214,7 +218,18 @@ impl Session {
     fn new(id: MyId, queries: Conn, events: Option<Conn>, subscribed: bool) -> Self {
         let (retry_at, retry_pause) = (None, RETRY_MIN);
         let (again, torn) = (BTreeSet::new(), BTreeSet::new());
-        Self { id, queries, events, subscribed, round: None, again, torn, deadline: None, retry_at, retry_pause }
+        Self {
+            id,
+            queries,
+            events,
+            subscribed,
+            round: None,
+            again,
+            torn,
+            deadline: None,
+            retry_at,
+            retry_pause,
+        }
     }
 
     /// Starts the round that is wanted, if none is under way.
@@ -273,7 +288,9 @@ impl Session {
     }
 
     fn finish_round(&mut self, heard_at: std::time::Instant) -> Vec<What> {
-        let Some(Asking { masters, asked_at, answers, .. }) = self.round.take_if(|round| round.is_over()) else {
+        let Some(Asking { masters, asked_at, answers, .. }) =
+            self.round.take_if(|round| round.is_over())
+        else {
             return Vec::new();
         };
         self.deadline = None;
@@ -294,7 +311,10 @@ impl Session {
         } else if self.torn.is_empty() {
             self.retry_pause = RETRY_MIN;
         }
-        rounds.into_iter().map(|(master, round)| What::Round { master, asked_at, heard_at, round }).collect()
+        rounds
+            .into_iter()
+            .map(|(master, round)| What::Round { master, asked_at, heard_at, round })
+            .collect()
     }
 }
 
@@ -342,7 +362,10 @@ async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
 }
 
 /// Switches to RESP3, or stays with RESP2 where the server does not know better or does not allow it.
-pub(crate) async fn hello(conn: &mut Conn, credentials: Option<&Credentials>) -> Result<(), LinkError> {
+pub(crate) async fn hello(
+    conn: &mut Conn,
+    credentials: Option<&Credentials>,
+) -> Result<(), LinkError> {
     let mut commands = BytesMut::new();
     put_command(&mut commands, &credentials.map_or_else(|| vec!["HELLO", "3"], Credentials::hello));
     conn.send(&commands).await?;
@@ -372,7 +395,8 @@ async fn authenticate(conn: &mut Conn, credentials: Option<&Credentials>) -> Res
 /// Subscribes to every channel of interest. `false` if the ACL does not allow it: then only polling finds a switch.
 async fn subscribe(conn: &mut Conn) -> Result<bool, LinkError> {
     let mut commands = BytesMut::new();
-    let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
+    let words: Vec<&str> =
+        std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
     put_command(&mut commands, &words);
     conn.send(&commands).await?;
     // One confirmation for each channel, or one refusal for all; messages may come in between already.

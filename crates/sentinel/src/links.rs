@@ -80,7 +80,10 @@ impl Link {
     /// Says in the log that it is of no use, if it does not say so all the time.
     pub(crate) fn warn(&mut self, problem: &str) {
         let (sentinel, problem) = (self.addr.clone(), problem.to_owned());
-        self.voice.say(Instant::now(), move |unsaid| warn!(%sentinel, unsaid, "sentinel of no use: {problem}"));
+        self.voice.say(
+            Instant::now(),
+            move |unsaid| warn!(%sentinel, unsaid, "sentinel of no use: {problem}"),
+        );
     }
 
     /// Takes note of what is wrong with its answers about one service.
@@ -99,8 +102,9 @@ impl Link {
 
     /// What is wrong with it as far as this service is concerned, for people.
     pub(crate) fn problem_for(&self, group: usize) -> Option<String> {
-        let deaf = (self.up.is_some() && !self.events)
-            .then(|| "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned());
+        let deaf = (self.up.is_some() && !self.events).then(|| {
+            "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
+        });
         self.problem.clone().or_else(|| self.troubles.get(&group).cloned()).or(deaf)
     }
 
@@ -132,7 +136,8 @@ impl Links {
         resolver: &Resolver,
         out: mpsc::Sender<Incoming>,
     ) -> Self {
-        let (by_key, credentials, own, resolver) = (BTreeMap::new(), Vec::new(), own.into(), resolver.clone());
+        let (by_key, credentials, own, resolver) =
+            (BTreeMap::new(), Vec::new(), own.into(), resolver.clone());
         Self { by_key, credentials, names, made: 0, timeouts, resolver, own, out }
     }
 
@@ -156,7 +161,8 @@ impl Links {
                 _ => true,
             })
         });
-        let (configured, learnt): (Vec<_>, Vec<_>) = wishes.iter().partition(|(_, wish)| wish.expect.is_none());
+        let (configured, learnt): (Vec<_>, Vec<_>) =
+            wishes.iter().partition(|(_, wish)| wish.expect.is_none());
         for (key, wish) in configured.into_iter().chain(learnt) {
             if let Some(link) = self.by_key.get_mut(key) {
                 link.expect.send_if_modified(|expect| {
@@ -242,7 +248,9 @@ impl Links {
     /// The one link whose word counts as that of `id`, where several lead to it, or to somebody who claims to be it: one of the
     /// configuration before one that was learnt, then the oldest.
     pub(crate) fn speaker(&self, group: usize, id: &MyId) -> Option<&Link> {
-        self.of(group).filter(|link| link.id() == Some(id)).min_by_key(|link| (link.is_learnt(), link.id))
+        self.of(group)
+            .filter(|link| link.id() == Some(id))
+            .min_by_key(|link| (link.is_learnt(), link.id))
     }
 
     /// Whether this link is the one that speaks for `id`.
@@ -263,7 +271,8 @@ impl Links {
 
 /// The masters to ask about, each once.
 fn names_of(names: &[Arc<str>], wish: &Wish) -> Vec<Arc<str>> {
-    let asked: BTreeSet<&Arc<str>> = wish.groups.iter().filter_map(|group| names.get(*group)).collect();
+    let asked: BTreeSet<&Arc<str>> =
+        wish.groups.iter().filter_map(|group| names.get(*group)).collect();
     asked.into_iter().map(Arc::clone).collect()
 }
 

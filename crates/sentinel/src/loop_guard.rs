@@ -19,14 +19,20 @@ pub(crate) fn leads_back(addr: SocketAddr, own: &[SocketAddr]) -> bool {
     leads_back_if(addr, own, is_local)
 }
 
-fn leads_back_if(addr: SocketAddr, own: &[SocketAddr], is_local: impl Fn(SocketAddr) -> bool) -> bool {
+fn leads_back_if(
+    addr: SocketAddr,
+    own: &[SocketAddr],
+    is_local: impl Fn(SocketAddr) -> bool,
+) -> bool {
     let to = canonical(addr);
     let takes = |ours: SocketAddr| match (ours.ip().is_unspecified(), to.ip().is_unspecified()) {
         // A listener on :: that was inherited may take connections of both families.
         (true, false) => (ours.is_ipv6() || to.is_ipv4()) && is_local(to),
         // Dialling the unspecified address reaches this machine.
         (_, true) => true,
-        (false, false) => ours.ip() == to.ip() && (scope(ours) == scope(to) || scope(ours) == 0 || scope(to) == 0),
+        (false, false) => {
+            ours.ip() == to.ip() && (scope(ours) == scope(to) || scope(ours) == 0 || scope(to) == 0)
+        }
     };
     own.iter().filter(|ours| ours.port() == to.port()).any(|ours| takes(canonical(*ours)))
 }
@@ -54,7 +60,9 @@ fn is_local(addr: SocketAddr) -> bool {
         // Any source can be bound where the system allows it, but the route is looked up only for a
         // source of our own. The source that the kernel would choose does not tell: for an
         // interface's second address it is the first one.
-        SocketAddr::V4(to) => UdpSocket::bind((*to.ip(), 0)).and_then(|socket| socket.connect(to)).map(|()| true),
+        SocketAddr::V4(to) => {
+            UdpSocket::bind((*to.ip(), 0)).and_then(|socket| socket.connect(to)).map(|()| true)
+        }
         // To an address of our own the kernel goes from that very address; it does not check a
         // source that was bound.
         SocketAddr::V6(to) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).and_then(|socket| {
@@ -77,7 +85,8 @@ mod tests {
     fn recognises_own_listeners() {
         let own = ["0.0.0.0:6379", "192.0.2.1:7000", "[fe80::1%2]:7001"].map(at);
         // This machine has no other address here than these.
-        let is_local = |addr: SocketAddr| addr.ip().is_loopback() || addr.ip() == at("192.0.2.1:1").ip();
+        let is_local =
+            |addr: SocketAddr| addr.ip().is_loopback() || addr.ip() == at("192.0.2.1:1").ip();
         for ours in [
             "127.0.0.1:6379",
             "192.0.2.1:6379",
@@ -112,7 +121,9 @@ mod tests {
             assert!(leads_back(at(ours), &own), "{ours}");
         }
         // Reserved for documentation: no machine has them.
-        for other in ["192.0.2.7:6379", "[2001:db8::7]:6379", "[fe80::7]:6379", "255.255.255.255:6379"] {
+        for other in
+            ["192.0.2.7:6379", "[2001:db8::7]:6379", "[fe80::7]:6379", "255.255.255.255:6379"]
+        {
             assert!(!leads_back(at(other), &own), "{other}");
         }
     }

@@ -105,10 +105,16 @@ pub fn parse<'a>(channel: &str, payload: &'a str) -> Option<(Option<&'a str>, No
             let to = NodeAddr::parse(word(3)?, word(4)?)?;
             Some((Some(word(0)?), Notice::Switched { to }))
         }
-        "+tilt" | "-tilt" | "+new-epoch" | "+monitor" | "-monitor" | "+set" => Some((None, Notice::Changed)),
+        "+tilt" | "-tilt" | "+new-epoch" | "+monitor" | "-monitor" | "+set" => {
+            Some((None, Notice::Changed))
+        }
         _ => {
             let kind = word(0)?;
-            let master = if kind == "master" { word(1)? } else { word(5).filter(|_| word(4) == Some("@"))? };
+            let master = if kind == "master" {
+                word(1)?
+            } else {
+                word(5).filter(|_| word(4) == Some("@"))?
+            };
             Some((Some(master), about(channel, kind, &words)?))
         }
     }
@@ -122,12 +128,16 @@ fn about(channel: &str, kind: &str, words: &[&str]) -> Option<Notice> {
             peer: MyId::parse(words.get(1)?)?,
             leaving: NodeAddr::parse(words.get(6)?, words.get(7)?)?,
         },
-        "+selected-slave" | "+failover-state-send-slaveof-noone" => Notice::CandidateSelected { candidate: node()? },
+        "+selected-slave" | "+failover-state-send-slaveof-noone" => {
+            Notice::CandidateSelected { candidate: node()? }
+        }
         "+failover-state-wait-promotion" => Notice::PromotionOrdered { candidate: node()? },
         "+promoted-slave" => Notice::Promoted { candidate: node()? },
         "+slave-reconf-done" => Notice::ReplicaDone,
         _ if channel.starts_with("-failover-abort") => Notice::Aborted,
-        "+sdown" | "+odown" | "+try-failover" | "+elected-leader" | "+reboot" if on_master => Notice::Trouble,
+        "+sdown" | "+odown" | "+try-failover" | "+elected-leader" | "+reboot" if on_master => {
+            Notice::Trouble
+        }
         _ => Notice::Changed,
     })
 }
@@ -151,19 +161,28 @@ mod tests {
             Some((Some("mymaster"), Notice::CandidateSelected { candidate: node(6380) }))
         );
         for (channel, expected) in [
-            ("+failover-state-send-slaveof-noone", Notice::CandidateSelected { candidate: node(6380) }),
+            (
+                "+failover-state-send-slaveof-noone",
+                Notice::CandidateSelected { candidate: node(6380) },
+            ),
             ("+failover-state-wait-promotion", Notice::PromotionOrdered { candidate: node(6380) }),
             ("+promoted-slave", Notice::Promoted { candidate: node(6380) }),
         ] {
             let read = parse(channel, "slave 10.0.0.2:6380 10.0.0.2 6380 @ mymaster 10.0.0.1 6379");
             assert_eq!(read, Some((Some("mymaster"), expected)), "{channel}");
         }
-        let done = parse("+slave-reconf-done", "slave 10.0.0.3:6380 10.0.0.3 6380 @ mymaster 10.0.0.1 6379");
+        let done = parse(
+            "+slave-reconf-done",
+            "slave 10.0.0.3:6380 10.0.0.3 6380 @ mymaster 10.0.0.1 6379",
+        );
         assert_eq!(done, Some((Some("mymaster"), Notice::ReplicaDone)));
         let peer = "a".repeat(40);
         assert_eq!(
-            parse("+config-update-from", &format!("sentinel {peer} 10.0.0.9 26379 @ mymaster 10.0.0.1 6379"))
-                .map(|(_, notice)| notice),
+            parse(
+                "+config-update-from",
+                &format!("sentinel {peer} 10.0.0.9 26379 @ mymaster 10.0.0.1 6379")
+            )
+            .map(|(_, notice)| notice),
             Some(Notice::ConfigUpdateFrom {
                 peer: MyId::parse(&peer).expect("forty digits"),
                 leaving: NodeAddr { host: "10.0.0.1".into(), port: 6379 }
@@ -199,14 +218,28 @@ mod tests {
     #[test]
     fn reads_bare_ipv6_and_names() {
         let (_, notice) = parse("+switch-master", "m fd00::1 6379 fd00::2 6380").expect("an event");
-        assert_eq!(notice, Notice::Switched { to: NodeAddr { host: "fd00::2".into(), port: 6380 } });
-        let (_, notice) = parse("+switch-master", "m redis-0.redis 6379 redis-1.redis 6379").expect("an event");
-        assert_eq!(notice, Notice::Switched { to: NodeAddr { host: "redis-1.redis".into(), port: 6379 } });
+        assert_eq!(
+            notice,
+            Notice::Switched { to: NodeAddr { host: "fd00::2".into(), port: 6380 } }
+        );
+        let (_, notice) =
+            parse("+switch-master", "m redis-0.redis 6379 redis-1.redis 6379").expect("an event");
+        assert_eq!(
+            notice,
+            Notice::Switched { to: NodeAddr { host: "redis-1.redis".into(), port: 6379 } }
+        );
     }
 
     #[test]
     fn malformed_payloads_are_nothing() {
-        for payload in ["", "master", "slave a b c", "mymaster 1 2 3", "m 10.0.0.1 1 10.0.0.2 0", "m a 1 b 99999"] {
+        for payload in [
+            "",
+            "master",
+            "slave a b c",
+            "mymaster 1 2 3",
+            "m 10.0.0.1 1 10.0.0.2 0",
+            "m a 1 b 99999",
+        ] {
             assert_eq!(parse("+switch-master", payload), None, "{payload}");
         }
         assert_eq!(parse("+selected-slave", "slave x 10.0.0.2 6380 mymaster"), None);

@@ -93,7 +93,9 @@ impl Perch {
         }
         match self.hear(verify).await {
             Ok(()) => Some(self.judge(verify)),
-            Err(_) => self.turned_away().map(|(asked_at, denied)| (asked_at, Err(Trouble::Denied(denied)))),
+            Err(_) => self
+                .turned_away()
+                .map(|(asked_at, denied)| (asked_at, Err(Trouble::Denied(denied)))),
         }
     }
 
@@ -113,7 +115,11 @@ impl Perch {
 
     /// Asks, behind the greeting on a new connection, or goes on waiting for the question that is still open. Safe to drop: the
     /// question then stays open.
-    pub(crate) async fn ask(&mut self, verify: Verify, credentials: Option<&Credentials>) -> Result<(), ConnError> {
+    pub(crate) async fn ask(
+        &mut self,
+        verify: Verify,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), ConnError> {
         if self.open.is_none() {
             let (mut commands, mut greeting) = (BytesMut::new(), 0);
             if !self.greeted {
@@ -173,14 +179,22 @@ fn questions(verify: Verify) -> &'static [&'static [&'static str]] {
 /// Reads the answers to one probe.
 fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<Report, Denied> {
     let refusal = |at: usize, command, rule| {
-        replies.get(at).and_then(Reply::error).and_then(|line| Denied::read(line, command, rule, AUTH))
+        replies
+            .get(at)
+            .and_then(Reply::error)
+            .and_then(|line| Denied::read(line, command, rule, AUTH))
     };
     if let Some(denied) = refusal(0, "PING", "+ping").or_else(|| refusal(1, "ROLE", "+role")) {
         return Err(denied);
     }
     let pong = replies.first().and_then(Reply::text) == Some("PONG");
-    let role = if verify == Verify::Role { replies.get(1).map_or(Role::Unknown, read_role) } else { Role::Unknown };
-    let lineage = match (replies.get(2).and_then(Reply::text), replies.get(3).and_then(Reply::text)) {
+    let role = if verify == Verify::Role {
+        replies.get(1).map_or(Role::Unknown, read_role)
+    } else {
+        Role::Unknown
+    };
+    let lineage = match (replies.get(2).and_then(Reply::text), replies.get(3).and_then(Reply::text))
+    {
         (Some(server), Some(replication)) => read_lineage(server, replication),
         _ => None,
     };
@@ -195,7 +209,9 @@ fn read_role(reply: &Reply) -> Role {
         (Some("slave"), [_, host, port, state, ..]) => {
             let port = port.number().map(|port| port.to_string()).unwrap_or_default();
             match NodeAddr::parse(host.text().unwrap_or_default(), &port) {
-                Some(master) => Role::Replica { master, connected: state.text() == Some("connected") },
+                Some(master) => {
+                    Role::Replica { master, connected: state.text() == Some("connected") }
+                }
                 None => Role::Unknown,
             }
         }
@@ -212,7 +228,9 @@ fn read_offset(reply: &Reply) -> Option<u64> {
 
 fn read_lineage(server: &str, replication: &str) -> Option<Lineage> {
     let field = |text: &'_ str, key: &str| -> Option<String> {
-        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':').map(|value| value.trim_end().to_owned()))
+        text.lines().find_map(|line| {
+            line.strip_prefix(key)?.strip_prefix(':').map(|value| value.trim_end().to_owned())
+        })
     };
     Some(Lineage {
         run_id: field(server, "run_id")?.into(),
@@ -248,7 +266,10 @@ mod tests {
         let report = read(&replies, Verify::Role, dialled()).expect("a report");
         assert!(report.pong && report.role == Role::Master && report.offset == Some(3));
         let lineage = report.lineage.expect("lineage");
-        assert_eq!((&*lineage.run_id, &*lineage.replid2, lineage.offset, lineage.second_offset), ("abc", "y", 42, -1));
+        assert_eq!(
+            (&*lineage.run_id, &*lineage.replid2, lineage.offset, lineage.second_offset),
+            ("abc", "y", 42, -1)
+        );
     }
 
     #[test]
@@ -275,7 +296,13 @@ mod tests {
         let master = NodeAddr { host: "10.0.0.1".into(), port: 6379 };
         assert_eq!(read_role(&role), Role::Replica { master, connected: true });
         assert_eq!(read_offset(&role), Some(9));
-        let replies = [text("PONG"), Reply::Error("NOPERM no permissions to run the 'role' command".into())];
-        assert!(read(&replies, Verify::Role, dialled()).expect_err("refused").to_string().contains("+role"));
+        let replies =
+            [text("PONG"), Reply::Error("NOPERM no permissions to run the 'role' command".into())];
+        assert!(
+            read(&replies, Verify::Role, dialled())
+                .expect_err("refused")
+                .to_string()
+                .contains("+role")
+        );
     }
 }

@@ -13,11 +13,19 @@ use crate::{MyId, NodeAddr, ReplicaView, View};
 pub(crate) const QUESTIONS: usize = 5;
 
 const SUBCOMMANDS: [(&str, &str, &str); QUESTIONS] = [
-    ("get-master-addr-by-name", "SENTINEL GET-MASTER-ADDR-BY-NAME", "+sentinel|get-master-addr-by-name"),
+    (
+        "get-master-addr-by-name",
+        "SENTINEL GET-MASTER-ADDR-BY-NAME",
+        "+sentinel|get-master-addr-by-name",
+    ),
     ("master", "SENTINEL MASTER", "+sentinel|master"),
     ("sentinels", "SENTINEL SENTINELS", "+sentinel|sentinels"),
     ("replicas", "SENTINEL REPLICAS", "+sentinel|replicas"),
-    ("get-master-addr-by-name", "SENTINEL GET-MASTER-ADDR-BY-NAME", "+sentinel|get-master-addr-by-name"),
+    (
+        "get-master-addr-by-name",
+        "SENTINEL GET-MASTER-ADDR-BY-NAME",
+        "+sentinel|get-master-addr-by-name",
+    ),
 ];
 
 /// The configuration section that sentinels' refusals point to.
@@ -75,11 +83,14 @@ pub(crate) fn put_round(out: &mut BytesMut, master: &str) {
 /// Reads the answers to one round of questions.
 #[must_use]
 pub fn read_round(replies: &[Reply], tilt: bool) -> Round {
-    let [before, master, sentinels, replicas, after] = replies else { return Round::Malformed("too few answers") };
+    let [before, master, sentinels, replicas, after] = replies else {
+        return Round::Malformed("too few answers");
+    };
     if let Some(denied) = refusals(replies).next() {
         return Round::Denied(denied);
     }
-    let unknown = |reply: &Reply| matches!(reply, Reply::Null) || reply.error().is_some_and(is_unknown_name);
+    let unknown =
+        |reply: &Reply| matches!(reply, Reply::Null) || reply.error().is_some_and(is_unknown_name);
     if unknown(before) || unknown(after) || unknown(master) {
         return Round::UnknownName;
     }
@@ -96,7 +107,8 @@ pub fn read_round(replies: &[Reply], tilt: bool) -> Round {
         return Round::Malformed("SENTINELS or REPLICAS gave no list");
     };
     let flag = |name: &str| has_flag(master, name);
-    let listed: Vec<(MyId, bool, NodeAddr)> = sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
+    let listed: Vec<(MyId, bool, NodeAddr)> =
+        sentinels.iter().take(MAX_LISTED).filter_map(peer).collect();
     let view = View {
         epoch,
         run_id: master.field("runid").unwrap_or_default().into(),
@@ -164,10 +176,15 @@ fn is_healthy(node: &Reply) -> bool {
 /// the new master already, but holds what it lists by the old one: the new master among the replicas, and the old master, which
 /// is about to be one, only in its place. Read as it stands, nobody would list the old master then.
 fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<ReplicaView> {
-    let held_by = master.field("ip").zip(master.field("port")).and_then(|(ip, port)| NodeAddr::parse(ip, port));
-    let outgoing = held_by.filter(|held_by| held_by != addr && has_flag(master, "failover_in_progress"));
+    let held_by = master
+        .field("ip")
+        .zip(master.field("port"))
+        .and_then(|(ip, port)| NodeAddr::parse(ip, port));
+    let outgoing =
+        held_by.filter(|held_by| held_by != addr && has_flag(master, "failover_in_progress"));
     let outgoing = outgoing.map(|addr| ReplicaView { addr, healthy: is_healthy(master) });
-    let listed = listed.iter().take(MAX_LISTED).filter_map(replica).filter(|replica| replica.addr != *addr);
+    let listed =
+        listed.iter().take(MAX_LISTED).filter_map(replica).filter(|replica| replica.addr != *addr);
     listed.chain(outgoing).collect()
 }
 
@@ -175,9 +192,9 @@ fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<Replica
 pub(crate) fn trouble_of(round: &Round, master: &str) -> Option<String> {
     match round {
         Round::View { .. } | Round::Torn => None,
-        Round::UnknownName => {
-            Some(format!("it watches no master named {master}: check `name`, or that sentinel's configuration"))
-        }
+        Round::UnknownName => Some(format!(
+            "it watches no master named {master}: check `name`, or that sentinel's configuration"
+        )),
         Round::Denied(denied) => Some(denied.to_string()),
         Round::Malformed(what) => Some((*what).to_owned()),
     }
@@ -247,7 +264,9 @@ mod tests {
 
     #[test]
     fn the_address_comes_from_get_master_addr_and_the_epoch_from_master() {
-        let Round::View { view, peers } = read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]), true) else {
+        let Round::View { view, peers } =
+            read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]), true)
+        else {
             panic!("a view")
         };
         assert_eq!((view.addr.to_string().as_str(), view.epoch), ("10.0.0.1:6379", 7));
@@ -261,7 +280,9 @@ mod tests {
     #[test]
     fn before_the_switch_is_told_the_leader_lists_the_old_master_as_the_replica_it_will_be() {
         let listed = |flags: &str, addr: &[&str]| {
-            let Round::View { view, .. } = read_round(&round_with(flags, addr, addr), false) else { panic!("a view") };
+            let Round::View { view, .. } = read_round(&round_with(flags, addr, addr), false) else {
+                panic!("a view")
+            };
             let names = view.replicas.iter().map(|it| (it.addr.to_string(), it.healthy));
             names.collect::<Vec<_>>()
         };
@@ -279,7 +300,16 @@ mod tests {
     #[test]
     fn counts_a_peer_that_is_not_connected_yet() {
         let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
-        let flags = ["ip", "10.0.0.8", "port", "26379", "runid", &"b".repeat(40), "flags", "sentinel,disconnected"];
+        let flags = [
+            "ip",
+            "10.0.0.8",
+            "port",
+            "26379",
+            "runid",
+            &"b".repeat(40),
+            "flags",
+            "sentinel,disconnected",
+        ];
         answers[2] = Reply::List(vec![list(&flags)]);
         let Round::View { view, .. } = read_round(&answers, false) else { panic!("a view") };
         assert_eq!(view.peers.iter().map(|(_, up)| *up).collect::<Vec<_>>(), [true]);
@@ -288,14 +318,18 @@ mod tests {
     #[test]
     fn a_peer_whose_address_is_anothers_now_does_not_count() {
         let mut answers = round(&["10.0.0.1", "6379"], &["10.0.0.1", "6379"]);
-        answers[2] = Reply::List(vec![list(&["ip", "10.0.0.8", "port", "0", "runid", &"b".repeat(40)])]);
+        answers[2] =
+            Reply::List(vec![list(&["ip", "10.0.0.8", "port", "0", "runid", &"b".repeat(40)])]);
         let Round::View { view, peers } = read_round(&answers, false) else { panic!("a view") };
         assert!(view.peers.is_empty() && peers.is_empty());
     }
 
     #[test]
     fn a_switch_in_the_middle_tears_the_round() {
-        assert_eq!(read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.2", "6379"]), false), Round::Torn);
+        assert_eq!(
+            read_round(&round(&["10.0.0.1", "6379"], &["10.0.0.2", "6379"]), false),
+            Round::Torn
+        );
     }
 
     #[test]
@@ -304,7 +338,10 @@ mod tests {
         answers[0] = Reply::Null;
         assert_eq!(read_round(&answers, false), Round::UnknownName);
         for address in [&["10.0.0.1", "0"][..], &["10.0.0.1"], &["", "1"], &["10.0.0.1", "70000"]] {
-            assert!(matches!(read_round(&round(address, address), false), Round::Malformed(_)), "{address:?}");
+            assert!(
+                matches!(read_round(&round(address, address), false), Round::Malformed(_)),
+                "{address:?}"
+            );
         }
         assert!(matches!(read_round(&answers[..2], false), Round::Malformed(_)));
     }

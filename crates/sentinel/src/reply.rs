@@ -97,9 +97,11 @@ impl From<Frame3> for Reply {
             Frame3::Array { data, .. } => Self::List(data.into_iter().map(Self::from).collect()),
             Frame3::Set { data, .. } => Self::List(data.into_iter().map(Self::from).collect()),
             Frame3::Push { data, .. } => Self::Push(data.into_iter().map(Self::from).collect()),
-            Frame3::Map { data, .. } => {
-                Self::List(data.into_iter().flat_map(|(key, value)| [Self::from(key), Self::from(value)]).collect())
-            }
+            Frame3::Map { data, .. } => Self::List(
+                data.into_iter()
+                    .flat_map(|(key, value)| [Self::from(key), Self::from(value)])
+                    .collect(),
+            ),
             Frame3::Null | Frame3::Hello { .. } => Self::Null,
         }
     }

@@ -44,7 +44,9 @@ pub struct Resolver {
 impl Resolver {
     /// Asks `ask` for the addresses of a host and port. It may block: it runs on the runtime's blocking threads.
     #[must_use]
-    pub fn new(ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Self {
         Self { ask: Arc::new(ask), turns: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
     }
 
@@ -107,13 +109,19 @@ impl Lookup {
 
     /// The addresses now: at once for an IP address, else by asking, for `patience` at most, and much less where an earlier
     /// answer is there to fall back on. Fails only if there is none. Safe to drop.
-    pub(crate) async fn addresses(&mut self, patience: Duration) -> Result<Vec<SocketAddr>, ResolveError> {
+    pub(crate) async fn addresses(
+        &mut self,
+        patience: Duration,
+    ) -> Result<Vec<SocketAddr>, ResolveError> {
         if let Ok(ip) = self.host.parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(ip, self.port)]);
         }
-        let patience = if self.last_good.is_empty() { patience } else { patience.min(PATIENCE_WITH_SPARE) };
+        let patience =
+            if self.last_good.is_empty() { patience } else { patience.min(PATIENCE_WITH_SPARE) };
         let pending = self.pending.get_or_insert_with(|| {
-            AbortOnDropHandle::new(tokio::spawn(self.resolver.clone().look_up(self.host.clone(), self.port)))
+            AbortOnDropHandle::new(tokio::spawn(
+                self.resolver.clone().look_up(self.host.clone(), self.port),
+            ))
         });
         let error = match tokio::time::timeout(patience, pending).await {
             Err(_) => ResolveError::TimedOut,
@@ -137,7 +145,10 @@ impl Lookup {
     pub(crate) async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
         let found = self.addresses(patience).await?;
         let known = self.worked.filter(|worked| found.contains(worked));
-        let turns = known.into_iter().chain(known).chain(found.iter().copied().filter(|it| known != Some(*it)));
+        let turns = known
+            .into_iter()
+            .chain(known)
+            .chain(found.iter().copied().filter(|it| known != Some(*it)));
         let turns: Vec<SocketAddr> = turns.collect();
         let turn = self.failures.checked_rem(turns.len()).unwrap_or_default();
         turns.get(turn).copied().ok_or(ResolveError::NotFound)
@@ -168,7 +179,10 @@ mod tests {
     #[tokio::test]
     async fn an_address_needs_no_resolver_and_a_bad_name_is_an_error() {
         let mut lookup = Lookup::new(&Resolver::default(), "::1", 26379);
-        assert_eq!(lookup.addresses(Duration::ZERO).await, Ok(vec!["[::1]:26379".parse().expect("address")]));
+        assert_eq!(
+            lookup.addresses(Duration::ZERO).await,
+            Ok(vec!["[::1]:26379".parse().expect("address")])
+        );
         // Refused before anybody is asked: what this machine's name server does is not what is tested here.
         let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Err(ResolveError::NotFound));
@@ -184,7 +198,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_with_several_addresses_is_tried_through() {
-        let both: [SocketAddr; 2] = ["10.0.0.1:5", "10.0.0.2:5"].map(|it| it.parse().expect("address"));
+        let both: [SocketAddr; 2] =
+            ["10.0.0.1:5", "10.0.0.2:5"].map(|it| it.parse().expect("address"));
         let resolver = Resolver::new(move |_, _| Ok(both.to_vec()));
         let mut lookup = Lookup::new(&resolver, "both.example", 5);
         for turn in [0, 1, 0] {
@@ -195,7 +210,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_address_that_worked_last_is_tried_twice_before_the_others() {
-        let all: [SocketAddr; 3] = ["10.0.0.1:5", "10.0.0.2:5", "[fd00::1]:5"].map(|it| it.parse().expect("address"));
+        let all: [SocketAddr; 3] =
+            ["10.0.0.1:5", "10.0.0.2:5", "[fd00::1]:5"].map(|it| it.parse().expect("address"));
         let found = Arc::new(std::sync::Mutex::new(all.to_vec()));
         let resolver = Resolver::new({
             let found = Arc::clone(&found);
@@ -230,10 +246,14 @@ mod tests {
                 Ok(Vec::new())
             }
         });
-        let mut lookups: Vec<Lookup> =
-            (0..100).map(|number| Lookup::new(&resolver, &format!("name{number}.example"), 1)).collect();
+        let mut lookups: Vec<Lookup> = (0..100)
+            .map(|number| Lookup::new(&resolver, &format!("name{number}.example"), 1))
+            .collect();
         for lookup in &mut lookups {
-            assert_eq!(lookup.addresses(Duration::from_millis(1)).await, Err(ResolveError::TimedOut));
+            assert_eq!(
+                lookup.addresses(Duration::from_millis(1)).await,
+                Err(ResolveError::TimedOut)
+            );
         }
         assert!(calls.load(std::sync::atomic::Ordering::SeqCst) <= MAX_LOOKUPS);
         let good: SocketAddr = "10.1.2.3:1".parse().expect("address");

@@ -53,7 +53,13 @@ impl Seed {
     ) -> Self {
         let lookup = Lookup::new(resolver, &name.host, name.port);
         let task = tokio::spawn(look_up_forever(number, name.clone(), lookup, patience, out));
-        Self { group, auth, found: Vec::new(), past: BTreeMap::new(), _task: Some(AbortOnDropHandle::new(task)) }
+        Self {
+            group,
+            auth,
+            found: Vec::new(),
+            past: BTreeMap::new(),
+            _task: Some(AbortOnDropHandle::new(task)),
+        }
     }
 
     /// Its name has these addresses now.
@@ -77,7 +83,11 @@ impl Seed {
     }
 
     /// The addresses to be connected to; `up` tells those that are.
-    pub(crate) fn wanted(&mut self, now: Instant, up: impl Fn(SocketAddr) -> bool) -> Vec<SocketAddr> {
+    pub(crate) fn wanted(
+        &mut self,
+        now: Instant,
+        up: impl Fn(SocketAddr) -> bool,
+    ) -> Vec<SocketAddr> {
         self.past.retain(|addr, at| {
             if up(*addr) {
                 *at = now;
@@ -96,7 +106,8 @@ pub(crate) fn expected<'a>(
     names: impl Iterator<Item = &'a [SocketAddr]>,
     answers: impl Fn(SocketAddr) -> Option<MyId>,
 ) -> usize {
-    let (mut known, mut reached): (BTreeSet<SocketAddr>, BTreeSet<(MyId, bool)>) = Default::default();
+    let (mut known, mut reached): (BTreeSet<SocketAddr>, BTreeSet<(MyId, bool)>) =
+        Default::default();
     let mut sentinels = 0;
     for found in names {
         let mut by_family = [0_usize, 0];
@@ -151,10 +162,18 @@ mod tests {
         let count = |names: &[&[SocketAddr]]| expected(names.iter().copied(), |_| None);
         assert_eq!(count(&[&[four(1), four(2), four(3)]]), 3, "one name for all");
         assert_eq!(count(&[&[four(1)], &[], &[four(3)]]), 3, "a name without an address yet");
-        assert_eq!(count(&[&[four(1), four(2)], &[four(2), four(3)]]), 3, "an address under two names");
+        assert_eq!(
+            count(&[&[four(1), four(2)], &[four(2), four(3)]]),
+            3,
+            "an address under two names"
+        );
         let both = [four(1), four(2), four(3), six(1), six(2), six(3)];
         assert_eq!(count(&[&both]), 3, "one sentinel has an address of each family");
-        assert_eq!(count(&[&[four(1)], &[six(2)]]), 2, "two names with an address each are two sentinels");
+        assert_eq!(
+            count(&[&[four(1)], &[six(2)]]),
+            2,
+            "two names with an address each are two sentinels"
+        );
         let twins = [four(1), four(2), four(3)];
         let answers = |addr: SocketAddr| if addr == four(3) { None } else { id(7) };
         assert_eq!(expected([&twins[..]].into_iter(), answers), 2, "a sentinel at two addresses");
@@ -164,7 +183,8 @@ mod tests {
     #[test]
     fn an_address_outlives_its_name_while_connected_and_a_while_longer() {
         let addr = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
-        let mut seed = Seed { group: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
+        let mut seed =
+            Seed { group: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         seed.has(vec![addr(1)], at(0));

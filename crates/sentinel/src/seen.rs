@@ -167,7 +167,8 @@ impl Seen {
     #[must_use]
     pub fn outage(&self, now: Instant) -> Duration {
         let present = self.stopped_since.filter(|_| self.counts.commits > 0);
-        self.counts.stopped + present.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        self.counts.stopped
+            + present.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 }
 

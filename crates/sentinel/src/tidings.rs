@@ -50,7 +50,8 @@ impl Tidings {
 
     /// When `majority` distinct sentinels had said that `addr` is the master; `None` if fewer have.
     pub(crate) fn complete(&self, addr: &NodeAddr, majority: usize) -> Option<Instant> {
-        let mut times: Vec<Instant> = self.named.values().filter(|(to, _)| to == addr).map(|(_, at)| *at).collect();
+        let mut times: Vec<Instant> =
+            self.named.values().filter(|(to, _)| to == addr).map(|(_, at)| *at).collect();
         times.sort_unstable();
         times.get(majority.checked_sub(1)?).copied()
     }
@@ -86,7 +87,11 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         tidings.heard(&id(1), &Notice::Promoted { candidate: node(2) }, at(0));
         tidings.heard(&id(1), &switched(2), at(50));
-        assert_eq!(tidings.complete(&node(2), 2), None, "one sentinel is no majority, however often it speaks");
+        assert_eq!(
+            tidings.complete(&node(2), 2),
+            None,
+            "one sentinel is no majority, however often it speaks"
+        );
         tidings.heard(&id(2), &switched(2), at(85));
         tidings.heard(&id(3), &switched(2), at(90));
         assert_eq!(tidings.complete(&node(2), 2), Some(at(85)));
@@ -103,16 +108,27 @@ mod tests {
         assert_eq!(tidings.complete(&node(2), 2), Some(start));
         // Only for this one switch.
         tidings.heard(&id(2), &switched(3), start);
-        assert_eq!((tidings.complete(&node(3), 2), tidings.complete(&node(3), 1)), (None, Some(start)));
+        assert_eq!(
+            (tidings.complete(&node(3), 2), tidings.complete(&node(3), 1)),
+            (None, Some(start))
+        );
     }
 
     #[test]
     fn liars_do_not_make_the_book_grow() {
         let (mut tidings, start) = (Tidings::default(), Instant::now());
         for number in 0..=255 {
-            tidings.heard(&id(number), &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) }, start);
+            tidings.heard(
+                &id(number),
+                &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) },
+                start,
+            );
             tidings.heard(&id(number), &switched(2), start);
-            tidings.heard(&id(number), &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) }, start);
+            tidings.heard(
+                &id(number),
+                &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) },
+                start,
+            );
         }
         assert!(tidings.named.len() <= MOST && tidings.following.len() <= MOST);
     }

@@ -16,7 +16,8 @@ impl MyId {
     /// `None` unless `text` is 40 hexadecimal digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        (text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| Self(text.into()))
+        (text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            .then(|| Self(text.into()))
     }
 
     /// All 40 digits.
@@ -53,7 +54,8 @@ impl NodeAddr {
     #[must_use]
     pub fn parse(host: &str, port: &str) -> Option<Self> {
         let port: u16 = port.parse().ok()?;
-        (port != 0 && !host.is_empty() && host.len() <= 253).then(|| Self { host: host.into(), port }.normal())
+        (port != 0 && !host.is_empty() && host.len() <= 253)
+            .then(|| Self { host: host.into(), port }.normal())
     }
 
     /// The one spelling of this address: names compare without regard to case, as in Sentinel itself

@@ -88,7 +88,11 @@ impl Yard {
 
     /// Takes note of what a sentinel announces, before the machine is told.
     pub(crate) fn hear(&mut self, event: &Event) {
-        if let Event::Notice { from: Some(_), notice: Notice::Promoted { .. } | Notice::ReplicaDone } = event {
+        if let Event::Notice {
+            from: Some(_),
+            notice: Notice::Promoted { .. } | Notice::ReplicaDone,
+        } = event
+        {
             self.announced = true;
         }
     }
@@ -152,7 +156,8 @@ impl Yard {
         let members = self.published.as_ref().map_or(&[][..], |(members, _)| members);
         let serves = |addr: &NodeAddr| members.iter().any(|member| member.addr == *addr);
         let signs = self.roster.signs(now).filter(|sign| serves(sign.addr));
-        let signs: Vec<_> = signs.map(|sign| (sign.repointed_at, next.is_some() && sign.follows == next)).collect();
+        let signs: Vec<_> =
+            signs.map(|sign| (sign.repointed_at, next.is_some() && sign.follows == next)).collect();
         let announced = std::mem::take(&mut self.announced) && failing_over;
         let waits = self.pause.step(now, announced, signs.iter().copied());
         if self.writer.hold(waits) {
@@ -164,7 +169,12 @@ impl Yard {
     fn inform(&mut self, now: Instant, failing_over: bool, others: bool) {
         for sign in self.roster.signs(now) {
             let (asked_at, repointed_at) = (sign.asked_at, sign.repointed_at);
-            let look = Look { asked_at, repointed_at, failing_over, about_to_end: sign.candidate && others };
+            let look = Look {
+                asked_at,
+                repointed_at,
+                failing_over,
+                about_to_end: sign.candidate && others,
+            };
             self.writer.note(&sign.addr.to_string(), sign.run_id, look, sign.silent);
         }
     }
@@ -173,7 +183,12 @@ impl Yard {
         let had = self.published.as_ref().map(|(members, _)| members.len());
         let (has, mut to) = (next.0.len(), Vec::with_capacity(next.0.len()));
         for Member { addr, dialled, run_id } in &next.0 {
-            to.push(Destination { addr: *dialled, name: addr.to_string().into(), epoch: 0, run_id: run_id.clone() });
+            to.push(Destination {
+                addr: *dialled,
+                name: addr.to_string().into(),
+                epoch: 0,
+                run_id: run_id.clone(),
+            });
         }
         self.writer.publish(to);
         self.published = Some(next);
@@ -187,7 +202,13 @@ impl Yard {
         }
     }
 
-    fn tell(&mut self, now: Instant, service: &str, addr: &NodeAddr, (from, to): (Standing, Standing)) {
+    fn tell(
+        &mut self,
+        now: Instant,
+        service: &str,
+        addr: &NodeAddr,
+        (from, to): (Standing, Standing),
+    ) {
         let (left, came) = (from == Standing::Eligible, to == Standing::Eligible);
         self.ejections += u64::from(left);
         self.readmissions += u64::from(came && from == Standing::Recovering);
@@ -247,7 +268,8 @@ pub fn judge(roster: &mut Roster, now: Instant, machine: &Machine) -> Ruling {
         State::Committing { addr, .. } => Some(addr),
         _ => None,
     };
-    let views: Vec<&View> = machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| view).collect();
+    let views: Vec<&View> =
+        machine.views().filter(|(_, member, ..)| *member).map(|(_, _, view, _)| view).collect();
     let facts = Facts {
         leader,
         candidate,

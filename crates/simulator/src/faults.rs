@@ -16,10 +16,18 @@ impl World {
         let now = self.net.now;
         self.net.trace.add(now, "FAULT", text);
         match kind {
-            Kind::KillMaster | Kind::KillReplica | Kind::StopMaster | Kind::StopReplica | Kind::BusyMaster => {
+            Kind::KillMaster
+            | Kind::KillReplica
+            | Kind::StopMaster
+            | Kind::StopReplica
+            | Kind::BusyMaster => {
                 self.hurt_redis(kind, until);
             }
-            Kind::CutMaster | Kind::CutSets | Kind::CutOneWay | Kind::CutProxy | Kind::CutProxyFromSentinels => {
+            Kind::CutMaster
+            | Kind::CutSets
+            | Kind::CutOneWay
+            | Kind::CutProxy
+            | Kind::CutProxyFromSentinels => {
                 self.cut(kind, until);
             }
             Kind::StopProxy | Kind::SuspendProxy => {
@@ -32,7 +40,9 @@ impl World {
                 self.undo_at(until.min(now + 5 * SECOND), Undo::StartProxy(at));
             }
             Kind::DnsMissing | Kind::DnsSubset | Kind::DnsLate => self.spoil_dns(kind, until),
-            Kind::Failover | Kind::TwoFailovers => self.order_failovers(if kind == Kind::Failover { 1 } else { 2 }),
+            Kind::Failover | Kind::TwoFailovers => {
+                self.order_failovers(if kind == Kind::Failover { 1 } else { 2 })
+            }
             Kind::Switchover => {
                 let at = self.net.rng.below(self.proxies.len());
                 self.proxies[at].switchover.wanted = true;
@@ -50,7 +60,9 @@ impl World {
 
     /// The redis node that most sentinels name.
     pub(crate) fn master(&self) -> usize {
-        let named = self.oracle_right().and_then(|addr| self.redis.iter().position(|it| self.net.addr(it.pid) == addr));
+        let named = self
+            .oracle_right()
+            .and_then(|addr| self.redis.iter().position(|it| self.net.addr(it.pid) == addr));
         named.or_else(|| self.redis.iter().position(crate::redis::Redis::is_master)).unwrap_or(0)
     }
 
@@ -82,7 +94,12 @@ impl World {
         match kind {
             Kind::KillMaster | Kind::KillReplica => {
                 let silent = self.net.rng.percent(25);
-                let how = *self.net.rng.pick(&[Comeback::Kept, Comeback::Kept, Comeback::RoleLost, Comeback::Empty]);
+                let how = *self.net.rng.pick(&[
+                    Comeback::Kept,
+                    Comeback::Kept,
+                    Comeback::RoleLost,
+                    Comeback::Empty,
+                ]);
                 self.crash(pid, silent);
                 self.undo_at(until, Undo::StartRedis(at, how));
             }
@@ -217,7 +234,8 @@ impl World {
     }
 
     fn cut(&mut self, kind: Kind, until: Us) {
-        let (proxies, hosts) = (self.proxies.len(), self.proxies.len() + self.sentinels.len() + self.redis.len());
+        let (proxies, hosts) =
+            (self.proxies.len(), self.proxies.len() + self.sentinels.len() + self.redis.len());
         let sentinels: Vec<usize> = (proxies..proxies + self.sentinels.len()).collect();
         let (one, two): (Vec<usize>, Vec<usize>) = match kind {
             Kind::CutMaster => {
@@ -246,7 +264,8 @@ impl World {
             }
         };
         self.net.trace.add(self.net.now, "FAULT", format!("hosts {one:?} and {two:?} are cut off"));
-        let staggered = matches!(kind, Kind::CutProxy | Kind::CutProxyFromSentinels) || self.net.rng.percent(30);
+        let staggered = matches!(kind, Kind::CutProxy | Kind::CutProxyFromSentinels)
+            || self.net.rng.percent(30);
         for from in &one {
             for to in &two {
                 let late = if staggered { self.net.rng.range(0, 3 * SECOND) } else { 0 };

@@ -1,5 +1,9 @@
 //! The command: `pointsman-simulator [--seeds N] [--seed S]`, as `cargo xtask simulate` starts it.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command for people: what it prints is what it is for")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command for people: what it prints is what it is for"
+)]
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -50,9 +54,11 @@ fn main() -> ExitCode {
 }
 
 fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
-    let (mut totals, started, terminal) = (Totals::default(), Instant::now(), std::io::stderr().is_terminal());
+    let (mut totals, started, terminal) =
+        (Totals::default(), Instant::now(), std::io::stderr().is_terminal());
     for seed in first..first.saturating_add(seeds) {
-        let kinds: Vec<String> = simulator::kinds(seed).iter().map(|it| format!("{it:?}")).collect();
+        let kinds: Vec<String> =
+            simulator::kinds(seed).iter().map(|it| format!("{it:?}")).collect();
         if !options.with.iter().all(|it| kinds.contains(it)) {
             continue;
         }
@@ -64,7 +70,10 @@ fn run_many(first: u64, seeds: u64, options: &Options) -> ExitCode {
         }
         let Some(violation) = &run.violation else { continue };
         if options.expect == Some(violation.rule) {
-            println!("{:?} is broken by seed {seed}, as expected: {}", violation.rule, violation.text);
+            println!(
+                "{:?} is broken by seed {seed}, as expected: {}",
+                violation.rule, violation.text
+            );
             return ExitCode::SUCCESS;
         }
         if options.keep_going {
@@ -92,13 +101,19 @@ fn show(seed: u64, ignored: &[Rule]) -> Run {
     let (run, text) = simulator::timeline(seed, ignored);
     print!("{text}");
     println!("seed {seed}: {:?}", run.kinds);
-    println!("{} acknowledged, {} of them lost, converged: {}", run.acknowledged, run.lost, run.converged);
+    println!(
+        "{} acknowledged, {} of them lost, converged: {}",
+        run.acknowledged, run.lost, run.converged
+    );
     match &run.violation {
         None => println!("no invariant was broken"),
-        Some(it) => println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text),
+        Some(it) => {
+            println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text)
+        }
     }
     let rules: Vec<String> = ignored.iter().map(|it| format!("{it:?}")).collect();
-    let ignored = if rules.is_empty() { String::new() } else { format!(" --ignore {}", rules.join(",")) };
+    let ignored =
+        if rules.is_empty() { String::new() } else { format!(" --ignore {}", rules.join(",")) };
     println!("again: cargo xtask simulate --seed {seed}{ignored}");
     run
 }

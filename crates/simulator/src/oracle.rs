@@ -85,7 +85,11 @@ fn since(slot: &mut Option<Us>, is: bool, now: Us) {
 impl World {
     /// The address that a majority of all sentinels names.
     pub(crate) fn oracle_right(&self) -> Option<Addr> {
-        let named = self.sentinels.iter().filter(|it| self.net.process(it.pid).up).map(Sentinel::current_master);
+        let named = self
+            .sentinels
+            .iter()
+            .filter(|it| self.net.process(it.pid).up)
+            .map(Sentinel::current_master);
         let mut votes: BTreeMap<Addr, usize> = BTreeMap::new();
         named.for_each(|addr| *votes.entry(addr).or_default() += 1);
         votes.into_iter().find(|(_, times)| *times > self.sentinels.len() / 2).map(|(addr, _)| addr)
@@ -145,7 +149,9 @@ impl Oracle {
                 self.acks.push(Ack { id, pid, node, at });
                 self.judge_ack(pid, node, executed, world);
             }
-            Fact::Happened(pid, Happened::Broken(text)) => self.violate(Rule::Safety, pid, text, world),
+            Fact::Happened(pid, Happened::Broken(text)) => {
+                self.violate(Rule::Safety, pid, text, world)
+            }
             Fact::Happened(pid, Happened::Opened { to, how, fresh, minority, shut_for }) => {
                 self.proxies[pid].opened_at = world.net.now;
                 let right = world.right_master();
@@ -156,8 +162,9 @@ impl Oracle {
                 let right = right.map(|it| it.to_string()).unwrap_or_default();
                 let named = fresh.len();
                 if named == 0 {
-                    let text =
-                        format!("opened to {to} ({how}) without a word for it since the gate shut; {right} is right");
+                    let text = format!(
+                        "opened to {to} ({how}) without a word for it since the gate shut; {right} is right"
+                    );
                     let expired = how.starts_with("released") && !how.ends_with("no_master");
                     let rule = if expired { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
                     // With `keep` silence takes no master away: after its time the last one is used again.
@@ -165,7 +172,10 @@ impl Oracle {
                     if !patient {
                         self.violate(rule, pid, text, world);
                     }
-                } else if minority && self.minority == Minority::Hold && named <= world.sentinels.len() / 2 {
+                } else if minority
+                    && self.minority == Minority::Hold
+                    && named <= world.sentinels.len() / 2
+                {
                     let text = format!(
                         "held as a minority, then opened to {to} ({how}) on the word of {named}; {right} is right"
                     );
@@ -180,15 +190,22 @@ impl Oracle {
         let wrong = world.right_master().is_some_and(|right| right != addr);
         let it = &self.proxies[pid];
         let slept = world.proxies[pid].driver.unproven_since.filter(|at| wrong && executed > *at);
-        let newer = world.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
+        let newer =
+            world.redis.iter().filter(|it| it.pid != node).filter_map(|it| it.promoted_at).max();
         let after = newer.is_some_and(|at| at <= executed && at > it.opened_at);
         let evidence = world.proxies[pid].driver.evidence.filter(|_| after);
-        let late = it.wrong_since.filter(|at| wrong && now - at > self.heard_bound(pid, world) && executed > *at);
+        let late = it
+            .wrong_since
+            .filter(|at| wrong && now - at > self.heard_bound(pid, world) && executed > *at);
         let blind = it.silent_since.zip(it.superseded_since).map(|(one, two)| one.max(two));
-        let blind = blind.filter(|at| wrong && self.minority != Minority::Keep && now - at > SILENCE && executed > *at);
+        let blind = blind.filter(|at| {
+            wrong && self.minority != Minority::Keep && now - at > SILENCE && executed > *at
+        });
         if let Some(at) = slept {
-            let text =
-                format!("{addr} acknowledged before anybody was heard after the process slept until {} ms", at / MS);
+            let text = format!(
+                "{addr} acknowledged before anybody was heard after the process slept until {} ms",
+                at / MS
+            );
             self.violate(Rule::WroteAfterSleep, pid, text, world);
         } else if let Some(at) = evidence {
             let text = format!(
@@ -205,14 +222,22 @@ impl Oracle {
             );
             self.violate(Rule::LateMajority, pid, text, world);
         } else if let Some(at) = blind {
-            let text = format!("{addr} acknowledged after {} ms of silence under {:?}", (now - at) / MS, self.minority);
+            let text = format!(
+                "{addr} acknowledged after {} ms of silence under {:?}",
+                (now - at) / MS,
+                self.minority
+            );
             self.violate(Rule::BlindWrites, pid, text, world);
         }
     }
 
     fn heard_bound(&self, pid: Pid, world: &World) -> Us {
         let epoch = world.proxies[pid].driver.committed().map_or(0, |(_, epoch, _)| epoch);
-        if self.right_epoch < epoch || world.are_strangers() { INSIST } else { HEARD + world.slowest() }
+        if self.right_epoch < epoch || world.are_strangers() {
+            INSIST
+        } else {
+            HEARD + world.slowest()
+        }
     }
 
     pub(crate) fn sample(&mut self, world: &mut World) {
@@ -243,7 +268,8 @@ impl Oracle {
         let target = driver.route.target.clone();
         let shut = driver.is_shut(mono(pid, &world.net)) || target.is_none();
         let (held_for, state) = (driver.held_for(mono(pid, &world.net)), driver.state());
-        let superseded = target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
+        let superseded =
+            target.as_ref().is_some_and(|it| right.is_some_and(|right| right != it.addr));
         let healthy = self.is_healthy(pid, heard, world);
         let it = &mut self.proxies[pid];
         it.awake_since.get_or_insert(now);
@@ -261,7 +287,12 @@ impl Oracle {
             self.violate(Rule::HealthyTaken, pid, text, world);
         }
         if held_for > HOLD + world.slowest() {
-            self.violate(Rule::EndlessHold, pid, format!("{state} for {} ms", held_for / MS), world);
+            self.violate(
+                Rule::EndlessHold,
+                pid,
+                format!("{state} for {} ms", held_for / MS),
+                world,
+            );
         }
         self.watch_readers(pid, world);
     }
@@ -269,11 +300,16 @@ impl Oracle {
     /// Whether nothing is wrong with the committed master, and a majority of the sentinels can be heard.
     fn is_healthy(&self, pid: Pid, heard: usize, world: &World) -> bool {
         let driver = &world.proxies[pid].driver;
-        let Some((addr, _, run_id)) = driver.committed().filter(|_| !driver.is_paused()) else { return false };
-        let Some(node) = world.redis.iter().find(|it| world.net.addr(it.pid) == addr) else { return false };
+        let Some((addr, _, run_id)) = driver.committed().filter(|_| !driver.is_paused()) else {
+            return false;
+        };
+        let Some(node) = world.redis.iter().find(|it| world.net.addr(it.pid) == addr) else {
+            return false;
+        };
         let process = world.net.process(node.pid);
         let same = run_id.is_none_or(|id| *id == *crate::wire::hex(node.run_id));
-        let alive = process.up && !process.stopped && node.is_master() && world.net.reach(pid, node.pid);
+        let alive =
+            process.up && !process.stopped && node.is_master() && world.net.reach(pid, node.pid);
         let alone = world.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = world.sentinels.iter().all(|it| !it.failing_over);
         // With `hold` and `cut` the word of strangers is none yet, a majority has to name it, and what was cut has to be verified anew.
@@ -294,7 +330,11 @@ impl Oracle {
             let node = world.redis.iter().find(|it| world.net.addr(it.pid) == *addr);
             node.is_some_and(|it| {
                 let process = world.net.process(it.pid);
-                it.is_master() && process.up && !process.stopped && !it.full && world.net.reach(pid, it.pid)
+                it.is_master()
+                    && process.up
+                    && !process.stopped
+                    && !it.full
+                    && world.net.reach(pid, it.pid)
             })
         };
         let wrong: BTreeSet<Addr> = members.into_iter().filter(wrong).collect();
@@ -304,8 +344,13 @@ impl Oracle {
         for addr in wrong {
             it.reads_wrong.entry(addr).or_insert(now);
         }
-        if let Some((addr, at)) = it.reads_wrong.iter().find(|(_, at)| now - **at > 4 * SECOND + slow) {
-            let text = format!("readers are sent to {addr}, which has been a master for {} ms", (now - at) / MS);
+        if let Some((addr, at)) =
+            it.reads_wrong.iter().find(|(_, at)| now - **at > 4 * SECOND + slow)
+        {
+            let text = format!(
+                "readers are sent to {addr}, which has been a master for {} ms",
+                (now - at) / MS
+            );
             self.violate(Rule::ReaderOnMaster, pid, text, world);
         }
     }
@@ -323,8 +368,10 @@ impl Oracle {
             && now - at > bound
         {
             let state = world.proxies[pid].driver.state();
-            let text =
-                format!("no writes {} ms after all has healed and all sentinels agree ({state})", (now - at) / MS);
+            let text = format!(
+                "no writes {} ms after all has healed and all sentinels agree ({state})",
+                (now - at) / MS
+            );
             self.violate(Rule::Liveness, pid, text, world);
         }
         self.converged = self.calm_since.is_some_and(|at| now - at > CALM);
@@ -332,12 +379,16 @@ impl Oracle {
 
     /// What was acknowledged and is not there in the end.
     pub(crate) fn verdict(&mut self, world: &World) -> Option<Violation> {
-        let right = self.right.and_then(|addr| world.redis.iter().find(|it| world.net.addr(it.pid) == addr));
+        let right = self
+            .right
+            .and_then(|addr| world.redis.iter().find(|it| world.net.addr(it.pid) == addr));
         if let Some(master) = right {
             let kept: BTreeSet<u32> = master.writes.iter().copied().collect();
             let lost: Vec<&Ack> = self.acks.iter().filter(|ack| !kept.contains(&ack.id)).collect();
             self.lost = lost.len() as u64;
-            if let (Some(ack), None, true, true) = (lost.first(), &self.violation, self.only_planned, self.converged) {
+            if let (Some(ack), None, true, true) =
+                (lost.first(), &self.violation, self.only_planned, self.converged)
+            {
                 let name = |pid: Pid| world.net.process(pid).name.clone();
                 let text = format!(
                     "{} writes lost, the first acknowledged by {} at {} ms",
@@ -345,7 +396,12 @@ impl Oracle {
                     name(ack.node),
                     ack.at / MS
                 );
-                self.violation = Some(Violation { rule: Rule::PlannedLoss, at: ack.at, who: name(ack.pid), text });
+                self.violation = Some(Violation {
+                    rule: Rule::PlannedLoss,
+                    at: ack.at,
+                    who: name(ack.pid),
+                    text,
+                });
             }
         }
         self.violation.take()
@@ -379,6 +435,10 @@ impl World {
 
     /// What the slowest host adds to a few round trips.
     fn slowest(&self) -> Us {
-        if self.plan.faults.iter().any(|it| it.kind == crate::plan::Kind::SlowHost) { 4 * SECOND } else { 0 }
+        if self.plan.faults.iter().any(|it| it.kind == crate::plan::Kind::SlowHost) {
+            4 * SECOND
+        } else {
+            0
+        }
     }
 }

@@ -105,8 +105,14 @@ impl Kind {
     ];
 
     /// Faults that lead to another master make the others interesting.
-    const SWITCHES: [Self; 6] =
-        [Self::KillMaster, Self::StopMaster, Self::CutMaster, Self::Failover, Self::Failover, Self::Switchover];
+    const SWITCHES: [Self; 6] = [
+        Self::KillMaster,
+        Self::StopMaster,
+        Self::CutMaster,
+        Self::Failover,
+        Self::Failover,
+        Self::Switchover,
+    ];
 
     /// Faults between a proxy and everything else, which make it blind, or late.
     const BLINDNESS: [Self; 6] = [
@@ -267,7 +273,11 @@ impl Cluster {
             proxies,
             clients: rng.range(2, 5) as usize,
             think: rng.range(10, 40) * MS * proxies as u64,
-            quorum: if rng.percent(85) { sentinels / 2 + 1 } else { rng.range(1, sentinels as u64 + 1) as usize },
+            quorum: if rng.percent(85) {
+                sentinels / 2 + 1
+            } else {
+                rng.range(1, sentinels as u64 + 1) as usize
+            },
             down_after: *rng.pick(&[1000, 2000, 2000, 5000, 10_000]),
             failover_timeout: *rng.pick(&[3000, 6000, 10_000, 60_000]),
             minority: *rng.pick(&[Minority::Keep, Minority::Keep, Minority::Hold, Minority::Cut]),

@@ -167,7 +167,8 @@ impl Totals {
         let (seconds, tenths) = (self.simulated / SECOND, self.simulated / (100 * MS) % 10);
         let hours = seconds as f64 / 3600.0;
         let _ = writeln!(out, "seeds          {:>12}", self.seeds);
-        let _ = writeln!(out, "simulated      {:>12} h  ({seconds}.{tenths} s)", format!("{hours:.1}"));
+        let _ =
+            writeln!(out, "simulated      {:>12} h  ({seconds}.{tenths} s)", format!("{hours:.1}"));
         for (name, count) in [
             ("events", self.events),
             ("failovers", self.failovers),
@@ -188,7 +189,11 @@ impl Totals {
             self.write_pairs(&mut out);
         } else {
             let all = Kind::ALL.len() * (Kind::ALL.len() + 1) / 2;
-            let _ = writeln!(out, "\n{} of {all} pairs of kinds occurred (--pairs lists them)", self.pairs.len());
+            let _ = writeln!(
+                out,
+                "\n{} of {all} pairs of kinds occurred (--pairs lists them)",
+                self.pairs.len()
+            );
         }
         for (rule, (times, seeds, kinds)) in &self.rules {
             let _ = writeln!(out, "\n{rule:?}: {times} seeds, e.g. {seeds:?}");

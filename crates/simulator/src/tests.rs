@@ -31,7 +31,8 @@ fn quiet(seed: u64) -> World {
         latency: (50, 300),
         acquainted: true,
     };
-    let mut world = World::with_plan(Plan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);
+    let mut world =
+        World::with_plan(Plan { cluster, faults: Vec::new() }, Rng::new(seed), true, &[]);
     world.run_until(CAUSE);
     world
 }
@@ -47,11 +48,16 @@ fn first(world: &World, who: &str, text: &str) -> u64 {
 fn check(world: &World, limits: &[(&str, std::ops::Range<u64>)]) {
     for (text, range) in limits {
         let at = first(world, "", text);
-        assert!(range.contains(&at), "{text} after {at} ms, not in {range:?}\n{}", world.net.trace.text());
+        assert!(
+            range.contains(&at),
+            "{text} after {at} ms, not in {range:?}\n{}",
+            world.net.trace.text()
+        );
     }
     let switches = world.net.trace.times("sentinel", "+switch-master");
     let leaders = first(world, "", "+failover-end master");
-    let observers: Vec<u64> = switches.iter().filter(|at| **at >= CAUSE).map(|at| (at - CAUSE) / MS).collect();
+    let observers: Vec<u64> =
+        switches.iter().filter(|at| **at >= CAUSE).map(|at| (at - CAUSE) / MS).collect();
     let last = *observers.last().expect("a switch");
     assert!(last >= leaders, "the leader switches when its failover ends");
     let gap = last - observers.first().expect("a switch");
@@ -78,7 +84,10 @@ fn planned_failover_takes_as_long_as_measured() {
         );
         let selected = first(&world, "", "+selected-slave");
         let promoted = first(&world, "", "PROMOTED");
-        assert!((50..115).contains(&(promoted - selected)), "the candidate is announced one turn ahead");
+        assert!(
+            (50..115).contains(&(promoted - selected)),
+            "the candidate is announced one turn ahead"
+        );
     }
 }
 
@@ -162,7 +171,10 @@ fn leader_mixes_old_address_and_new_epoch() {
     assert_eq!(replies[1].field("ip"), Some(old.host().as_str()));
     let Round::View { view, .. } = read_round(&replies, false) else { panic!("a view") };
     assert_eq!((view.addr, view.epoch, view.failing_over), (new.node(), 1, true));
-    assert!(view.replicas.iter().any(|it| it.addr == old.node()), "the old master is listed as the replica it will be");
+    assert!(
+        view.replicas.iter().any(|it| it.addr == old.node()),
+        "the old master is listed as the replica it will be"
+    );
 }
 
 /// A request in the socket of a stopped server runs when it continues, although the sender has closed the connection.
@@ -203,7 +215,10 @@ fn planned_failover_loses_nothing_and_kill_little() {
         let mut world = quiet(seed);
         world.sentinels[0].order_failover(&mut world.net);
         let (run, text) = world.run();
-        assert!(run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(), "{run:?}\n{text}");
+        assert!(
+            run.acknowledged > 1000 && run.lost == 0 && run.violation.is_none(),
+            "{run:?}\n{text}"
+        );
     }
 }
 
@@ -213,7 +228,10 @@ fn same_seed_gives_the_same_run() {
         let (one, text) = crate::timeline(seed, &[]);
         let (two, again) = crate::timeline(seed, &[]);
         assert_eq!(text, again);
-        assert_eq!((one.events, one.acknowledged, one.lost), (two.events, two.acknowledged, two.lost));
+        assert_eq!(
+            (one.events, one.acknowledged, one.lost),
+            (two.events, two.acknowledged, two.lost)
+        );
         assert_eq!(crate::run(seed, &[]).events, one.events, "the timeline changes nothing");
     }
 }

@@ -62,6 +62,9 @@ impl Trace {
     #[cfg(test)]
     pub(crate) fn times(&self, who: &str, text: &str) -> Vec<Us> {
         let lines = self.lines.iter().flatten();
-        lines.filter(|(_, by, said)| by.starts_with(who) && said.contains(text)).map(|(at, ..)| *at).collect()
+        lines
+            .filter(|(_, by, said)| by.starts_with(who) && said.contains(text))
+            .map(|(at, ..)| *at)
+            .collect()
     }
 }

@@ -77,7 +77,11 @@ impl World {
             world.net.add(format!("proxy{at}"), at, Addr { ip: 1 + at as u8, port: 1 });
         }
         for at in 0..sentinels {
-            world.net.add(format!("sentinel{at}"), proxies + at, Addr { ip: 10 + at as u8, port: SENTINEL });
+            world.net.add(
+                format!("sentinel{at}"),
+                proxies + at,
+                Addr { ip: 10 + at as u8, port: SENTINEL },
+            );
         }
         for at in 0..redis {
             let shares = together && at < sentinels;
@@ -103,8 +107,9 @@ impl World {
             down_after: cluster.down_after,
             failover_timeout: cluster.failover_timeout,
         };
-        let ids: Vec<(u64, Addr)> =
-            (0..cluster.sentinels).map(|at| (net.rng.next(), net.addr(cluster.proxies + at))).collect();
+        let ids: Vec<(u64, Addr)> = (0..cluster.sentinels)
+            .map(|at| (net.rng.next(), net.addr(cluster.proxies + at)))
+            .collect();
         let replicas: Vec<Addr> = (1..cluster.redis).map(|at| net.addr(first_redis + at)).collect();
         for (at, (id, _)) in ids.iter().enumerate() {
             let (config_epoch, current_epoch) = (cluster.epoch, cluster.epoch);
@@ -117,8 +122,12 @@ impl World {
         }
         net.dns.sentinels = (0..cluster.sentinels).map(|at| cluster.proxies + at).collect();
         let names = if cluster.one_name { 1 } else { cluster.sentinels };
-        let settings =
-            proxy::Settings { minority: cluster.minority, names, clients: cluster.clients, think: cluster.think };
+        let settings = proxy::Settings {
+            minority: cluster.minority,
+            names,
+            clients: cluster.clients,
+            think: cluster.think,
+        };
         for at in 0..cluster.proxies {
             self.proxies.push(Proxy::new(at, settings.clone(), 1, net));
         }
@@ -201,7 +210,10 @@ impl World {
                 }
                 self.net.start(pid);
                 self.redis[at].restart(how, &mut self.net);
-                let (addr, role) = (self.net.addr(pid), if self.redis[at].is_master() { "master" } else { "replica" });
+                let (addr, role) = (
+                    self.net.addr(pid),
+                    if self.redis[at].is_master() { "master" } else { "replica" },
+                );
                 self.net.say(pid, || format!("starts again at {addr} ({how:?}), as a {role}"));
             }
             Undo::StartSentinel(at, file) => self.start_sentinel(at, file),

@@ -27,8 +27,9 @@ pub(crate) fn released_pointsman() -> Result<PathBuf, String> {
 /// # Errors
 /// As [`pointsman`].
 pub(crate) fn examples(wanted: &[(&str, &str)]) -> Result<Vec<PathBuf>, String> {
-    let build =
-        |(package, example): &(&str, &str)| made(&["--package", package, "--example", example, "--release"], example);
+    let build = |(package, example): &(&str, &str)| {
+        made(&["--package", package, "--example", example, "--release"], example)
+    };
     wanted.iter().map(build).collect()
 }
 
@@ -39,9 +40,14 @@ fn built(args: &[&str]) -> Result<PathBuf, String> {
 fn made(args: &[&str], name: &str) -> Result<PathBuf, String> {
     let mut command = cargo();
     command.arg("build").args(args);
-    command.args(["--message-format", "json-render-diagnostics"]).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("cargo could not be started: {error}"))?;
-    let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines()).into_iter().flatten();
+    command
+        .args(["--message-format", "json-render-diagnostics"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut child =
+        command.spawn().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let lines =
+        child.stdout.take().map(|stdout| BufReader::new(stdout).lines()).into_iter().flatten();
     let program = lines.map_while(Result::ok).filter_map(|line| executable(&line, name)).last();
     let status = child.wait().map_err(|error| format!("cargo cannot be waited for: {error}"))?;
     if !status.success() {
@@ -63,10 +69,10 @@ mod tests {
 
     #[test]
     fn only_the_message_about_the_program_names_it() {
-        let program =
-            r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":"/t/debug/pointsman"}"#;
+        let program = r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":"/t/debug/pointsman"}"#;
         assert_eq!(executable(program, "pointsman"), Some(PathBuf::from("/t/debug/pointsman")));
-        let library = r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":null}"#;
+        let library =
+            r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":null}"#;
         assert_eq!(executable(library, "pointsman"), None);
         assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#, "pointsman"), None);
     }

@@ -42,8 +42,17 @@ fn mdbook(root: &Path) -> Result<PathBuf, String> {
     println!("Installing mdBook {VERSION} into target/docs-tools");
     let mut install = cargo();
     install
-        .args(["install", "mdbook", "--locked", "--version", VERSION, "--no-default-features", "--root"])
+        .args([
+            "install",
+            "mdbook",
+            "--locked",
+            "--version",
+            VERSION,
+            "--no-default-features",
+            "--root",
+        ])
         .arg(&tools);
-    let done = install.status().map_err(|error| format!("cargo could not be started: {error}"))?.success();
+    let done =
+        install.status().map_err(|error| format!("cargo could not be started: {error}"))?.success();
     if done { Ok(ours) } else { Err("mdBook was not installed; cargo says why above.".to_owned()) }
 }

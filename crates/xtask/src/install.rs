@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use harness::{BROWSERS, Binary, find_in_path};
 
-use crate::needs::{BROWSER, DIST, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, Plan, REDIS, VALGRIND, plan};
+use crate::needs::{
+    BROWSER, DIST, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, Plan, REDIS, VALGRIND, plan,
+};
 use crate::steps::seconds;
 
 /// Installs what is missing.
@@ -107,7 +109,12 @@ fn install(needs: &[Need]) -> Result<(), String> {
             if !commands.iter().all(|command| succeeds(command)) {
                 match plan(&missing, Machine { root: true, apt: true, lists: false }) {
                     Plan::Install(again) if again.iter().all(|command| succeeds(command)) => {}
-                    _ => return Err(format!("Installing {} failed; apt-get says why above.", packages.join(", "))),
+                    _ => {
+                        return Err(format!(
+                            "Installing {} failed; apt-get says why above.",
+                            packages.join(", ")
+                        ));
+                    }
                 }
             }
             println!("Installed in {}\n", seconds(start.elapsed()));
@@ -129,7 +136,8 @@ fn is_here(need: Need) -> bool {
         return Binary::Server.find().is_some() && Binary::Sentinel.find().is_some();
     }
     if need == BROWSER {
-        return std::env::var_os("CHROMIUM").is_some() || BROWSERS.iter().any(|name| find_in_path(name).is_some());
+        return std::env::var_os("CHROMIUM").is_some()
+            || BROWSERS.iter().any(|name| find_in_path(name).is_some());
     }
     // What only root runs is not in everybody's PATH.
     let elsewhere = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(need.what));

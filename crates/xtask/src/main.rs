@@ -5,7 +5,11 @@
 //!
 //! Deliberately absent: anything that a developer would not want to happen. Packages are installed only as root, which is
 //! how containers and CI run; everybody else is told the command.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command for people: what it prints is what it is for")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command for people: what it prints is what it is for"
+)]
 
 mod bench;
 mod build;
@@ -109,7 +113,9 @@ fn ci() -> Result<ExitCode, String> {
     let outcome = steps::run(&steps::ci(deny));
     println!("{}", steps::table(&outcome));
     if !deny {
-        println!("Dependencies were not checked, since cargo-deny is not installed: cargo install --locked cargo-deny");
+        println!(
+            "Dependencies were not checked, since cargo-deny is not installed: cargo install --locked cargo-deny"
+        );
     }
     println!("{}", steps::closing(&outcome));
     Ok(steps::code(&outcome))

@@ -10,7 +10,8 @@ pub(crate) struct Need {
 }
 
 /// redis-server and redis-sentinel.
-pub(crate) const REDIS: Need = Need { what: "redis-server and redis-sentinel", package: "redis-tools" };
+pub(crate) const REDIS: Need =
+    Need { what: "redis-server and redis-sentinel", package: "redis-tools" };
 
 /// What people have today in place of pointsman, to compare with.
 pub(crate) const HAPROXY: Need = Need { what: "haproxy", package: "haproxy" };
@@ -78,11 +79,16 @@ pub(crate) fn plan(missing: &[Need], machine: Machine) -> Plan {
             _ => "",
         };
         let elsewhere: String = missing.iter().map(elsewhere).collect();
-        return Plan::Tell(format!("{lacking}\nDebian and Ubuntu have it in: {names}. {}", elsewhere.trim_end()));
+        return Plan::Tell(format!(
+            "{lacking}\nDebian and Ubuntu have it in: {names}. {}",
+            elsewhere.trim_end()
+        ));
     }
     let install = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
     if !machine.root {
-        return Plan::Tell(format!("{lacking} Please run:\n\n    sudo apt-get update && sudo {install}\n"));
+        return Plan::Tell(format!(
+            "{lacking} Please run:\n\n    sudo apt-get update && sudo {install}\n"
+        ));
     }
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<String>>();
     let update = words("apt-get update -qq");
@@ -112,14 +118,23 @@ mod tests {
     fn root_installs_and_fetches_the_lists_only_if_there_are_none() {
         let install = "apt-get install -qq -y --no-install-recommends redis-tools";
         assert_eq!(commands(plan(&[REDIS], READY)), [install]);
-        assert_eq!(commands(plan(&[REDIS], Machine { lists: false, ..READY })), ["apt-get update -qq", install]);
+        assert_eq!(
+            commands(plan(&[REDIS], Machine { lists: false, ..READY })),
+            ["apt-get update -qq", install]
+        );
     }
 
     #[test]
     fn others_are_told_the_exact_command() {
-        let Plan::Tell(text) = plan(&[REDIS], Machine { root: false, ..READY }) else { panic!("only root installs") };
-        assert!(text.contains("sudo apt-get update && sudo apt-get install -y --no-install-recommends redis-tools\n"));
-        let Plan::Tell(text) = plan(&[REDIS], Machine { apt: false, ..READY }) else { panic!("no apt, no install") };
+        let Plan::Tell(text) = plan(&[REDIS], Machine { root: false, ..READY }) else {
+            panic!("only root installs")
+        };
+        assert!(text.contains(
+            "sudo apt-get update && sudo apt-get install -y --no-install-recommends redis-tools\n"
+        ));
+        let Plan::Tell(text) = plan(&[REDIS], Machine { apt: false, ..READY }) else {
+            panic!("no apt, no install")
+        };
         assert!(text.contains("redis-tools") && !text.contains("apt-get"));
     }
 }

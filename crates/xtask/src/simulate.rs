@@ -14,8 +14,15 @@ use crate::steps::seconds;
 const MUTATIONS: &str = "crates/simulator/mutations";
 
 /// What of the tree is copied: all that a build of the simulator reads.
-const COPIED: &[&str] =
-    &["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "clippy.toml", "benches", "crates", "tests"];
+const COPIED: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+    "clippy.toml",
+    "benches",
+    "crates",
+    "tests",
+];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -74,21 +81,29 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     args.extend(options.keep_going.then(|| "--keep-going".to_owned()));
     args.extend(options.pairs.then(|| "--pairs".to_owned()));
-    let status = simulator(&root(), &args).status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let status = simulator(&root(), &args)
+        .status()
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn simulator(tree: &Path, args: &[String]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tree);
-    command.args(["run", "--quiet", "--profile", "simulate", "--package", "pointsman-simulator", "--"]).args(args);
+    command
+        .args(["run", "--quiet", "--profile", "simulate", "--package", "pointsman-simulator", "--"])
+        .args(args);
     command
 }
 
 /// Reads the list: a name, the rule to be broken, the first seed, the number of seeds and the kinds of faults on each line.
 fn parse(list: &str) -> Result<Vec<Mutation>, String> {
     let mut found = Vec::new();
-    for line in list.lines().map(|line| line.split('#').next().unwrap_or_default().trim()).filter(|it| !it.is_empty()) {
+    for line in list
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+        .filter(|it| !it.is_empty())
+    {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, rule, first, seeds, with] = words.as_slice() else {
             return Err(format!("five words are needed: {line}"));
@@ -96,20 +111,29 @@ fn parse(list: &str) -> Result<Vec<Mutation>, String> {
         let number = |word: &str| word.parse().map_err(|_| format!("no number in: {line}"));
         let (first, seeds) = (number(first)?, number(seeds)?);
         let with = if *with == "-" { String::new() } else { (*with).to_owned() };
-        found.push(Mutation { name: (*name).to_owned(), rule: (*rule).to_owned(), first, seeds, with });
+        found.push(Mutation {
+            name: (*name).to_owned(),
+            rule: (*rule).to_owned(),
+            first,
+            seeds,
+            with,
+        });
     }
     Ok(found)
 }
 
 fn mutations(only: Option<&str>) -> Result<ExitCode, String> {
     let folder = root().join(MUTATIONS);
-    let list = fs::read_to_string(folder.join("list.txt")).map_err(|error| format!("list.txt: {error}"))?;
+    let list = fs::read_to_string(folder.join("list.txt"))
+        .map_err(|error| format!("list.txt: {error}"))?;
     let (tree, started) = (root().join("target/mutations/tree"), Instant::now());
     let mut failed = Vec::new();
     let list = parse(&list)?;
     for mutation in list.iter().filter(|it| only.is_none_or(|part| it.name.contains(part))) {
         let patch = folder.join(format!("{}.patch", mutation.name));
-        let outcome = copy(&root(), &tree).and_then(|()| apply(&patch, &tree)).and_then(|()| find(mutation, &tree));
+        let outcome = copy(&root(), &tree)
+            .and_then(|()| apply(&patch, &tree))
+            .and_then(|()| find(mutation, &tree));
         match outcome {
             Ok(()) => println!("── {} is found", mutation.name),
             Err(problem) => {
@@ -128,7 +152,8 @@ fn mutations(only: Option<&str>) -> Result<ExitCode, String> {
 
 fn find(mutation: &Mutation, tree: &Path) -> Result<(), String> {
     let Mutation { rule, first, seeds, with, .. } = mutation;
-    let args = ["--seed", &first.to_string(), "--seeds", &seeds.to_string(), "--expect", rule].map(str::to_owned);
+    let args = ["--seed", &first.to_string(), "--seeds", &seeds.to_string(), "--expect", rule]
+        .map(str::to_owned);
     let mut args = args.to_vec();
     if !with.is_empty() {
         args.extend(["--with".to_owned(), with.clone()]);
@@ -137,7 +162,9 @@ fn find(mutation: &Mutation, tree: &Path) -> Result<(), String> {
     command.env("CARGO_TARGET_DIR", root().join("target/mutations/build"));
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(format!("{rule} was not broken by {seeds} seeds from {first} on, or it does not build")),
+        Ok(_) => Err(format!(
+            "{rule} was not broken by {seeds} seeds from {first} on, or it does not build"
+        )),
         Err(error) => Err(format!("cargo could not be started: {error}")),
     }
 }
@@ -147,7 +174,9 @@ fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
         return Err(format!("there is no {}", patch.display()));
     }
     let mut command = Command::new("patch");
-    command.args(["--strip=1", "--batch", "--silent", "--no-backup-if-mismatch", "--directory"]).arg(tree);
+    command
+        .args(["--strip=1", "--batch", "--silent", "--no-backup-if-mismatch", "--directory"])
+        .arg(tree);
     match command.arg("--input").arg(patch).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err("the patch does not apply".to_owned()),
@@ -193,7 +222,8 @@ mod tests {
     #[test]
     fn reads_the_list_and_refuses_what_is_none() {
         let list = "# a comment\n\nseen-before LateMajority 1 500 Failover,CutSets # why\n";
-        let (name, rule, with) = ("seen-before".into(), "LateMajority".into(), "Failover,CutSets".into());
+        let (name, rule, with) =
+            ("seen-before".into(), "LateMajority".into(), "Failover,CutSets".into());
         assert_eq!(parse(list), Ok(vec![Mutation { name, rule, first: 1, seeds: 500, with }]));
         assert!(parse("one two three").is_err() && parse("a B c 4 -").is_err());
     }

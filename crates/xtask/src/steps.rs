@@ -33,7 +33,9 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     let ours = given.split(|arg| arg == "--").next().unwrap_or_default();
     let names = |arg: &OsString| {
         let arg = arg.to_string_lossy();
-        arg == "--package" || arg.starts_with("--package=") || (arg.starts_with("-p") && !arg.starts_with("--"))
+        arg == "--package"
+            || arg.starts_with("--package=")
+            || (arg.starts_with("-p") && !arg.starts_with("--"))
     };
     let mut step = step("test", if ours.iter().any(names) { "test" } else { "test --workspace" });
     step.args.extend(given.iter().cloned());
@@ -64,7 +66,10 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
         simulate(),
         instructions(),
         deploy(),
-        Step { env: Some(("RUSTDOCFLAGS", "-D warnings")), ..step("doc", "doc --workspace --no-deps") },
+        Step {
+            env: Some(("RUSTDOCFLAGS", "-D warnings")),
+            ..step("doc", "doc --workspace --no-deps")
+        },
     ];
     if deny {
         steps.push(step("deny", "deny check bans licenses sources"));
@@ -73,7 +78,11 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
 }
 
 /// The arguments after a subcommand, with the leading `--` that the parser of the command line takes away.
-pub(crate) fn with_separator(raw: impl Iterator<Item = OsString>, name: &str, parsed: &[OsString]) -> Vec<OsString> {
+pub(crate) fn with_separator(
+    raw: impl Iterator<Item = OsString>,
+    name: &str,
+    parsed: &[OsString],
+) -> Vec<OsString> {
     let separated = raw.skip_while(|arg| arg != name).nth(1).is_some_and(|arg| arg == "--");
     let kept = parsed.first().is_some_and(|arg| arg == "--");
     let lost = (separated && !kept).then(|| OsString::from("--"));
@@ -85,7 +94,11 @@ pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
     steps
         .iter()
         .map(|step| {
-            println!("── {}: cargo {}", step.title, step.args.join(OsStr::new(" ")).to_string_lossy());
+            println!(
+                "── {}: cargo {}",
+                step.title,
+                step.args.join(OsStr::new(" ")).to_string_lossy()
+            );
             let start = Instant::now();
             let status = cargo().args(&step.args).envs(step.env).status();
             if let Err(error) = &status {
@@ -96,7 +109,12 @@ pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
                 passed: status.is_ok_and(|status| status.success()),
                 took: start.elapsed(),
             };
-            println!("── {} {} in {}\n", step.title, verdict(outcome.passed), seconds(outcome.took));
+            println!(
+                "── {} {} in {}\n",
+                step.title,
+                verdict(outcome.passed),
+                seconds(outcome.took)
+            );
             outcome
         })
         .collect()
@@ -112,7 +130,12 @@ pub(crate) fn cargo() -> Command {
 /// One line a step.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let line = |outcome: &Outcome| {
-        format!("  {:<8} {:<7} {:>9}\n", outcome.title, verdict(outcome.passed), seconds(outcome.took))
+        format!(
+            "  {:<8} {:<7} {:>9}\n",
+            outcome.title,
+            verdict(outcome.passed),
+            seconds(outcome.took)
+        )
     };
     outcomes.iter().map(line).collect()
 }
@@ -120,7 +143,8 @@ pub(crate) fn table(outcomes: &[Outcome]) -> String {
 /// The last line.
 pub(crate) fn closing(outcomes: &[Outcome]) -> String {
     let took = seconds(outcomes.iter().map(|outcome| outcome.took).sum());
-    let failed: Vec<&str> = outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.title).collect();
+    let failed: Vec<&str> =
+        outcomes.iter().filter(|outcome| !outcome.passed).map(|outcome| outcome.title).collect();
     match (failed.as_slice(), outcomes) {
         ([], [Outcome { title: "test", .. }, ..]) => format!("All tests passed in {took}."),
         ([], _) => format!("Everything passed in {took}."),
@@ -130,7 +154,11 @@ pub(crate) fn closing(outcomes: &[Outcome]) -> String {
 
 /// Success only if every step passed.
 pub(crate) fn code(outcomes: &[Outcome]) -> ExitCode {
-    if outcomes.iter().all(|outcome| outcome.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if outcomes.iter().all(|outcome| outcome.passed) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// A time for people.
@@ -157,7 +185,10 @@ mod tests {
         assert_eq!(test(&words("-- -p")).args, words("test --workspace -- -p"));
         assert_eq!(test(&words("-p route fence")).args, words("test -p route fence"));
         assert_eq!(test(&words("--package=route")).args, words("test --package=route"));
-        assert_eq!(test(&words("--profile release")).args, words("test --workspace --profile release"));
+        assert_eq!(
+            test(&words("--profile release")).args,
+            words("test --workspace --profile release")
+        );
     }
 
     #[test]
@@ -167,21 +198,33 @@ mod tests {
             with_separator(raw("xtask test -- --nocapture"), "test", &words("--nocapture")),
             words("-- --nocapture")
         );
-        assert_eq!(with_separator(raw("xtask test -- -q"), "test", &words("-- -q")), words("-- -q"));
-        assert_eq!(with_separator(raw("xtask test a -- -q"), "test", &words("a -- -q")), words("a -- -q"));
+        assert_eq!(
+            with_separator(raw("xtask test -- -q"), "test", &words("-- -q")),
+            words("-- -q")
+        );
+        assert_eq!(
+            with_separator(raw("xtask test a -- -q"), "test", &words("a -- -q")),
+            words("a -- -q")
+        );
     }
 
     #[test]
     fn ci_checks_dependencies_only_with_the_tool_for_it() {
         let titles = |deny| ci(deny).iter().map(|step| step.title).collect::<Vec<_>>();
         assert_eq!(titles(false), ["format", "lint", "test", "simulate", "count", "deploy", "doc"]);
-        assert_eq!(titles(true), ["format", "lint", "test", "simulate", "count", "deploy", "doc", "deny"]);
+        assert_eq!(
+            titles(true),
+            ["format", "lint", "test", "simulate", "count", "deploy", "doc", "deny"]
+        );
     }
 
     #[test]
     fn the_last_line_names_what_failed() {
         let outcome = |title, passed| Outcome { title, passed, took: Duration::from_millis(1500) };
         assert_eq!(closing(&[outcome("test", true)]), "All tests passed in 1.5 s.");
-        assert_eq!(closing(&[outcome("lint", false), outcome("doc", true)]), "FAILED after 3.0 s: lint.");
+        assert_eq!(
+            closing(&[outcome("lint", false), outcome("doc", true)]),
+            "FAILED after 3.0 s: lint."
+        );
     }
 }

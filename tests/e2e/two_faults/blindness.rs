@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use harness::{Client, Cluster, Cut, Load, Node, Pointsman, Signal, alone, encode, wait_until};
 
 use super::{
-    LONG_HOLD, Outcome, PATIENCE, PROXY, RATE, WRITERS, elapse, ips, is, more_writes, promoted, wait_for_target,
-    writing,
+    LONG_HOLD, Outcome, PATIENCE, PROXY, RATE, WRITERS, elapse, ips, is, more_writes, promoted,
+    wait_for_target, writing,
 };
 use crate::builder;
 use crate::isolation::sets;
@@ -56,7 +56,11 @@ impl<'a> Outage<'a> {
         let before = sets(self.old);
         drop(self.to_old);
         elapse(Instant::now(), Duration::from_secs(2));
-        assert_eq!(self.old.role().expect("ROLE"), "master", "this test needs an old master that takes writes");
+        assert_eq!(
+            self.old.role().expect("ROLE"),
+            "master",
+            "this test needs an old master that takes writes"
+        );
         let executed = sets(self.old) - before;
         drop(self.to_others);
         wait_for_target(pointsman, self.to, PATIENCE);
@@ -76,7 +80,12 @@ fn loses_no_write_after_outage_of_its_network() {
     let (old, to) = (outage.old, outage.to);
     // The first writers have a request each on its way; these have none, and arrive while the gate
     // is shut.
-    let late = Load::to(pointsman.addr()).prefix("late").writers(WRITERS).rate(RATE).timeout(PATIENCE).start();
+    let late = Load::to(pointsman.addr())
+        .prefix("late")
+        .writers(WRITERS)
+        .rate(RATE)
+        .timeout(PATIENCE)
+        .start();
     wait_until("more clients", PATIENCE, || late.counts().connections == WRITERS as u64);
     let before = sets(old);
     let executed = outage.heal(&pointsman);
@@ -107,7 +116,10 @@ fn passes_on_no_reply_of_old_master_after_outage() {
     let outage = Outage::noticed(&cluster, &pointsman, || {
         let start = Instant::now();
         for (number, client) in clients.iter_mut().enumerate() {
-            elapse(start, Duration::from_millis(100) * u32::try_from(number).expect("a small number"));
+            elapse(
+                start,
+                Duration::from_millis(100) * u32::try_from(number).expect("a small number"),
+            );
             client.send(&encode(&["SET", &format!("into-outage-{number}"), "1"])).expect("send");
         }
     });
@@ -117,11 +129,13 @@ fn passes_on_no_reply_of_old_master_after_outage() {
     let lost = |(number, client): (usize, &mut Client)| {
         client.set_timeout(Duration::from_secs(10)).expect("a timeout");
         let acknowledged = client.read_value().is_ok_and(|reply| reply.is_ok());
-        let there = new.ask(&["EXISTS", &format!("into-outage-{number}")]).expect("EXISTS").int() == Some(1);
+        let there = new.ask(&["EXISTS", &format!("into-outage-{number}")]).expect("EXISTS").int()
+            == Some(1);
         (acknowledged && !there).then_some(number)
     };
     let lost: Vec<usize> = clients.iter_mut().enumerate().filter_map(lost).collect();
-    let figures = format!("of 40 requests sent into the outage, the old master executed {executed} after it");
+    let figures =
+        format!("of 40 requests sent into the outage, the old master executed {executed} after it");
     assert_eq!(lost, [0_usize; 0], "acknowledged and lost; {figures}");
 }
 
@@ -145,7 +159,11 @@ fn sends_nothing_to_restarted_master_after_a_stop() {
     let acknowledged = load.counts().acknowledged;
     pointsman.process().signal(Signal::CONT);
     elapse(Instant::now(), Duration::from_secs(1));
-    assert_eq!(old.role().expect("ROLE"), "master", "this test needs an old master that takes writes");
+    assert_eq!(
+        old.role().expect("ROLE"),
+        "master",
+        "this test needs an old master that takes writes"
+    );
     let (executed, acknowledged) = (sets(old), load.counts().acknowledged - acknowledged);
     drop(late);
     wait_for_target(&pointsman, to, PATIENCE);
@@ -175,7 +193,9 @@ fn sends_nothing_to_empty_master_while_sentinels_see_it_down() {
     let _undisturbed = Cut::between(&[old.addr().ip()], &ips(all_but(&cluster, old)));
     for sentinel in deciding {
         wait_until("the master to be subjectively down", PATIENCE, || {
-            let reply = sentinel.ask_briefly(&["SENTINEL", "MASTER", "mymaster"]).map_err(|error| error.to_string())?;
+            let reply = sentinel
+                .ask_briefly(&["SENTINEL", "MASTER", "mymaster"])
+                .map_err(|error| error.to_string())?;
             let flags = reply.field("flags").map(ToString::to_string).unwrap_or_default();
             if flags.contains("s_down") { Ok(()) } else { Err(flags) }
         });
@@ -187,7 +207,12 @@ fn sends_nothing_to_empty_master_while_sentinels_see_it_down() {
     elapse(Instant::now(), Duration::from_secs(3));
     let (executed, acknowledged) = (sets(old), load.counts().acknowledged - acknowledged);
     for sentinel in deciding {
-        assert!(sentinel.ask(&["SENTINEL", "SET", "mymaster", "quorum", "2"]).expect("SENTINEL SET").is_ok());
+        assert!(
+            sentinel
+                .ask(&["SENTINEL", "SET", "mymaster", "quorum", "2"])
+                .expect("SENTINEL SET")
+                .is_ok()
+        );
     }
     let to = promoted(&cluster, old);
     wait_for_target(&pointsman, to, PATIENCE);

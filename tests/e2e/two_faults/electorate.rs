@@ -16,8 +16,7 @@ const HIGHER: u32 = 7;
 /// No write in this time is an outage, and no busy machine.
 const QUIET: Duration = Duration::from_secs(2);
 /// All that happens with the usual pace within a minute happens within ten seconds.
-const QUICK: &str =
-    "[service.timers]\npoll = \"200ms\"\nview_expiry = \"1s\"\nregress_grace = \"2s\"\nverify_deadline = \"3s\"";
+const QUICK: &str = "[service.timers]\npoll = \"200ms\"\nview_expiry = \"1s\"\nregress_grace = \"2s\"\nverify_deadline = \"3s\"";
 
 /// Each sentinel hears a peer name the same master at a higher epoch, and takes that over.
 fn raise_epoch(cluster: &Cluster, master: SocketAddr) {
@@ -63,7 +62,10 @@ fn reset_sentinels(first: impl FnOnce(&Cluster, SocketAddr)) {
     // Three times as long as it takes them to be believed.
     wait_until("half a minute to pass", PATIENCE, || {
         let disagrees = |it: &Node| {
-            metric(&pointsman, &format!("pointsman_sentinel_disagrees{{sentinel=\"{}\"}}", it.addr())) == Some(1.0)
+            metric(
+                &pointsman,
+                &format!("pointsman_sentinel_disagrees{{sentinel=\"{}\"}}", it.addr()),
+            ) == Some(1.0)
         };
         alarmed |= reset.iter().all(disagrees);
         assert!(
@@ -111,7 +113,10 @@ fn blocked(pointsman: &Pointsman, master: &Node) -> Vec<Client> {
 /// Every client gets its element on the connection on which it asked. Returns how many did not.
 fn cut(pointsman: &Pointsman, clients: &mut [Client]) -> usize {
     for number in 0..clients.len() {
-        let pushed = pointsman.client().cmd(&["RPUSH", &format!("list-{number}"), "element"]).expect("RPUSH");
+        let pushed = pointsman
+            .client()
+            .cmd(&["RPUSH", &format!("list-{number}"), "element"])
+            .expect("RPUSH");
         assert!(!pushed.is_error(), "{pushed}");
     }
     let mut count = 0;
@@ -132,9 +137,16 @@ fn keeps_blocked_clients_when_only_the_epoch_rises() {
     let master = cluster.master();
     let mut clients = blocked(&pointsman, master);
     raise_epoch(&cluster, master.addr());
-    wait_until("the epoch in force", PATIENCE, || is(&pointsman, "target_epoch", f64::from(HIGHER)));
+    wait_until("the epoch in force", PATIENCE, || {
+        is(&pointsman, "target_epoch", f64::from(HIGHER))
+    });
     let cut = cut(&pointsman, &mut clients);
-    assert_eq!(cut, 0, "{cut} of 5 blocked clients were cut; generation {:?}", value(&pointsman, "target_generation"));
+    assert_eq!(
+        cut,
+        0,
+        "{cut} of 5 blocked clients were cut; generation {:?}",
+        value(&pointsman, "target_generation")
+    );
     assert_eq!(is(&pointsman, "target_generation", 1.0), Ok(()));
 }
 
@@ -148,7 +160,11 @@ fn keeps_blocked_clients_when_the_other_family_answers() {
     let ip = master.addr().ip();
     let both = format!("{ip} ::1");
     assert!(master.ask(&["CONFIG", "SET", "bind", &both]).expect("CONFIG SET").is_ok());
-    let map = format!("address_map = {{ \"{}\" = \"master.test:{}\" }}", master.addr(), master.addr().port());
+    let map = format!(
+        "address_map = {{ \"{}\" = \"master.test:{}\" }}",
+        master.addr(),
+        master.addr().port()
+    );
     let hosts = [("master.test", ip), ("master.test", "::1".parse().expect("an address"))];
     let pointsman = builder(&cluster).hosts(&hosts).service_line(&map).start();
     let mut clients = blocked(&pointsman, master);
@@ -161,12 +177,20 @@ fn keeps_blocked_clients_when_the_other_family_answers() {
         master.ask(&["CLIENT", "KILL", "ID", id]).expect("CLIENT KILL");
     }
     wait_until("the master to be watched by IPv6", PATIENCE, || {
-        !connections(master, |line| line.contains(" name=pointsman") && line.contains(" addr=[::1]")).is_empty()
+        !connections(master, |line| {
+            line.contains(" name=pointsman") && line.contains(" addr=[::1]")
+        })
+        .is_empty()
     });
     elapse(Instant::now(), Duration::from_secs(1));
     drop(refused);
     let cut = cut(&pointsman, &mut clients);
-    assert_eq!(cut, 0, "{cut} of 5 blocked clients were cut; generation {:?}", value(&pointsman, "target_generation"));
+    assert_eq!(
+        cut,
+        0,
+        "{cut} of 5 blocked clients were cut; generation {:?}",
+        value(&pointsman, "target_generation")
+    );
     assert_eq!(is(&pointsman, "target_generation", 1.0), Ok(()));
 }
 
@@ -182,10 +206,15 @@ fn wait_acquainted(sentinels: &[&Node], meanwhile: impl Fn()) {
         meanwhile();
         for sentinel in sentinels {
             let peers = listed(sentinel)?;
-            let up: BTreeSet<&str> =
-                peers.iter().filter(|(_, flags)| flags == "sentinel").map(|(ip, _)| ip.as_str()).collect();
+            let up: BTreeSet<&str> = peers
+                .iter()
+                .filter(|(_, flags)| flags == "sentinel")
+                .map(|(ip, _)| ip.as_str())
+                .collect();
             let all = sentinels.iter().filter(|it| it.addr() != sentinel.addr());
-            if let Some(missing) = all.map(|it| it.addr().ip().to_string()).find(|ip| !up.contains(ip.as_str())) {
+            if let Some(missing) =
+                all.map(|it| it.addr().ip().to_string()).find(|ip| !up.contains(ip.as_str()))
+            {
                 return Err(format!("{} does not see {missing}: {peers:?}", sentinel.name()));
             }
         }
@@ -205,8 +234,9 @@ fn ghosts_of_replaced_sentinels_make_no_minority() {
     // When the sentinels were first taken for a minority.
     let minority: Cell<Option<String>> = Cell::default();
     let look = |when: &str| {
-        let seen =
-            minority.take().or_else(|| is(&pointsman, "sentinel_minority", 0.0).is_err().then(|| when.to_owned()));
+        let seen = minority
+            .take()
+            .or_else(|| is(&pointsman, "sentinel_minority", 0.0).is_err().then(|| when.to_owned()));
         minority.set(seen);
     };
     let mut new: Vec<Node> = Vec::new();
@@ -221,7 +251,8 @@ fn ghosts_of_replaced_sentinels_make_no_minority() {
         is(&pointsman, "sentinels_up", 3.0)
     });
     // The first of them knew two that are gone, the second one, the last none.
-    let ghosts: Vec<usize> = new.iter().map(|it| listed(it).expect("SENTINELS").len() - 2).collect();
+    let ghosts: Vec<usize> =
+        new.iter().map(|it| listed(it).expect("SENTINELS").len() - 2).collect();
     assert_eq!(ghosts, [2, 1, 0], "this test needs ghosts");
     new[0].kill();
     let lost = Instant::now();
@@ -231,7 +262,12 @@ fn ghosts_of_replaced_sentinels_make_no_minority() {
         lost.elapsed() >= Duration::from_secs(9)
     });
     let quiet = load.since_last();
-    assert_eq!(minority.take(), None, "taken for a minority, now no write for {quiet:.1?}; {:?}", load.counts());
+    assert_eq!(
+        minority.take(),
+        None,
+        "taken for a minority, now no write for {quiet:.1?}; {:?}",
+        load.counts()
+    );
     more_writes(&load, 500);
     let counts = load.counts();
     let outcome = Outcome::of(load, master);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use harness::{Cluster, Cut, Load, Node, Pointsman, alone, wait_until};
 
 use super::{
-    LONG_HOLD, Outcome, PATIENCE, PROXY, WRITERS, elapse, ips, is, listed, more_writes, promoted, wait_for_target,
-    writing,
+    LONG_HOLD, Outcome, PATIENCE, PROXY, WRITERS, elapse, ips, is, listed, more_writes, promoted,
+    wait_for_target, writing,
 };
 use crate::isolation::sets;
 use crate::{builder, metric};
@@ -17,7 +17,10 @@ use crate::{builder, metric};
 const STOPPED_WITHIN: Duration = Duration::from_secs(6);
 
 fn pointsman(cluster: &Cluster, policy: &str) -> Pointsman {
-    builder(cluster).service_line(LONG_HOLD).service_line(&format!("minority = \"{policy}\"")).start()
+    builder(cluster)
+        .service_line(LONG_HOLD)
+        .service_line(&format!("minority = \"{policy}\""))
+        .start()
 }
 
 /// The program, the master and one sentinel, the near one, are parted from all else.
@@ -55,9 +58,21 @@ impl Split {
         let _others = [Cut::between(&[old_ip], &[first]), Cut::between(&[near, old_ip], &rest)];
         let to = promoted(&cluster, old);
         wait_until("traffic to be held", PATIENCE, || is(&pointsman, "gate_shut", 1.0));
-        wait_until("the last writes to be answered", PATIENCE, || load.since_last() > Duration::from_millis(300));
+        wait_until("the last writes to be answered", PATIENCE, || {
+            load.since_last() > Duration::from_millis(300)
+        });
         let held_at = sets(old);
-        Self { pointsman, load, to, held_at, proxy_from_first, proxy_from_rest, near_from_first, _others, cluster }
+        Self {
+            pointsman,
+            load,
+            to,
+            held_at,
+            proxy_from_first,
+            proxy_from_rest,
+            near_from_first,
+            _others,
+            cluster,
+        }
     }
 
     fn old(&self) -> &Node {
@@ -70,7 +85,11 @@ impl Split {
     fn ends_well(mut self) {
         let acknowledged = self.load.counts().acknowledged;
         elapse(Instant::now(), Duration::from_secs(3));
-        assert_eq!(self.old().role().expect("ROLE"), "master", "this test needs an old master that takes writes");
+        assert_eq!(
+            self.old().role().expect("ROLE"),
+            "master",
+            "this test needs an old master that takes writes"
+        );
         let flushed = sets(self.old()) - self.held_at;
         let late = self.load.counts().acknowledged - acknowledged;
         drop((self.proxy_from_first.take(), self.proxy_from_rest.take()));
@@ -95,7 +114,8 @@ fn holds_on_until_more_than_one_sentinel_is_back() {
     let back = split.cluster.sentinels()[1].addr();
     split.proxy_from_first.take();
     wait_until("the first sentinel to be connected again", PATIENCE, || {
-        metric(&split.pointsman, &format!("pointsman_sentinel_up{{sentinel=\"{back}\"}}")) == Some(1.0)
+        metric(&split.pointsman, &format!("pointsman_sentinel_up{{sentinel=\"{back}\"}}"))
+            == Some(1.0)
     });
     split.ends_well();
 }
@@ -113,11 +133,17 @@ fn holds_on_while_only_the_stale_sentinel_speaks() {
     split.near_from_first.take();
     wait_until("the near sentinel to see its peer", PATIENCE, || {
         let peers = listed(near)?;
-        let up = peers.iter().any(|(ip, flags)| *ip == first.addr().ip().to_string() && flags == "sentinel");
+        let up = peers
+            .iter()
+            .any(|(ip, flags)| *ip == first.addr().ip().to_string() && flags == "sentinel");
         if up { Ok(()) } else { Err(format!("{peers:?}")) }
     });
     let old = split.old().addr();
-    assert_eq!(split.cluster.master_addr_of(near, "mymaster"), Ok(old), "this test needs a stale sentinel");
+    assert_eq!(
+        split.cluster.master_addr_of(near, "mymaster"),
+        Ok(old),
+        "this test needs a stale sentinel"
+    );
     split.ends_well();
     drop(one_way);
 }

@@ -64,7 +64,9 @@ fn elapse(since: Instant, time: Duration) {
 #[track_caller]
 fn promoted(cluster: &Cluster, old: &Node) -> SocketAddr {
     wait_until("the failover", PATIENCE, || {
-        cluster.current_master_addr().and_then(|to| if to == old.addr() { Err("none yet".to_owned()) } else { Ok(to) })
+        cluster
+            .current_master_addr()
+            .and_then(|to| if to == old.addr() { Err("none yet".to_owned()) } else { Ok(to) })
     })
 }
 
@@ -85,13 +87,19 @@ fn more_writes(load: &Load, count: u64) {
     let seen = load.counts().acknowledged;
     wait_until(&format!("{count} more writes"), PATIENCE, || {
         let now = load.counts().acknowledged - seen;
-        if now > count { Ok(()) } else { Err(format!("{now} more; {:?} {:?}", load.counts(), load.errors())) }
+        if now > count {
+            Ok(())
+        } else {
+            Err(format!("{now} more; {:?} {:?}", load.counts(), load.errors()))
+        }
     });
 }
 
 /// What a sentinel lists of the other sentinels: address and flags.
 fn listed(sentinel: &Node) -> Result<Vec<(String, String)>, String> {
-    let reply = sentinel.ask_briefly(&["SENTINEL", "SENTINELS", "mymaster"]).map_err(|error| error.to_string())?;
+    let reply = sentinel
+        .ask_briefly(&["SENTINEL", "SENTINELS", "mymaster"])
+        .map_err(|error| error.to_string())?;
     let text = |it: &Value, key: &str| it.field(key).map(Value::to_string).unwrap_or_default();
     Ok(reply.items().iter().map(|it| (text(it, "ip"), text(it, "flags"))).collect())
 }
@@ -117,7 +125,10 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict: Verdict { acknowledged, missing, .. }, longest, errors } = self;
-        write!(f, "{acknowledged} writes acknowledged, {missing} of them lost, longest gap {longest:.1?}")?;
+        write!(
+            f,
+            "{acknowledged} writes acknowledged, {missing} of them lost, longest gap {longest:.1?}"
+        )?;
         if errors.is_empty() { Ok(()) } else { write!(f, ", errors: {errors:?}") }
     }
 }

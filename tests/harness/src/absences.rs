@@ -78,7 +78,9 @@ impl Absences {
     fn all(&self, from: Instant, to: Instant) -> Vec<Duration> {
         // Who was away until now has not noted it yet.
         pause(TURN * 2);
-        let within = |(left, back): &(Instant, Instant)| (*back).min(to).saturating_duration_since((*left).max(from));
+        let within = |(left, back): &(Instant, Instant)| {
+            (*back).min(to).saturating_duration_since((*left).max(from))
+        };
         let of = |core: &Kept| -> Vec<Duration> {
             core.lock().unwrap_or_else(PoisonError::into_inner).iter().map(within).collect()
         };
@@ -107,8 +109,12 @@ mod tests {
         watch.cores[0].lock().unwrap().extend([(at(0), at(100)), (at(200), at(210))]);
         assert_eq!(watch.between(at(50), at(205)), Duration::from_millis(55));
         assert_eq!(watch.between(at(110), at(190)), Duration::ZERO);
-        let count = |least, from, to| watch.longer_than(Duration::from_millis(least), at(from), at(to));
-        assert_eq!((count(10, 0, 300), count(11, 0, 300), count(10, 95, 300), count(101, 0, 300)), (2, 1, 1, 0));
+        let count =
+            |least, from, to| watch.longer_than(Duration::from_millis(least), at(from), at(to));
+        assert_eq!(
+            (count(10, 0, 300), count(11, 0, 300), count(10, 95, 300), count(101, 0, 300)),
+            (2, 1, 1, 0)
+        );
         if let Some(second) = watch.cores.get(1) {
             second.lock().unwrap().push((at(60), at(140)));
             assert_eq!(watch.between(at(50), at(205)), Duration::from_millis(55 + 80));

@@ -98,8 +98,8 @@ impl Address {
         // Those that came a second time are kept open until a new one comes, or the kernel might offer them for ever.
         let mut held = Vec::new();
         loop {
-            let (socket, addr) =
-                bound(self.ip, 0).unwrap_or_else(|error| panic!("no port can be bound on {}: {error}", self.ip));
+            let (socket, addr) = bound(self.ip, 0)
+                .unwrap_or_else(|error| panic!("no port can be bound on {}: {error}", self.ip));
             if self.given.lock().expect("no panic under this lock").insert(addr.port()) {
                 return addr;
             }
@@ -108,7 +108,8 @@ impl Address {
     }
 
     fn shared_port(&self) -> SocketAddr {
-        let candidates = (0..10_000).map(|_| shared(std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)));
+        let candidates = (0..10_000)
+            .map(|_| shared(std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)));
         let mut claimed = candidates.filter_map(|port| {
             let claim = claim(&format!("{}:{port}", self.ip))?;
             let (_, addr) = bound(self.ip, port).ok()?;
@@ -171,7 +172,8 @@ mod tests {
     #[test]
     fn ports_of_a_shared_address_are_never_given_out_twice() {
         let (one, other) = (Address::claim(Family::Localhost), Address::claim(Family::Localhost));
-        let ports: Vec<u16> = (0..100).flat_map(|_| [one.port().port(), other.port().port()]).collect();
+        let ports: Vec<u16> =
+            (0..100).flat_map(|_| [one.port().port(), other.port().port()]).collect();
         assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 200);
         let taken = TcpListener::bind(("127.0.0.1", ports[0])).expect("a port of ours");
         assert!(bound(one.ip(), ports[0]).is_err());
@@ -191,7 +193,8 @@ mod tests {
     fn outgoing_connections_take_no_port_of_a_claimed_address() {
         let address = Address::claim(Family::Ipv4);
         let listener = TcpListener::bind(address.port()).expect("bind");
-        let stream = std::net::TcpStream::connect(listener.local_addr().expect("addr")).expect("connect");
+        let stream =
+            std::net::TcpStream::connect(listener.local_addr().expect("addr")).expect("connect");
         assert_eq!(stream.local_addr().expect("addr").ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
 }

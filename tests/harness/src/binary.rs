@@ -49,29 +49,40 @@ impl Binary {
     #[must_use]
     pub fn in_folder(self, folder: &Path) -> PathBuf {
         let Some(found) = self.find() else {
-            panic!("no {} here: install Debian's redis-tools, or set {} to a path", self.name(), self.variable());
+            panic!(
+                "no {} here: install Debian's redis-tools, or set {} to a path",
+                self.name(),
+                self.variable()
+            );
         };
         if found.file_name().is_some_and(|name| name == self.name()) {
             return found;
         }
         let link = folder.join(self.name());
         if !link.exists() {
-            std::os::unix::fs::symlink(&found, &link)
-                .unwrap_or_else(|error| panic!("cannot link {} to {}: {error}", link.display(), found.display()));
+            std::os::unix::fs::symlink(&found, &link).unwrap_or_else(|error| {
+                panic!("cannot link {} to {}: {error}", link.display(), found.display())
+            });
         }
         link
     }
 }
 
 /// An override wins; then a program of the right name; then redis-check-rdb, which is the same one.
-fn choose(given: Option<PathBuf>, find: impl Fn(&str) -> Option<PathBuf>, binary: Binary) -> Option<PathBuf> {
+fn choose(
+    given: Option<PathBuf>,
+    find: impl Fn(&str) -> Option<PathBuf>,
+    binary: Binary,
+) -> Option<PathBuf> {
     given.or_else(|| find(binary.name())).or_else(|| find("redis-check-rdb"))
 }
 
 /// The first file of this name in the folders of `PATH`.
 #[must_use]
 pub fn find_in_path(name: &str) -> Option<PathBuf> {
-    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
 }
 
 #[cfg(test)]
@@ -81,11 +92,15 @@ mod tests {
     #[test]
     fn an_override_wins_then_the_name_then_the_same_program_under_another_name() {
         let all = |name: &str| Some(Path::new("/bin").join(name));
-        let tools = |name: &str| (name == "redis-check-rdb").then(|| PathBuf::from("/bin/redis-check-rdb"));
+        let tools =
+            |name: &str| (name == "redis-check-rdb").then(|| PathBuf::from("/bin/redis-check-rdb"));
         let given = Some(PathBuf::from("/opt/valkey-server"));
         assert_eq!(choose(given.clone(), all, Binary::Server), given);
         assert_eq!(choose(None, all, Binary::Sentinel), Some(PathBuf::from("/bin/redis-sentinel")));
-        assert_eq!(choose(None, tools, Binary::Sentinel), Some(PathBuf::from("/bin/redis-check-rdb")));
+        assert_eq!(
+            choose(None, tools, Binary::Sentinel),
+            Some(PathBuf::from("/bin/redis-check-rdb"))
+        );
         assert_eq!(choose(None, |_| None, Binary::Server), None);
     }
 }

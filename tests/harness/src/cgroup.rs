@@ -39,7 +39,8 @@ impl Cgroup {
             Quota::Cpu(_) => "cpu",
             Quota::Memory(_) => "memory",
         };
-        let controllers = std::fs::read_to_string(Path::new(MOUNT).join("cgroup.controllers")).unwrap_or_default();
+        let controllers = std::fs::read_to_string(Path::new(MOUNT).join("cgroup.controllers"))
+            .unwrap_or_default();
         let two = controllers.split_whitespace().any(|it| it == controller);
         let top = if two { PathBuf::from(MOUNT) } else { Path::new(MOUNT).join(controller) };
         if two {
@@ -48,19 +49,29 @@ impl Cgroup {
         }
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let folder = top.join(format!("pointsman-harness-{}-{number}", std::process::id()));
-        std::fs::create_dir(&folder).map_err(|error| format!("no cgroup can be made in {}: {error}", top.display()))?;
+        std::fs::create_dir(&folder)
+            .map_err(|error| format!("no cgroup can be made in {}: {error}", top.display()))?;
         let cgroup = Self { folder };
         let files = match (quota, two) {
             (Quota::Cpu(share), two) => {
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a core")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a share of a core"
+                )]
                 let quota = (f64::from(PERIOD) * share) as u32;
-                if two { [("cpu.max", format!("{quota} {PERIOD}"))] } else { [("cpu.cfs_quota_us", quota.to_string())] }
+                if two {
+                    [("cpu.max", format!("{quota} {PERIOD}"))]
+                } else {
+                    [("cpu.cfs_quota_us", quota.to_string())]
+                }
             }
             (Quota::Memory(bytes), true) => [("memory.max", bytes.to_string())],
             (Quota::Memory(bytes), false) => [("memory.limit_in_bytes", bytes.to_string())],
         };
         for (file, text) in files {
-            std::fs::write(cgroup.folder.join(file), text).map_err(|error| format!("{file}: {error}"))?;
+            std::fs::write(cgroup.folder.join(file), text)
+                .map_err(|error| format!("{file}: {error}"))?;
         }
         Ok(cgroup)
     }
@@ -84,7 +95,8 @@ impl Cgroup {
     pub fn oom_kills(&self) -> u64 {
         let read = |file: &str| std::fs::read_to_string(self.folder.join(file)).unwrap_or_default();
         let text = read("memory.events") + &read("memory.oom_control");
-        let found = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+        let found =
+            text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
         found.unwrap_or_else(|| panic!("the kernel does not count OOM kills here: {text}"))
     }
 }
@@ -92,7 +104,9 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            wait_until("the cgroup to be empty", Duration::from_secs(10), || std::fs::remove_dir(&self.folder));
+            wait_until("the cgroup to be empty", Duration::from_secs(10), || {
+                std::fs::remove_dir(&self.folder)
+            });
         }
     }
 }

@@ -89,7 +89,11 @@ impl Client {
     ///
     /// # Errors
     /// Whatever the connecting gives; an error reply to AUTH becomes `PermissionDenied`.
-    pub fn connect_as(addr: SocketAddr, login: Option<&Login>, timeout: Duration) -> io::Result<Self> {
+    pub fn connect_as(
+        addr: SocketAddr,
+        login: Option<&Login>,
+        timeout: Duration,
+    ) -> io::Result<Self> {
         let mut client = Self::connect_within(addr, timeout)?;
         if let Some(Login { user, password }) = login {
             let reply = match user {
@@ -130,12 +134,15 @@ impl Client {
         let mut writing = self.stream.try_clone()?;
         std::thread::scope(|scope| {
             let writer = scope.spawn(move || writing.write_all(&wire));
-            let replies = commands.iter().map(|_| self.read_value()).collect::<io::Result<Vec<Value>>>();
+            let replies =
+                commands.iter().map(|_| self.read_value()).collect::<io::Result<Vec<Value>>>();
             if replies.is_err() {
                 // The writer may be blocked by a peer that reads nothing any more.
                 let _ = self.stream.shutdown(Shutdown::Both);
             }
-            let written = writer.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
+            let written = writer
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")));
             let replies = replies?;
             written.map(|()| replies)
         })
@@ -191,7 +198,9 @@ impl Client {
                 Ok(()) => {}
                 Err(error) => match error.kind() {
                     io::ErrorKind::UnexpectedEof => break Ending::Fin,
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => break Ending::Reset,
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                        break Ending::Reset;
+                    }
                     _ => return Err(error),
                 },
             }
@@ -256,7 +265,10 @@ impl Client {
             let read = self.stream.read(&mut self.buffer[end..]);
             self.buffer.truncate(end + *read.as_ref().unwrap_or(&0));
             if read.map_err(named)? == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed the connection"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the other side closed the connection",
+                ));
             }
         }
         Ok(())

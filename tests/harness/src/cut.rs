@@ -22,7 +22,9 @@ impl Cut {
     #[track_caller]
     pub fn between(these: &[IpAddr], those: &[IpAddr]) -> Self {
         let (these, those) = (set(these), set(those));
-        Self::new(&format!("ip saddr {these} ip daddr {those} drop\nip saddr {those} ip daddr {these} drop"))
+        Self::new(&format!(
+            "ip saddr {these} ip daddr {those} drop\nip saddr {those} ip daddr {these} drop"
+        ))
     }
 
     /// Lets nothing pass on the connections that `from` opens to a port of `to`; those that `to`
@@ -45,7 +47,9 @@ impl Cut {
     #[track_caller]
     pub fn refusing(from: IpAddr, to: IpAddr, port: u16) -> Self {
         let first = "tcp flags & (syn | ack) == syn";
-        Self::new(&format!("ip saddr {from} ip daddr {to} tcp dport {port} {first} reject with tcp reset"))
+        Self::new(&format!(
+            "ip saddr {from} ip daddr {to} tcp dport {port} {first} reject with tcp reset"
+        ))
     }
 
     #[track_caller]
@@ -54,7 +58,8 @@ impl Cut {
         assert!(in_private_namespace(), "packets are dropped only in a private network namespace");
         let table = format!("harness_cut_{}", COUNTER.fetch_add(1, Ordering::Relaxed));
         let chain = "chain cut { type filter hook output priority 0; policy accept;";
-        nft(&format!("table inet {table} {{ {chain}\n{rules}\n}}\n}}\n")).unwrap_or_else(|why| panic!("{why}"));
+        nft(&format!("table inet {table} {{ {chain}\n{rules}\n}}\n}}\n"))
+            .unwrap_or_else(|why| panic!("{why}"));
         Self(table)
     }
 }

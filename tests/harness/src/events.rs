@@ -94,18 +94,34 @@ impl Events {
     /// # Panics
     /// If none has come after `timeout`; what came instead is listed.
     #[track_caller]
-    pub fn wait_for_that(&self, channel: &str, timeout: Duration, right: impl Fn(&str) -> bool) -> Event {
+    pub fn wait_for_that(
+        &self,
+        channel: &str,
+        timeout: Duration,
+        right: impl Fn(&str) -> bool,
+    ) -> Event {
         let deadline = Instant::now() + timeout;
         let mut heard = lock(&self.shared);
         loop {
-            if let Some(event) = heard.iter().find(|event| event.channel == channel && right(&event.payload)) {
+            if let Some(event) =
+                heard.iter().find(|event| event.channel == channel && right(&event.payload))
+            {
                 return event.clone();
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let what =
-                || heard.iter().map(|event| format!("\n  {} {}", event.channel, event.payload)).collect::<String>();
+            let what = || {
+                heard
+                    .iter()
+                    .map(|event| format!("\n  {} {}", event.channel, event.payload))
+                    .collect::<String>()
+            };
             assert!(!left.is_zero(), "no {channel} within {timeout:?}; heard:{}", what());
-            heard = self.shared.news.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            heard = self
+                .shared
+                .news
+                .wait_timeout(heard, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }
@@ -126,7 +142,12 @@ impl Drop for Events {
 fn listen(sentinel: &Node, shared: &Arc<Shared>) -> (TcpStream, Option<JoinHandle<()>>) {
     let mut client = sentinel.client();
     let reply = client.cmd(&["PSUBSCRIBE", "*"]).expect("a sentinel that takes subscriptions");
-    assert_eq!(reply.items().first().and_then(Value::text), Some("psubscribe"), "{} answered {reply}", sentinel.name());
+    assert_eq!(
+        reply.items().first().and_then(Value::text),
+        Some("psubscribe"),
+        "{} answered {reply}",
+        sentinel.name()
+    );
     client.stream().set_read_timeout(None).expect("a socket without timeout");
     let stream = client.stream().try_clone().expect("a second handle of a socket");
     let (shared, from) = (Arc::clone(shared), sentinel.addr());
@@ -134,7 +155,8 @@ fn listen(sentinel: &Node, shared: &Arc<Shared>) -> (TcpStream, Option<JoinHandl
         while let Ok(message) = client.read_value() {
             let at = Instant::now();
             let [_, _, channel, payload] = message.items() else { continue };
-            let event = Event { at, from, channel: channel.to_string(), payload: payload.to_string() };
+            let event =
+                Event { at, from, channel: channel.to_string(), payload: payload.to_string() };
             lock(&shared).push(event);
             shared.news.notify_all();
         }

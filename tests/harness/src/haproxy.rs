@@ -41,19 +41,30 @@ impl Haproxy {
     pub fn start(program: impl Into<PathBuf>, cluster: &Cluster) -> Self {
         let name = "haproxy".to_owned();
         let folder = cluster.folder().join(&name);
-        std::fs::create_dir(&folder).unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
+        std::fs::create_dir(&folder)
+            .unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
         let (listen, page) = (cluster.address().port(), cluster.address().port());
         let servers: Vec<_> = cluster.nodes().iter().map(crate::Node::addr).collect();
         let conf = conf(cluster.name(), &servers, &cluster.sentinel_addrs(), listen, page);
         let file = write(&folder, &conf);
         let args = vec!["-db".into(), "-f".into(), file.into_os_string()];
-        let process = Process::start(&Launch { name, program: program.into(), args, env: Vec::new(), folder });
+        let process = Process::start(&Launch {
+            name,
+            program: program.into(),
+            args,
+            env: Vec::new(),
+            folder,
+        });
         let haproxy = Self { process, listen };
         let master = cluster.master().addr();
         wait_until("haproxy's checks to settle", READY, || {
             assert!(haproxy.process.is_running(), "haproxy ended: {}", haproxy.process.tail());
             let (_, csv) = http_get(page, "/;csv").map_err(|error| error.to_string())?;
-            if settled(&csv, &servers, cluster.sentinels().len(), master) { Ok(()) } else { Err(summary(&csv)) }
+            if settled(&csv, &servers, cluster.sentinels().len(), master) {
+                Ok(())
+            } else {
+                Err(summary(&csv))
+            }
         });
         haproxy
     }
@@ -73,11 +84,18 @@ impl Haproxy {
 
 fn write(folder: &Path, conf: &str) -> PathBuf {
     let file = folder.join("haproxy.cfg");
-    std::fs::write(&file, conf).unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+    std::fs::write(&file, conf)
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
     file
 }
 
-fn conf(name: &str, servers: &[SocketAddr], sentinels: &[SocketAddr], listen: SocketAddr, page: SocketAddr) -> String {
+fn conf(
+    name: &str,
+    servers: &[SocketAddr],
+    sentinels: &[SocketAddr],
+    listen: SocketAddr,
+    page: SocketAddr,
+) -> String {
     let mut conf = format!(
         "defaults\n  mode tcp\n  timeout connect 4s\n  timeout server 330s\n  timeout client 330s\n  timeout check 2s\n\
          \x20 timeout tunnel 1h\n\
@@ -87,7 +105,11 @@ fn conf(name: &str, servers: &[SocketAddr], sentinels: &[SocketAddr], listen: So
     for (index, server) in servers.iter().enumerate() {
         let _ = write!(conf, "backend named_{index}\n  option tcp-check\n  tcp-check connect\n");
         exchange(&mut conf, "PING", "+PONG");
-        exchange(&mut conf, &format!("SENTINEL\\ get-master-addr-by-name\\ {name}"), &server.port().to_string());
+        exchange(
+            &mut conf,
+            &format!("SENTINEL\\ get-master-addr-by-name\\ {name}"),
+            &server.port().to_string(),
+        );
         conf.push_str("  tcp-check send QUIT\\r\\n\n");
         for (number, sentinel) in sentinels.iter().enumerate() {
             let _ = writeln!(conf, "  server S{number} {sentinel} check inter 1s");
@@ -116,7 +138,8 @@ fn exchange(conf: &mut String, send: &str, expect: &str) {
 fn settled(csv: &str, servers: &[SocketAddr], sentinels: usize, master: SocketAddr) -> bool {
     servers.iter().enumerate().all(|(index, server)| {
         let wanted = if *server == master { "UP" } else { "DOWN" };
-        let votes = (0..sentinels).all(|number| state(csv, &format!("named_{index}"), &format!("S{number}")) == wanted);
+        let votes = (0..sentinels)
+            .all(|number| state(csv, &format!("named_{index}"), &format!("S{number}")) == wanted);
         votes && state(csv, "masters", &format!("R{index}")) == wanted
     })
 }
@@ -126,13 +149,15 @@ const STATUS: usize = 17;
 
 fn state<'a>(csv: &'a str, proxy: &str, server: &str) -> &'a str {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let line = lines.find(|fields| fields.first() == Some(&proxy) && fields.get(1) == Some(&server));
+    let line =
+        lines.find(|fields| fields.first() == Some(&proxy) && fields.get(1) == Some(&server));
     line.and_then(|fields| fields.get(STATUS).copied()).unwrap_or_default()
 }
 
 fn summary(csv: &str) -> String {
     let fields = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
-    let states = fields.filter(|fields| fields.get(1).is_some_and(|server| server.starts_with(['R', 'S'])));
+    let states =
+        fields.filter(|fields| fields.get(1).is_some_and(|server| server.starts_with(['R', 'S'])));
     states.map(|f| format!("{}/{} {}; ", f[0], f[1], f.get(STATUS).unwrap_or(&"?"))).collect()
 }
 
@@ -149,7 +174,11 @@ mod tests {
         let servers = [addr(40001), addr(40002)];
         let sentinels = [addr(50001), addr(50002), addr(50003)];
         let conf = conf("mymaster", &servers, &sentinels, addr(1), addr(2));
-        assert_eq!(conf.matches("tcp-check send SENTINEL\\ get-master-addr-by-name\\ mymaster\\r\\n").count(), 2);
+        assert_eq!(
+            conf.matches("tcp-check send SENTINEL\\ get-master-addr-by-name\\ mymaster\\r\\n")
+                .count(),
+            2
+        );
         assert_eq!(conf.matches("server S1 127.1.2.3:50002 check inter 1s\n").count(), 2);
         for line in [
             "  use-server R1 if { srv_is_up(R1) } { nbsrv(named_1) ge 2 }",
@@ -163,10 +192,15 @@ mod tests {
 
     #[test]
     fn checks_have_settled_when_each_has_the_right_result() {
-        let row = |proxy: &str, server: &str, state: &str| format!("{proxy},{server}{}{state},\n", ",".repeat(16));
-        let csv = [row("named_0", "S0", "UP"), row("named_1", "S0", "DOWN"), row("masters", "R0", "UP")].concat();
-        let settled =
-            |last: &str| settled(&(csv.clone() + &row("masters", "R1", last)), &[addr(1), addr(2)], 1, addr(1));
+        let row = |proxy: &str, server: &str, state: &str| {
+            format!("{proxy},{server}{}{state},\n", ",".repeat(16))
+        };
+        let csv =
+            [row("named_0", "S0", "UP"), row("named_1", "S0", "DOWN"), row("masters", "R0", "UP")]
+                .concat();
+        let settled = |last: &str| {
+            settled(&(csv.clone() + &row("masters", "R1", last)), &[addr(1), addr(2)], 1, addr(1))
+        };
         assert!(settled("DOWN"));
         assert!(!settled("UP") && !settled("UP 1/2") && !settled("no check"));
     }

@@ -18,8 +18,9 @@ pub fn http_get(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
-    read(&String::from_utf8_lossy(&answer))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP answer from {addr}{path}")))
+    read(&String::from_utf8_lossy(&answer)).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP answer from {addr}{path}"))
+    })
 }
 
 fn read(answer: &str) -> Option<(u16, String)> {
@@ -34,7 +35,10 @@ mod tests {
 
     #[test]
     fn an_answer_is_its_status_and_its_body() {
-        assert_eq!(read("HTTP/1.0 503 Service Unavailable\r\nA: b\r\n\r\nno\n"), Some((503, "no\n".to_owned())));
+        assert_eq!(
+            read("HTTP/1.0 503 Service Unavailable\r\nA: b\r\n\r\nno\n"),
+            Some((503, "no\n".to_owned()))
+        );
         assert_eq!(read("SSH-2.0-OpenSSH\r\n\r\n"), None);
     }
 }

@@ -51,7 +51,10 @@ pub use haproxy::Haproxy;
 pub use http::http_get;
 pub use load::{Counts, Gap, Load, LoadBuilder, Verdict};
 pub use lost_dial::LostDial;
-pub use netns::{Counter, Filter, Partition, in_private_namespace, loopback_up, overtaken, own_source, reorder, shape};
+pub use netns::{
+    Counter, Filter, Partition, in_private_namespace, loopback_up, overtaken, own_source, reorder,
+    shape,
+};
 pub use own::{alone, raise_files};
 pub use pointsman::{Pointsman, PointsmanBuilder};
 pub use process::{Launch, Process};

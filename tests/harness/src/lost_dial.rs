@@ -36,7 +36,8 @@ impl LostDial {
     /// In words: `nft` does not tell.
     pub fn is_over(&self) -> Result<bool, String> {
         let program = find_in_path("nft").ok_or("nft is missing (Debian's nftables)")?;
-        let output = Command::new(program).args(["list", "counter", "inet", &self.0, "lost"]).output();
+        let output =
+            Command::new(program).args(["list", "counter", "inet", &self.0, "lost"]).output();
         let output = output.map_err(|error| format!("nft: {error}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let mut words = text.split_ascii_whitespace().skip_while(|word| *word != "packets");

@@ -49,7 +49,8 @@ pub fn own_source(cluster: &Cluster, sentinel: &Node) -> Ipv4Addr {
     let own = Ipv4Addr::new(a, 255, b ^ c, d);
     sentinel.kill();
     let file = cluster.folder().join(sentinel.name()).join(format!("{}.conf", sentinel.name()));
-    let mut conf = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut conf = std::fs::read_to_string(&file)
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let _ = write!(conf, "\nbind-source-addr {own}\n");
     std::fs::write(&file, conf).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     sentinel.restart();
@@ -124,7 +125,9 @@ impl Counter {
         let rule = format!("{matched} counter name seen update @last {{ tcp sport }}");
         // An element's age is the time since its connection's last packet, by the kernel's clock.
         let last = "set last { type inet_service; flags dynamic,timeout; timeout 1h; size 65535; }";
-        nft(&format!("table inet {name} {{\ncounter seen {{ }}\n{last}\n{chain}\n{rule}\n}}\n}}\n"))?;
+        nft(&format!(
+            "table inet {name} {{\ncounter seen {{ }}\n{last}\n{chain}\n{rule}\n}}\n}}\n"
+        ))?;
         Ok(Self(name))
     }
 
@@ -135,7 +138,10 @@ impl Counter {
     pub fn packets(&self) -> Result<u64, String> {
         let text = self.list(["counter", "seen"])?;
         let mut words = text.split_ascii_whitespace().skip_while(|word| *word != "packets");
-        words.nth(1).and_then(|word| word.parse().ok()).ok_or_else(|| format!("nft lists no counter: {text}"))
+        words
+            .nth(1)
+            .and_then(|word| word.parse().ok())
+            .ok_or_else(|| format!("nft lists no counter: {text}"))
     }
 
     /// How long ago each connection sent its last one, to some milliseconds, with all that this look itself took.
@@ -145,8 +151,10 @@ impl Counter {
     pub fn ages(&self) -> Result<Vec<Duration>, String> {
         let text = self.list(["set", "last"])?;
         let words: Vec<&str> = text.split([' ', ',', '\n']).collect();
-        let left =
-            words.windows(2).filter(|pair| pair.first() == Some(&"expires")).filter_map(|pair| span(pair.get(1)?));
+        let left = words
+            .windows(2)
+            .filter(|pair| pair.first() == Some(&"expires"))
+            .filter_map(|pair| span(pair.get(1)?));
         Ok(left.map(|left| Duration::from_secs(3600).saturating_sub(left)).collect())
     }
 
@@ -212,7 +220,8 @@ pub fn reorder(port: u16, rate: &str) -> Result<(), String> {
 #[must_use]
 pub fn overtaken() -> u64 {
     let text = std::fs::read_to_string("/proc/self/net/netstat").expect("the kernel's counters");
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt:")).map(str::split_whitespace);
+    let mut lines =
+        text.lines().filter_map(|line| line.strip_prefix("TcpExt:")).map(str::split_whitespace);
     let (names, numbers) = (lines.next().expect("names"), lines.next().expect("numbers"));
     let found = names.zip(numbers).find(|(name, _)| *name == "TCPOFOQueue");
     found.and_then(|(_, number)| number.parse().ok()).expect("a count of segments out of order")
@@ -221,7 +230,9 @@ pub fn overtaken() -> u64 {
 /// Puts what goes to and from one port, if a rule says so, through a queue of this rate.
 fn queue(port: u16, which: &str, rate: &str) -> Result<(), String> {
     if !in_private_namespace() {
-        return Err("the network is slowed down only in a network namespace of one's own".to_owned());
+        return Err(
+            "the network is slowed down only in a network namespace of one's own".to_owned()
+        );
     }
     // The kernel's classes take their packets by the priority that a rule gives them.
     let lines = [
@@ -230,14 +241,16 @@ fn queue(port: u16, which: &str, rate: &str) -> Result<(), String> {
         format!("tc class add dev lo parent 1: classid 1:3 htb rate {rate}"),
         "tc qdisc add dev lo parent 1:3 pfifo limit 50".to_owned(),
     ];
-    let rules =
-        format!("tcp dport {port} {which} meta priority set 1:3\ntcp sport {port} {which} meta priority set 1:3\n");
+    let rules = format!(
+        "tcp dport {port} {which} meta priority set 1:3\ntcp sport {port} {which} meta priority set 1:3\n"
+    );
     nft(&format!(
         "table inet harness_shape {{ chain c {{ type filter hook output priority 0; policy accept;\n{rules}}}\n}}\n"
     ))?;
     for line in lines {
         let mut words = line.split(' ');
-        run(Command::new(words.next().unwrap_or_default()).args(words), "").map_err(|why| format!("{line}: {why}"))?;
+        run(Command::new(words.next().unwrap_or_default()).args(words), "")
+            .map_err(|why| format!("{line}: {why}"))?;
     }
     Ok(())
 }
@@ -327,7 +340,11 @@ fn run(command: &mut Command, input: &str) -> Result<(), String> {
     }
     let output = child.wait_with_output().map_err(words)?;
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("{name} ended with {}: {said}", output.status)) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{name} ended with {}: {said}", output.status))
+    }
 }
 
 #[cfg(test)]
@@ -338,7 +355,9 @@ mod tests {
     fn what_is_inside_is_let_through_before_anything_is_dropped() {
         let rules = rules(7001, 7002, Ipv4Addr::new(127, 255, 3, 4));
         let at = |text: &str| rules.find(text).unwrap_or_else(|| panic!("{text} in\n{rules}"));
-        assert!(at("ip saddr 127.255.3.4 tcp dport 7001 accept") < at("tcp dport { 7001, 7002 } drop"));
+        assert!(
+            at("ip saddr 127.255.3.4 tcp dport 7001 accept") < at("tcp dport { 7001, 7002 } drop")
+        );
         assert!(at("ip daddr 127.255.3.4 tcp sport 7001 accept") < at("ip daddr 127.255.3.4 drop"));
     }
 

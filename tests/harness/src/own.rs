@@ -33,7 +33,12 @@ pub fn alone(test: &str) -> bool {
     let works = |way: &&&[&str]| {
         let Some(unshare) = &unshare else { return false };
         let mut trial = Command::new(unshare);
-        trial.args(**way).arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        trial
+            .args(**way)
+            .arg("true")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         trial.status().is_ok_and(|status| status.success())
     };
     let tools = ["ip", "nft", "tc"].iter().all(|tool| find_in_path(tool).is_some());
@@ -53,7 +58,11 @@ pub fn alone(test: &str) -> bool {
         .stdin(Stdio::null())
         .output()
         .expect("the test runner, started again");
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert!(output.status.success(), "inside its namespace it failed:\n{said}");
     assert!(said.contains("1 passed"), "no test is called {test}:\n{said}");
     false
@@ -65,5 +74,7 @@ pub fn raise_files() -> usize {
     let limit = getrlimit(Resource::Nofile);
     // Where it cannot be raised it stays as it is, which the caller is told.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+    getrlimit(Resource::Nofile)
+        .current
+        .map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }

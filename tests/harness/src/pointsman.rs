@@ -131,16 +131,26 @@ impl PointsmanBuilder<'_> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let name = format!("pointsman-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
         let folder = self.cluster.folder().join(&name);
-        std::fs::create_dir(&folder).unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
+        std::fs::create_dir(&folder)
+            .unwrap_or_else(|error| panic!("cannot make {}: {error}", folder.display()));
         let all = || self.cluster.groups().iter().map(|group| group.name().to_owned()).collect();
         let names: Vec<String> = self.services.clone().unwrap_or_else(all);
-        let services: Vec<_> = names.into_iter().map(|name| (name, self.cluster.address().port())).collect();
+        let services: Vec<_> =
+            names.into_iter().map(|name| (name, self.cluster.address().port())).collect();
         let admin = self.cluster.address().port();
-        let args = if self.by_flags { self.flags(&services, admin) } else { self.file(&folder, &services, admin) };
+        let args = if self.by_flags {
+            self.flags(&services, admin)
+        } else {
+            self.file(&folder, &services, admin)
+        };
         let (program, args) = match &self.cgroup {
             // The shell enters the cgroup and becomes the program, which keeps its process id.
             Some(processes) => {
-                let enter = ["-c".into(), "echo $$ > \"$0\" && exec \"$@\"".into(), processes.clone().into()];
+                let enter = [
+                    "-c".into(),
+                    "echo $$ > \"$0\" && exec \"$@\"".into(),
+                    processes.clone().into(),
+                ];
                 let whole = enter.into_iter().chain([self.program.clone().into()]).chain(args);
                 (PathBuf::from("/bin/sh"), whole.collect())
             }
@@ -158,9 +168,15 @@ impl PointsmanBuilder<'_> {
     }
 
     /// A command that becomes the program, which keeps its process id.
-    fn with_hosts(&self, folder: &Path, hosts: &str, args: Vec<OsString>) -> (PathBuf, Vec<OsString>) {
+    fn with_hosts(
+        &self,
+        folder: &Path,
+        hosts: &str,
+        args: Vec<OsString>,
+    ) -> (PathBuf, Vec<OsString>) {
         let file = folder.join("hosts");
-        std::fs::write(&file, hosts).unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+        std::fs::write(&file, hosts)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
         let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
         let enter = ["--mount", "--", "/bin/sh", "-c", script].map(OsString::from);
         let whole = enter.into_iter().chain([file.into(), self.program.clone().into()]).chain(args);
@@ -175,7 +191,12 @@ impl PointsmanBuilder<'_> {
     fn flags(&self, services: &[(String, SocketAddr)], admin: SocketAddr) -> Vec<OsString> {
         let mut args: Vec<String> = vec!["run".to_owned()];
         for (name, listen) in services {
-            args.extend(["--service".to_owned(), name.clone(), "--listen".to_owned(), listen.to_string()]);
+            args.extend([
+                "--service".to_owned(),
+                name.clone(),
+                "--listen".to_owned(),
+                listen.to_string(),
+            ]);
         }
         for sentinel in self.seeds() {
             args.extend(["--sentinel".to_owned(), sentinel]);
@@ -184,7 +205,12 @@ impl PointsmanBuilder<'_> {
         args.into_iter().map(OsString::from).chain(self.args.iter().cloned()).collect()
     }
 
-    fn file(&self, folder: &Path, services: &[(String, SocketAddr)], admin: SocketAddr) -> Vec<OsString> {
+    fn file(
+        &self,
+        folder: &Path,
+        services: &[(String, SocketAddr)],
+        admin: SocketAddr,
+    ) -> Vec<OsString> {
         let file = folder.join("pointsman.toml");
         std::fs::write(&file, self.toml(services, admin))
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
@@ -197,7 +223,10 @@ impl PointsmanBuilder<'_> {
         let login = |node: Option<&crate::Node>| node.and_then(|node| node.login().cloned());
         let mut toml = String::new();
         for (name, listen) in services {
-            let _ = writeln!(toml, "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = {sentinels:?}");
+            let _ = writeln!(
+                toml,
+                "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = {sentinels:?}"
+            );
             for line in &self.service_lines {
                 let _ = writeln!(toml, "{line}");
             }
@@ -273,7 +302,8 @@ impl Pointsman {
     #[must_use]
     #[track_caller]
     pub fn client(&self) -> Client {
-        Client::connect(self.addr()).unwrap_or_else(|error| panic!("cannot connect to pointsman: {error}"))
+        Client::connect(self.addr())
+            .unwrap_or_else(|error| panic!("cannot connect to pointsman: {error}"))
     }
 
     /// GETs a path of the admin server.

@@ -78,8 +78,9 @@ impl Process {
             .stdin(stdin)
             .stdout(file.try_clone().expect("a second handle of the log"))
             .stderr(file);
-        let child = spawner::spawn(command)
-            .unwrap_or_else(|error| panic!("cannot start {} ({}): {error}", launch.name, launch.program.display()));
+        let child = spawner::spawn(command).unwrap_or_else(|error| {
+            panic!("cannot start {} ({}): {error}", launch.name, launch.program.display())
+        });
         Self { name: launch.name.clone(), pid: child.id(), child: Mutex::new(child), log }
     }
 
@@ -125,7 +126,8 @@ impl Process {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         // It was started by us, so its hard limit is ours.
         let limit = Rlimit { current: Some(files), maximum: getrlimit(Resource::Nofile).maximum };
-        prlimit(pid, Resource::Nofile, limit).unwrap_or_else(|error| panic!("prlimit on {}: {error}", self.name));
+        prlimit(pid, Resource::Nofile, limit)
+            .unwrap_or_else(|error| panic!("prlimit on {}: {error}", self.name));
     }
 
     /// Waits until it ends by itself.
@@ -161,7 +163,12 @@ impl Process {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         let from = lines.len().saturating_sub(TAIL);
-        format!("--- {} (process {}), last lines ---\n{}", self.name, self.pid, lines[from..].join("\n"))
+        format!(
+            "--- {} (process {}), last lines ---\n{}",
+            self.name,
+            self.pid,
+            lines[from..].join("\n")
+        )
     }
 
     fn child(&self) -> std::sync::MutexGuard<'_, Child> {

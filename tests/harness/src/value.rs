@@ -99,7 +99,9 @@ impl fmt::Display for Value {
         match self {
             Self::Error(message) => write!(f, "-{message}"),
             Self::Bulk(bytes) => write!(f, "{}", String::from_utf8_lossy(bytes)),
-            Self::Simple(text) | Self::Double(text) | Self::Big(text) | Self::Verbatim(text) => f.write_str(text),
+            Self::Simple(text) | Self::Double(text) | Self::Big(text) | Self::Verbatim(text) => {
+                f.write_str(text)
+            }
             other => write!(f, "{other:?}"),
         }
     }

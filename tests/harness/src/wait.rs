@@ -48,7 +48,11 @@ impl<T, E: Display> Condition for Result<T, E> {
 /// # Panics
 /// After `timeout`, with `what`, the time waited and the last reason.
 #[track_caller]
-pub fn wait_until<C: Condition>(what: &str, timeout: Duration, mut look: impl FnMut() -> C) -> C::Value {
+pub fn wait_until<C: Condition>(
+    what: &str,
+    timeout: Duration,
+    mut look: impl FnMut() -> C,
+) -> C::Value {
     let start = Instant::now();
     let mut step = Duration::from_millis(1);
     loop {
@@ -58,7 +62,11 @@ pub fn wait_until<C: Condition>(what: &str, timeout: Duration, mut look: impl Fn
         };
         let waited = start.elapsed();
         if waited >= timeout {
-            let seen = if why.is_empty() { String::new() } else { format!("; the last look showed: {why}") };
+            let seen = if why.is_empty() {
+                String::new()
+            } else {
+                format!("; the last look showed: {why}")
+            };
             panic!("waited {:.1} s in vain for: {what}{seen}", waited.as_secs_f64());
         }
         pause(step.min(timeout.saturating_sub(waited)));

@@ -10,7 +10,8 @@ use std::process::Command;
 use crate::find_in_path;
 
 /// The names under which distributions have a Chromium, the usual one first.
-pub const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"];
+pub const BROWSERS: [&str; 4] =
+    ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"];
 
 /// With its version, so that a rule that is new tomorrow does not turn a test red today.
 const AXE: &str = "axe-core@4.14.1";
@@ -35,11 +36,17 @@ pub fn axe_core() -> Result<PathBuf, String> {
     if file.is_file() {
         return Ok(file);
     }
-    let npm = find_in_path("npm").ok_or("npm is missing, which brings it: `cargo xtask test` installs it")?;
+    let npm = find_in_path("npm")
+        .ok_or("npm is missing, which brings it: `cargo xtask test` installs it")?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let run = |command: &mut Command| {
-        let done = command.current_dir(folder.path()).output().map_err(|error| error.to_string())?;
-        if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into_owned()) }
+        let done =
+            command.current_dir(folder.path()).output().map_err(|error| error.to_string())?;
+        if done.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&done.stderr).into_owned())
+        }
     };
     run(Command::new(npm).args(["pack", "--silent", AXE]))?;
     run(Command::new("sh").args(["-c", "tar -xzf axe-core-*.tgz package/axe.min.js"]))?;
@@ -47,7 +54,8 @@ pub fn axe_core() -> Result<PathBuf, String> {
     fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
     // Under another name first: whoever looks meanwhile finds all of it, or nothing.
     let partial = parent.join(format!("axe-{}.partial", std::process::id()));
-    fs::copy(folder.path().join("package/axe.min.js"), &partial).map_err(|error| error.to_string())?;
+    fs::copy(folder.path().join("package/axe.min.js"), &partial)
+        .map_err(|error| error.to_string())?;
     fs::rename(&partial, &file).map_err(|error| format!("{}: {error}", file.display()))?;
     Ok(file)
 }

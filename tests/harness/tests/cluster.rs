@@ -39,7 +39,10 @@ fn a_cluster_starts_fails_over_and_leaves_nothing_behind() {
     assert_ne!(failover.to, failover.from);
     assert_eq!(cluster.master().role().expect("an answer"), "master");
     let switch = events.wait_for("+switch-master", SOON);
-    assert!(switch.payload.ends_with(&format!("{} {}", failover.to.ip(), failover.to.port())), "{switch:?}");
+    assert!(
+        switch.payload.ends_with(&format!("{} {}", failover.to.ip(), failover.to.port())),
+        "{switch:?}"
+    );
     assert!(switch.at > failover.asked);
 
     drop(events);
@@ -93,9 +96,14 @@ fn runner_to_be_killed() {
 fn killing_the_runner_ends_its_servers() {
     let mut runner = Command::new(std::env::current_exe().expect("this program"));
     runner.args(["--exact", "runner_to_be_killed", "--ignored", "--nocapture"]);
-    let mut runner = runner.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a second runner");
-    let said = BufReader::new(runner.stdout.take().expect("its output")).lines().map_while(Result::ok);
-    let started = said.filter_map(|line| line.strip_prefix("started ").map(str::to_owned)).next().expect("its servers");
+    let mut runner =
+        runner.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a second runner");
+    let said =
+        BufReader::new(runner.stdout.take().expect("its output")).lines().map_while(Result::ok);
+    let started = said
+        .filter_map(|line| line.strip_prefix("started ").map(str::to_owned))
+        .next()
+        .expect("its servers");
     let (pids, folder) = started.split_once(" in ").expect("process ids and a folder");
     let pids: Vec<u32> = pids.split(' ').map(|pid| pid.parse().expect("a process id")).collect();
     assert!(pids.len() == 2 && pids.iter().all(|pid| runs(*pid)), "{started}");
@@ -120,9 +128,21 @@ fn passwords_and_users_are_asked_for() {
     let builder = Builder::default().replicas(1).password("secret").sentinel_password("other");
     let cluster = builder.user("app on >pw ~app:* +@all").start();
     let mut stranger = Client::connect(cluster.master().addr()).expect("a connection");
-    assert!(stranger.cmd(&["GET", "a"]).expect("a reply").error().is_some_and(|text| text.starts_with("NOAUTH")));
+    assert!(
+        stranger
+            .cmd(&["GET", "a"])
+            .expect("a reply")
+            .error()
+            .is_some_and(|text| text.starts_with("NOAUTH"))
+    );
     assert!(stranger.cmd(&["AUTH", "app", "pw"]).expect("a reply").is_ok());
-    assert!(stranger.cmd(&["GET", "a"]).expect("a reply").error().is_some_and(|text| text.starts_with("NOPERM")));
+    assert!(
+        stranger
+            .cmd(&["GET", "a"])
+            .expect("a reply")
+            .error()
+            .is_some_and(|text| text.starts_with("NOPERM"))
+    );
     let mut stranger = Client::connect(cluster.sentinels()[0].addr()).expect("a connection");
     assert!(stranger.cmd(&["SENTINEL", "MASTERS"]).expect("a reply").is_error());
     assert_ne!(cluster.failover().to, cluster.nodes()[0].addr());
@@ -133,7 +153,9 @@ fn ipv6_names_and_slow_discovery_work_too() {
     let cluster = Cluster::builder().family(Family::Ipv6).replicas(1).start();
     assert!(cluster.master().addr().is_ipv6());
     let cluster = Cluster::builder().family(Family::Localhost).replicas(1).discover().start();
-    let named = cluster.sentinels()[0].ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"]).expect("an answer");
+    let named = cluster.sentinels()[0]
+        .ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"])
+        .expect("an answer");
     assert_eq!(named.items()[0].text(), Some("localhost"));
 }
 
@@ -158,14 +180,17 @@ fn a_load_measures_the_outage_of_a_killed_master() {
     // Any of them may be the leader, which announces the switch a second after the others.
     let events = Events::of_all(cluster.sentinels());
     let asked = std::sync::Arc::clone(&cluster);
-    let load = Load::to_whoever(move || asked.current_master_addr().ok()).writers(2).rate(400).start();
+    let load =
+        Load::to_whoever(move || asked.current_master_addr().ok()).writers(2).rate(400).start();
     wait_until("some writes", SOON, || load.counts().acknowledged > 100);
     let killed = std::time::Instant::now();
     cluster.nodes()[0].kill();
     let switch = events.wait_for("+switch-master", SOON);
     // Sentinel was told to wait two seconds before it calls a server down.
     let least = Duration::from_millis(1900);
-    let outage = wait_until("the end of the outage", SOON, || load.gaps().into_iter().find(|gap| gap.length() > least));
+    let outage = wait_until("the end of the outage", SOON, || {
+        load.gaps().into_iter().find(|gap| gap.length() > least)
+    });
     assert!(outage.to > killed && outage.from < switch.at, "{outage:?} {switch:?}");
     let counts = load.counts();
     assert!(counts.errors > 0 && counts.longest_gap >= outage.length(), "{counts:?}");
@@ -178,8 +203,14 @@ fn replies_survive_large_values_and_deep_pipelines() {
     let big = vec![b'x'; 10 << 20];
     assert!(client.cmd(&[b"SET".as_slice(), b"big", &big]).expect("a reply").is_ok());
     assert_eq!(client.cmd(&["GET", "big"]).expect("a reply"), harness::Value::Bulk(big));
-    let commands: Vec<Vec<String>> = (0..100_000).map(|number| vec!["ECHO".to_owned(), number.to_string()]).collect();
+    let commands: Vec<Vec<String>> =
+        (0..100_000).map(|number| vec!["ECHO".to_owned(), number.to_string()]).collect();
     let replies = client.pipeline(&commands).expect("replies");
-    assert!(replies.iter().enumerate().all(|(number, reply)| reply.int() == i64::try_from(number).ok()));
-    assert_eq!(client.cmd(&["HELLO", "3"]).expect("a reply").field("proto").and_then(harness::Value::int), Some(3));
+    assert!(
+        replies.iter().enumerate().all(|(number, reply)| reply.int() == i64::try_from(number).ok())
+    );
+    assert_eq!(
+        client.cmd(&["HELLO", "3"]).expect("a reply").field("proto").and_then(harness::Value::int),
+        Some(3)
+    );
 }

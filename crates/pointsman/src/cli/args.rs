@@ -322,7 +322,8 @@ fn help(path: &str) -> String {
 }
 
 fn long_help(path: &str) -> String {
-    let paragraphs = schema::option(path).map(crate::config::OptionSpec::paragraphs).unwrap_or_default();
+    let paragraphs =
+        schema::option(path).map(crate::config::OptionSpec::paragraphs).unwrap_or_default();
     format!(
         "{}\n\nMay be given several times; replaces what environment and file say.{}",
         paragraphs.join("\n\n"),
@@ -346,7 +347,8 @@ fn service_long_help() -> String {
 
 fn brackets(path: &str) -> String {
     let Some((section_path, key)) = path.rsplit_once('.') else { return String::new() };
-    let variable = schema::section(section_path).map(|section| section.variable(key)).unwrap_or_default();
+    let variable =
+        schema::section(section_path).map(|section| section.variable(key)).unwrap_or_default();
     match schema::option(path).and_then(|option| option.default) {
         Some(default) => format!(" [env: {variable}] [default: {default}]"),
         None => format!(" [env: {variable}]"),
@@ -369,7 +371,10 @@ mod tests {
         let mut command = Cli::command();
         let run = command.find_subcommand_mut("run").unwrap();
         let unwrapped = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let (short, long) = (unwrapped(run.render_help().to_string()), unwrapped(run.render_long_help().to_string()));
+        let (short, long) = (
+            unwrapped(run.render_help().to_string()),
+            unwrapped(run.render_long_help().to_string()),
+        );
         assert!(short.contains("[env: POINTSMAN_LISTEN] [default: 0.0.0.0:6379]"), "{short}");
         assert!(long.contains("Kubernetes probes come from the node"), "{long}");
         assert!(!long.contains("--password"), "{long}");

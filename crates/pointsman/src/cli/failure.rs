@@ -50,7 +50,9 @@ impl Failure {
             Self::Usage(error) if !error.use_stderr() => ExitCode::SUCCESS,
             Self::Usage(_) => ExitCode::from(USAGE),
             // Numbers that somebody configured and that the system does not allow.
-            Self::Faults(_) | Self::Import(_) | Self::Run(RunError::Files(_)) => ExitCode::from(CONFIG),
+            Self::Faults(_) | Self::Import(_) | Self::Run(RunError::Files(_)) => {
+                ExitCode::from(CONFIG)
+            }
             Self::Run(_) | Self::Status(_) | Self::Order(_) | Self::Output(_) => ExitCode::FAILURE,
         }
     }

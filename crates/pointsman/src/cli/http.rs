@@ -123,7 +123,12 @@ pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
 /// # Errors
 ///
 /// As [`get`].
-pub(super) fn post(place: &Place, path: &str, token: Option<&str>, tell: &mut dyn FnMut(&str)) -> io::Result<u16> {
+pub(super) fn post(
+    place: &Place,
+    path: &str,
+    token: Option<&str>,
+    tell: &mut dyn FnMut(&str),
+) -> io::Result<u16> {
     let mut stream = Stream::to(place)?;
     let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     stream.send(&format!(
@@ -169,9 +174,11 @@ fn answer(from: &mut impl BufRead, tell: &mut dyn FnMut(&[u8])) -> io::Result<u1
             body(from, (length, chunked), tell)?;
             return Ok(code);
         }
-        let (name, value) = header.split_once(':').ok_or_else(|| invalid("a header is malformed"))?;
+        let (name, value) =
+            header.split_once(':').ok_or_else(|| invalid("a header is malformed"))?;
         if name.eq_ignore_ascii_case("content-length") {
-            length = Some(value.trim().parse::<u64>().map_err(|_| invalid("the length is malformed"))?);
+            length =
+                Some(value.trim().parse::<u64>().map_err(|_| invalid("the length is malformed"))?);
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             chunked = value.trim().eq_ignore_ascii_case("chunked");
         }
@@ -187,7 +194,11 @@ fn body(
     if !chunked {
         let length = length.unwrap_or(LARGEST);
         let got = pass_on(from, length, tell)?;
-        return if got == length || length == LARGEST { Ok(()) } else { Err(invalid("the answer ends early")) };
+        return if got == length || length == LARGEST {
+            Ok(())
+        } else {
+            Err(invalid("the answer ends early"))
+        };
     }
     loop {
         let header = line(from)?;
@@ -256,7 +267,10 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap(), (200, "{}".to_owned()), "{text}");
         }
-        assert_eq!(read("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").unwrap().0, 503);
+        assert_eq!(
+            read("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").unwrap().0,
+            503
+        );
     }
 
     #[test]

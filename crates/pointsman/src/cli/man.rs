@@ -36,16 +36,25 @@ fn commands(subcommands: &[clap::Command]) -> Roff {
         let about = command.get_long_about().or_else(|| command.get_about());
         paragraphs(&mut roff, &about.map(ToString::to_string).unwrap_or_default());
         for arg in command.get_arguments() {
-            let value =
-                arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string).unwrap_or_default();
+            let value = arg
+                .get_value_names()
+                .and_then(|names| names.first())
+                .map(ToString::to_string)
+                .unwrap_or_default();
             let takes_value = arg.get_action().takes_values();
             roff.control("TP", []);
             match arg.get_long() {
-                Some(long) if takes_value => roff.text([bold(format!("--{long}")), roman(" "), italic(value)]),
+                Some(long) if takes_value => {
+                    roff.text([bold(format!("--{long}")), roman(" "), italic(value)])
+                }
                 Some(long) => roff.text([bold(format!("--{long}"))]),
                 None => roff.text([italic(value)]),
             };
-            let help = arg.get_long_help().or_else(|| arg.get_help()).map(ToString::to_string).unwrap_or_default();
+            let help = arg
+                .get_long_help()
+                .or_else(|| arg.get_help())
+                .map(ToString::to_string)
+                .unwrap_or_default();
             paragraphs(&mut roff, &help);
         }
     }
@@ -72,16 +81,24 @@ fn keys() -> Roff {
                 ignored.";
     paragraphs(&mut roff, rule);
     for section in SECTIONS {
-        let header = if section.path == "service" { "[[service]]".to_owned() } else { format!("[{}]", section.path) };
+        let header = if section.path == "service" {
+            "[[service]]".to_owned()
+        } else {
+            format!("[{}]", section.path)
+        };
         roff.control("SS", [header.as_str()]);
         paragraphs(&mut roff, section.about);
         for option in section.options {
             roff.control("TP", []);
             roff.text([bold(option.key)]);
             paragraphs(&mut roff, &option.paragraphs().join("\n\n"));
-            let default = option.default_value().map_or_else(|| "none".to_owned(), |value| value.to_toml());
+            let default =
+                option.default_value().map_or_else(|| "none".to_owned(), |value| value.to_toml());
             roff.control("sp", []);
-            roff.text([roman(format!("Default: {default}. Variable: {}.", section.variable(option.key)))]);
+            roff.text([roman(format!(
+                "Default: {default}. Variable: {}.",
+                section.variable(option.key)
+            ))]);
         }
     }
     roff
@@ -91,12 +108,16 @@ fn metrics() -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["METRICS"]);
     paragraphs(&mut roff, "What /metrics of the admin server shows, with the labels of each.");
-    for (title, metrics) in [("Always", CATALOGUE), ("With metrics.haproxy_names = true", HAPROXY)] {
+    for (title, metrics) in [("Always", CATALOGUE), ("With metrics.haproxy_names = true", HAPROXY)]
+    {
         roff.control("SS", [title]);
         for metric in metrics {
             roff.control("TP", []);
-            let labels =
-                if metric.labels.is_empty() { String::new() } else { format!(" {{{}}}", metric.labels.join(", ")) };
+            let labels = if metric.labels.is_empty() {
+                String::new()
+            } else {
+                format!(" {{{}}}", metric.labels.join(", "))
+            };
             roff.text([bold(metric.name), roman(format!(" {}{labels}", metric.kind.word()))]);
             paragraphs(&mut roff, metric.help);
         }

@@ -47,8 +47,11 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     let text = match command {
         Command::Run(args) => {
-            let mut startup = Startup::begin(Source::new(args.source.flags())).map_err(run::RunError::from)?;
-            let Some(loaded) = startup.read().map_err(run::RunError::from)? else { return Ok(ExitCode::SUCCESS) };
+            let mut startup =
+                Startup::begin(Source::new(args.source.flags())).map_err(run::RunError::from)?;
+            let Some(loaded) = startup.read().map_err(run::RunError::from)? else {
+                return Ok(ExitCode::SUCCESS);
+            };
             let config = loaded.config().cloned_faults()?;
             return Ok(run::run(startup, &config, loaded.settings(), args.takeover)?);
         }
@@ -69,12 +72,20 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Switchover(args) => {
             let pause_clients = if args.pause_clients { "true" } else { "false" };
             let parameters = [("pause_clients", pause_clients)];
-            order::order("switchover", (&args.order, &parameters), &environment().collect::<Vec<_>>())?
+            order::order(
+                "switchover",
+                (&args.order, &parameters),
+                &environment().collect::<Vec<_>>(),
+            )?
         }
-        Command::Pause(args) => {
-            order::order("pause", (&args.order, &[("for", &args.span)]), &environment().collect::<Vec<_>>())?
+        Command::Pause(args) => order::order(
+            "pause",
+            (&args.order, &[("for", &args.span)]),
+            &environment().collect::<Vec<_>>(),
+        )?,
+        Command::Resume(args) => {
+            order::order("resume", (&args, &[]), &environment().collect::<Vec<_>>())?
         }
-        Command::Resume(args) => order::order("resume", (&args, &[]), &environment().collect::<Vec<_>>())?,
         Command::Import(ImportFrom::Haproxy(args)) => {
             let (toml, report) = import::haproxy(&args)?;
             write(io::stderr().lock(), &report)?;

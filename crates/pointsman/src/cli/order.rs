@@ -23,7 +23,9 @@ const LARGEST_TOKEN: u64 = 64 * 1024;
 pub(super) enum OrderError {
     #[error(transparent)]
     Address(#[from] StatusError),
-    #[error("no token: set POINTSMAN_CONTROL_TOKEN, or name its file with --token-file; or a socket with --socket")]
+    #[error(
+        "no token: set POINTSMAN_CONTROL_TOKEN, or name its file with --token-file; or a socket with --socket"
+    )]
     NoToken,
     #[error("the token cannot be read from {0}")]
     Token(String, #[source] io::Error),
@@ -31,7 +33,9 @@ pub(super) enum OrderError {
         "no answer from {0}: is pointsman running there? Name its admin address with --admin, or its socket with --socket"
     )]
     Ask(Place, #[source] io::Error),
-    #[error("{0} does not take orders; set `control = true` and a socket or a token in [admin] of its configuration")]
+    #[error(
+        "{0} does not take orders; set `control = true` and a socket or a token in [admin] of its configuration"
+    )]
     Off(Place),
     #[error("{0} refuses: {1}")]
     Refused(Place, String),
@@ -57,8 +61,11 @@ pub(super) fn order(
         Place::Socket(_) => None,
     };
     let service = args.service.as_deref().map(|name| ("service", name));
-    let query: Vec<String> =
-        service.iter().chain(parameters).map(|(key, value)| format!("{key}={}", plain(value))).collect();
+    let query: Vec<String> = service
+        .iter()
+        .chain(parameters)
+        .map(|(key, value)| format!("{key}={}", plain(value)))
+        .collect();
     let path = format!("/control/{what}?{}", query.join("&"));
     let mut last = None;
     let mut rest = String::new();
@@ -70,9 +77,11 @@ pub(super) fn order(
         };
         if args.json {
             show(line);
-        } else if let (Some(after), Some(step), Some(text)) =
-            (document.get("after_ms").and_then(Json::as_f64), text(&document, "step"), text(&document, "text"))
-        {
+        } else if let (Some(after), Some(step), Some(text)) = (
+            document.get("after_ms").and_then(Json::as_f64),
+            text(&document, "step"),
+            text(&document, "text"),
+        ) {
             show(&format!("{:>7.3} s  {step:<9} {text}", after / 1000.0));
         }
         last = Some(document);
@@ -114,7 +123,10 @@ fn place(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Place, OrderE
         return Ok(Place::Socket(path.clone()));
     }
     if args.admin.is_none() && args.token_file.is_none() {
-        let loaded = config::load(&Flags { config: args.config.clone(), ..Flags::default() }, env.iter().cloned());
+        let loaded = config::load(
+            &Flags { config: args.config.clone(), ..Flags::default() },
+            env.iter().cloned(),
+        );
         if let Some(Value::Text(path)) = loaded.settings().process.value("admin.control_socket") {
             return Ok(Place::Socket(path.into()));
         }
@@ -133,7 +145,10 @@ fn token(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Secret, Order
         return Ok(Secret::new(text.to_owned()));
     }
     // The configuration of this place may know it.
-    let loaded = config::load(&Flags { config: args.config.clone(), ..Flags::default() }, env.iter().cloned());
+    let loaded = config::load(
+        &Flags { config: args.config.clone(), ..Flags::default() },
+        env.iter().cloned(),
+    );
     let configured = loaded.config().ok().and_then(|config| config.admin.control_token.0);
     configured.ok_or(OrderError::NoToken)
 }

@@ -34,7 +34,8 @@ pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<St
         let _ = writeln!(out, "  not reloaded: {}", printable(fault));
     }
     for (at, it) in list(document, "services").iter().enumerate() {
-        let rate = before.and_then(|(before, seconds)| rate(it, list(before, "services").get(at)?, seconds));
+        let rate = before
+            .and_then(|(before, seconds)| rate(it, list(before, "services").get(at)?, seconds));
         service(&mut out, it, rate);
     }
     Some(out)
@@ -45,7 +46,8 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     let _ = writeln!(out, "\n{}: {state}, generation {generation:.0}", text(it, "name"));
     match it.get("target").filter(|target| target.is_object()) {
         Some(target) => {
-            let (addr, epoch, age) = (text(target, "name"), number(target, "epoch"), span(number(target, "age_s")));
+            let (addr, epoch, age) =
+                (text(target, "name"), number(target, "epoch"), span(number(target, "age_s")));
             let _ = writeln!(out, "  master     {addr} at epoch {epoch:.0}, for {age}");
         }
         None => out.push_str("  master     NONE\n"),
@@ -63,8 +65,11 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     sentinels(out, it);
     for (at, node) in list(it, "nodes").iter().enumerate() {
         let title = if at == 0 { "nodes" } else { "" };
-        let lag = list(it, "replicas").iter().find(|replica| text(replica, "addr") == text(node, "addr"));
-        let lag = lag.map(|it| format!("  {}, {:.0} bytes behind", text(it, "state"), number(it, "lag_bytes")));
+        let lag =
+            list(it, "replicas").iter().find(|replica| text(replica, "addr") == text(node, "addr"));
+        let lag = lag.map(|it| {
+            format!("  {}, {:.0} bytes behind", text(it, "state"), number(it, "lag_bytes"))
+        });
         let (role, addr, problem) = (text(node, "role"), text(node, "addr"), text(node, "problem"));
         let line = format!("  {title:<9}  {role:<8} {addr}{}  {problem}", lag.unwrap_or_default());
         let _ = writeln!(out, "{}", line.trim_end());
@@ -72,9 +77,14 @@ fn service(out: &mut String, it: &Json, rate: Option<f64>) {
     for (at, it) in list(it, "failovers").iter().rev().take(MOVES).enumerate() {
         let title = if at == 0 { "moves" } else { "" };
         let (to, age) = (text(it, "to"), span(number(it, "age_s")));
-        let from = Some(text(it, "from")).filter(|from| !from.is_empty()).unwrap_or_else(|| "nowhere".to_owned());
+        let from = Some(text(it, "from"))
+            .filter(|from| !from.is_empty())
+            .unwrap_or_else(|| "nowhere".to_owned());
         let ms = |key: &str, word: &str| {
-            it.get(key).and_then(Json::as_f64).map(|ms| format!(", {word} {ms:.1} ms")).unwrap_or_default()
+            it.get(key)
+                .and_then(Json::as_f64)
+                .map(|ms| format!(", {word} {ms:.1} ms"))
+                .unwrap_or_default()
         };
         let (held, switched) = (ms("held_ms", "held"), ms("switched_ms", "switched in"));
         let _ = writeln!(out, "  {title:<9}  {age} ago: {from} to {to}{held}{switched}");
@@ -98,7 +108,10 @@ fn traffic(out: &mut String, title: &str, it: Option<&Json>, rate: Option<f64>) 
     by_word(out, "not carried over:", it.get("sessions_not_carried"));
     let (bytes_in, bytes_out) = (bytes(of("bytes_in")), bytes(of("bytes_out")));
     let (commands, p99) = (of("commands"), of("command_p99_us") / 1000.0);
-    let _ = writeln!(out, "             {commands:.0} commands{rate}, p99 {p99:.2} ms; {bytes_in} in, {bytes_out} out");
+    let _ = writeln!(
+        out,
+        "             {commands:.0} commands{rate}, p99 {p99:.2} ms; {bytes_in} in, {bytes_out} out"
+    );
 }
 
 /// Counts by a word, the largest first; nothing if there is none. Those that are carried over are in the open ones.
@@ -110,7 +123,8 @@ fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
         .collect();
     counts.sort_by(|a, b| b.0.total_cmp(&a.0));
     if !counts.is_empty() {
-        let counts: Vec<String> = counts.iter().map(|(count, word)| format!("{count:.0} {word}")).collect();
+        let counts: Vec<String> =
+            counts.iter().map(|(count, word)| format!("{count:.0} {word}")).collect();
         let _ = writeln!(out, "             {title} {}", counts.join(", "));
     }
 }
@@ -121,19 +135,30 @@ fn sentinels(out: &mut String, service: &Json) {
     let majority = service.get("quorum").map_or(0.0, |quorum| number(quorum, "majority"));
     let split = service.get("disagreement").and_then(Json::as_bool) == Some(true);
     let split = if split { ", DISAGREE" } else { "" };
-    let _ = writeln!(out, "  sentinels  {up} of {} up, {majority:.0} make a majority{split}", all.len());
+    let _ = writeln!(
+        out,
+        "  sentinels  {up} of {} up, {majority:.0} make a majority{split}",
+        all.len()
+    );
     for it in all {
         let word = if it.get("up").and_then(Json::as_bool) == Some(true) { "up" } else { "DOWN" };
         let _ = write!(out, "             {word:<4} {}", text(it, "addr"));
         if it.get("says").is_some_and(Json::is_string) {
-            let (says, epoch, age) = (text(it, "says"), number(it, "epoch"), span(number(it, "age_s")));
-            let odd = if it.get("disagrees").and_then(Json::as_bool) == Some(true) { " DISAGREES:" } else { "" };
+            let (says, epoch, age) =
+                (text(it, "says"), number(it, "epoch"), span(number(it, "age_s")));
+            let odd = if it.get("disagrees").and_then(Json::as_bool) == Some(true) {
+                " DISAGREES:"
+            } else {
+                ""
+            };
             let _ = write!(out, "{odd} says {says} at {epoch:.0}, {age} ago");
         }
         let _ = writeln!(
             out,
             "{}",
-            Some(text(it, "problem")).filter(|it| !it.is_empty()).map_or(String::new(), |it| format!("  {it}"))
+            Some(text(it, "problem"))
+                .filter(|it| !it.is_empty())
+                .map_or(String::new(), |it| format!("  {it}"))
         );
     }
 }
@@ -162,7 +187,11 @@ fn span(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{seconds:.1} s");
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age for people, and not below ten")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an age for people, and not below ten"
+    )]
     let whole = seconds as u64;
     match (whole / 86_400, whole / 3600 % 24, whole / 60 % 60, whole % 60) {
         (0, 0, 0, seconds) => format!("{seconds} s"),
@@ -174,9 +203,15 @@ fn span(seconds: f64) -> String {
 
 fn bytes(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
-    let at = units.iter().enumerate().rev().find(|(at, _)| count >= 1000_f64.powi(i32::try_from(*at).unwrap_or(0)));
+    let at = units
+        .iter()
+        .enumerate()
+        .rev()
+        .find(|(at, _)| count >= 1000_f64.powi(i32::try_from(*at).unwrap_or(0)));
     match at {
-        Some((at, unit)) if at > 0 => format!("{:.1} {unit}", count / 1000_f64.powi(i32::try_from(at).unwrap_or(0))),
+        Some((at, unit)) if at > 0 => {
+            format!("{:.1} {unit}", count / 1000_f64.powi(i32::try_from(at).unwrap_or(0)))
+        }
         _ => format!("{count:.0} B"),
     }
 }

@@ -47,11 +47,14 @@ pub(super) fn sentinels(
     let loaded = config::load(&flags, env);
     let config = loaded.config().map_err(|faults| Failure::Faults(faults.clone()))?;
     // The default is no address of ours: on this machine it may as well be a redis.
-    let is_written = |it: &config::Values| it.setting("service.listen").is_some_and(|it| it.origin != Origin::Default);
+    let is_written = |it: &config::Values| {
+        it.setting("service.listen").is_some_and(|it| it.origin != Origin::Default)
+    };
     let listens = loaded.settings().services.iter().map(is_written);
     let wanted = |name: &str| flags.service.as_deref().is_none_or(|wanted| wanted == name);
     let services = config.services.iter().zip(listens).filter(|(service, _)| wanted(&service.name));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(16).build();
     let runtime = runtime.map_err(|error| Failure::Run(RunError::System(error)))?;
     let examined: Vec<Examined> = runtime.block_on(async {
         let mut examined = Vec::new();
@@ -68,7 +71,8 @@ pub(super) fn sentinels(
         let document = json!({ "schema": SCHEMA, "healthy": healthy, "services": services });
         format!("{document:#}\n")
     } else {
-        let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = io::stdout().is_terminal()
+            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         examined.iter().map(|it| page(it, colour)).collect::<Vec<_>>().join("\n")
     };
     Ok((text, healthy))
@@ -76,7 +80,11 @@ pub(super) fn sentinels(
 
 async fn examine(config: &Config, service: &config::Service, is_own: bool) -> Examined {
     let listen = service.listen.iter().filter_map(proxy::ListenAddr::tcp);
-    let own = if is_own { listen.chain(config.admin.listen.iter().copied()).collect() } else { Vec::new() };
+    let own = if is_own {
+        listen.chain(config.admin.listen.iter().copied()).collect()
+    } else {
+        Vec::new()
+    };
     let patient = watch::patient(service, own);
     let context = Context {
         mapped: patient.address_map.keys().cloned().collect(),
@@ -141,7 +149,9 @@ fn role(report: &Report) -> String {
     match &report.role {
         Role::Master => format!("master{pong}"),
         Role::Replica { master, connected: true } => format!("replica of {master}{pong}"),
-        Role::Replica { master, connected: false } => format!("replica of {master}, without a link{pong}"),
+        Role::Replica { master, connected: false } => {
+            format!("replica of {master}, without a link{pong}")
+        }
         Role::Unknown => format!("its role was not asked{pong}"),
     }
 }
@@ -149,8 +159,9 @@ fn role(report: &Report) -> String {
 /// For people.
 fn page(examined: &Examined, colour: bool) -> String {
     let Examined { observed, findings } = examined;
-    let paint =
-        |code: &str, text: &str| if colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() };
+    let paint = |code: &str, text: &str| {
+        if colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    };
     let mut out = format!("{}\n", paint("1", &observed.name));
     let rows = observed.sentinels.iter().map(|it| {
         let id = it.answer.as_ref().map_or("-", |account| account.id.short());
@@ -184,10 +195,16 @@ fn page(examined: &Examined, colour: bool) -> String {
     out
 }
 
-fn table(out: &mut String, title: &str, rows: &[(String, String, String, bool)], paint: impl Fn(&str, &str) -> String) {
+fn table(
+    out: &mut String,
+    title: &str,
+    rows: &[(String, String, String, bool)],
+    paint: impl Fn(&str, &str) -> String,
+) {
     let _ = writeln!(out, "  {title}");
-    let width =
-        |of: fn(&(String, String, String, bool)) -> &String| rows.iter().map(|row| of(row).len()).max().unwrap_or(0);
+    let width = |of: fn(&(String, String, String, bool)) -> &String| {
+        rows.iter().map(|row| of(row).len()).max().unwrap_or(0)
+    };
     let (first, second) = (width(|row| &row.0), width(|row| &row.1));
     for (one, two, text, good) in rows {
         let text = if *good { text.clone() } else { paint("31", text) };
@@ -299,7 +316,9 @@ mod tests {
         let page = page(&examined(), false);
         assert!(page.contains("    10.0.0.2:26379  -  cannot connect: refused\n"), "{page}");
         assert!(
-            page.contains("  FAULT 10.0.0.2:26379: cannot connect: refused (unreachable)\n    -> check that"),
+            page.contains(
+                "  FAULT 10.0.0.2:26379: cannot connect: refused (unreachable)\n    -> check that"
+            ),
             "{page}"
         );
         assert!(page.ends_with("2 faults, 0 warnings\n") && !page.contains('\u{1b}'), "{page}");

@@ -32,7 +32,9 @@ pub(super) enum StatusError {
     Address(String, #[source] io::Error),
     #[error("no status from {0}: is pointsman running there? Name its admin address with --admin")]
     Ask(SocketAddr, #[source] io::Error),
-    #[error("no status from {0}: it answers with code {1}; is that the admin address of a pointsman?")]
+    #[error(
+        "no status from {0}: it answers with code {1}; is that the admin address of a pointsman?"
+    )]
     Code(SocketAddr, u16),
     #[error("the status from {0} is not JSON; is that the admin address of a pointsman?")]
     Json(SocketAddr, #[source] serde_json::Error),
@@ -66,7 +68,8 @@ fn ask(addr: SocketAddr) -> Result<(Json, String), StatusError> {
 }
 
 fn shown(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> String {
-    screen::render(document, before).unwrap_or_else(|| format!("pointsman at {addr}\n{}", render(document)))
+    screen::render(document, before)
+        .unwrap_or_else(|| format!("pointsman at {addr}\n{}", render(document)))
 }
 
 /// Asks again and again until told to stop, by Ctrl-C or by a reader that goes away. A process that does not answer is said to be
@@ -91,12 +94,16 @@ pub(super) fn watch(
     loop {
         let text = match ask(addr) {
             Ok((document, _)) => {
-                let since = before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
-                let text = if args.json { format!("{document}\n") } else { shown(addr, &document, since) };
+                let since =
+                    before.as_ref().map(|(before, at)| (before, at.elapsed().as_secs_f64()));
+                let text =
+                    if args.json { format!("{document}\n") } else { shown(addr, &document, since) };
                 before = Some((document, Instant::now()));
                 text
             }
-            Err(error) if args.json => format!("{}\n", serde_json::json!({ "error": error.to_string() })),
+            Err(error) if args.json => {
+                format!("{}\n", serde_json::json!({ "error": error.to_string() }))
+            }
             Err(error) => format!("{error}\n"),
         };
         let frame = if on_screen { over(&text) } else { text + if args.json { "" } else { "\n" } };
@@ -135,9 +142,10 @@ pub(super) fn address(
     }
     let loaded = config::load(&Flags { config: config.cloned(), ..Flags::default() }, env);
     match loaded.settings().process.value("admin.listen") {
-        Some(Value::Listen(addrs)) => {
-            addrs.first().and_then(proxy::ListenAddr::tcp).map_or_else(|| resolve(DEFAULT), |addr| Ok(dialable(addr)))
-        }
+        Some(Value::Listen(addrs)) => addrs
+            .first()
+            .and_then(proxy::ListenAddr::tcp)
+            .map_or_else(|| resolve(DEFAULT), |addr| Ok(dialable(addr))),
         _ => resolve(DEFAULT),
     }
 }
@@ -151,7 +159,11 @@ fn resolve(text: &str) -> Result<SocketAddr, StatusError> {
 /// "Every address" is one to listen on; to dial, the loopback stands for it.
 fn dialable(mut addr: SocketAddr) -> SocketAddr {
     if addr.ip().is_unspecified() {
-        addr.set_ip(if addr.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+        addr.set_ip(if addr.is_ipv4() {
+            Ipv4Addr::LOCALHOST.into()
+        } else {
+            Ipv6Addr::LOCALHOST.into()
+        });
     }
     addr
 }
@@ -161,11 +173,16 @@ fn render(document: &Json) -> String {
     let mut out = String::new();
     let Json::Object(top) = document else { return inline(document, 0) + "\n" };
     let (services, process): (Vec<_>, Vec<_>) = top.iter().partition(|(key, _)| *key == "services");
-    let process: Vec<(&str, &Json)> = process.into_iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let process: Vec<(&str, &Json)> =
+        process.into_iter().map(|(key, value)| (key.as_str(), value)).collect();
     fields(&mut out, "", &process);
     for service in services.iter().filter_map(|(_, list)| list.as_array()).flatten() {
         let Json::Object(service) = service else { continue };
-        let _ = write!(out, "\n{}\n", service.get("name").map_or_else(|| "?".to_owned(), |name| inline(name, 0)));
+        let _ = write!(
+            out,
+            "\n{}\n",
+            service.get("name").map_or_else(|| "?".to_owned(), |name| inline(name, 0))
+        );
         fields(&mut out, "  ", &in_order(service));
     }
     out
@@ -176,7 +193,8 @@ fn in_order(service: &Map<String, Json>) -> Vec<(&str, &Json)> {
     const FIRST: [&str; 3] = ["target", "gate", "generation"];
     let first = FIRST.into_iter().filter_map(|key| service.get(key).map(|value| (key, value)));
     let known = |key: &str| key == "name" || key == "sentinels" || FIRST.contains(&key);
-    let rest = service.iter().filter(|(key, _)| !known(key)).map(|(key, value)| (key.as_str(), value));
+    let rest =
+        service.iter().filter(|(key, _)| !known(key)).map(|(key, value)| (key.as_str(), value));
     let last = service.get("sentinels").map(|value| ("sentinels", value));
     first.chain(rest).chain(last).collect()
 }
@@ -209,7 +227,9 @@ fn inline(value: &Json, depth: usize) -> String {
             items.iter().map(|item| inline(item, depth + 1)).collect::<Vec<_>>().join(", ")
         }
         Json::Object(map) if depth < DEEPEST => {
-            let pairs = map.iter().map(|(key, value)| format!("{} {}", printable(key), inline(value, depth + 1)));
+            let pairs = map
+                .iter()
+                .map(|(key, value)| format!("{} {}", printable(key), inline(value, depth + 1)));
             let line = pairs.collect::<Vec<_>>().join("  ");
             if depth == 0 { line } else { format!("({line})") }
         }
@@ -249,8 +269,7 @@ mod tests {
 
     #[test]
     fn nothing_in_it_reaches_the_terminal_raw() {
-        let document =
-            serde_json::json!({"ph\u{1b}ase": "\u{1b}[2Jx\n", "services": [{"name": "\u{7}a", "x": [["\u{1b}"]]}, 3]});
+        let document = serde_json::json!({"ph\u{1b}ase": "\u{1b}[2Jx\n", "services": [{"name": "\u{7}a", "x": [["\u{1b}"]]}, 3]});
         let shown = render(&document);
         assert!(shown.chars().all(|c| c == '\n' || !c.is_control()), "{shown:?}");
     }
@@ -258,16 +277,26 @@ mod tests {
     #[test]
     fn the_address_is_given_configured_or_usual() {
         let ask = |admin: Option<&str>, env: &[(&str, &str)]| {
-            let args =
-                StatusArgs { admin: admin.map(str::to_owned), config: None, json: false, schema: false, watch: false };
+            let args = StatusArgs {
+                admin: admin.map(str::to_owned),
+                config: None,
+                json: false,
+                schema: false,
+                watch: false,
+            };
             let env = env.iter().map(|(name, value)| (name.into(), value.into()));
             address(args.admin.as_deref(), args.config.as_ref(), env).unwrap().to_string()
         };
         assert_eq!(ask(None, &[]), DEFAULT);
         assert_eq!(ask(None, &[("POINTSMAN_ADMIN", "[::]:9,1.2.3.4:8")]), "[::1]:9");
         assert_eq!(ask(Some("1.2.3.4:5"), &[("POINTSMAN_ADMIN", "0.0.0.0:9")]), "1.2.3.4:5");
-        let wrong =
-            StatusArgs { admin: Some("nonsense".to_owned()), config: None, json: false, schema: false, watch: false };
+        let wrong = StatusArgs {
+            admin: Some("nonsense".to_owned()),
+            config: None,
+            json: false,
+            schema: false,
+            watch: false,
+        };
         assert!(matches!(address(wrong.admin.as_deref(), None, []), Err(StatusError::Address(..))));
     }
 }

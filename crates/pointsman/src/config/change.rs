@@ -60,8 +60,10 @@ fn lay_over(
     service: Option<&str>,
     (applied, pending): (&mut Vec<String>, &mut Vec<String>),
 ) {
-    let named = |path: &str| service.map_or_else(|| path.to_owned(), |name| format!("{path} ({name})"));
-    let options = schema::options().filter(|(section, _)| section.is_of_service() == service.is_some());
+    let named =
+        |path: &str| service.map_or_else(|| path.to_owned(), |name| format!("{path} ({name})"));
+    let options =
+        schema::options().filter(|(section, _)| section.is_of_service() == service.is_some());
     for (section, option) in options {
         let path = section.path_of(option.key);
         if old.value(&path) == new.value(&path) {
@@ -115,7 +117,9 @@ mod tests {
 
     #[test]
     fn what_can_change_changes_and_the_rest_is_named() {
-        let new = format!("{A}hold_timeout=\"3s\"\nverify=\"ping\"\n{B}[log]\nlevel=\"warn\"\nformat=\"json\"\n");
+        let new = format!(
+            "{A}hold_timeout=\"3s\"\nverify=\"ping\"\n{B}[log]\nlevel=\"warn\"\nformat=\"json\"\n"
+        );
         let change = change(&format!("{A}{B}"), &new);
         assert_eq!(change.applied, ["log.level", "service.hold_timeout (a)"]);
         assert_eq!(change.pending, ["log.format", "service.verify (a)"]);
@@ -133,7 +137,10 @@ mod tests {
 
     #[test]
     fn services_that_come_and_go_wait_for_a_restart_and_their_order_means_nothing() {
-        let change = change(&format!("{A}{B}"), &format!("{}{B}hold_timeout=\"4s\"\n", A.replace("\"a\"", "\"c\"")));
+        let change = change(
+            &format!("{A}{B}"),
+            &format!("{}{B}hold_timeout=\"4s\"\n", A.replace("\"a\"", "\"c\"")),
+        );
         assert_eq!(change.pending, ["service a (removed)", "service c (added)"]);
         assert_eq!(change.applied, ["service.hold_timeout (b)"]);
     }

@@ -45,14 +45,24 @@ pub(super) fn warnings(settings: &Settings) -> Vec<Finding> {
             }) {
                 let key = "service.sentinels";
                 let what = format!("{twice} is named twice");
-                findings.push(Finding::new(service.origin(key), key, what, "it is asked once; remove one"));
+                findings.push(Finding::new(
+                    service.origin(key),
+                    key,
+                    what,
+                    "it is asked once; remove one",
+                ));
             }
         }
         for section in super::schema::CREDENTIALS {
             let key = format!("{section}.password");
             if service.passwords.get(section).is_some_and(|password| password.reveal() == HIDDEN) {
                 let what = "the password is the placeholder that `pointsman config` prints";
-                findings.push(Finding::new(service.origin(&key), key, what, "put the real one in its place"));
+                findings.push(Finding::new(
+                    service.origin(&key),
+                    key,
+                    what,
+                    "put the real one in its place",
+                ));
             }
         }
     }
@@ -84,9 +94,14 @@ fn one_service(service: &Values, damaged: bool, findings: &mut Vec<Finding>) {
         note(key, "the list is empty", "name at least one address, for example \"0.0.0.0:6379\"");
     }
     let key = "service.replica_listen";
-    if has_readers(service) && !matches!(service.value("service.verify"), Some(Value::Text(verify)) if verify == "role")
+    if has_readers(service)
+        && !matches!(service.value("service.verify"), Some(Value::Text(verify)) if verify == "role")
     {
-        note(key, "a replica can only be told from a master by its ROLE", "set verify = \"role\", or leave this out");
+        note(
+            key,
+            "a replica can only be told from a master by its ROLE",
+            "set verify = \"role\", or leave this out",
+        );
     }
     let key = "service.half_close_timeout";
     if let Some(Value::Duration(timeout)) = service.value(key)
@@ -100,9 +115,12 @@ fn one_service(service: &Values, damaged: bool, findings: &mut Vec<Finding>) {
 fn missing_folders(service: &Values, findings: &mut Vec<Finding>) {
     for key in LISTEN {
         let Some(Value::Listen(addrs)) = service.value(key) else { continue };
-        for folder in addrs.iter().filter_map(|addr| addr.unix()?.parent()).filter(|folder| !folder.is_dir()) {
+        for folder in
+            addrs.iter().filter_map(|addr| addr.unix()?.parent()).filter(|folder| !folder.is_dir())
+        {
             let what = format!("the folder {} does not exist here", folder.display());
-            let remedy = "make it before the start, for example by RuntimeDirectory= in a unit of systemd";
+            let remedy =
+                "make it before the start, for example by RuntimeDirectory= in a unit of systemd";
             findings.push(Finding::new(service.origin(key), key, what, remedy));
         }
     }
@@ -121,7 +139,12 @@ fn names(settings: &Settings, findings: &mut Vec<Finding>) {
         let origin = service.origin("service.name");
         if let Some(first) = seen.get(name.as_str()) {
             let what = format!("a service is called {name:?} already ({first})");
-            findings.push(Finding::new(origin, "service.name", what, "give each service its own name"));
+            findings.push(Finding::new(
+                origin,
+                "service.name",
+                what,
+                "give each service its own name",
+            ));
         } else {
             seen.insert(name, origin);
         }
@@ -140,14 +163,20 @@ fn addresses(settings: &Settings, findings: &mut Vec<Finding>) {
     for key in ["admin.control_socket", "process.state_dir"] {
         let Some(Value::Text(path)) = process.value(key) else { continue };
         let path = Path::new(path);
-        let path = if key == "process.state_dir" { path.join(crate::takeover::FILE) } else { path.to_owned() };
+        let path = if key == "process.state_dir" {
+            path.join(crate::takeover::FILE)
+        } else {
+            path.to_owned()
+        };
         taken.push((ListenAddr::Unix(path), process.origin(key), key));
     }
     for (values, key) in services.chain([(&settings.process, "admin.listen")]) {
         let Some(Value::Listen(addrs)) = values.value(key) else { continue };
         for addr in addrs {
             let origin = values.origin(key);
-            if let Some((other, first, other_key)) = taken.iter().find(|(other, ..)| overlap(addr, other)) {
+            if let Some((other, first, other_key)) =
+                taken.iter().find(|(other, ..)| overlap(addr, other))
+            {
                 // Of the two, the one that somebody wrote is the one to show.
                 let what = format!("{addr} is taken already by {other_key} = {other} ({first})");
                 let place = if origin == Origin::Default { first.clone() } else { origin };
@@ -180,19 +209,27 @@ const SERVICE_ORDERS: [(&str, &str); 4] = [
 ];
 
 fn orders(settings: &Settings, findings: &mut Vec<Finding>) {
-    let services = settings.services.iter().flat_map(|service| SERVICE_ORDERS.map(|pair| (service, pair)));
+    let services =
+        settings.services.iter().flat_map(|service| SERVICE_ORDERS.map(|pair| (service, pair)));
     let all = PROCESS_ORDERS.map(|pair| (&settings.process, pair)).into_iter().chain(services);
     for (values, (less, more)) in all {
-        let (Some(Value::Duration(a)), Some(Value::Duration(b))) = (values.value(less), values.value(more)) else {
+        let (Some(Value::Duration(a)), Some(Value::Duration(b))) =
+            (values.value(less), values.value(more))
+        else {
             continue;
         };
         if a <= b {
             continue;
         }
-        let is_written = values.setting(less).is_some_and(|setting| setting.origin != Origin::Default);
+        let is_written =
+            values.setting(less).is_some_and(|setting| setting.origin != Origin::Default);
         let (key, other, relation, span, bound) =
             if is_written { (less, more, "above", a, b) } else { (more, less, "below", b, a) };
-        let what = format!("{} is {relation} {other} ({})", duration::format(*span), duration::format(*bound));
+        let what = format!(
+            "{} is {relation} {other} ({})",
+            duration::format(*span),
+            duration::format(*bound)
+        );
         let remedy = format!("keep {less} <= {more}");
         findings.push(Finding::new(values.origin(key), key, what, remedy));
     }
@@ -214,8 +251,9 @@ fn connections(settings: &Settings, findings: &mut Vec<Finding>) {
         }
     }
     if asked.saturating_add(derived) > *total {
-        let what =
-            format!("{total} is less than the services need ({asked} asked for, and {derived} without a number)");
+        let what = format!(
+            "{total} is less than the services need ({asked} asked for, and {derived} without a number)"
+        );
         let remedy = "raise it, or lower service.max_connections";
         findings.push(Finding::new(settings.process.origin(key), key, what, remedy));
     }

@@ -9,10 +9,13 @@ use super::value::MOST_ELEMENTS;
 use super::*;
 
 fn read(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
-    let vars: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let vars: Vec<(OsString, OsString)> =
+        env.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let no_files = |_: &Path| Err(io::Error::from(io::ErrorKind::NotFound));
     let file = (!text.is_empty()).then_some(("f", text));
-    assemble(file, Vec::new(), &vars, &Flags::default(), &no_files).config().map_err(|faults| format!("{faults}"))
+    assemble(file, Vec::new(), &vars, &Flags::default(), &no_files)
+        .config()
+        .map_err(|faults| format!("{faults}"))
 }
 
 #[test]
@@ -39,6 +42,7 @@ fn refuses_commands_that_are_known_to_leave_state() {
     let many: Vec<String> = (0..=MOST_ELEMENTS).map(|number| format!("M{number}")).collect();
     let env = [("POINTSMAN_SENTINEL", "s"), ("POINTSMAN_STATELESS_COMMANDS", &*many.join(","))];
     assert!(read("", &env).is_err_and(|faults| faults.contains("too many")));
-    let env = [("POINTSMAN_SENTINEL", "s"), ("POINTSMAN_STATELESS_COMMANDS", "graph.query, foo|bar")];
+    let env =
+        [("POINTSMAN_SENTINEL", "s"), ("POINTSMAN_STATELESS_COMMANDS", "graph.query, foo|bar")];
     assert_eq!(read("", &env).unwrap().services[0].stateless_commands, ["GRAPH.QUERY", "FOO|BAR"]);
 }

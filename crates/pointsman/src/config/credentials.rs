@@ -29,6 +29,9 @@ impl FromValues for Token {
 
 impl FromValues for Credentials {
     fn read(values: &Values, section: &str) -> Self {
-        Self { username: field(values, section, "username"), password: values.passwords.get(section).cloned() }
+        Self {
+            username: field(values, section, "username"),
+            password: values.passwords.get(section).cloned(),
+        }
     }
 }

@@ -13,8 +13,14 @@ use super::value::Problem;
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Units in the order in which they have to appear, with their length in microseconds.
-const UNITS: [(&str, u64); 6] =
-    [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
+const UNITS: [(&str, u64); 6] = [
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("m", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+];
 
 /// Reads a span: one or more numbers with units, the larger unit first. `off` and `0` are read as zero.
 ///
@@ -33,7 +39,10 @@ pub(super) fn parse(text: &str) -> Result<Duration, Problem> {
         ));
     }
     let micros = total_micros(text).ok_or_else(|| {
-        Problem::new(format!("{text:?} is not a duration"), "write for example \"5s\", \"250ms\" or \"1m30s\"")
+        Problem::new(
+            format!("{text:?} is not a duration"),
+            "write for example \"5s\", \"250ms\" or \"1m30s\"",
+        )
     })?;
     let duration = Duration::from_micros(micros);
     if duration > LONGEST {
@@ -101,11 +110,26 @@ mod tests {
 
     #[test]
     fn refuses_the_rest_with_a_remedy() {
-        for text in ["", "5", "s", "5 s", "1.5s", "-5s", "30s1m", "5s5s", "5x", "99999999999999999999s", "8d"] {
+        for text in [
+            "",
+            "5",
+            "s",
+            "5 s",
+            "1.5s",
+            "-5s",
+            "30s1m",
+            "5s5s",
+            "5x",
+            "99999999999999999999s",
+            "8d",
+        ] {
             let problem = parse(text).unwrap_err();
             assert!(!problem.what.is_empty() && !problem.remedy.is_empty(), "{text}");
         }
-        assert_eq!(parse("5").unwrap_err().remedy, "write \"5s\" for seconds or \"5ms\" for milliseconds");
+        assert_eq!(
+            parse("5").unwrap_err().remedy,
+            "write \"5s\" for seconds or \"5ms\" for milliseconds"
+        );
     }
 
     proptest! {

@@ -30,17 +30,22 @@ impl Endpoint {
     ///
     /// A [`Problem`] that says what is wrong and how to write it.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, Problem> {
-        let example = format!("write for example \"redis-1:{default_port}\" or \"[fd00::1]:{default_port}\"");
+        let example =
+            format!("write for example \"redis-1:{default_port}\" or \"[fd00::1]:{default_port}\"");
         let wrong = |what: String| Problem::new(what, example.clone());
         if text.contains("://") {
             return Err(wrong(format!("{text:?} is a URL, not host:port")));
         }
         if let Some(rest) = text.strip_prefix('[') {
-            let (host, tail) =
-                rest.split_once(']').ok_or_else(|| wrong(format!("{text:?} lacks the closing bracket")))?;
-            let host: Ipv6Addr = host.parse().map_err(|_| wrong(format!("{host:?} is not an IPv6 address")))?;
+            let (host, tail) = rest
+                .split_once(']')
+                .ok_or_else(|| wrong(format!("{text:?} lacks the closing bracket")))?;
+            let host: Ipv6Addr =
+                host.parse().map_err(|_| wrong(format!("{host:?} is not an IPv6 address")))?;
             let port = match tail.strip_prefix(':') {
-                Some(port) => parse_port(port).ok_or_else(|| wrong(format!("{port:?} is not a port")))?,
+                Some(port) => {
+                    parse_port(port).ok_or_else(|| wrong(format!("{port:?} is not a port")))?
+                }
                 None if tail.is_empty() => default_port,
                 None => return Err(wrong(format!("{tail:?} follows the bracket in {text:?}"))),
             };
@@ -53,7 +58,9 @@ impl Endpoint {
             None => (text, default_port),
             Some((host, port)) => (
                 host,
-                parse_port(port).ok_or_else(|| wrong(format!("{port:?} is not a port (1 to 65535) in {text:?}")))?,
+                parse_port(port).ok_or_else(|| {
+                    wrong(format!("{port:?} is not a port (1 to 65535) in {text:?}"))
+                })?,
             ),
         };
         check_host(host).map_err(wrong)?;
@@ -69,7 +76,11 @@ impl Endpoint {
 
 fn parse_port(text: &str) -> Option<u16> {
     // `u16::from_str` takes a leading plus sign; nobody means one.
-    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten().filter(|port| *port != 0)
+    text.bytes()
+        .all(|b| b.is_ascii_digit())
+        .then(|| text.parse().ok())
+        .flatten()
+        .filter(|port| *port != 0)
 }
 
 /// RFC 1123 names, with the underscore that Docker and Windows put into them, and with the trailing dot of an absolute name.

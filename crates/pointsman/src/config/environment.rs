@@ -23,27 +23,39 @@ const PREFIX: &str = "POINTSMAN_";
 pub(super) fn read(vars: &[(OsString, OsString)], exempt: &[String]) -> (Layer, Vec<Finding>) {
     let (mut layer, mut warnings) = (Layer::default(), Vec::new());
     for (name, value) in vars {
-        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX) && *name != CONFIG) else { continue };
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX) && *name != CONFIG)
+        else {
+            continue;
+        };
         if value.is_empty() || is_service_link(name) || exempt.iter().any(|known| known == name) {
             continue;
         }
         let origin = Origin::Env(name.to_owned());
-        let Some((section, option)) = schema::options().find(|(section, option)| section.variable(option.key) == name)
+        let Some((section, option)) =
+            schema::options().find(|(section, option)| section.variable(option.key) == name)
         else {
-            warnings.push(Finding::new(origin, "environment", "unknown variable, ignored", remedy(name)));
+            warnings.push(Finding::new(
+                origin,
+                "environment",
+                "unknown variable, ignored",
+                remedy(name),
+            ));
             continue;
         };
         let path = section.path_of(option.key);
         match value.to_str() {
             Some(text) => layer.set(path, option.kind.parse(text), origin),
-            None => layer.set(path, Err(Problem::new("it is not UTF-8", "give plain text")), origin),
+            None => {
+                layer.set(path, Err(Problem::new("it is not UTF-8", "give plain text")), origin)
+            }
         }
     }
     (layer, warnings)
 }
 
 fn remedy(name: &str) -> String {
-    let known: Vec<String> = schema::options().map(|(section, option)| section.variable(option.key)).collect();
+    let known: Vec<String> =
+        schema::options().map(|(section, option)| section.variable(option.key)).collect();
     match nearest(name, known.iter().map(String::as_str).chain([CONFIG])) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`pointsman config` lists the keys".to_owned(),
@@ -58,14 +70,20 @@ pub(super) fn is_service_link(name: &str) -> bool {
         || rest.ends_with("_SERVICE_PORT")
         || rest.contains("_SERVICE_PORT_")
         || rest.ends_with("_PORT")
-        || rest.rmatch_indices("_PORT_").any(|(at, found)| rest.get(at + found.len()..).is_some_and(is_port_detail))
+        || rest
+            .rmatch_indices("_PORT_")
+            .any(|(at, found)| rest.get(at + found.len()..).is_some_and(is_port_detail))
 }
 
 fn is_port_detail(detail: &str) -> bool {
     let mut parts = detail.split('_');
-    let port = parts.next().is_some_and(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
+    let port = parts
+        .next()
+        .is_some_and(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
     let protocol = matches!(parts.next(), Some("TCP" | "UDP" | "SCTP"));
-    port && protocol && matches!(parts.next(), None | Some("PROTO" | "PORT" | "ADDR")) && parts.next().is_none()
+    port && protocol
+        && matches!(parts.next(), None | Some("PROTO" | "PORT" | "ADDR"))
+        && parts.next().is_none()
 }
 
 #[cfg(test)]
@@ -109,7 +127,9 @@ mod tests {
         let listen = layer.values.get("service.listen").unwrap();
         assert_eq!(
             listen.value,
-            Value::Listen(["127.0.0.1:1", "[::1]:2"].map(|it| proxy::ListenAddr::parse(it).unwrap()).into())
+            Value::Listen(
+                ["127.0.0.1:1", "[::1]:2"].map(|it| proxy::ListenAddr::parse(it).unwrap()).into()
+            )
         );
         assert_eq!(layer.values.len(), 1);
         let shown: Vec<String> = warnings.iter().map(ToString::to_string).collect();

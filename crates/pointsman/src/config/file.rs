@@ -59,8 +59,16 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(name: &str, text: &'a str) -> Self {
-        let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Self { file: name.into(), text, starts, damaged: BTreeSet::new(), horizon: usize::MAX, findings: Vec::new() }
+        let starts =
+            std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self {
+            file: name.into(),
+            text,
+            starts,
+            damaged: BTreeSet::new(),
+            horizon: usize::MAX,
+            findings: Vec::new(),
+        }
     }
 
     /// The line (from 1) of a byte offset.
@@ -90,8 +98,10 @@ impl<'a> Walk<'a> {
     /// Notes the first error of each line. The parser's own rendering is never used: it quotes the line, and the line may
     /// hold a password.
     fn note_syntax(&mut self, errors: &[toml::de::Error]) {
-        let mut places: Vec<(usize, &str)> =
-            errors.iter().map(|error| (error.span().map_or(0, |span| span.start), error.message())).collect();
+        let mut places: Vec<(usize, &str)> = errors
+            .iter()
+            .map(|error| (error.span().map_or(0, |span| span.start), error.message()))
+            .collect();
         places.sort_unstable();
         if places.iter().any(|(_, message)| message.starts_with("unclosed")) {
             places.truncate(1);
@@ -116,7 +126,8 @@ impl<'a> Walk<'a> {
                 section = header;
             }
         }
-        let parts = [section, key].into_iter().filter(|part| !part.is_empty() && part.chars().all(is_path));
+        let parts =
+            [section, key].into_iter().filter(|part| !part.is_empty() && part.chars().all(is_path));
         let path = parts.collect::<Vec<_>>().join(".");
         if path.is_empty() { "syntax".to_owned() } else { path }
     }
@@ -129,7 +140,9 @@ impl<'a> Walk<'a> {
     ) {
         let name: &str = key.get_ref();
         match (name, value.get_ref()) {
-            ("service", DeValue::Array(items)) if items.iter().all(|item| item.get_ref().is_table()) => {
+            ("service", DeValue::Array(items))
+                if items.iter().all(|item| item.get_ref().is_table()) =>
+            {
                 for item in items {
                     if let DeValue::Table(table) = item.get_ref() {
                         reading.services.push(self.service(&item.span(), table));
@@ -137,7 +150,10 @@ impl<'a> Walk<'a> {
                 }
             }
             ("service", DeValue::Table(table)) => {
-                let problem = Problem::new("a service is one of a list", "write [[service]] with double brackets");
+                let problem = Problem::new(
+                    "a service is one of a list",
+                    "write [[service]] with double brackets",
+                );
                 self.note(&key.span(), name, problem);
                 reading.services.push(self.service(&value.span(), table));
             }
@@ -146,9 +162,17 @@ impl<'a> Walk<'a> {
                     self.section(section, table, &mut reading.process);
                 }
             }
-            ("service", _) => self.note(&value.span(), name, Problem::new("expected a section", "write [[service]]")),
+            ("service", _) => self.note(
+                &value.span(),
+                name,
+                Problem::new("expected a section", "write [[service]]"),
+            ),
             _ if schema::section(name).is_some() => {
-                self.note(&value.span(), name, Problem::new("expected a section", format!("write [{name}]")));
+                self.note(
+                    &value.span(),
+                    name,
+                    Problem::new("expected a section", format!("write [{name}]")),
+                );
             }
             _ => self.unknown(&key.span(), "", name),
         }
@@ -183,8 +207,10 @@ impl<'a> Walk<'a> {
                 match value.get_ref() {
                     DeValue::Table(table) => self.section(inner, table, values),
                     _ => {
-                        let problem =
-                            Problem::new("expected a section", format!("write [{path}] with single brackets"));
+                        let problem = Problem::new(
+                            "expected a section",
+                            format!("write [{path}] with single brackets"),
+                        );
                         self.note(&value.span(), &path, problem);
                     }
                 }
@@ -203,7 +229,9 @@ impl<'a> Walk<'a> {
         });
         let keys = schema::section(section).map(|section| section.options).unwrap_or_default();
         let known: Vec<&str> = keys.iter().map(|option| option.key).chain(children).collect();
-        let elsewhere = schema::options().find(|(_, option)| option.key == key).map(|(section, _)| section.path);
+        let elsewhere = schema::options()
+            .find(|(_, option)| option.key == key)
+            .map(|(section, _)| section.path);
         let remedy = match (nearest(key, known.iter().copied()), elsewhere) {
             (Some(near), _) => format!("did you mean `{near}`?"),
             (None, Some("service")) => "it belongs in [[service]]".to_owned(),

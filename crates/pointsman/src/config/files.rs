@@ -34,7 +34,8 @@ impl InProgress {
     fn begin(&self, path: &Path) -> io::Result<Guard<'_>> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(since) = files.get(path) {
-            let what = format!("an attempt to read it has not ended for {} s", since.elapsed().as_secs());
+            let what =
+                format!("an attempt to read it has not ended for {} s", since.elapsed().as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, what));
         }
         files.insert(path.to_owned(), Instant::now());
@@ -88,14 +89,20 @@ fn is_regular(kind: FileType) -> io::Result<()> {
         it if it.is_block_device() || it.is_char_device() => "a device",
         _ => "something else",
     };
-    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}; only regular files are read")))
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("it is {what}; only regular files are read"),
+    ))
 }
 
 fn read_bounded(from: impl Read, bound: u64) -> io::Result<String> {
     let mut text = String::new();
     let length = from.take(bound + 1).read_to_string(&mut text)?;
     if length as u64 > bound {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {bound} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("it is larger than {bound} bytes"),
+        ));
     }
     Ok(text)
 }

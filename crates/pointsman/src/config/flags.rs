@@ -85,7 +85,10 @@ fn set_any(layer: &mut Layer, pair: &str) {
     let origin = Origin::Flag("--set".to_owned());
     let Some((path, text)) = pair.split_once('=') else {
         // The text is not repeated: it may be a password whose key was forgotten.
-        let problem = Problem::new("there is no value", "write --set KEY=VALUE, for example --set log.level=debug");
+        let problem = Problem::new(
+            "there is no value",
+            "write --set KEY=VALUE, for example --set log.level=debug",
+        );
         layer.findings.push(Finding::of(origin, "--set", problem));
         return;
     };
@@ -93,11 +96,16 @@ fn set_any(layer: &mut Layer, pair: &str) {
     match schema::option(path) {
         Some(option) if option.kind == Kind::Secret => {
             let remedy = "the list of processes is public; use password_file, password_env or the environment";
-            layer.set(path.to_owned(), Err(Problem::new("a password cannot be given by a flag", remedy)), origin);
+            layer.set(
+                path.to_owned(),
+                Err(Problem::new("a password cannot be given by a flag", remedy)),
+                origin,
+            );
         }
         Some(option) => layer.set(path.to_owned(), option.kind.parse(text.trim()), origin),
         None => {
-            let paths: Vec<String> = schema::options().map(|(section, option)| section.path_of(option.key)).collect();
+            let paths: Vec<String> =
+                schema::options().map(|(section, option)| section.path_of(option.key)).collect();
             let remedy = match nearest(path, paths.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "`pointsman config` lists the keys; write section.key".to_owned(),

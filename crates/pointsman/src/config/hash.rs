@@ -22,7 +22,9 @@ pub(super) fn hash(settings: &Settings) -> String {
 }
 
 fn values(state: &mut u64, values: &Values, of_service: bool) {
-    for (section, option) in schema::options().filter(|(section, _)| section.is_of_service() == of_service) {
+    for (section, option) in
+        schema::options().filter(|(section, _)| section.is_of_service() == of_service)
+    {
         let path = section.path_of(option.key);
         if let Some(value) = values.value(&path) {
             absorb(state, &format!("{path} = {}\n", value.to_toml()));

@@ -24,7 +24,10 @@ impl Config {
     pub fn connections(&self, carried: usize) -> Connections {
         let (asked, open) = self.asked();
         let total = match self.process.max_connections {
-            0 => asked.saturating_add(open.saturating_mul(DEFAULT_EACH)).min(carried).max(self.least_connections()),
+            0 => asked
+                .saturating_add(open.saturating_mul(DEFAULT_EACH))
+                .min(carried)
+                .max(self.least_connections()),
             total => total,
         };
         let share = (total.saturating_sub(asked) / open.max(1)).max(1);
@@ -43,7 +46,9 @@ impl Config {
     fn asked(&self) -> (usize, usize) {
         // Readers have the same number, and count by themselves.
         let times = |service: &super::Service| 1 + usize::from(!service.replica_listen.is_empty());
-        let own = || self.services.iter().flat_map(|it| std::iter::repeat_n(it.max_connections, times(it)));
+        let own = || {
+            self.services.iter().flat_map(|it| std::iter::repeat_n(it.max_connections, times(it)))
+        };
         (own().fold(0, usize::saturating_add), own().filter(|own| *own == 0).count())
     }
 }

@@ -38,7 +38,9 @@ pub(super) fn parse(text: &str) -> Result<ListenAddr, Problem> {
         format!("write \"{UNIX}{path}\" for a Unix socket")
     } else if text.strip_prefix(':').is_some_and(digits) || digits(text) {
         let port = text.trim_start_matches(':');
-        format!("write \"0.0.0.0:{port}\" for every IPv4 address or \"[::]:{port}\" for IPv6 and IPv4")
+        format!(
+            "write \"0.0.0.0:{port}\" for every IPv4 address or \"[::]:{port}\" for IPv6 and IPv4"
+        )
     } else if text.parse::<IpAddr>().is_ok() || text.starts_with('[') && text.ends_with(']') {
         "add the port, IPv6 in brackets: \"0.0.0.0:6379\" or \"[::]:6379\"".to_owned()
     } else if let Some(port) = text.strip_prefix("localhost:").filter(|port| digits(port)) {
@@ -78,7 +80,10 @@ fn parse_path(text: &str) -> Result<PathBuf, Problem> {
         return wrong(format!("{text:?} has control characters"));
     }
     if text.len() > LONGEST_PATH {
-        let what = format!("the path has {} bytes, and a Unix socket's has at most {LONGEST_PATH}", text.len());
+        let what = format!(
+            "the path has {} bytes, and a Unix socket's has at most {LONGEST_PATH}",
+            text.len()
+        );
         return Err(Problem::new(what, "choose a shorter one"));
     }
     Ok(path.to_owned())
@@ -92,8 +97,13 @@ fn parse_path(text: &str) -> Result<PathBuf, Problem> {
 pub(super) fn parse_mode(text: &str) -> Result<u32, Problem> {
     let digits = text.strip_prefix('0').filter(|rest| rest.len() == 3).unwrap_or(text);
     match u32::from_str_radix(digits, 8) {
-        Ok(mode) if digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()) => Ok(mode),
-        _ => Err(Problem::new(format!("{text:?} is not the mode of a file"), "write it in octal, such as \"0660\"")),
+        Ok(mode) if digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Ok(mode)
+        }
+        _ => Err(Problem::new(
+            format!("{text:?} is not the mode of a file"),
+            "write it in octal, such as \"0660\"",
+        )),
     }
 }
 
@@ -103,7 +113,13 @@ mod tests {
 
     #[test]
     fn reads_addresses_and_paths() {
-        for text in ["0.0.0.0:6379", "[::]:6379", "127.0.0.1:0", "unix:/run/pointsman/redis.sock", "unix:/a b"] {
+        for text in [
+            "0.0.0.0:6379",
+            "[::]:6379",
+            "127.0.0.1:0",
+            "unix:/run/pointsman/redis.sock",
+            "unix:/a b",
+        ] {
             assert_eq!(parse(text).unwrap().to_string(), text);
         }
         let longest = format!("unix:/{}", "x".repeat(LONGEST_PATH - 1));
@@ -124,12 +140,17 @@ mod tests {
             ("redis.example:6379", "not a name"),
             ("::1", "add the port"),
             ("", "not a name"),
-            ("6379", "write \"0.0.0.0:6379\" for every IPv4 address or \"[::]:6379\" for IPv6 and IPv4"),
+            (
+                "6379",
+                "write \"0.0.0.0:6379\" for every IPv4 address or \"[::]:6379\" for IPv6 and IPv4",
+            ),
         ] {
             let problem = parse(text).unwrap_err();
             assert!(problem.remedy.contains(remedy), "{text}: {problem:?}");
         }
-        assert!(parse_tcp("unix:/run/redis.sock").unwrap_err().remedy.contains("admin.control_socket"));
+        assert!(
+            parse_tcp("unix:/run/redis.sock").unwrap_err().remedy.contains("admin.control_socket")
+        );
     }
 
     proptest::proptest! {

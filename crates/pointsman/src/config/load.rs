@@ -83,14 +83,24 @@ pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) 
 
 /// As [`load`]; `files` tells others which file is being read.
 #[must_use]
-pub fn load_in_view(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>, files: &InProgress) -> Loaded {
+pub fn load_in_view(
+    flags: &Flags,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+    files: &InProgress,
+) -> Loaded {
     let vars: Vec<(OsString, OsString)> = env.into_iter().collect();
-    let from_env =
-        vars.iter().find(|(name, value)| name == CONFIG && !value.is_empty()).map(|(_, value)| Path::new(value));
+    let from_env = vars
+        .iter()
+        .find(|(name, value)| name == CONFIG && !value.is_empty())
+        .map(|(_, value)| Path::new(value));
     let path = flags.config.as_deref().or(from_env);
     let mut missing = Vec::new();
     let text = path.and_then(|path| {
-        let origin = if flags.config.is_some() { Origin::Flag("--config".into()) } else { Origin::Env(CONFIG.into()) };
+        let origin = if flags.config.is_some() {
+            Origin::Flag("--config".into())
+        } else {
+            Origin::Env(CONFIG.into())
+        };
         let what = |error: io::Error| format!("{} cannot be read: {error}", path.display());
         let remedy = "check the path and its permissions; - is the standard input";
         let note = |error| missing.push(Finding::new(origin, "config", what(error), remedy));
@@ -98,7 +108,9 @@ pub fn load_in_view(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsSt
     });
     let name = path.map(|path| path.display().to_string()).unwrap_or_default();
     let file = text.as_ref().map(|text| (name.as_str(), text.as_str()));
-    assemble(file, missing, &vars, flags, &|path| files::read_file(path, LARGEST_FILE, files).map(Secret::new))
+    assemble(file, missing, &vars, flags, &|path| {
+        files::read_file(path, LARGEST_FILE, files).map(Secret::new)
+    })
 }
 
 /// Everything after the reading: pure but for `read_file`.
@@ -139,7 +151,9 @@ pub(super) fn assemble(
 /// The variable that a setting refers to.
 fn referred((path, setting): (&String, &super::values::Setting)) -> Option<String> {
     match &setting.value {
-        Value::Text(name) if path.ends_with(".password_env") || path.ends_with(".control_token_env") => {
+        Value::Text(name)
+            if path.ends_with(".password_env") || path.ends_with(".control_token_env") =>
+        {
             Some(name.clone())
         }
         _ => None,

@@ -40,7 +40,9 @@ mod value;
 mod values;
 
 pub use change::Change;
-pub use choices::{LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify};
+pub use choices::{
+    LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify,
+};
 pub use credentials::{Credentials, Token};
 pub use endpoint::{Endpoint, REDIS_PORT, SENTINEL_PORT};
 pub use environment::CONFIG as CONFIG_VARIABLE;
@@ -54,7 +56,9 @@ pub use load::{Loaded, load, load_in_view};
 pub use reference::reference;
 pub use secret::{HIDDEN, Secret};
 pub use section::{OptionSpec, Reload};
-pub use sections::{Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers};
+pub use sections::{
+    Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers,
+};
 pub use settings::Settings;
 pub use value::{Kind, Problem, Value};
 pub use values::{Origin, Setting, Values};

@@ -2,12 +2,17 @@
 
 /// The candidate nearest to `word`, if one is near enough to be a slip of the fingers: at most a third of the letters,
 /// and always allowing two.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn nearest<'a>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     let bound = (word.chars().count() / 3).max(2);
     candidates
         .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(&word, &candidate.to_ascii_lowercase()), candidate))
+        .map(|candidate| {
+            (strsim::damerau_levenshtein(&word, &candidate.to_ascii_lowercase()), candidate)
+        })
         .filter(|(distance, candidate)| *distance <= bound && *distance < candidate.len())
         .min()
         .map(|(_, candidate)| candidate)

@@ -17,7 +17,10 @@ const WIDTH: usize = 100;
 #[must_use]
 pub(super) fn print(settings: &Settings) -> String {
     let mut out = String::new();
-    comment(&mut out, "The effective configuration of pointsman. Flags > environment > file > defaults.");
+    comment(
+        &mut out,
+        "The effective configuration of pointsman. Flags > environment > file > defaults.",
+    );
     for service in &settings.services {
         for section in SECTIONS.iter().filter(|section| section.is_of_service()) {
             print_section(&mut out, section, service);
@@ -32,7 +35,11 @@ pub(super) fn print(settings: &Settings) -> String {
 fn print_section(out: &mut String, section: &Section, values: &Values) {
     out.push('\n');
     comment(out, &section.about.split_whitespace().collect::<Vec<_>>().join(" "));
-    let header = if section.path == "service" { "[[service]]".to_owned() } else { format!("[{}]", section.path) };
+    let header = if section.path == "service" {
+        "[[service]]".to_owned()
+    } else {
+        format!("[{}]", section.path)
+    };
     let _ = writeln!(out, "{header}");
     for option in section.options {
         out.push('\n');
@@ -58,7 +65,11 @@ fn print_option(out: &mut String, section: &Section, option: &OptionSpec, values
         None => notes.push_str("; not set"),
     }
     let _ = write!(notes, "; {}", section.variable(option.key));
-    notes.push_str(if option.reload == Reload::Live { "; changed by a reload" } else { "; needs a restart" });
+    notes.push_str(if option.reload == Reload::Live {
+        "; changed by a reload"
+    } else {
+        "; needs a restart"
+    });
     comment(out, &format!("[{notes}]"));
     let _ = match setting {
         Some(setting) => writeln!(out, "{} = {}", option.key, setting.value.to_toml()),

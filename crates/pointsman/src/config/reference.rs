@@ -50,7 +50,11 @@ pub fn reference() -> String {
 
 fn of_section(section: &Section) -> String {
     let about = section.about.split_whitespace().collect::<Vec<_>>().join(" ");
-    let table = if section.path == "service" { "[[service]]".to_owned() } else { format!("[{}]", section.path) };
+    let table = if section.path == "service" {
+        "[[service]]".to_owned()
+    } else {
+        format!("[{}]", section.path)
+    };
     let mut out = format!("\n## `{table}`\n\n{about}\n");
     for option in section.options {
         out.push_str(&of_option(section, option));
@@ -65,7 +69,11 @@ fn of_option(section: &Section, option: &OptionSpec) -> String {
     let _ = write!(out, "\n### `{path}`\n\n");
     for paragraph in option.paragraphs() {
         // An angle bracket would be HTML, an asterisk emphasis.
-        let _ = write!(out, "{}\n\n", paragraph.replace('<', "\\<").replace('*', "\\*").replace('_', "\\_"));
+        let _ = write!(
+            out,
+            "{}\n\n",
+            paragraph.replace('<', "\\<").replace('*', "\\*").replace('_', "\\_")
+        );
     }
     let default = match option.default_value() {
         Some(value) => format!("Default `{}`", value.to_toml()),

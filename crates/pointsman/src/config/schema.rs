@@ -5,7 +5,9 @@
 //! what Kubernetes injects for a Service that is called pointsman (`POINTSMAN_SERVICE_HOST` and its like).
 
 use super::section::OptionSpec;
-use super::sections::{Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers};
+use super::sections::{
+    Admin, CredentialKeys, Log, Metrics, Process, Replicas, Service, Shutdown, Timers,
+};
 
 /// A table of the file.
 #[derive(Debug)]
@@ -74,7 +76,8 @@ impl Section {
             ("admin", "listen") => "POINTSMAN_ADMIN".to_owned(),
             (path, key) => {
                 let section = path.strip_prefix("service").unwrap_or(path).trim_start_matches('.');
-                let name = if section.is_empty() { key.to_owned() } else { format!("{section}_{key}") };
+                let name =
+                    if section.is_empty() { key.to_owned() } else { format!("{section}_{key}") };
                 format!("POINTSMAN_{}", name.replace('.', "_").to_ascii_uppercase())
             }
         }
@@ -123,7 +126,12 @@ mod tests {
     fn every_option_is_documented_for_people() {
         for (section, option) in options() {
             let summary = option.summary();
-            assert!(summary.len() >= 20 && summary.len() <= 130, "{}.{}: {summary}", section.path, option.key);
+            assert!(
+                summary.len() >= 20 && summary.len() <= 130,
+                "{}.{}: {summary}",
+                section.path,
+                option.key
+            );
             assert!(summary.ends_with('.'), "{}.{}: {summary}", section.path, option.key);
         }
     }
@@ -136,9 +144,14 @@ mod tests {
             assert!(!is_service_link(&name), "{name}");
             assert!(seen.insert(name.clone()), "{name}");
         }
-        assert!(seen.contains("POINTSMAN_SHUTDOWN_ACCEPT_MIN") && seen.contains("POINTSMAN_SENTINEL_AUTH_PASSWORD"));
         assert!(
-            seen.contains("POINTSMAN_LISTEN") && seen.contains("POINTSMAN_ADMIN") && !seen.contains("POINTSMAN_CONFIG")
+            seen.contains("POINTSMAN_SHUTDOWN_ACCEPT_MIN")
+                && seen.contains("POINTSMAN_SENTINEL_AUTH_PASSWORD")
+        );
+        assert!(
+            seen.contains("POINTSMAN_LISTEN")
+                && seen.contains("POINTSMAN_ADMIN")
+                && !seen.contains("POINTSMAN_CONFIG")
         );
     }
 }

@@ -42,7 +42,11 @@ impl OptionSpec {
     /// The whole documentation, one paragraph a line.
     #[must_use]
     pub fn paragraphs(&self) -> Vec<String> {
-        self.doc.split("\n\n").map(|text| paragraph(text, false)).filter(|text| !text.is_empty()).collect()
+        self.doc
+            .split("\n\n")
+            .map(|text| paragraph(text, false))
+            .filter(|text| !text.is_empty())
+            .collect()
     }
 
     /// The default, read by the rule of its kind. `None` where there is none.

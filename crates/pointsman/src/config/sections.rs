@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use proxy::ListenAddr;
 
-use super::choices::{LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify};
+use super::choices::{
+    LogFormat, LogLevel, Minority, NoReplica, SessionLines, Sessions, Splice, Subscriptions, Verify,
+};
 use super::credentials::{Credentials, Token};
 use super::endpoint::Endpoint;
 use super::secret::Secret;

@@ -34,9 +34,10 @@ pub(super) fn assemble(file: file::Reading, env: Layer, flags: Layer) -> (Settin
         findings.append(&mut layer.findings);
         selector = layer.values.remove(NAME).or(selector);
     }
-    let concerned = layers.iter().flat_map(|layer| layer.values.iter()).find(|(path, _)| is_of_service(path));
-    let concerns_service =
-        concerned.is_some() || layers.iter().any(|layer| layer.broken.iter().any(|p| is_of_service(p)));
+    let concerned =
+        layers.iter().flat_map(|layer| layer.values.iter()).find(|(path, _)| is_of_service(path));
+    let concerns_service = concerned.is_some()
+        || layers.iter().any(|layer| layer.broken.iter().any(|p| is_of_service(p)));
     if services.is_empty() && (concerns_service || selector.is_some()) {
         services.push(Values::default());
     }
@@ -87,7 +88,12 @@ fn select(
         (None, _) if names.len() == 1 => Ok(Some(0)),
         (None, Some((path, setting))) if names.len() > 1 && !name_is_broken => {
             let remedy = format!("say which one by --service: {list}");
-            Err(Finding::new(setting.origin.clone(), path.clone(), "the file has several services", remedy))
+            Err(Finding::new(
+                setting.origin.clone(),
+                path.clone(),
+                "the file has several services",
+                remedy,
+            ))
         }
         _ => Ok(None),
     }
@@ -102,7 +108,9 @@ fn name_of(service: &Values) -> String {
 }
 
 fn fill_defaults(values: &mut Values, of_service: bool) {
-    for (section, option) in schema::options().filter(|(section, _)| section.is_of_service() == of_service) {
+    for (section, option) in
+        schema::options().filter(|(section, _)| section.is_of_service() == of_service)
+    {
         let path = section.path_of(option.key);
         if let Some(value) = option.default_value()
             && !values.broken.contains(&path)

@@ -24,7 +24,8 @@ fn files(path: &Path) -> io::Result<Secret> {
 }
 
 fn with(text: &str, env: &[(&str, &str)], flags: &Flags) -> Loaded {
-    let vars: Vec<(OsString, OsString)> = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let vars: Vec<(OsString, OsString)> =
+        env.iter().map(|(name, value)| (name.into(), value.into())).collect();
     assemble((!text.is_empty()).then_some(("f", text)), Vec::new(), &vars, flags, &files)
 }
 
@@ -46,10 +47,15 @@ fn one_service_by_flags_needs_no_file() {
     let [service] = config.services.as_slice() else { panic!("{config:?}") };
     assert_eq!(service.name, "mymaster");
     assert_eq!(service.listen, ["0.0.0.0:6379".parse::<SocketAddr>().unwrap().into()]);
-    assert_eq!(service.sentinels.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a:26379", "[::1]:5"]);
+    assert_eq!(
+        service.sentinels.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["a:26379", "[::1]:5"]
+    );
     assert_eq!(service.timers.poll, Duration::from_secs(1));
     assert_eq!(service.verify, Verify::Role);
-    assert!(service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty());
+    assert!(
+        service.learn_sentinels && config.log.level == LogLevel::Info && config.warnings.is_empty()
+    );
     assert_eq!(config.admin.listen, ["0.0.0.0:8888".parse::<SocketAddr>().unwrap()]);
     assert_eq!(config.connections(usize::MAX).services, [DEFAULT_EACH]);
 }
@@ -80,10 +86,26 @@ fn faults_between_values_are_found() {
     for (text, place, part) in [
         ("[[service]]\nsentinels = []\n", "f:2:1: service.sentinels", "empty"),
         ("[[service]]\nsentinels=[\"a\"]\nlisten=[]\n", "f:3:1: service.listen", "empty"),
-        ("[[service]]\nsentinels=[\"a\"]\nhalf_close_timeout=\"60s\"\n", "f:3:1: service.half_close", "less than"),
-        ("[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n", "f:3:1: admin.listen", "service.listen"),
-        ("[[service]]\nsentinels=[\"a\"]\nlisten=[\"[::]:1\",\"[::1]:1\"]\n", "f:3:1: service.listen", "taken"),
-        ("[[service]]\nsentinels=[\"a\"]\n[service.auth]\nusername=\"u\"\n", "f:4:1: service.auth.username", "without"),
+        (
+            "[[service]]\nsentinels=[\"a\"]\nhalf_close_timeout=\"60s\"\n",
+            "f:3:1: service.half_close",
+            "less than",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\nlisten=[\"1.2.3.4:8888\"]\n",
+            "f:3:1: admin.listen",
+            "service.listen",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\nlisten=[\"[::]:1\",\"[::1]:1\"]\n",
+            "f:3:1: service.listen",
+            "taken",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\nusername=\"u\"\n",
+            "f:4:1: service.auth.username",
+            "without",
+        ),
         (
             "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_file=\"/none\"\n",
             "f:4:1: service.auth.pass",
@@ -99,10 +121,26 @@ fn faults_between_values_are_found() {
             "f:4:1: service.auth.pass",
             "one line",
         ),
-        ("[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n", "f:4:1: service.auth.pass", "NONE"),
-        ("[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n", "f:3:17: service.connect", "zero"),
-        ("[[service]]\nsentinels=[\"a\"]\n[shutdown]\naccept_max=\"4s\"\n", "f:4:1: shutdown.accept_max", "below"),
-        ("[[service]]\nsentinels=[\"a\"]\n[shutdown]\ndrain_spread=\"1m\"\n", "f:4:1: shutdown.drain_spread", "above"),
+        (
+            "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword_env=\"NONE\"\n",
+            "f:4:1: service.auth.pass",
+            "NONE",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\nconnect_timeout=\"0s\"\n",
+            "f:3:17: service.connect",
+            "zero",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\n[shutdown]\naccept_max=\"4s\"\n",
+            "f:4:1: shutdown.accept_max",
+            "below",
+        ),
+        (
+            "[[service]]\nsentinels=[\"a\"]\n[shutdown]\ndrain_spread=\"1m\"\n",
+            "f:4:1: shutdown.drain_spread",
+            "above",
+        ),
         (
             "[[service]]\nsentinels=[\"a\"]\nmax_connections=9\n[process]\nmax_connections=8\n",
             "f:5:1: process.max",
@@ -114,29 +152,45 @@ fn faults_between_values_are_found() {
         ("[amdin]\n[[service]]\nsentinels=[\"a\"]\n", "f:1:2: amdin", "`admin`"),
     ] {
         let got = faults(text);
-        assert!(got.iter().any(|line| line.starts_with(place) && line.contains(part)), "{text}{got:#?}");
+        assert!(
+            got.iter().any(|line| line.starts_with(place) && line.contains(part)),
+            "{text}{got:#?}"
+        );
     }
     let twice = faults(
         "[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\"]\n[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\"]\n",
     );
     assert_eq!(twice.len(), 2, "{twice:#?}");
-    assert!(twice[0].starts_with("f:4:1: service.name") && twice[1].starts_with("f:6:1: service.listen"), "{twice:#?}");
-    let both = faults("[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword=\"x\"\npassword_file=\"/good\"\n");
-    assert!(both.len() == 1 && both[0].starts_with("f:5:1: service.auth.password_file"), "{both:#?}");
+    assert!(
+        twice[0].starts_with("f:4:1: service.name")
+            && twice[1].starts_with("f:6:1: service.listen"),
+        "{twice:#?}"
+    );
+    let both = faults(
+        "[[service]]\nsentinels=[\"a\"]\n[service.auth]\npassword=\"x\"\npassword_file=\"/good\"\n",
+    );
+    assert!(
+        both.len() == 1 && both[0].starts_with("f:5:1: service.auth.password_file"),
+        "{both:#?}"
+    );
     assert!(faults("").len() == 1, "no service at all is a fault");
 }
 
 #[test]
 fn both_families_on_one_port_and_ports_of_the_kernel_are_no_conflict() {
     assert_eq!(
-        faults("[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\",\"[::]:1\",\"1.1.1.1:0\",\"1.1.1.1:0\"]\n"),
+        faults(
+            "[[service]]\nsentinels=[\"a\"]\nlisten=[\"0.0.0.0:1\",\"[::]:1\",\"1.1.1.1:0\",\"1.1.1.1:0\"]\n"
+        ),
         [""; 0]
     );
 }
 
 #[test]
 fn faults_of_syntax_do_not_hide_the_others() {
-    let got = faults("[[service]]\nname = mymaster\nsentinels = [\"a\"]\nname = \"b\"\nlisten = [\"x\"]\n");
+    let got = faults(
+        "[[service]]\nname = mymaster\nsentinels = [\"a\"]\nname = \"b\"\nlisten = [\"x\"]\n",
+    );
     let starts = ["f:2:8: service.name: ", "f:4:1: service.name: ", "f:5:11: service.listen: "];
     assert_eq!(got.len(), 3, "{got:#?}");
     assert!(got.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{got:#?}");
@@ -166,7 +220,8 @@ fn flags_beat_environment_beats_file_beats_default() {
     assert_eq!(service.hold_timeout, Duration::from_secs(2));
     assert_eq!(config.shutdown.accept_min, Duration::from_secs(3));
     assert_eq!((service.sentinels.len(), config.log.level), (2, LogLevel::Debug));
-    let origin = |path: &str| loaded.settings().services[0].setting(path).unwrap().origin.to_string();
+    let origin =
+        |path: &str| loaded.settings().services[0].setting(path).unwrap().origin.to_string();
     assert_eq!(origin("service.connect_timeout"), "flag --set");
     assert_eq!(origin("service.sentinels"), "environment POINTSMAN_SENTINEL");
     assert_eq!(origin("service.hold_timeout"), "f:4");
@@ -177,11 +232,23 @@ fn flags_beat_environment_beats_file_beats_default() {
 fn with_several_services_the_meant_one_is_named() {
     let text = "[[service]]\nname=\"a\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:1\"]\n[[service]]\nname=\"b\"\nsentinels=[\"s\"]\nlisten=[\"0.0.0.0:2\"]\n";
     let given = |service: Option<&str>, listen: &[&str]| {
-        with(text, &[], &Flags { service: service.map(str::to_owned), listen: strings(listen), ..Flags::default() })
+        with(
+            text,
+            &[],
+            &Flags {
+                service: service.map(str::to_owned),
+                listen: strings(listen),
+                ..Flags::default()
+            },
+        )
     };
     let config = given(Some("b"), &["0.0.0.0:3"]).config().unwrap();
     assert_eq!(
-        config.services.iter().map(|service| service.listen[0].tcp().unwrap().port()).collect::<Vec<_>>(),
+        config
+            .services
+            .iter()
+            .map(|service| service.listen[0].tcp().unwrap().port())
+            .collect::<Vec<_>>(),
         [1, 3]
     );
     let nobody = given(Some("c"), &[]).config().unwrap_err().to_string();
@@ -199,7 +266,12 @@ fn with_several_services_the_meant_one_is_named() {
 fn faults_of_environment_and_flags_name_them() {
     let flags = Flags {
         sentinels: strings(&["a:0", "b:x"]),
-        set: strings(&["log.levle=debug", "service.auth.password=hunter2", "hunter2", "log.level=loud"]),
+        set: strings(&[
+            "log.levle=debug",
+            "service.auth.password=hunter2",
+            "hunter2",
+            "log.level=loud",
+        ]),
         ..Flags::default()
     };
     let loaded = with(GOOD, &[("POINTSMAN_HOLD_TIMEOUT", "5")], &flags);
@@ -227,7 +299,11 @@ fn a_password_comes_by_any_of_three_ways_and_a_higher_layer_replaces_it() {
     let service = loaded.config().unwrap().services.remove(0);
     assert_eq!(service.auth.password.unwrap().reveal(), "hunter2");
     assert_eq!(service.sentinel_auth.password.unwrap().reveal(), "other-secret");
-    assert!(loaded.warnings().is_empty(), "the variable it refers to is not unknown: {:?}", loaded.warnings());
+    assert!(
+        loaded.warnings().is_empty(),
+        "the variable it refers to is not unknown: {:?}",
+        loaded.warnings()
+    );
     let env = [("POINTSMAN_PW", "x"), ("POINTSMAN_AUTH_PASSWORD", "from-env")];
     let service = with(text, &env, &Flags::default()).config().unwrap().services.remove(0);
     assert_eq!(service.auth.password.unwrap().reveal(), "from-env");
@@ -236,8 +312,11 @@ fn a_password_comes_by_any_of_three_ways_and_a_higher_layer_replaces_it() {
 #[test]
 fn no_secret_leaves_by_any_door() {
     let text = "[[service]]\nsentinels=[\"s\"]\npasword=\"hunter2\"\nauth=\"hunter2\"\n[service.sentinel_auth]\npassword=\"hunter2\"\npassword_env=\"hunter2 !\"\n";
-    for text in [text, "[[service]]\nsentinels=[\"s\"]\n[service.auth]\npassword=\"hunter2\"\n", "password = hunter2\n"]
-    {
+    for text in [
+        text,
+        "[[service]]\nsentinels=[\"s\"]\n[service.auth]\npassword=\"hunter2\"\n",
+        "password = hunter2\n",
+    ] {
         let loaded = with(text, &[("POINTSMAN_AUTH_PASSWORD", "hunter2")], &Flags::default());
         let shown = format!("{loaded:?} {} {:?}", loaded.print(), loaded.config());
         assert!(!shown.contains("hunter2"), "{shown}");
@@ -246,9 +325,14 @@ fn no_secret_leaves_by_any_door() {
 
 #[test]
 fn the_fingerprint_tells_values_and_neither_origins_nor_passwords() {
-    let hash = |text: &str, env: &[(&str, &str)]| with(text, env, &Flags::default()).config().unwrap().hash;
+    let hash = |text: &str, env: &[(&str, &str)]| {
+        with(text, env, &Flags::default()).config().unwrap().hash
+    };
     let auth = |password: &str| format!("{GOOD}[service.auth]\npassword=\"{password}\"\n");
-    assert_eq!(hash(GOOD, &[]), hash("[[service]]\nsentinels=[\"x\"]\n", &[("POINTSMAN_SENTINEL", "s1:26379")]));
+    assert_eq!(
+        hash(GOOD, &[]),
+        hash("[[service]]\nsentinels=[\"x\"]\n", &[("POINTSMAN_SENTINEL", "s1:26379")])
+    );
     assert_ne!(hash(GOOD, &[]), hash(GOOD, &[("POINTSMAN_LOG_LEVEL", "debug")]));
     assert_eq!(hash(&auth("a"), &[]), hash(&auth("b"), &[]));
     assert_ne!(hash(&auth("a"), &[]), hash(GOOD, &[]));
@@ -271,7 +355,8 @@ fn the_bound_on_connections_is_shared_out() {
         let text = format!("{}[process]\nmax_connections={total}\n", services.concat());
         with(&text, &[], &Flags::default()).config().unwrap().connections(usize::MAX)
     };
-    let shared = |services: &[usize], total: usize| Connections { services: services.to_vec(), total };
+    let shared =
+        |services: &[usize], total: usize| Connections { services: services.to_vec(), total };
     assert_eq!(limits(&[0, 0], 0), shared(&[DEFAULT_EACH; 2], 2 * DEFAULT_EACH));
     assert_eq!(limits(&[100, 0, 0], 300), shared(&[100, 100, 100], 300));
     assert_eq!(limits(&[20_000, 0], 0), shared(&[20_000, DEFAULT_EACH], 20_000 + DEFAULT_EACH));
@@ -280,10 +365,13 @@ fn the_bound_on_connections_is_shared_out() {
 
 #[test]
 fn oddities_warn() {
-    let text = "[[service]]\nsentinels=[\"s\",\"s:26379\"]\n[service.auth]\npassword=\"<hidden>\"\n";
+    let text =
+        "[[service]]\nsentinels=[\"s\",\"s:26379\"]\n[service.auth]\npassword=\"<hidden>\"\n";
     let warnings = with(text, &[], &Flags::default()).config().unwrap().warnings;
     assert!(
-        warnings.len() == 2 && warnings[0].contains("named twice") && warnings[1].contains("placeholder"),
+        warnings.len() == 2
+            && warnings[0].contains("named twice")
+            && warnings[1].contains("placeholder"),
         "{warnings:?}"
     );
 }
@@ -291,7 +379,9 @@ fn oddities_warn() {
 #[test]
 fn equal_bounds_are_in_order() {
     assert_eq!(
-        faults(&format!("{GOOD}[shutdown]\naccept_min=\"4s\"\naccept_quiet=\"4s\"\naccept_max=\"4s\"\n")),
+        faults(&format!(
+            "{GOOD}[shutdown]\naccept_min=\"4s\"\naccept_quiet=\"4s\"\naccept_max=\"4s\"\n"
+        )),
         [""; 0]
     );
 }
@@ -299,16 +389,23 @@ fn equal_bounds_are_in_order() {
 #[test]
 fn a_value_at_fault_is_not_judged_again_by_its_default() {
     // The default of accept_min, 5s, would be above this accept_max; but nobody wrote it.
-    let got = faults(&format!("{GOOD}[shutdown]\naccept_min=3\naccept_quiet=\"1s\"\naccept_max=\"4s\"\n"));
+    let got = faults(&format!(
+        "{GOOD}[shutdown]\naccept_min=3\naccept_quiet=\"1s\"\naccept_max=\"4s\"\n"
+    ));
     assert!(got.len() == 1 && got[0].starts_with("f:4:12: shutdown.accept_min"), "{got:#?}");
 }
 
 #[test]
 fn the_name_of_a_file_cannot_break_out_of_its_comment() {
-    let read = |name: &str, text: &str| assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &files);
+    let read = |name: &str, text: &str| {
+        assemble(Some((name, text)), Vec::new(), &[], &Flags::default(), &files)
+    };
     let first = read("a\n[evil]\u{1b}", GOOD);
     let printed = first.print();
-    assert!(printed.chars().all(|c| c == '\n' || !c.is_control()) && !printed.contains("\n[evil]"), "{printed}");
+    assert!(
+        printed.chars().all(|c| c == '\n' || !c.is_control()) && !printed.contains("\n[evil]"),
+        "{printed}"
+    );
     assert_eq!(read("f", &printed).config().unwrap().hash, first.config().unwrap().hash);
 }
 
@@ -395,7 +492,8 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
         let (section, option) = options[index.index(options.len())];
         let value = value(option.kind, *number, *yes)?;
         // A name of the sole service is given by --service or in the file alike; a user at the sentinels wants a password.
-        (section.path != "service.sentinel_auth").then(|| format!("{}={value}", section.path_of(option.key)))
+        (section.path != "service.sentinel_auth")
+            .then(|| format!("{}={value}", section.path_of(option.key)))
     };
     chosen.iter().filter_map(pick).collect()
 }

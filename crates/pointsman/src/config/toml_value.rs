@@ -17,7 +17,9 @@ pub(super) fn read(kind: Kind, value: &Spanned<DeValue<'_>>) -> (Option<Value>, 
     let mut problems = Vec::new();
     let read = match kind {
         Kind::Bool | Kind::Count(..) => scalar(kind, value, &mut problems),
-        Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands => list(kind, value, &mut problems),
+        Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands => {
+            list(kind, value, &mut problems)
+        }
         Kind::AddressMap => map(kind, value, &mut problems),
         _ => string(kind, value, &mut problems),
     };
@@ -34,18 +36,28 @@ fn mismatch(kind: Kind, value: &Spanned<DeValue<'_>>) -> Found {
         other => format!("a {}", other.type_str()),
     };
     let remedy = match (kind, value.get_ref()) {
-        (Kind::Duration, DeValue::Integer(number)) => format!("write \"{number}s\" or \"{number}ms\""),
-        (Kind::DurationOrOff, DeValue::Integer(number)) if number.as_str() == "0" => "write \"0s\"".to_owned(),
-        (Kind::DurationOrOff, DeValue::Integer(number)) => format!("write \"{number}s\" or \"{number}ms\""),
-        (Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands, DeValue::String(text)) => {
+        (Kind::Duration, DeValue::Integer(number)) => {
+            format!("write \"{number}s\" or \"{number}ms\"")
+        }
+        (Kind::DurationOrOff, DeValue::Integer(number)) if number.as_str() == "0" => {
+            "write \"0s\"".to_owned()
+        }
+        (Kind::DurationOrOff, DeValue::Integer(number)) => {
+            format!("write \"{number}s\" or \"{number}ms\"")
+        }
+        (
+            Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands,
+            DeValue::String(text),
+        ) => {
             format!("put it in brackets: [{text:?}]")
         }
         (Kind::Bool | Kind::Count(..), DeValue::String(_)) => "write it without quotes".to_owned(),
         (Kind::Bool, _) => "write true or false".to_owned(),
         (Kind::Count(least, most), _) => format!("give a number from {least} to {most}"),
-        (Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands | Kind::AddressMap, _) => {
-            "write it as shown".to_owned()
-        }
+        (
+            Kind::Listen | Kind::ListenTcp | Kind::Endpoints | Kind::Commands | Kind::AddressMap,
+            _,
+        ) => "write it as shown".to_owned(),
         _ => "put it in double quotes".to_owned(),
     };
     (value.span(), Problem::new(format!("expected {}, found {found}", kind.expected()), remedy))
@@ -82,7 +94,8 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
     let (mut listen, mut endpoints, mut commands) = (Vec::new(), Vec::new(), Vec::new());
     for item in items {
         let Some(text) = item.get_ref().as_str() else {
-            let what = format!("expected a string in the list, found a {}", item.get_ref().type_str());
+            let what =
+                format!("expected a string in the list, found a {}", item.get_ref().type_str());
             problems.push((item.span(), Problem::new(what, "put it in double quotes")));
             continue;
         };
@@ -93,8 +106,10 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
             Ok(Value::Commands(one)) if one.len() == 1 => commands.extend(one),
             Ok(_) => {
                 let one = if kind == Kind::Commands { "command" } else { "address" };
-                let problem =
-                    Problem::new(format!("{text:?} is not one {one}"), format!("give each {one} a string of its own"));
+                let problem = Problem::new(
+                    format!("{text:?} is not one {one}"),
+                    format!("give each {one} a string of its own"),
+                );
                 problems.push((item.span(), problem));
             }
             Err(problem) => problems.push((item.span(), problem)),
@@ -118,10 +133,11 @@ fn map(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> O
     }
     let mut read = BTreeMap::new();
     for (from, to) in table {
-        let announced =
-            Endpoint::parse(from.get_ref(), REDIS_PORT).map_err(|problem| problems.push((from.span(), problem)));
+        let announced = Endpoint::parse(from.get_ref(), REDIS_PORT)
+            .map_err(|problem| problems.push((from.span(), problem)));
         let dialled = match to.get_ref().as_str() {
-            Some(text) => Endpoint::parse(text, REDIS_PORT).map_err(|problem| problems.push((to.span(), problem))),
+            Some(text) => Endpoint::parse(text, REDIS_PORT)
+                .map_err(|problem| problems.push((to.span(), problem))),
             None => {
                 let what = format!("expected \"host:port\", found a {}", to.get_ref().type_str());
                 let remedy = "quote both sides: \"10.0.0.1:6379\" = \"203.0.113.1:6379\"";
@@ -132,7 +148,10 @@ fn map(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> O
         if let (Ok(announced), Ok(dialled)) = (announced, dialled)
             && read.insert(announced, dialled).is_some()
         {
-            problems.push((from.span(), Problem::new("the address is mapped twice", "keep one of them")));
+            problems.push((
+                from.span(),
+                Problem::new("the address is mapped twice", "keep one of them"),
+            ));
         }
     }
     Some(Value::AddressMap(read))

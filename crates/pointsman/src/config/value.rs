@@ -104,14 +104,19 @@ impl Kind {
     pub fn parse(self, text: &str) -> Result<Value, Problem> {
         match self {
             Self::Duration => match duration::parse(text)? {
-                Duration::ZERO => Err(Problem::new("zero makes no sense here", "give more than \"0s\"")),
+                Duration::ZERO => {
+                    Err(Problem::new("zero makes no sense here", "give more than \"0s\""))
+                }
                 duration => Ok(Value::Duration(duration)),
             },
             Self::DurationOrOff => duration::parse(text).map(Value::Duration),
             Self::Bool => match text {
                 "true" => Ok(Value::Bool(true)),
                 "false" => Ok(Value::Bool(false)),
-                _ => Err(Problem::new(format!("{text:?} is neither true nor false"), "write true or false")),
+                _ => Err(Problem::new(
+                    format!("{text:?} is neither true nor false"),
+                    "write true or false",
+                )),
             },
             Self::Count(least, most) => parse_count(text, least, most),
             Self::MasterName => parse_master_name(text),
@@ -119,19 +124,29 @@ impl Kind {
                 Err(Problem::new("it is empty", "give a value or leave it out"))
             }
             Self::Text | Self::Path => Ok(Value::Text(text.to_owned())),
-            Self::Endpoint => Endpoint::parse(text, REDIS_PORT).map(|one| Value::Text(one.to_string())),
+            Self::Endpoint => {
+                Endpoint::parse(text, REDIS_PORT).map(|one| Value::Text(one.to_string()))
+            }
             Self::EnvName => parse_env_name(text),
             Self::Choice(names) => parse_choice(text, names),
-            Self::Listen => elements(text).map(listen::parse).collect::<Result<_, _>>().map(Value::Listen),
-            Self::ListenTcp => elements(text).map(listen::parse_tcp).collect::<Result<_, _>>().map(Value::Listen),
+            Self::Listen => {
+                elements(text).map(listen::parse).collect::<Result<_, _>>().map(Value::Listen)
+            }
+            Self::ListenTcp => {
+                elements(text).map(listen::parse_tcp).collect::<Result<_, _>>().map(Value::Listen)
+            }
             Self::Mode => listen::parse_mode(text).map(|mode| Value::Text(format!("{mode:04o}"))),
             Self::Endpoints => elements(text)
                 .map(|one| Endpoint::parse(one, SENTINEL_PORT))
                 .collect::<Result<_, _>>()
                 .map(Value::Endpoints),
-            Self::AddressMap => elements(text).map(parse_pair).collect::<Result<_, _>>().map(Value::AddressMap),
+            Self::AddressMap => {
+                elements(text).map(parse_pair).collect::<Result<_, _>>().map(Value::AddressMap)
+            }
             Self::Commands => parse_commands(text),
-            Self::Secret if text.is_empty() => Err(Problem::new("it is empty", "give a password or leave it out")),
+            Self::Secret if text.is_empty() => {
+                Err(Problem::new("it is empty", "give a password or leave it out"))
+            }
             Self::Secret => Ok(Value::Secret(Secret::new(text.to_owned()))),
         }
     }
@@ -143,7 +158,12 @@ impl Kind {
             Self::Duration | Self::DurationOrOff => "a duration such as \"5s\"",
             Self::Bool => "true or false",
             Self::Count(..) => "a whole number",
-            Self::MasterName | Self::Text | Self::Path | Self::Endpoint | Self::EnvName | Self::Choice(_) => "a string",
+            Self::MasterName
+            | Self::Text
+            | Self::Path
+            | Self::Endpoint
+            | Self::EnvName
+            | Self::Choice(_) => "a string",
             Self::Secret => "a string (a password is quoted even if it is a number)",
             Self::Mode => "a string such as \"0660\"",
             Self::Listen | Self::ListenTcp => "a list of addresses such as [\"0.0.0.0:6379\"]",
@@ -215,9 +235,13 @@ fn parse_master_name(text: &str) -> Result<Value, Problem> {
 /// The text is not repeated in the message: somebody may have put the password itself here.
 fn parse_env_name(text: &str) -> Result<Value, Problem> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) || !text.bytes().all(good) {
+    if text.is_empty() || text.starts_with(|c: char| c.is_ascii_digit()) || !text.bytes().all(good)
+    {
         let what = "it is not the name of an environment variable";
-        return Err(Problem::new(what, "give the name, for example \"REDIS_PASSWORD\", not the password"));
+        return Err(Problem::new(
+            what,
+            "give the name, for example \"REDIS_PASSWORD\", not the password",
+        ));
     }
     Ok(Value::Text(text.to_owned()))
 }
@@ -248,8 +272,9 @@ impl Value {
             Self::Commands(commands) => list(commands),
             Self::AddressMap(map) if map.is_empty() => "{}".to_owned(),
             Self::AddressMap(map) => {
-                let pairs =
-                    map.iter().map(|(from, to)| format!("{} = {}", quote(&from.to_string()), quote(&to.to_string())));
+                let pairs = map.iter().map(|(from, to)| {
+                    format!("{} = {}", quote(&from.to_string()), quote(&to.to_string()))
+                });
                 format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
             }
             Self::Secret(secret) => quote(&secret.to_string()),
@@ -258,7 +283,10 @@ impl Value {
 }
 
 fn list<T: ToString>(items: &[T]) -> String {
-    format!("[{}]", items.iter().map(|item| quote(&item.to_string())).collect::<Vec<_>>().join(", "))
+    format!(
+        "[{}]",
+        items.iter().map(|item| quote(&item.to_string())).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// A basic string; TOML itself decides what has to be escaped and how.

@@ -52,7 +52,9 @@ pub(super) struct Beginning {
 
 /// Everything that may fail or take its time before anybody is served. `None` if told to stop
 /// meanwhile.
-pub(super) async fn begin(given: &mut run::Given<'_>) -> Result<Option<(Ground, Beginning)>, RunError> {
+pub(super) async fn begin(
+    given: &mut run::Given<'_>,
+) -> Result<Option<(Ground, Beginning)>, RunError> {
     let config = given.config;
     let meeting = config.process.state_dir.as_deref().map(takeover::path);
     let sockets = inherit::from_service_manager()?;
@@ -66,7 +68,9 @@ pub(super) async fn begin(given: &mut run::Given<'_>) -> Result<Option<(Ground, 
     let mut attempts = ATTEMPTS;
     loop {
         let path = path.clone();
-        let taken = unless_stopped(&mut given.signals, "the takeover", move || takeover::take(&path)).await?;
+        let taken =
+            unless_stopped(&mut given.signals, "the takeover", move || takeover::take(&path))
+                .await?;
         let Some(taken) = taken.transpose()? else { return Ok(None) };
         attempts = attempts.saturating_sub(1);
         let may_wait = taken.is_none() && attempts > 0;
@@ -105,17 +109,20 @@ async fn prepare(
     let (wanted, adopted, unwanted) = unix_sockets(config, &mut allotment, instead);
     let files = move || -> Result<_, RunError> {
         let place = meeting.map(|path| Place::open(&path, instead)).transpose()?;
-        let control = control.map(|path| ControlSocket::make(Path::new(&path), instead)).transpose()?;
+        let control =
+            control.map(|path| ControlSocket::make(Path::new(&path), instead)).transpose()?;
         let mut unix = UnixFiles::default();
         let made = wanted.into_iter().map(|(plane, wanted)| {
-            let given = Given { sockets: vec![unix.make(&wanted)?], addr: ListenAddr::Unix(wanted.path) };
+            let given =
+                Given { sockets: vec![unix.make(&wanted)?], addr: ListenAddr::Unix(wanted.path) };
             Ok((plane, given))
         });
         let made = made.collect::<Result<Vec<_>, UnixSocketError>>()?;
         let theirs = unix.adopt(&adopted, &unwanted);
         Ok((place, control, unix, made, theirs))
     };
-    let Some(files) = unless_stopped(&mut given.signals, "its sockets' folders", files).await? else {
+    let Some(files) = unless_stopped(&mut given.signals, "its sockets' folders", files).await?
+    else {
         return Ok(None);
     };
     let (place, control, unix, made, theirs) = files?;
@@ -202,7 +209,10 @@ async fn unless_stopped<T: Send + 'static>(
     }
 }
 
-fn bind_admin(config: &Config, given: Vec<std::net::TcpListener>) -> Result<probe::Server, probe::BindError> {
+fn bind_admin(
+    config: &Config,
+    given: Vec<std::net::TcpListener>,
+) -> Result<probe::Server, probe::BindError> {
     let listen = planes::of(config).into_iter().flat_map(|plane| plane.listen);
     let v4 = listen.filter_map(|addr| addr.tcp()).filter(SocketAddr::is_ipv4);
     let settings = probe::Settings {
@@ -219,7 +229,11 @@ fn bind_admin(config: &Config, given: Vec<std::net::TcpListener>) -> Result<prob
 
 /// Waits until there is a master to send clients to, or nobody else who could serve them. `false`
 /// if told to stop meanwhile.
-async fn masters(handles: &[Handle], taken: &Taken, signals: &mut Signals) -> Result<bool, RunError> {
+async fn masters(
+    handles: &[Handle],
+    taken: &Taken,
+    signals: &mut Signals,
+) -> Result<bool, RunError> {
     let have = || handles.iter().filter(|handle| handle.seen().master.is_some()).count();
     // Counted and not timed: a process that was stopped meanwhile has not looked.
     let mut glances = MASTER.as_millis() / GLANCE.as_millis();
@@ -227,7 +241,9 @@ async fn masters(handles: &[Handle], taken: &Taken, signals: &mut Signals) -> Re
         glances = glances.saturating_sub(1);
         if taken.is_left_alone() {
             let path = taken.path().to_owned();
-            match unless_stopped(signals, "the state folder", move || takeover::is_deserted(&path)).await? {
+            match unless_stopped(signals, "the state folder", move || takeover::is_deserted(&path))
+                .await?
+            {
                 None => return Ok(false),
                 Some(true) => {
                     warn!("the old process has ended: serving without waiting for a master");
@@ -259,13 +275,23 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    fn prepare(given: &run::Given<'_>, allotment: Allotment, admin: &probe::Server) -> Result<Self, RunError> {
+    fn prepare(
+        given: &run::Given<'_>,
+        allotment: Allotment,
+        admin: &probe::Server,
+    ) -> Result<Self, RunError> {
         let (config, limits) = (given.config, &given.connections.services);
         let Layout { services, watches, ears } = Layout::new(config, limits);
         let planes = services.into_iter().zip(allotment.planes);
-        let planes = planes
-            .map(|(service, (listen, given))| (service, listen.iter().filter_map(ListenAddr::tcp).collect(), given));
-        let bound = Bound::bind_or_take(workers(config), given.connections.total, admin.addresses(), planes)?;
+        let planes = planes.map(|(service, (listen, given))| {
+            (service, listen.iter().filter_map(ListenAddr::tcp).collect(), given)
+        });
+        let bound = Bound::bind_or_take(
+            workers(config),
+            given.connections.total,
+            admin.addresses(),
+            planes,
+        )?;
         let listen = bound.local_addrs().iter().flatten().filter_map(ListenAddr::tcp);
         let own: Vec<_> = listen.chain(admin.addresses().iter().copied()).collect();
         let (discovery, handles) = Discovery::new(watches, watch::timeouts(&config.services), &own);
@@ -276,10 +302,12 @@ impl Ground {
 
     pub(super) fn watched(&self, config: &Config, in_force: &InForce) -> Vec<Watched> {
         let planes = planes::of(config);
-        let services = config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
+        let services =
+            config.services.iter().zip(self.bound.local_addrs()).zip(&self.handles).enumerate();
         let watched = services.map(|(number, ((service, listen), discovery))| {
             let readers = planes.iter().position(|it| it.reads && it.service == number);
-            let readers = readers.and_then(|plane| Some((plane, self.bound.local_addrs().get(plane)?.clone())));
+            let readers = readers
+                .and_then(|plane| Some((plane, self.bound.local_addrs().get(plane)?.clone())));
             let replica_listen = readers.as_ref().map(|(_, listen)| tracing::field::debug(listen));
             info!(service = %service.name, ?listen, replica_listen, "serving");
             Watched {

@@ -42,7 +42,11 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+const fn counter(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
     Metric { name, kind: Kind::Counter, labels, help }
 }
 
@@ -50,7 +54,11 @@ const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'stat
     Metric { name, kind: Kind::Gauge, labels, help }
 }
 
-const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+const fn histogram(
+    name: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Metric {
     Metric { name, kind: Kind::Histogram, labels, help }
 }
 
@@ -60,22 +68,42 @@ const TRAFFIC: &[&str] = &["service", "listener"];
 
 /// Ours, in the order of `/metrics`.
 pub const CATALOGUE: &[Metric] = &[
-    gauge("pointsman_build_info", &["version", "target", "profile"], "Always 1; what was built is in the labels."),
+    gauge(
+        "pointsman_build_info",
+        &["version", "target", "profile"],
+        "Always 1; what was built is in the labels.",
+    ),
     gauge("pointsman_uptime_seconds", &[], "Time since the process started."),
-    gauge("process_start_time_seconds", &[], "When the process started, since the epoch of Unix, by the kernel."),
-    counter("process_cpu_seconds_total", &[], "CPU time of all threads, in user space and in the kernel."),
+    gauge(
+        "process_start_time_seconds",
+        &[],
+        "When the process started, since the epoch of Unix, by the kernel.",
+    ),
+    counter(
+        "process_cpu_seconds_total",
+        &[],
+        "CPU time of all threads, in user space and in the kernel.",
+    ),
     gauge("process_resident_memory_bytes", &[], "Memory of the process that is in RAM."),
     gauge("process_virtual_memory_bytes", &[], "Addresses that the process has mapped."),
     gauge("process_threads", &[], "Threads of the process."),
     gauge("process_open_fds", &[], "Open file descriptors."),
     gauge("process_max_fds", &[], "Limit on open file descriptors that is in force."),
-    gauge("pointsman_cgroup_memory_limit_bytes", &[], "Memory that the cgroup allows; absent where it allows any."),
+    gauge(
+        "pointsman_cgroup_memory_limit_bytes",
+        &[],
+        "Memory that the cgroup allows; absent where it allows any.",
+    ),
     gauge(
         "pointsman_cgroup_memory_used_bytes",
         &[],
         "Memory that counts against that limit and cannot be taken back at once.",
     ),
-    gauge("pointsman_cgroup_cpu_limit_cores", &[], "CPUs that the cgroup allows; absent where it allows any."),
+    gauge(
+        "pointsman_cgroup_cpu_limit_cores",
+        &[],
+        "CPUs that the cgroup allows; absent where it allows any.",
+    ),
     counter(
         "pointsman_cgroup_cpu_periods_total",
         &[],
@@ -108,16 +136,56 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     counter("pointsman_worker_stalled_seconds_total", &["worker"], "Time of these, added up."),
     gauge("pointsman_worker_sessions", &["worker"], "Client connections open now on a worker."),
-    gauge("pointsman_loop_age_seconds", &["loop"], "Time since an event loop last turned; liveness fails above 5 s."),
-    gauge("pointsman_config_info", &["hash"], "Always 1; the hash of the effective configuration is in the label."),
-    counter("pointsman_config_reloads_total", &["result"], "Reloads of the configuration, by result."),
-    gauge("pointsman_config_last_reload_successful", &[], "0 if the last reload was refused, else 1."),
-    gauge("pointsman_config_last_reload_age_seconds", &[], "Time since the last reload, or since the start."),
-    gauge("pointsman_config_read_pending_seconds", &[], "Age of the oldest unfinished file read, in seconds."),
-    gauge("pointsman_config_pending_restart", &[], "Keys written otherwise than in force, which need a restart."),
-    gauge("pointsman_drain_phase", &["phase"], "1 for the phase of the shutdown the process is in, 0 for the others."),
-    gauge("pointsman_connections_limit", &[], "Client connections allowed in all services together."),
-    gauge("pointsman_memory_scarce", &[], "1 while new clients are refused because memory is about to run out."),
+    gauge(
+        "pointsman_loop_age_seconds",
+        &["loop"],
+        "Time since an event loop last turned; liveness fails above 5 s.",
+    ),
+    gauge(
+        "pointsman_config_info",
+        &["hash"],
+        "Always 1; the hash of the effective configuration is in the label.",
+    ),
+    counter(
+        "pointsman_config_reloads_total",
+        &["result"],
+        "Reloads of the configuration, by result.",
+    ),
+    gauge(
+        "pointsman_config_last_reload_successful",
+        &[],
+        "0 if the last reload was refused, else 1.",
+    ),
+    gauge(
+        "pointsman_config_last_reload_age_seconds",
+        &[],
+        "Time since the last reload, or since the start.",
+    ),
+    gauge(
+        "pointsman_config_read_pending_seconds",
+        &[],
+        "Age of the oldest unfinished file read, in seconds.",
+    ),
+    gauge(
+        "pointsman_config_pending_restart",
+        &[],
+        "Keys written otherwise than in force, which need a restart.",
+    ),
+    gauge(
+        "pointsman_drain_phase",
+        &["phase"],
+        "1 for the phase of the shutdown the process is in, 0 for the others.",
+    ),
+    gauge(
+        "pointsman_connections_limit",
+        &[],
+        "Client connections allowed in all services together.",
+    ),
+    gauge(
+        "pointsman_memory_scarce",
+        &[],
+        "1 while new clients are refused because memory is about to run out.",
+    ),
     counter(
         "pointsman_log_lines_dropped_total",
         &[],
@@ -135,7 +203,11 @@ pub const CATALOGUE: &[Metric] = &[
         &["reason"],
         "Connections that the admin server closed: to make room, for want of room, or for slowness.",
     ),
-    gauge("pointsman_sentinel_up", &["sentinel"], "1 if there is a connection to this sentinel, else 0."),
+    gauge(
+        "pointsman_sentinel_up",
+        &["sentinel"],
+        "1 if there is a connection to this sentinel, else 0.",
+    ),
     gauge(
         "pointsman_sentinel_events",
         &["sentinel"],
@@ -151,8 +223,16 @@ pub const CATALOGUE: &[Metric] = &[
         &["sentinel"],
         "Services for which this sentinel names another master or epoch than the one in force.",
     ),
-    gauge("pointsman_target_info", &["service", "target"], "1 for the master in force; its address is in the label."),
-    gauge("pointsman_target_generation", SERVICE, "Number of the commit in force; 0 while there is none."),
+    gauge(
+        "pointsman_target_info",
+        &["service", "target"],
+        "1 for the master in force; its address is in the label.",
+    ),
+    gauge(
+        "pointsman_target_generation",
+        SERVICE,
+        "Number of the commit in force; 0 while there is none.",
+    ),
     gauge("pointsman_target_epoch", SERVICE, "Sentinel's config-epoch of the commit in force."),
     gauge(
         "pointsman_target_stopped_seconds",
@@ -186,8 +266,16 @@ pub const CATALOGUE: &[Metric] = &[
     ),
     counter("pointsman_commits_total", SERVICE, "Times the points moved."),
     counter("pointsman_holds_total", SERVICE, "Times traffic was held."),
-    counter("pointsman_holds_expired_total", SERVICE, "Holds that ended without a move of the points."),
-    counter("pointsman_target_cleared_total", SERVICE, "Times a master was taken away without another."),
+    counter(
+        "pointsman_holds_expired_total",
+        SERVICE,
+        "Holds that ended without a move of the points.",
+    ),
+    counter(
+        "pointsman_target_cleared_total",
+        SERVICE,
+        "Times a master was taken away without another.",
+    ),
     counter(
         "pointsman_sentinel_stale_views_total",
         SERVICE,
@@ -203,7 +291,11 @@ pub const CATALOGUE: &[Metric] = &[
         SERVICE,
         "Answers of sentinels that do not watch the master's name.",
     ),
-    counter("pointsman_sentinel_splits_total", SERVICE, "Times sentinels named different masters at one epoch."),
+    counter(
+        "pointsman_sentinel_splits_total",
+        SERVICE,
+        "Times sentinels named different masters at one epoch.",
+    ),
     counter(
         "pointsman_sentinel_unverified_regressions_total",
         SERVICE,
@@ -220,7 +312,11 @@ pub const CATALOGUE: &[Metric] = &[
         SERVICE,
         "From the first sign of trouble to the move of the points.",
     ),
-    histogram("pointsman_failover_hold_seconds", SERVICE, "Time traffic was held before the points moved."),
+    histogram(
+        "pointsman_failover_hold_seconds",
+        SERVICE,
+        "Time traffic was held before the points moved.",
+    ),
     histogram(
         "pointsman_failover_switch_seconds",
         SERVICE,
@@ -236,7 +332,11 @@ pub const CATALOGUE: &[Metric] = &[
         SERVICE,
         "From the move of the points to the first session on the new master.",
     ),
-    counter("pointsman_failover_lost_bytes_total", SERVICE, "Bytes of masters' histories lost, where estimated."),
+    counter(
+        "pointsman_failover_lost_bytes_total",
+        SERVICE,
+        "Bytes of masters' histories lost, where estimated.",
+    ),
     gauge("pointsman_replicas_eligible", SERVICE, "Replicas that readers may be sent to."),
     gauge(
         "pointsman_replicas",
@@ -248,14 +348,30 @@ pub const CATALOGUE: &[Metric] = &[
         SERVICE,
         "The most bytes that a replica lacked when it last answered, of those that serve readers.",
     ),
-    gauge("pointsman_replica_lag_seconds", SERVICE, "For how long the master had had the first of them, at the most."),
-    counter("pointsman_replica_ejections_total", SERVICE, "Times a replica was put out of those that serve readers."),
-    counter("pointsman_replica_readmissions_total", SERVICE, "Times a replica that had been put out came back."),
+    gauge(
+        "pointsman_replica_lag_seconds",
+        SERVICE,
+        "For how long the master had had the first of them, at the most.",
+    ),
+    counter(
+        "pointsman_replica_ejections_total",
+        SERVICE,
+        "Times a replica was put out of those that serve readers.",
+    ),
+    counter(
+        "pointsman_replica_readmissions_total",
+        SERVICE,
+        "Times a replica that had been put out came back.",
+    ),
     gauge("pointsman_sessions_open", TRAFFIC, "Client connections open now."),
     gauge("pointsman_sessions_limit", TRAFFIC, "Client connections allowed."),
     gauge("pointsman_sessions_waiting", TRAFFIC, "Client connections that wait for a master."),
     counter("pointsman_sessions_total", TRAFFIC, "Client connections accepted and served."),
-    counter("pointsman_sessions_held_total", TRAFFIC, "Times a client connection had to wait for a master."),
+    counter(
+        "pointsman_sessions_held_total",
+        TRAFFIC,
+        "Times a client connection had to wait for a master.",
+    ),
     counter(
         "pointsman_sessions_refused_total",
         &["service", "listener", "limit"],
@@ -277,7 +393,11 @@ pub const CATALOGUE: &[Metric] = &[
         &["service", "listener", "direction"],
         "Bytes forwarded, by direction: in from clients, out to clients.",
     ),
-    counter("pointsman_spliced_bytes_total", TRAFFIC, "Bytes of both directions that were moved inside the kernel."),
+    counter(
+        "pointsman_spliced_bytes_total",
+        TRAFFIC,
+        "Bytes of both directions that were moved inside the kernel.",
+    ),
     counter("pointsman_commands_total", TRAFFIC, "Commands forwarded and answered."),
     counter("pointsman_dials_total", TRAFFIC, "Connections to masters opened."),
     counter(
@@ -300,7 +420,11 @@ pub const CATALOGUE: &[Metric] = &[
         TRAFFIC,
         "Times a session was carried over to another connection, unnoticed by its client.",
     ),
-    counter("pointsman_sessions_rebalanced_total", TRAFFIC, "Sessions moved to a replica that had fewer."),
+    counter(
+        "pointsman_sessions_rebalanced_total",
+        TRAFFIC,
+        "Sessions moved to a replica that had fewer.",
+    ),
     gauge(
         "pointsman_sessions",
         &["service", "listener", "state"],
@@ -321,21 +445,45 @@ pub const CATALOGUE: &[Metric] = &[
         &["service", "listener", "kind"],
         "Pushes that told a client of maintenance, by kind.",
     ),
-    counter("pointsman_hints_total", TRAFFIC, "Times a session saw something that made discovery look again."),
+    counter(
+        "pointsman_hints_total",
+        TRAFFIC,
+        "Times a session saw something that made discovery look again.",
+    ),
 ];
 
 /// What is there with `[metrics] haproxy_names = true`, for dashboards and alerts made for haproxy.
 pub const HAPROXY: &[Metric] = &[
-    gauge("haproxy_process_build_info", &["version"], "Always 1; pointsman's version is in the label."),
+    gauge(
+        "haproxy_process_build_info",
+        &["version"],
+        "Always 1; pointsman's version is in the label.",
+    ),
     gauge("haproxy_process_uptime_seconds", &[], "Time since the process started."),
-    gauge("haproxy_process_max_connections", &[], "Client connections allowed in all services together."),
+    gauge(
+        "haproxy_process_max_connections",
+        &[],
+        "Client connections allowed in all services together.",
+    ),
     gauge("haproxy_process_current_connections", &[], "Client connections open now."),
-    counter("haproxy_process_connections_total", &[], "Client connections accepted, the refused ones included."),
+    counter(
+        "haproxy_process_connections_total",
+        &[],
+        "Client connections accepted, the refused ones included.",
+    ),
     gauge("haproxy_process_stopping", &[], "1 from the order to stop on, else 0."),
-    gauge("haproxy_frontend_status", &["proxy", "state"], "UP while clients are accepted, else DOWN."),
+    gauge(
+        "haproxy_frontend_status",
+        &["proxy", "state"],
+        "UP while clients are accepted, else DOWN.",
+    ),
     gauge("haproxy_frontend_current_sessions", &["proxy"], "Client connections open now."),
     gauge("haproxy_frontend_limit_sessions", &["proxy"], "Client connections allowed."),
-    counter("haproxy_frontend_sessions_total", &["proxy"], "Client connections accepted and served."),
+    counter(
+        "haproxy_frontend_sessions_total",
+        &["proxy"],
+        "Client connections accepted and served.",
+    ),
     counter(
         "haproxy_frontend_connections_total",
         &["proxy"],
@@ -343,21 +491,41 @@ pub const HAPROXY: &[Metric] = &[
     ),
     counter("haproxy_frontend_bytes_in_total", &["proxy"], "Bytes from clients."),
     counter("haproxy_frontend_bytes_out_total", &["proxy"], "Bytes to clients."),
-    gauge("haproxy_backend_status", &["proxy", "state"], "UP while traffic flows to a server, else DOWN."),
+    gauge(
+        "haproxy_backend_status",
+        &["proxy", "state"],
+        "UP while traffic flows to a server, else DOWN.",
+    ),
     gauge(
         "haproxy_backend_active_servers",
         &["proxy"],
         "Servers that are UP: the master or none; the replicas in service for a listener for readers.",
     ),
-    gauge("haproxy_backend_current_sessions", &["proxy"], "Client connections that do not wait for a server."),
-    counter("haproxy_backend_connection_errors_total", &["proxy"], "Connections to servers that failed."),
-    counter("haproxy_backend_connection_attempts_total", &["proxy"], "Attempts to connect to servers."),
+    gauge(
+        "haproxy_backend_current_sessions",
+        &["proxy"],
+        "Client connections that do not wait for a server.",
+    ),
+    counter(
+        "haproxy_backend_connection_errors_total",
+        &["proxy"],
+        "Connections to servers that failed.",
+    ),
+    counter(
+        "haproxy_backend_connection_attempts_total",
+        &["proxy"],
+        "Attempts to connect to servers.",
+    ),
     counter(
         "haproxy_backend_server_aborts_total",
         &["proxy"],
         "Sessions that the server broke off, or that could not be had from it.",
     ),
-    counter("haproxy_backend_client_aborts_total", &["proxy"], "Sessions that the client broke off."),
+    counter(
+        "haproxy_backend_client_aborts_total",
+        &["proxy"],
+        "Sessions that the client broke off.",
+    ),
     gauge(
         "haproxy_backend_connect_time_average_seconds",
         &["proxy"],
@@ -388,14 +556,26 @@ pub const HAPROXY: &[Metric] = &[
         &["proxy", "server"],
         "Questions to the node that were not answered as they should be.",
     ),
-    gauge("haproxy_server_check_duration_seconds", &["proxy", "server"], "Time the last answer took."),
-    gauge("haproxy_server_current_sessions", &["proxy", "server"], "Client connections on the node now."),
+    gauge(
+        "haproxy_server_check_duration_seconds",
+        &["proxy", "server"],
+        "Time the last answer took.",
+    ),
+    gauge(
+        "haproxy_server_current_sessions",
+        &["proxy", "server"],
+        "Client connections on the node now.",
+    ),
     counter(
         "haproxy_server_bytes_in_total",
         &["proxy", "server"],
         "Bytes to the node, while scrapes found it to be the master; not for readers.",
     ),
-    counter("haproxy_server_bytes_out_total", &["proxy", "server"], "Bytes from the node, likewise."),
+    counter(
+        "haproxy_server_bytes_out_total",
+        &["proxy", "server"],
+        "Bytes from the node, likewise.",
+    ),
 ];
 
 #[cfg(test)]
@@ -407,7 +587,10 @@ mod tests {
     #[test]
     fn every_metric_has_a_conventional_name_and_a_help_text() {
         for Metric { name, kind, labels, help } in CATALOGUE.iter().chain(HAPROXY) {
-            assert!(["pointsman_", "process_", "haproxy_"].iter().any(|start| name.starts_with(start)), "{name}");
+            assert!(
+                ["pointsman_", "process_", "haproxy_"].iter().any(|start| name.starts_with(start)),
+                "{name}"
+            );
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
             assert!(help.ends_with('.') && !help.contains(['\\', '\n']), "{name}");
             assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");

@@ -16,7 +16,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use metrics::{Key, Label, Level, Metadata, Recorder as _};
-use metrics_exporter_prometheus::formatting::{sanitize_label_value, write_help_line, write_type_line};
+use metrics_exporter_prometheus::formatting::{
+    sanitize_label_value, write_help_line, write_type_line,
+};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use probe::Format;
 
@@ -27,7 +29,12 @@ pub type Pair<'a> = (&'static str, &'a str);
 
 /// Where each metric that may be stands in the order of the text.
 static PLACES: LazyLock<BTreeMap<&'static str, (usize, &'static Metric)>> = LazyLock::new(|| {
-    CATALOGUE.iter().chain(HAPROXY).enumerate().map(|(at, metric)| (metric.name, (at, metric))).collect()
+    CATALOGUE
+        .iter()
+        .chain(HAPROXY)
+        .enumerate()
+        .map(|(at, metric)| (metric.name, (at, metric)))
+        .collect()
 });
 
 const METADATA: Metadata<'static> = Metadata::new("pointsman", Level::INFO, None);
@@ -81,7 +88,8 @@ impl Exposition {
 
     /// A counter's value.
     pub fn count(&mut self, name: &str, labels: &[Pair<'_>], value: u64) {
-        let left_out = self.sparse && value == 0 && labels.iter().any(|(label, _)| *label == "service");
+        let left_out =
+            self.sparse && value == 0 && labels.iter().any(|(label, _)| *label == "service");
         if let Some(metric) = known(name, Kind::Counter, labels).filter(|_| !left_out) {
             self.recorder.register_counter(&key(metric, labels), &METADATA).absolute(value);
         }
@@ -123,7 +131,8 @@ impl Exposition {
             write_type_line(&mut text, name, None, None, metric.kind.word());
             text
         });
-        let of = |(label, value): &Pair<'_>| format!("{label}=\"{}\",", sanitize_label_value(value));
+        let of =
+            |(label, value): &Pair<'_>| format!("{label}=\"{}\",", sanitize_label_value(value));
         let of: String = labels.iter().map(of).collect();
         let alone = of.strip_suffix(',').map_or_else(String::new, |of| format!("{{{of}}}"));
         // Writing to a string cannot fail.
@@ -131,7 +140,8 @@ impl Exposition {
             let _ = writeln!(text, "{name}_bucket{{{of}le=\"{bound}\"}} {below}");
         }
         let _ = writeln!(text, "{name}_bucket{{{of}le=\"+Inf\"}} {count}");
-        let _ = writeln!(text, "{name}_sum{alone} {}\n{name}_count{alone} {count}", sum.as_secs_f64());
+        let _ =
+            writeln!(text, "{name}_sum{alone} {}\n{name}_count{alone} {count}", sum.as_secs_f64());
     }
 
     /// The whole text.
@@ -153,12 +163,16 @@ fn known(name: &str, kind: Kind, labels: &[Pair<'_>]) -> Option<&'static Metric>
         None
     })?;
     debug_assert_eq!(metric.kind, kind, "{name}");
-    debug_assert!(labels.iter().all(|(label, _)| metric.labels.contains(label)), "{name}: {labels:?}");
+    debug_assert!(
+        labels.iter().all(|(label, _)| metric.labels.contains(label)),
+        "{name}: {labels:?}"
+    );
     Some(metric)
 }
 
 fn key(metric: &Metric, labels: &[Pair<'_>]) -> Key {
-    let labels: Vec<Label> = labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect();
+    let labels: Vec<Label> =
+        labels.iter().map(|(label, value)| Label::new(*label, (*value).to_owned())).collect();
     Key::from_parts(metric.name, labels)
 }
 
@@ -170,9 +184,17 @@ fn arrange(text: &str, format: Format) -> String {
     families.sort_unstable_by_key(|(place, ..)| *place);
     let mut out = String::with_capacity(text.len());
     for (_, metric, family) in families {
-        let name = if open { metric.name.strip_suffix("_total").unwrap_or(metric.name) } else { metric.name };
-        let (head, mut series): (Vec<&str>, Vec<&str>) = family.lines().partition(|line| line.starts_with("# "));
-        let help = head.iter().find_map(|line| line.strip_prefix("# HELP ")?.split_once(' ')).map_or("", |(_, it)| it);
+        let name = if open {
+            metric.name.strip_suffix("_total").unwrap_or(metric.name)
+        } else {
+            metric.name
+        };
+        let (head, mut series): (Vec<&str>, Vec<&str>) =
+            family.lines().partition(|line| line.starts_with("# "));
+        let help = head
+            .iter()
+            .find_map(|line| line.strip_prefix("# HELP ")?.split_once(' '))
+            .map_or("", |(_, it)| it);
         // Writing to a string cannot fail.
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", metric.kind.word());
         if metric.kind != Kind::Histogram {
@@ -191,7 +213,10 @@ fn arrange(text: &str, format: Format) -> String {
 
 /// Which metric a family is of, and where that stands.
 fn family(text: &str) -> Option<(usize, &'static Metric, &str)> {
-    let name = text.lines().find_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).map(|(name, _)| name)?;
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, _)| name)?;
     PLACES.get(name).map(|(place, metric)| (*place, *metric, text))
 }
 
@@ -211,16 +236,21 @@ mod tests {
         let shut = "# HELP pointsman_gate_shut 1 while traffic is held.\n# TYPE pointsman_gate_shut gauge\n\
                     pointsman_gate_shut{service=\"a\\\"b\\\\c\"} 1\n";
         let moved = "Times the points moved.\n";
-        let counts = "pointsman_commits_total{service=\"a\"} 7\npointsman_commits_total{service=\"b\"} 0\n";
+        let counts =
+            "pointsman_commits_total{service=\"a\"} 7\npointsman_commits_total{service=\"b\"} 0\n";
         let plain = page().render(Format::Prometheus);
         assert_eq!(
             plain,
-            format!("{shut}# HELP pointsman_commits_total {moved}# TYPE pointsman_commits_total counter\n{counts}")
+            format!(
+                "{shut}# HELP pointsman_commits_total {moved}# TYPE pointsman_commits_total counter\n{counts}"
+            )
         );
         let open = page().render(Format::OpenMetrics);
         assert_eq!(
             open,
-            format!("{shut}# HELP pointsman_commits {moved}# TYPE pointsman_commits counter\n{counts}# EOF\n")
+            format!(
+                "{shut}# HELP pointsman_commits {moved}# TYPE pointsman_commits counter\n{counts}# EOF\n"
+            )
         );
     }
 
@@ -255,11 +285,14 @@ mod tests {
                     # TYPE x_total counter\nx_total 1\n\n\
                     # HELP pointsman_gate_shut Held.\n# TYPE pointsman_gate_shut gauge\npointsman_gate_shut 0\n\n";
         let shut = "# HELP pointsman_gate_shut Held.\n# TYPE pointsman_gate_shut gauge\npointsman_gate_shut 0\n";
-        let counts = "pointsman_commits_total{service=\"a\"} 2\npointsman_commits_total{service=\"b\"} 1\n";
-        for (format, family, end) in
-            [(Format::Prometheus, "pointsman_commits_total", ""), (Format::OpenMetrics, "pointsman_commits", "# EOF\n")]
-        {
-            let expected = format!("{shut}# HELP {family} Moves.\n# TYPE {family} counter\n{counts}{end}");
+        let counts =
+            "pointsman_commits_total{service=\"a\"} 2\npointsman_commits_total{service=\"b\"} 1\n";
+        for (format, family, end) in [
+            (Format::Prometheus, "pointsman_commits_total", ""),
+            (Format::OpenMetrics, "pointsman_commits", "# EOF\n"),
+        ] {
+            let expected =
+                format!("{shut}# HELP {family} Moves.\n# TYPE {family} counter\n{counts}{end}");
             assert_eq!(arrange(text, format), expected);
         }
     }

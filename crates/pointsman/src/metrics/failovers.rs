@@ -11,8 +11,8 @@ use super::exposition::{Exposition, Pair};
 
 /// Upper bounds, in seconds, of what a machine does: finest around the promise of 2 ms.
 const FAST: &[f64] = &[
-    0.000_1, 0.000_25, 0.000_5, 0.000_75, 0.001, 0.001_25, 0.001_5, 0.001_75, 0.002, 0.002_5, 0.003, 0.004, 0.005,
-    0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0,
+    0.000_1, 0.000_25, 0.000_5, 0.000_75, 0.001, 0.001_25, 0.001_5, 0.001_75, 0.002, 0.002_5,
+    0.003, 0.004, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0,
 ];
 /// Upper bounds, in seconds, of what sentinels and people wait for.
 const SLOW: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0];
@@ -26,14 +26,25 @@ struct Phase {
 
 /// Those that are over at the commit.
 const PHASES: [Phase; 4] = [
-    Phase { name: "pointsman_failover_suspicion_seconds", bounds: SLOW, of: |it| it.story.suspicion() },
+    Phase {
+        name: "pointsman_failover_suspicion_seconds",
+        bounds: SLOW,
+        of: |it| it.story.suspicion(),
+    },
     Phase { name: "pointsman_failover_hold_seconds", bounds: SLOW, of: |it| it.story.hold() },
     Phase { name: "pointsman_failover_switch_seconds", bounds: FAST, of: Failover::swap },
-    Phase { name: "pointsman_failover_verification_seconds", bounds: FAST, of: Failover::verification },
+    Phase {
+        name: "pointsman_failover_verification_seconds",
+        bounds: FAST,
+        of: Failover::verification,
+    },
 ];
 /// The one that comes after it.
-const AFTERWARDS: Phase =
-    Phase { name: "pointsman_failover_first_session_seconds", bounds: SLOW, of: Failover::first_session };
+const AFTERWARDS: Phase = Phase {
+    name: "pointsman_failover_first_session_seconds",
+    bounds: SLOW,
+    of: Failover::first_session,
+};
 
 /// One histogram.
 #[derive(Debug, Clone, Default)]
@@ -68,7 +79,12 @@ impl Buckets {
                 *sum += count;
                 Some(*sum)
             });
-            page.histogram(phase.name, labels, phase.bounds.iter().copied().zip(below), (self.count, self.sum));
+            page.histogram(
+                phase.name,
+                labels,
+                phase.bounds.iter().copied().zip(below),
+                (self.count, self.sum),
+            );
         }
     }
 }
@@ -92,7 +108,9 @@ impl Failovers {
         let (commit, first_session) = (self.commit, self.first_session);
         for failover in seen.failovers.iter().filter(|it| it.generation > commit) {
             for (phase, buckets) in PHASES.iter().zip(&mut self.phases) {
-                (phase.of)(failover).into_iter().for_each(|took| buckets.observe(phase.bounds, took));
+                (phase.of)(failover)
+                    .into_iter()
+                    .for_each(|took| buckets.observe(phase.bounds, took));
             }
             self.lost = self.lost.saturating_add(failover.lost_bytes.unwrap_or(0));
             self.commit = failover.generation;
@@ -115,7 +133,9 @@ impl Failovers {
     }
 
     pub(super) fn put(&self, page: &mut Exposition, labels: &[Pair<'_>]) {
-        for (phase, buckets) in PHASES.iter().zip(&self.phases).chain([(&AFTERWARDS, &self.afterwards)]) {
+        for (phase, buckets) in
+            PHASES.iter().zip(&self.phases).chain([(&AFTERWARDS, &self.afterwards)])
+        {
             buckets.put(page, phase, labels);
         }
         if self.commit > 0 {
@@ -142,7 +162,12 @@ mod tests {
         let mut page = Exposition::new(false);
         other.put(&mut page, &[]);
         let text = page.render(Format::Prometheus);
-        for part in ["_bucket{le=\"0.01\"} 1\n", "_bucket{le=\"0.1\"} 2\n", "{le=\"30\"} 2\n", "{le=\"+Inf\"} 3\n"] {
+        for part in [
+            "_bucket{le=\"0.01\"} 1\n",
+            "_bucket{le=\"0.1\"} 2\n",
+            "{le=\"30\"} 2\n",
+            "{le=\"+Inf\"} 3\n",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.contains("_sum 40.1\n") && text.contains("_count 3\n"), "{text}");

@@ -73,19 +73,25 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
     let servers = it.servers();
     let active = servers.iter().filter(|server| server.up).count();
     // A master may stand in for replicas; then the listener works although none of its servers does.
-    let up = active > 0 || it.replicas.is_some_and(|replicas| replicas.stands_in && it.seen.stopped_since.is_none());
+    let up = active > 0
+        || it
+            .replicas
+            .is_some_and(|replicas| replicas.stands_in && it.seen.stopped_since.is_none());
     for (state, is) in [("DOWN", !up), ("UP", up)] {
         page.flag("haproxy_backend_status", &[proxy, ("state", state)], is);
     }
     let errors = traffic.dial_failures.iter().sum::<u64>();
-    let broken = |reasons: &[Reason]| reasons.iter().map(|reason| traffic.closed_for(*reason)).sum::<u64>();
+    let broken =
+        |reasons: &[Reason]| reasons.iter().map(|reason| traffic.closed_for(*reason)).sum::<u64>();
     page.gauge("haproxy_backend_active_servers", of, active);
     page.gauge("haproxy_backend_current_sessions", of, traffic.open.saturating_sub(traffic.held));
     page.count("haproxy_backend_connection_errors_total", of, errors);
     page.count("haproxy_backend_connection_attempts_total", of, traffic.dials + errors);
-    let by_server = [Reason::UpstreamReset, Reason::UpstreamLost, Reason::UpstreamError, Reason::DialFailed];
+    let by_server =
+        [Reason::UpstreamReset, Reason::UpstreamLost, Reason::UpstreamError, Reason::DialFailed];
     page.count("haproxy_backend_server_aborts_total", of, broken(&by_server));
-    let by_client = [Reason::ClientReset, Reason::ClientLost, Reason::ClientError, Reason::HoldAbandoned];
+    let by_client =
+        [Reason::ClientReset, Reason::ClientLost, Reason::ClientError, Reason::HoldAbandoned];
     page.count("haproxy_backend_client_aborts_total", of, broken(&by_client));
     let dials = u32::try_from(traffic.dial_time.count()).unwrap_or(u32::MAX);
     let average = traffic.dial_time.sum().checked_div(dials).unwrap_or_default();
@@ -93,8 +99,16 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
     match it.replicas {
         Some(replicas) => page.count("haproxy_backend_check_up_down_total", of, replicas.ejections),
         None => {
-            page.seconds("haproxy_backend_downtime_seconds_total", of, it.seen.outage(Instant::now()));
-            page.count("haproxy_backend_check_up_down_total", of, it.seen.counts.holds + it.seen.counts.clears);
+            page.seconds(
+                "haproxy_backend_downtime_seconds_total",
+                of,
+                it.seen.outage(Instant::now()),
+            );
+            page.count(
+                "haproxy_backend_check_up_down_total",
+                of,
+                it.seen.counts.holds + it.seen.counts.clears,
+            );
         }
     }
     for server in &servers {
@@ -142,15 +156,18 @@ struct Server {
 impl Listener<'_> {
     fn servers(&self) -> Vec<Server> {
         let server = |node: &SeenNode| {
-            let replica = |it: &SeenReplicas| it.replicas.iter().find(|it| it.addr == node.addr).cloned();
+            let replica =
+                |it: &SeenReplicas| it.replicas.iter().find(|it| it.addr == node.addr).cloned();
             let (up, sessions) = match self.replicas {
                 Some(replicas) => {
                     let replica = replica(replicas)?;
                     (replica.standing == Standing::Eligible, replica.sessions as u64)
                 }
                 None => {
-                    let is = self.seen.master.as_ref().is_some_and(|master| master.addr == node.addr);
-                    let sessions = if is { self.traffic.open.saturating_sub(self.traffic.held) } else { 0 };
+                    let is =
+                        self.seen.master.as_ref().is_some_and(|master| master.addr == node.addr);
+                    let sessions =
+                        if is { self.traffic.open.saturating_sub(self.traffic.held) } else { 0 };
                     (is && self.seen.stopped_since.is_none(), sessions)
                 }
             };
@@ -177,7 +194,9 @@ fn check(node: &SeenNode, reads: bool) -> &'static str {
         },
         Some(Err(ProbeFailure::Unreachable)) => "L4CON",
         Some(Err(ProbeFailure::Silent)) => "L7TOUT",
-        Some(Err(ProbeFailure::TurnedAway | ProbeFailure::Denied | ProbeFailure::Rejected)) => "L7RSP",
+        Some(Err(ProbeFailure::TurnedAway | ProbeFailure::Denied | ProbeFailure::Rejected)) => {
+            "L7RSP"
+        }
     }
 }
 
@@ -185,7 +204,13 @@ impl Server {
     fn put(&self, page: &mut Exposition, proxy: Pair<'_>) {
         let of = [proxy, ("server", &*self.name)];
         let with = |state| [of[0], of[1], ("state", state)];
-        for (state, is) in [("DOWN", !self.up), ("UP", self.up), ("MAINT", false), ("DRAIN", false), ("NOLB", false)] {
+        for (state, is) in [
+            ("DOWN", !self.up),
+            ("UP", self.up),
+            ("MAINT", false),
+            ("DRAIN", false),
+            ("NOLB", false),
+        ] {
             page.flag("haproxy_server_status", &with(state), is);
         }
         for state in CHECKS {

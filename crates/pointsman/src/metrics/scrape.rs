@@ -38,7 +38,11 @@ impl Scraper {
     /// Before the first scrape.
     #[must_use]
     pub fn new(haproxy_names: bool) -> Self {
-        Self { failovers: Vec::new(), cpu: Cpu::find(&read), haproxy: haproxy_names.then(haproxy::Kept::default) }
+        Self {
+            failovers: Vec::new(),
+            cpu: Cpu::find(&read),
+            haproxy: haproxy_names.then(haproxy::Kept::default),
+        }
     }
 
     /// The text.
@@ -55,7 +59,9 @@ impl Scraper {
         for ((watched, seen), (_, writers)) in report.services.iter().zip(&seen).zip(&traffic) {
             services::discovery(&mut page, seen, now);
             services::traffic(&mut page, &watched.name, false, watched.bounds().0, writers);
-            if let (Some((_, readers)), Some(replicas)) = (watched.reader_traffic(&traffic), &seen.replicas) {
+            if let (Some((_, readers)), Some(replicas)) =
+                (watched.reader_traffic(&traffic), &seen.replicas)
+            {
                 services::replicas(&mut page, &watched.name, replicas);
                 services::traffic(&mut page, &watched.name, true, watched.bounds().0, readers);
             }
@@ -90,7 +96,8 @@ impl Scraper {
 fn process(page: &mut Exposition, report: &Report, now: Instant) {
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-    let labels = [("version", env!("CARGO_PKG_VERSION")), ("target", &target), ("profile", profile)];
+    let labels =
+        [("version", env!("CARGO_PKG_VERSION")), ("target", &target), ("profile", profile)];
     page.gauge("pointsman_build_info", &labels, 1);
     let uptime = now.saturating_duration_since(report.start);
     page.gauge("pointsman_uptime_seconds", &[], uptime.as_secs_f64());
@@ -104,13 +111,17 @@ fn process(page: &mut Exposition, report: &Report, now: Instant) {
     let admin = report.admin.counted();
     page.gauge("pointsman_admin_connections", &[], admin.open);
     page.count("pointsman_admin_requests_total", &[], admin.requests);
-    for (reason, count) in [("evicted", admin.evicted), ("refused", admin.refused), ("timed_out", admin.timed_out)] {
+    for (reason, count) in
+        [("evicted", admin.evicted), ("refused", admin.refused), ("timed_out", admin.timed_out)]
+    {
         page.count("pointsman_admin_closed_total", &[("reason", reason)], count);
     }
     for it in report.loops() {
         page.gauge("pointsman_loop_age_seconds", &[("loop", &it.name)], it.age.as_secs_f64());
     }
-    for ((number, worker), sessions) in report.workers.iter().enumerate().zip(report.stats.open_on_workers()) {
+    for ((number, worker), sessions) in
+        report.workers.iter().enumerate().zip(report.stats.open_on_workers())
+    {
         let number = number.to_string();
         let of = [("worker", &*number)];
         if let Some((cpu, wait)) = worker.thread().and_then(|id| thread(id, &read)) {
@@ -140,10 +151,13 @@ fn kernel(page: &mut Exposition, report: &Report, cpu: Option<&Cpu>) {
     own.started.into_iter().for_each(|at| page.gauge("process_start_time_seconds", &[], at));
     if let Some((limit, used)) = report.memory.as_ref().and_then(|memory| memory.enforced(&read)) {
         page.gauge("pointsman_cgroup_memory_limit_bytes", &[], limit);
-        used.into_iter().for_each(|used| page.gauge("pointsman_cgroup_memory_used_bytes", &[], used));
+        used.into_iter()
+            .for_each(|used| page.gauge("pointsman_cgroup_memory_used_bytes", &[], used));
     }
     if let Some(cpu) = cpu.and_then(|cpu| cpu.throttling(&read)) {
-        cpu.cores.into_iter().for_each(|cores| page.gauge("pointsman_cgroup_cpu_limit_cores", &[], cores));
+        cpu.cores
+            .into_iter()
+            .for_each(|cores| page.gauge("pointsman_cgroup_cpu_limit_cores", &[], cores));
         page.count("pointsman_cgroup_cpu_periods_total", &[], cpu.periods);
         page.count("pointsman_cgroup_cpu_throttled_periods_total", &[], cpu.throttled);
         page.seconds("pointsman_cgroup_cpu_throttled_seconds_total", &[], cpu.held_back);
@@ -163,7 +177,11 @@ fn config(page: &mut Exposition, report: &Report, facts: &Facts, now: Instant) {
     page.gauge("pointsman_config_pending_restart", &[], facts.pending.len());
     let age = now.saturating_duration_since(last.map_or(report.start, |last| last.at));
     page.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());
-    page.gauge("pointsman_connections_limit", &[], facts.max_connections.min(report.scarcity.files()));
+    page.gauge(
+        "pointsman_connections_limit",
+        &[],
+        facts.max_connections.min(report.scarcity.files()),
+    );
 }
 
 fn with_haproxys_names(
@@ -180,7 +198,9 @@ fn with_haproxys_names(
             haproxy::Listener { proxy, traffic, limit, seen, replicas }
         };
         listeners.push(listener(*plane, writers, None));
-        if let (Some((plane, readers)), Some(replicas)) = (watched.reader_traffic(traffic), &seen.replicas) {
+        if let (Some((plane, readers)), Some(replicas)) =
+            (watched.reader_traffic(traffic), &seen.replicas)
+        {
             listeners.push(listener(*plane, readers, Some(replicas)));
         }
     }

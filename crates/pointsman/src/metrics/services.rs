@@ -20,8 +20,13 @@ pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
     if let Some(master) = master {
         page.gauge("pointsman_target_info", &[service[0], ("target", &master.addr.to_string())], 1);
     }
-    let stopped = seen.stopped_since.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
-    page.gauge("pointsman_target_generation", service, master.map_or(0, |master| master.generation));
+    let stopped =
+        seen.stopped_since.map_or(0.0, |at| now.saturating_duration_since(at).as_secs_f64());
+    page.gauge(
+        "pointsman_target_generation",
+        service,
+        master.map_or(0, |master| master.generation),
+    );
     page.gauge("pointsman_target_epoch", service, master.map_or(0, |master| master.epoch));
     page.gauge("pointsman_target_stopped_seconds", service, stopped);
     page.seconds("pointsman_target_outage_seconds_total", service, seen.outage(now));
@@ -31,7 +36,11 @@ pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
     page.gauge("pointsman_sentinel_voters", service, seen.quorum.0);
     page.flag("pointsman_sentinel_disagreement", service, seen.disagreement);
     page.flag("pointsman_sentinel_minority", service, seen.minority);
-    page.gauge("pointsman_sentinel_strangers", service, seen.sentinels.iter().filter(|it| it.stranger).count());
+    page.gauge(
+        "pointsman_sentinel_strangers",
+        service,
+        seen.sentinels.iter().filter(|it| it.stranger).count(),
+    );
     let counts = &seen.counts;
     for (name, value) in [
         ("pointsman_commits_total", counts.commits),
@@ -51,7 +60,11 @@ pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
 }
 
 /// The sentinels of all services, each once: services that name the same ones share the connections to them.
-pub(super) fn sentinels<'a>(page: &mut Exposition, services: impl Iterator<Item = &'a Seen>, now: Instant) {
+pub(super) fn sentinels<'a>(
+    page: &mut Exposition,
+    services: impl Iterator<Item = &'a Seen>,
+    now: Instant,
+) {
     #[derive(Default)]
     struct Health {
         up: bool,
@@ -62,7 +75,8 @@ pub(super) fn sentinels<'a>(page: &mut Exposition, services: impl Iterator<Item 
     let mut all: BTreeMap<String, Health> = BTreeMap::new();
     for it in services.flat_map(|seen| &seen.sentinels) {
         let health = all.entry(it.addr.to_string()).or_default();
-        let age = it.view.as_ref().map(|(_, _, at)| now.saturating_duration_since(*at).as_secs_f64());
+        let age =
+            it.view.as_ref().map(|(_, _, at)| now.saturating_duration_since(*at).as_secs_f64());
         health.up |= it.up;
         health.events |= it.events;
         health.oldest = [health.oldest, age].into_iter().flatten().reduce(f64::max);
@@ -87,8 +101,13 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &SeenReplicas
         let count = seen.replicas.iter().filter(|it| it.standing == standing).count();
         page.gauge("pointsman_replicas", &[of[0], ("state", standing.label())], count);
     }
-    let serving = || seen.replicas.iter().filter(|it| it.standing == Standing::Eligible).map(|it| it.lag);
-    page.gauge("pointsman_replica_lag_bytes", &of, serving().map(|lag| lag.bytes).max().unwrap_or(0));
+    let serving =
+        || seen.replicas.iter().filter(|it| it.standing == Standing::Eligible).map(|it| it.lag);
+    page.gauge(
+        "pointsman_replica_lag_bytes",
+        &of,
+        serving().map(|lag| lag.bytes).max().unwrap_or(0),
+    );
     let time = serving().map(|lag| lag.time).max().unwrap_or_default();
     page.gauge("pointsman_replica_lag_seconds", &of, time.as_secs_f64());
     page.count("pointsman_replica_ejections_total", &of, seen.ejections);
@@ -96,10 +115,18 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &SeenReplicas
 }
 
 /// What one listener counts; `reads` says that it is one for readers.
-pub(super) fn traffic(page: &mut Exposition, service: &str, reads: bool, limit: usize, traffic: &Snapshot) {
+pub(super) fn traffic(
+    page: &mut Exposition,
+    service: &str,
+    reads: bool,
+    limit: usize,
+    traffic: &Snapshot,
+) {
     let both = [("service", service), READERS];
     let of = if reads { &both[..] } else { &both[..1] };
-    let and = |name: &'static str, value: &'static str| -> Vec<Pair<'_>> { [of, &[(name, value)]].concat() };
+    let and = |name: &'static str, value: &'static str| -> Vec<Pair<'_>> {
+        [of, &[(name, value)]].concat()
+    };
     page.gauge("pointsman_sessions_open", of, traffic.open);
     page.gauge("pointsman_sessions_waiting", of, traffic.held);
     page.gauge("pointsman_sessions_limit", of, limit);

@@ -87,7 +87,8 @@ impl Place {
         offer: Offer,
         agreed: impl FnOnce() + Send + 'static,
     ) -> io::Result<Closer> {
-        let (closing, socket, file) = (Closing::default(), self.socket.try_clone()?, Arc::clone(&self.file));
+        let (closing, socket, file) =
+            (Closing::default(), self.socket.try_clone()?, Arc::clone(&self.file));
         let theirs = closing.clone();
         let thread = std::thread::Builder::new().name("takeover".to_owned()).spawn(move || {
             threads::at_ease();
@@ -159,7 +160,9 @@ impl Place {
                     return;
                 }
                 Err(error) if is_closed(&error) => {
-                    warn!("the takeover was not completed, continuing to serve: the new process has gone");
+                    warn!(
+                        "the takeover was not completed, continuing to serve: the new process has gone"
+                    );
                 }
                 Err(error) => warn!(%error, "the takeover was not completed, continuing to serve"),
             }

@@ -30,7 +30,11 @@ impl Rig {
         let listener = self.listener.try_clone().unwrap();
         Box::new(move || {
             let addr = listener.local_addr()?;
-            Ok(vec![Inherited { name: "m".to_owned(), addr: addr.into(), listener: listener.try_clone()?.into() }])
+            Ok(vec![Inherited {
+                name: "m".to_owned(),
+                addr: addr.into(),
+                listener: listener.try_clone()?.into(),
+            }])
         })
     }
 
@@ -42,7 +46,8 @@ impl Rig {
 
     fn attend(&self, place: Place, taken: Option<Taken>) -> (Closer, Receiver<()>) {
         let (agreed, told) = channel();
-        let closer = place.attend(taken, self.offer(), move || agreed.send(()).unwrap_or_default()).unwrap();
+        let closer =
+            place.attend(taken, self.offer(), move || agreed.send(()).unwrap_or_default()).unwrap();
         (closer, told)
     }
 
@@ -84,7 +89,10 @@ fn hands_over_sockets_with_their_queue() {
     old.thread().join().unwrap();
     let (_, peer) = TcpListener::from(socket.listener).accept().unwrap();
     assert_eq!(peer, waiting.local_addr().unwrap());
-    assert!(!is_deserted(&rig.path), "the new one has its place before the old one gives its own up");
+    assert!(
+        !is_deserted(&rig.path),
+        "the new one has its place before the old one gives its own up"
+    );
     // A process that is told to stop is no longer there for those who come.
     new.close();
     assert!(!rig.path.exists() && take(&rig.path).unwrap().is_none());
@@ -216,7 +224,10 @@ fn keeps_old_process_when_told_to_stop_before_it_left() {
     let (new, told) = rig.attended(Some(taking.join().unwrap()));
     old.expect(SERVING, soon()).unwrap();
     new.close();
-    assert!(wire::is_closed(&old.hear(soon()).unwrap_err()), "the old one learns that nobody serves instead of it");
+    assert!(
+        wire::is_closed(&old.hear(soon()).unwrap_err()),
+        "the old one learns that nobody serves instead of it"
+    );
     new.thread().join().unwrap();
     assert!(told.try_recv().is_err() && rig.path.exists(), "the old one's place is untouched");
 }

@@ -14,8 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
+    sendmsg, socket_with,
 };
 use rustix::process::{Pid, geteuid};
 
@@ -52,7 +53,9 @@ impl Peer {
                 Ok(()) => return Ok(Some(Self(socket))),
                 Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if Instant::now() >= deadline => return Err(Errno::TIMEDOUT.into()),
+                Err(Errno::AGAIN) if Instant::now() >= deadline => {
+                    return Err(Errno::TIMEDOUT.into());
+                }
                 Err(Errno::AGAIN) => pause(REDIAL)?,
                 Err(error) => return Err(error.into()),
             }
@@ -69,14 +72,18 @@ impl Peer {
         if socket_peercred(&self.0)?.uid == geteuid() {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other process belongs to another user"))
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the other process belongs to another user",
+        ))
     }
 
     /// Whether the other process has closed its end.
     pub(super) fn has_gone(&self) -> bool {
         let mut asked = [PollFd::new(&self.0, PollFlags::IN)];
         let closed = PollFlags::HUP | PollFlags::ERR;
-        poll(&mut asked, Some(&Timespec::default())).is_ok() && asked.iter().any(|it| it.revents().intersects(closed))
+        poll(&mut asked, Some(&Timespec::default())).is_ok()
+            && asked.iter().any(|it| it.revents().intersects(closed))
     }
 
     /// Sends a word, and a socket with it.
@@ -84,7 +91,12 @@ impl Peer {
     /// # Errors
     ///
     /// Of the connection; `TimedOut` if the other process does not take it until then.
-    pub(super) fn say(&self, word: &str, handle: Option<&OwnedFd>, deadline: Instant) -> io::Result<()> {
+    pub(super) fn say(
+        &self,
+        word: &str,
+        handle: Option<&OwnedFd>,
+        deadline: Instant,
+    ) -> io::Result<()> {
         let handles = handle.map(|handle| [handle.as_fd()]);
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -114,15 +126,16 @@ impl Peer {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            let heard = match recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut ancillary, flags) {
-                Ok(heard) => heard,
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => {
-                    wait(self.0.as_fd(), PollFlags::IN, deadline)?;
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
+            let heard =
+                match recvmsg(&self.0, &mut [IoSliceMut::new(&mut text)], &mut ancillary, flags) {
+                    Ok(heard) => heard,
+                    Err(Errno::INTR) => continue,
+                    Err(Errno::AGAIN) => {
+                        wait(self.0.as_fd(), PollFlags::IN, deadline)?;
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
             if heard.bytes == 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
@@ -156,7 +169,10 @@ pub(super) fn invalid(word: &str) -> io::Error {
 
 /// Whether the other end has closed the connection, in whichever way the system says it.
 pub(super) fn is_closed(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 fn wait(socket: BorrowedFd<'_>, what: PollFlags, deadline: Instant) -> io::Result<()> {
@@ -173,8 +189,10 @@ fn pause(time: Duration) -> io::Result<()> {
 }
 
 fn poll_for(asked: &mut [PollFd<'_>], time: Duration) -> io::Result<()> {
-    let time =
-        Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() };
+    let time = Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    };
     match poll(asked, Some(&time)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),

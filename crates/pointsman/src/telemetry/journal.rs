@@ -26,8 +26,12 @@ const LONGEST: usize = 4096;
 
 /// Whether the standard output leads to the journal: systemd says so by the device and the number of the stream.
 pub(super) fn is_ours(variable: Option<&str>) -> bool {
-    let Some((device, inode)) = variable.and_then(|text| text.split_once(':')) else { return false };
-    let same = |stat: rustix::fs::Stat| (device.parse() == Ok(stat.st_dev)) && (inode.parse() == Ok(stat.st_ino));
+    let Some((device, inode)) = variable.and_then(|text| text.split_once(':')) else {
+        return false;
+    };
+    let same = |stat: rustix::fs::Stat| {
+        (device.parse() == Ok(stat.st_dev)) && (inode.parse() == Ok(stat.st_ino))
+    };
     fstat(io::stdout()).is_ok_and(same)
 }
 
@@ -171,7 +175,9 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(service = "a", bytes_in = 7, odd = "x\ny", "no {}", "master");
             let text = next();
-            for line in ["MESSAGE\n", "PRIORITY=4\n", "POINTSMAN_SERVICE=a\n", "POINTSMAN_BYTES_IN=7\n"] {
+            for line in
+                ["MESSAGE\n", "PRIORITY=4\n", "POINTSMAN_SERVICE=a\n", "POINTSMAN_BYTES_IN=7\n"]
+            {
                 assert!(text.contains(line), "{line} in {text:?}");
             }
             assert!(text.contains("POINTSMAN_ODD\n\u{3}\0\0\0\0\0\0\0x\ny\n"), "{text:?}");
@@ -184,7 +190,9 @@ mod tests {
         });
         drop(guard);
         // The guard waits for the writing thread no longer than a second.
-        harness::wait_until("the line that nobody took", Duration::from_secs(30), || match dropped.count() {
+        harness::wait_until("the line that nobody took", Duration::from_secs(30), || match dropped
+            .count()
+        {
             1 => Ok(()),
             other => Err(format!("{other} lines lost")),
         });

@@ -33,7 +33,12 @@ struct Inner {
 impl Throttle {
     pub(super) fn new(most: u32) -> Self {
         let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-        Self(Arc::new(Inner { origin: Instant::now(), most: most.into(), places, suppressed: AtomicU64::new(0) }))
+        Self(Arc::new(Inner {
+            origin: Instant::now(),
+            most: most.into(),
+            places,
+            suppressed: AtomicU64::new(0),
+        }))
     }
 
     pub(super) fn set(&self, most: u32) {
@@ -63,7 +68,8 @@ impl Throttle {
 
 impl<S: Subscriber> Layer<S> for Throttle {
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
-        let place = BuildHasherDefault::<DefaultHasher>::default().hash_one(event.metadata().callsite());
+        let place =
+            BuildHasherDefault::<DefaultHasher>::default().hash_one(event.metadata().callsite());
         self.admits(place, self.0.origin.elapsed().as_secs())
     }
 }

@@ -61,10 +61,12 @@ impl<F: AsFd> Descriptor<F> {
                 }
                 Err(Errno::INTR) => {}
                 // Another process may have made the output non-blocking for all that share it.
-                Err(Errno::AGAIN) => match poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], None) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(error) => return Err(error.into()),
-                },
+                Err(Errno::AGAIN) => {
+                    match poll(&mut [PollFd::new(&self.file, PollFlags::OUT)], None) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -173,7 +175,11 @@ fn write_all(
 ) {
     let (mut reported, mut at, mut error) = (0, None::<Instant>, None);
     loop {
-        let next = if shared.ending.load(Ordering::Acquire) { lines.try_recv().ok() } else { lines.recv().ok() };
+        let next = if shared.ending.load(Ordering::Acquire) {
+            lines.try_recv().ok()
+        } else {
+            lines.recv().ok()
+        };
         let Some(line) = next else { return };
         // An empty one only wakes this thread.
         if line.is_empty() {
@@ -244,7 +250,8 @@ mod tests {
     fn writes_everything_left_before_the_end() {
         let (_, script) = channel();
         let written = Arc::<Mutex<Vec<Vec<u8>>>>::default();
-        let (mut lines, guard) = start(Scripted { script, written: Arc::clone(&written) }, |_, _| {}).unwrap();
+        let (mut lines, guard) =
+            start(Scripted { script, written: Arc::clone(&written) }, |_, _| {}).unwrap();
         for _ in 0..100 {
             lines.write_all(b"line\n").unwrap();
         }
@@ -260,7 +267,8 @@ mod tests {
         let report = move |lines, error: Option<&io::Error>| {
             tell.send((lines, error.map(io::Error::kind))).unwrap();
         };
-        let (mut lines, guard) = start(Scripted { script, written: Arc::clone(&written) }, report).unwrap();
+        let (mut lines, guard) =
+            start(Scripted { script, written: Arc::clone(&written) }, report).unwrap();
         for result in [Err(Errno::NOSPC.into()), Err(Errno::NOSPC.into()), Ok(()), Ok(())] {
             order.send(result).unwrap();
             lines.write_all(b"line\n").unwrap();

@@ -85,7 +85,10 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// Whether nothing of what waits has been forwarded, and nothing is owed that would have to be answered first.
     fn can_be_refused(&self) -> bool {
-        let between = matches!(self.ledger.standing(), Standing::Quiet | Standing::Pinned | Standing::Transaction);
+        let between = matches!(
+            self.ledger.standing(),
+            Standing::Quiet | Standing::Pinned | Standing::Transaction
+        );
         between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.is_clear()
     }
 
@@ -98,7 +101,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
             heard: self.heard,
             asked: self.commands > 0 || self.ledger.has_asked(),
             moved: self.requests.moved() as u32,
-            awaited: self.ledger.awaits_client() && self.requests.is_clear() && self.replies.is_clear(),
+            awaited: self.ledger.awaits_client()
+                && self.requests.is_clear()
+                && self.replies.is_clear(),
         };
         self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
     }
@@ -123,7 +128,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn failure(&mut self, requests: Step, replies: Step) -> Option<Reason> {
         let (side, error) = match (requests, replies) {
             (Step::SourceFailed(error), _) | (_, Step::SinkFailed(error)) => (Side::Client, error),
-            (Step::SinkFailed(error), _) | (_, Step::SourceFailed(error)) => (Side::Upstream, error),
+            (Step::SinkFailed(error), _) | (_, Step::SourceFailed(error)) => {
+                (Side::Upstream, error)
+            }
             _ => return None,
         };
         Some(self.failed(side, &error))
@@ -211,7 +218,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
         if self.pin != before {
             self.seat.block.repin(before, self.pin);
         }
-        let quiet = self.ledger.standing() == Standing::Quiet && self.replies.is_clear() && self.measured == 0;
+        let quiet = self.ledger.standing() == Standing::Quiet
+            && self.replies.is_clear()
+            && self.measured == 0;
         if quiet && self.ledger.is_spent() && !self.client.has_unread() {
             return Poll::Ready(Reason::Forfeit);
         }
@@ -221,16 +230,20 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Takes the pump apart.
     pub(super) fn stop(&mut self, reason: Reason) -> Stopped {
         let lost = match reason {
-            Reason::UpstreamClosed | Reason::UpstreamReset | Reason::UpstreamLost | Reason::UpstreamError => {
-                Some(reason)
-            }
+            Reason::UpstreamClosed
+            | Reason::UpstreamReset
+            | Reason::UpstreamLost
+            | Reason::UpstreamError => Some(reason),
             _ => None,
         };
         let goes_on = lost.is_some() || matches!(reason, Reason::Fenced | Reason::Dismissed);
-        let uncarried = if goes_on || reason == Reason::ReplyDropped { self.uncarried() } else { None };
+        let uncarried =
+            if goes_on || reason == Reason::ReplyDropped { self.uncarried() } else { None };
         let after = if goes_on && self.can_be_carried() {
-            let ledger = std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
-            let luggage = Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost };
+            let ledger =
+                std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
+            let luggage =
+                Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost };
             let moves = reason == Reason::Dismissed && self.leaving == Leaving::Moving;
             Some(if moves { After::Move(luggage) } else { After::Carry(luggage) })
         } else if reason == Reason::HoldTimeout && self.can_be_refused() {

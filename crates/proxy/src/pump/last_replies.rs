@@ -37,7 +37,10 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// code of its every poll has room for this.
     #[cold]
     #[inline(never)]
-    pub(super) fn last_replies<'t>(&'t mut self, ticket: &'t Ticket) -> Pin<Box<dyn Future<Output = ()> + 't>> {
+    pub(super) fn last_replies<'t>(
+        &'t mut self,
+        ticket: &'t Ticket,
+    ) -> Pin<Box<dyn Future<Output = ()> + 't>> {
         Box::pin(self.deliver_last_replies(ticket))
     }
 
@@ -70,7 +73,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
             Step::More => return Poll::Ready(true),
             Step::Idle => self.is_within_a_reply(),
             // What was read and not taken is handed over at the end; here it only stands before what was not read.
-            Step::Stuck => !self.dropped && (self.is_within_a_reply() || self.upstream.is_readable()),
+            Step::Stuck => {
+                !self.dropped && (self.is_within_a_reply() || self.upstream.is_readable())
+            }
             Step::Stopped(_) | Step::Done | Step::SourceFailed(_) | Step::SinkFailed(_) => false,
         };
         match waits {

@@ -23,7 +23,12 @@ fn bulk(body: &[u8]) -> Vec<u8> {
 }
 
 /// A session has sent `requests`, and `first` has come of their replies; then the fence falls, and `later` comes, a read each.
-async fn fenced(requests: &[u8], first: &[u8], later: &[&[u8]], client: Puppet) -> (Stopped, Puppet, Puppet, Duration) {
+async fn fenced(
+    requests: &[u8],
+    first: &[u8],
+    later: &[&[u8]],
+    client: Puppet,
+) -> (Stopped, Puppet, Puppet, Duration) {
     let (mut points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let ticket = seat.drain.ticket();
@@ -32,8 +37,11 @@ async fn fenced(requests: &[u8], first: &[u8], later: &[&[u8]], client: Puppet) 
     let (stopped, took) = {
         let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
         let waker = Waker::noop();
-        while pump.upstream.heard.is_empty() || (pump.upstream.has_unread() && pump.replies.is_clear()) {
-            let polled = scratch::with(|scratch| pump.poll(&mut Context::from_waker(waker), waker, scratch));
+        while pump.upstream.heard.is_empty()
+            || (pump.upstream.has_unread() && pump.replies.is_clear())
+        {
+            let polled =
+                scratch::with(|scratch| pump.poll(&mut Context::from_waker(waker), waker, scratch));
             assert_eq!(polled, Poll::Pending);
         }
         pump.upstream.says.extend(later.iter().map(|word| word.to_vec()));
@@ -60,7 +68,10 @@ async fn delivers_the_rest_of_a_large_reply_at_the_fence() {
     let (first, later) = whole.split_at(MIB);
     let later: Vec<&[u8]> = later.chunks(60_000).collect();
     let (stopped, client, _, _) = fenced(b"GET k\r\n", first, &later, willing()).await;
-    assert_eq!((stopped.reason, client.heard.len(), stopped.undelivered.len()), (Reason::Fenced, whole.len(), 0));
+    assert_eq!(
+        (stopped.reason, client.heard.len(), stopped.undelivered.len()),
+        (Reason::Fenced, whole.len(), 0)
+    );
     assert!(client.heard == whole);
     // It was owed nothing more, so it can move to the next master.
     assert!(stopped.after.is_some());
@@ -72,7 +83,8 @@ async fn drops_the_reply_after_the_one_under_way() {
     let (first, later) = whole.split_at(100);
     let (body, tail) = later.split_at(MIB - 1000);
     let tail = [tail, b"+OK\r\n"].concat();
-    let (stopped, client, ..) = fenced(b"GET k\r\nSET k v\r\n", first, &[body, &tail, b"+OK\r\n"], willing()).await;
+    let (stopped, client, ..) =
+        fenced(b"GET k\r\nSET k v\r\n", first, &[body, &tail, b"+OK\r\n"], willing()).await;
     let heard = [client.heard, stopped.undelivered].concat();
     assert!(heard == whole, "{} of {} bytes", heard.len(), whole.len());
     assert!(stopped.after.is_none(), "carried over with a request in flight");
@@ -115,7 +127,9 @@ async fn gives_up_on_a_client_that_takes_nothing() {
 }
 
 /// Reads all there is and counts, so that the fence can fall in the middle.
-fn read_on(mut client: TcpStream) -> (thread::JoinHandle<Vec<u8>>, std::sync::mpsc::Receiver<usize>) {
+fn read_on(
+    mut client: TcpStream,
+) -> (thread::JoinHandle<Vec<u8>>, std::sync::mpsc::Receiver<usize>) {
     let (said, heard) = std::sync::mpsc::channel();
     let reading = thread::spawn(move || {
         let (mut all, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
@@ -179,6 +193,11 @@ fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
     back.append(&mut rest(&mut client));
     // All of the first; of the others, what was readable then, which depends on the moment.
     let least = bulk(&vec![0; MIB]).len();
-    assert!(back.len() >= least && whole.starts_with(&back), "{} of {} bytes", back.len(), whole.len());
+    assert!(
+        back.len() >= least && whole.starts_with(&back),
+        "{} of {} bytes",
+        back.len(),
+        whole.len()
+    );
     house.ended(Reason::Fenced);
 }

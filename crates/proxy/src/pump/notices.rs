@@ -72,7 +72,12 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// What the client agreed to be told; nothing if that was turned off.
     fn notices(&self) -> Notices {
         match self.ledger.notices() {
-            agreed if agreed == Notices::Off || self.seat.shared.service.options.now().maintenance_push => agreed,
+            agreed
+                if agreed == Notices::Off
+                    || self.seat.shared.service.options.now().maintenance_push =>
+            {
+                agreed
+            }
             _ => Notices::Off,
         }
     }
@@ -102,7 +107,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
             true => (NoticeKind::FailingOver, NoticeKind::FailedOver),
             false => (NoticeKind::FailedOver, NoticeKind::FailingOver),
         };
-        let is_due = self.aside.as_ref().is_some_and(|aside| aside.due.iter().any(|it| it.kind() == due));
+        let is_due =
+            self.aside.as_ref().is_some_and(|aside| aside.due.iter().any(|it| it.kind() == due));
         if self.take_back(opposite) || is_due || shut == self.ledger.is_told_of_failover() {
             return;
         }
@@ -148,7 +154,11 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// Moves replies while there are words of ours to go among them. `None` if they are to go on as always.
     #[cold]
-    pub(super) fn move_replies_apart(&mut self, cx: &mut Context<'_>, scratch: &mut [u8]) -> Option<Step> {
+    pub(super) fn move_replies_apart(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut [u8],
+    ) -> Option<Step> {
         for _ in 0..ROUNDS {
             let mut valve = Replies {
                 ledger: &mut self.ledger,
@@ -162,7 +172,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
             }
             if self.replies.has_ended() {
                 // Half a refusal is delivered like half of any reply.
-                self.replies.keep_instead(self.aside.take().map_or_else(Vec::new, |aside| aside.held));
+                self.replies
+                    .keep_instead(self.aside.take().map_or_else(Vec::new, |aside| aside.held));
             } else {
                 let words = self.words_due();
                 self.replies.keep_instead(words);
@@ -258,7 +269,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// The pushes that are due, if this is a place for them: they are due no more then.
     fn words_due(&mut self) -> Vec<u8> {
         let place = self.ledger.at_boundary(Direction::Reply);
-        let Some(aside) = self.aside.as_mut().filter(|aside| aside.held.is_empty() && !aside.due.is_empty()) else {
+        let Some(aside) =
+            self.aside.as_mut().filter(|aside| aside.held.is_empty() && !aside.due.is_empty())
+        else {
             return Vec::new();
         };
         if self.ledger.notices() == Notices::Off {

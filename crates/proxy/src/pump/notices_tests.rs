@@ -84,17 +84,19 @@ struct Plan {
 fn plan() -> impl Strategy<Value = Plan> {
     let pieces = prop::collection::vec((1..40_usize, prop_oneof![Just(0), 1..60_usize]), 1..40);
     let frames = prop::collection::vec(0..FRAMES.len(), 0..30);
-    (frames, any::<usize>(), pieces, [0..40_usize, 0..40, 0..40], prop::bool::weighted(0.9)).prop_map(
-        |(frames, at, pieces, due, wanted)| {
+    (frames, any::<usize>(), pieces, [0..40_usize, 0..40, 0..40], prop::bool::weighted(0.9))
+        .prop_map(|(frames, at, pieces, due, wanted)| {
             let answered_at = at % (frames.len() + 1);
             Plan { frames, answered_at, pieces, due, wanted }
-        },
-    )
+        })
 }
 
 fn check(plan: &Plan) {
     let (_points, seat) = seat();
-    seat.shared.service.options.set(Options { maintenance_push: plan.wanted, ..Options::default() });
+    seat.shared
+        .service
+        .options
+        .set(Options { maintenance_push: plan.wanted, ..Options::default() });
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
     let mut pump = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
@@ -175,8 +177,11 @@ fn a_push_waits_for_the_end_of_a_value_under_way() {
     let (_points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[]), Puppet::saying(&[]));
-    let mut pump: Pump<'_, Puppet, Puppet> = Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
-    pump.client.says.push_back([b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", HANDSHAKE, b"GET k\r\n"].concat());
+    let mut pump: Pump<'_, Puppet, Puppet> =
+        Pump::new((&mut client, &mut upstream), &seat, &target, Vec::new());
+    pump.client
+        .says
+        .push_back([b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n", HANDSHAKE, b"GET k\r\n"].concat());
     pump.upstream.says.push_back([b"%1\r\n+proto\r\n:3\r\n", REFUSAL].concat());
     poll(&mut pump);
     pump.client.heard.clear();
@@ -193,5 +198,8 @@ fn a_push_waits_for_the_end_of_a_value_under_way() {
     pump.upstream.says.push_back(b"\r\n".to_vec());
     poll(&mut pump);
     assert!(pump.client.heard.ends_with(format!("xx\r\n{}", push.encode()).as_bytes()));
-    assert_eq!(pump.client.heard.len(), body.len() + b"$41943040\r\n\r\n".len() + push.encode().len());
+    assert_eq!(
+        pump.client.heard.len(),
+        body.len() + b"$41943040\r\n\r\n".len() + push.encode().len()
+    );
 }

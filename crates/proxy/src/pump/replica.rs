@@ -36,7 +36,11 @@ impl<C: End, U: End> Pump<'_, C, U> {
             (true, true) => {}
         }
         // One that was to leave some time later leaves now.
-        if self.target.is_silent() && self.target.is_dismissed() && !self.is_draining() && self.can_be_carried() {
+        if self.target.is_silent()
+            && self.target.is_dismissed()
+            && !self.is_draining()
+            && self.can_be_carried()
+        {
             return Some(Reason::Dismissed);
         }
         self.is_due(|rare| &mut rare.silent, waker).then_some(Reason::TargetSilent)
@@ -46,8 +50,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// after them.
     pub(super) fn look_for_a_move(&mut self, waker: &Waker) -> Option<Reason> {
         if self.leaving == Leaving::Moving {
-            let over =
-                self.is_draining() || self.target.is_dismissed() || self.is_due(|rare| &mut rare.patience, waker);
+            let over = self.is_draining()
+                || self.target.is_dismissed()
+                || self.is_due(|rare| &mut rare.patience, waker);
             if over {
                 self.stay();
             }

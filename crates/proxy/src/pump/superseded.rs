@@ -57,7 +57,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// Whether a frame from the target that begins with this byte may be a reply. Not in the middle of one.
     pub(super) fn may_acknowledge(&self, first: u8) -> bool {
-        let owed = self.ledger.owed() > 0 && self.ledger.at_boundary(Direction::Reply) && first != b'>';
+        let owed =
+            self.ledger.owed() > 0 && self.ledger.at_boundary(Direction::Reply) && first != b'>';
         owed || self.ledger.standing() == Standing::Opaque
     }
 

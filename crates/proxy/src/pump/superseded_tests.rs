@@ -50,7 +50,11 @@ fn heard(pump: &Puppets<'_>) -> String {
 fn drops_a_reply_that_is_read_after_the_evidence() {
     with_requests(SET, |points, pump| {
         points.drop_replies();
-        assert_eq!(poll(pump), Poll::Pending, "a session ends when something is dropped, and not before");
+        assert_eq!(
+            poll(pump),
+            Poll::Pending,
+            "a session ends when something is dropped, and not before"
+        );
         assert_eq!(says(pump, OK), Poll::Ready(Reason::ReplyDropped));
         assert_eq!(heard(pump), "");
         let stopped = pump.stop(Reason::ReplyDropped);
@@ -160,7 +164,9 @@ fn drops_a_reply_that_our_own_words_stand_before() {
 
 #[test]
 fn lets_replies_pass_again_when_the_gate_opens() {
-    for undo in [Points::release, Points::hold, |points: &mut Points| points.set_replies(Replies::Pass)] {
+    for undo in
+        [Points::release, Points::hold, |points: &mut Points| points.set_replies(Replies::Pass)]
+    {
         with_requests(SET, |points, pump| {
             points.drop_replies();
             undo(points);

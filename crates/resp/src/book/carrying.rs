@@ -28,7 +28,10 @@ impl Book {
     /// The state that can be had again on another connection, `None` for that of a fresh one; the outer `None` if something
     /// stands against that.
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
-        if self.has_missed() || self.waiting == Waiting::Stays || self.bound.is_bound(self.recorder.library()) {
+        if self.has_missed()
+            || self.waiting == Waiting::Stays
+            || self.bound.is_bound(self.recorder.library())
+        {
             None
         } else {
             self.recorder.memory()

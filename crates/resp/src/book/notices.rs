@@ -28,7 +28,9 @@ impl Book {
     pub(crate) fn agree(&mut self) -> bool {
         let in_transaction = self.kept.transaction || self.has_missed();
         match self.last_answer {
-            Some((class, Answer::Error)) if class.is_about_notices() && self.kept.resp3 && !in_transaction => {
+            Some((class, Answer::Error))
+                if class.is_about_notices() && self.kept.resp3 && !in_transaction =>
+            {
                 self.novel.agree(class);
                 true
             }

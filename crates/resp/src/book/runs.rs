@@ -27,7 +27,10 @@ impl Book {
     /// How many replies may be merely counted now.
     #[inline]
     pub(crate) fn countable_replies(&self) -> u32 {
-        let plain = self.life != Life::Opaque && !self.is_curious() && !self.kept.asking && !self.silence.is_unsure();
+        let plain = self.life != Life::Opaque
+            && !self.is_curious()
+            && !self.kept.asking
+            && !self.silence.is_unsure();
         if plain { self.owed } else { 0 }
     }
 

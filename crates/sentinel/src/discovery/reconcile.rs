@@ -31,7 +31,9 @@ impl Discovery {
             for (id, addrs) in group.learnt().candidates() {
                 // Whoever is reached needs no second connection; until then every address it is said to have is tried.
                 let reached = self.links.speaker(group.number, id).map(|link| &link.addr);
-                for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr)) {
+                for addr in
+                    addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
+                {
                     match wishes.entry((addr.clone(), *auth)) {
                         Entry::Occupied(mut known) => {
                             known.get_mut().want(group.number);

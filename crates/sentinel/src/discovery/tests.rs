@@ -9,7 +9,13 @@ async fn each_seed_is_dialled_as_soon_as_its_address_is_known_and_hearsay_has_it
     // Only the test knows an address. It never waits, so nothing else here has a turn.
     let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
     let (long, (points, _route)) = (Duration::from_secs(60), Points::new());
-    let timeouts = Timeouts { connect: long, command: long, reconnect_min: long, reconnect_max: long, user: long };
+    let timeouts = Timeouts {
+        connect: long,
+        command: long,
+        reconnect_min: long,
+        reconnect_max: long,
+        user: long,
+    };
     let watch = Watch {
         name: "mymaster".into(),
         sentinels: (1..=3).map(|port| NodeAddr { host: "seed.example".into(), port }).collect(),
@@ -33,7 +39,10 @@ async fn each_seed_is_dialled_as_soon_as_its_address_is_known_and_hearsay_has_it
     }
     let last = discovery.reconciled_at.expect("just now");
     discovery.reconcile_soon();
-    assert!(discovery.reconcile_at.is_some_and(|at| at >= last + RECONCILE_EVERY), "hearsay does not wait");
+    assert!(
+        discovery.reconcile_at.is_some_and(|at| at >= last + RECONCILE_EVERY),
+        "hearsay does not wait"
+    );
     discovery.take(Incoming::Seed(0, addr(9)));
     assert!(is_due(&discovery), "a seed waits for hearsay");
 }

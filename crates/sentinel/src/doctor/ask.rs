@@ -51,7 +51,10 @@ pub(super) async fn examine(patient: Arc<Patient>, resolver: &Resolver) -> Obser
         let all = std::iter::once(&word.addr).chain(word.replicas.iter().map(|it| &it.addr));
         named.extend(all.filter(|addr| is_reachable(addr, account.reached, &patient)).cloned());
     }
-    let nodes = named.into_iter().take(MOST).map(|addr| ask_node(addr, Arc::clone(&patient), resolver.clone()));
+    let nodes = named
+        .into_iter()
+        .take(MOST)
+        .map(|addr| ask_node(addr, Arc::clone(&patient), resolver.clone()));
     observed.nodes = side_by_side(nodes).await;
     observed
 }
@@ -76,7 +79,10 @@ async fn side_by_side<T: Send + 'static>(
 }
 
 /// The addresses behind the configured names, and the names without one.
-async fn seeds(patient: &Patient, resolver: &Resolver) -> (BTreeSet<SocketAddr>, Vec<ObservedSentinel>) {
+async fn seeds(
+    patient: &Patient,
+    resolver: &Resolver,
+) -> (BTreeSet<SocketAddr>, Vec<ObservedSentinel>) {
     let names = patient.sentinels.iter().take(MOST).cloned().map(|name| {
         let mut lookup = Lookup::new(resolver, &name.host, name.port);
         async move { (name, lookup.addresses(LOOKUP).await) }
@@ -99,13 +105,23 @@ type Wanted = (NodeAddr, bool, Option<MyId>);
 
 /// The sentinels that were told of and not reached yet.
 fn told(sentinels: &[ObservedSentinel], patient: &Patient) -> Vec<Wanted> {
-    let observed = Observed { name: Arc::clone(&patient.name), sentinels: sentinels.to_vec(), nodes: Vec::new() };
+    let observed = Observed {
+        name: Arc::clone(&patient.name),
+        sentinels: sentinels.to_vec(),
+        nodes: Vec::new(),
+    };
     let reached: BTreeSet<&MyId> = observed.accounts().map(|(_, account)| &account.id).collect();
     let asked: BTreeSet<&NodeAddr> = sentinels.iter().map(|it| &it.addr).collect();
     let mut told: BTreeMap<NodeAddr, Option<MyId>> = BTreeMap::new();
     for (_, account, word) in observed.words() {
-        for peer in word.peers.iter().filter(|peer| !peer.id.as_ref().is_some_and(|id| reached.contains(id))) {
-            let Some(addr) = peer.addr.as_ref().filter(|addr| is_reachable(addr, account.reached, patient)) else {
+        for peer in word
+            .peers
+            .iter()
+            .filter(|peer| !peer.id.as_ref().is_some_and(|id| reached.contains(id)))
+        {
+            let Some(addr) =
+                peer.addr.as_ref().filter(|addr| is_reachable(addr, account.reached, patient))
+            else {
                 continue;
             };
             if !asked.contains(addr) {
@@ -121,7 +137,11 @@ fn is_reachable(addr: &NodeAddr, said_by: SocketAddr, patient: &Patient) -> bool
     patient.address_map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by.ip()))
 }
 
-async fn ask_sentinels(wanted: Vec<Wanted>, patient: &Arc<Patient>, resolver: &Resolver) -> Vec<ObservedSentinel> {
+async fn ask_sentinels(
+    wanted: Vec<Wanted>,
+    patient: &Arc<Patient>,
+    resolver: &Resolver,
+) -> Vec<ObservedSentinel> {
     let work = wanted.into_iter().take(MOST).map(|(addr, configured, id)| {
         let (patient, resolver) = (Arc::clone(patient), resolver.clone());
         async move {
@@ -130,8 +150,9 @@ async fn ask_sentinels(wanted: Vec<Wanted>, patient: &Arc<Patient>, resolver: &R
                 Err((_, why)) => Err(why),
             };
             // Who answers in the place of somebody else is not the one that was told of.
-            let answer =
-                answer.and_then(|it| if id.is_some_and(|id| id != it.id) { Err(NoAnswer::Other) } else { Ok(it) });
+            let answer = answer.and_then(|it| {
+                if id.is_some_and(|id| id != it.id) { Err(NoAnswer::Other) } else { Ok(it) }
+            });
             ObservedSentinel { addr, configured, answer }
         }
     });
@@ -151,10 +172,16 @@ async fn dial(
         return Err((Some(reached), NoAnswer::LeadsBack));
     }
     let dialled = Conn::connect(reached, DIAL, USER_TIMEOUT).await;
-    dialled.map(|conn| (conn, reached)).map_err(|error| (Some(reached), NoAnswer::Unreachable(describe(&error))))
+    dialled
+        .map(|conn| (conn, reached))
+        .map_err(|error| (Some(reached), NoAnswer::Unreachable(describe(&error))))
 }
 
-async fn ask_sentinel(mut conn: Conn, reached: SocketAddr, patient: &Patient) -> Result<super::Account, NoAnswer> {
+async fn ask_sentinel(
+    mut conn: Conn,
+    reached: SocketAddr,
+    patient: &Patient,
+) -> Result<super::Account, NoAnswer> {
     let asking = async {
         hello(&mut conn, patient.sentinel_auth.as_ref()).await?;
         let mut commands = BytesMut::new();
@@ -184,10 +211,17 @@ async fn ask_node(addr: NodeAddr, patient: Arc<Patient>, resolver: Resolver) -> 
         Err((dialled, why)) => return ObservedNode { addr, dialled, answer: Err(why) },
     };
     let answer = if patient.verify == Verify::Tcp {
-        Ok(Report { dialled: reached, role: Role::Unknown, pong: false, offset: None, lineage: None })
+        Ok(Report {
+            dialled: reached,
+            role: Role::Unknown,
+            pong: false,
+            offset: None,
+            lineage: None,
+        })
     } else {
         let mut perch = Perch::new(conn, reached);
-        match tokio::time::timeout(ANSWERS, perch.ask(patient.verify, patient.auth.as_ref())).await {
+        match tokio::time::timeout(ANSWERS, perch.ask(patient.verify, patient.auth.as_ref())).await
+        {
             Err(_) => Err(NoAnswer::Silent),
             Ok(Err(ConnError::Malformed(_))) => Err(NoAnswer::Stranger),
             Ok(Err(error)) => Err(match perch.turned_away() {

@@ -80,7 +80,13 @@ impl Findings {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.0.push(Finding { severity, code, about: about.to_string(), what: what.into(), remedy: remedy.into() });
+        self.0.push(Finding {
+            severity,
+            code,
+            about: about.to_string(),
+            what: what.into(),
+            remedy: remedy.into(),
+        });
     }
 }
 
@@ -104,12 +110,20 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
     findings.0
 }
 
-fn no_answer(findings: &mut Findings, observed: &Observed, sentinel: &ObservedSentinel, why: &NoAnswer) {
+fn no_answer(
+    findings: &mut Findings,
+    observed: &Observed,
+    sentinel: &ObservedSentinel,
+    why: &NoAnswer,
+) {
     let (at, name) = (&sentinel.addr, &observed.name);
     if !sentinel.configured && !matches!(why, NoAnswer::Denied(_)) {
-        let listed = observed.words().filter(|(_, _, word)| word.peers.iter().any(|it| it.addr.as_ref() == Some(at)));
+        let listed = observed
+            .words()
+            .filter(|(_, _, word)| word.peers.iter().any(|it| it.addr.as_ref() == Some(at)));
         let who: Vec<String> = listed.map(|(it, ..)| it.addr.to_string()).collect();
-        let what = format!("it is listed as a sentinel by {}, and {}", who.join(", "), in_words(why));
+        let what =
+            format!("it is listed as a sentinel by {}, and {}", who.join(", "), in_words(why));
         let remedy = format!(
             "if it is gone for good, run SENTINEL RESET {name} on one sentinel after the other, half a minute apart: until then \
              it counts when a majority is needed. If it runs, open its port to this place"
@@ -194,7 +208,10 @@ pub(super) fn refusals(findings: &mut Findings, about: &NodeAddr, refused: &[Den
         return;
     }
     let what = format!("its ACL does not let our user run {}", commands.join(", "));
-    let remedy = format!("on that {kind}: ACL SETUSER <our user> {}, and the same in its users' file", rules.join(" "));
+    let remedy = format!(
+        "on that {kind}: ACL SETUSER <our user> {}, and the same in its users' file",
+        rules.join(" ")
+    );
     // A name is a courtesy to whoever reads CLIENT LIST.
     let severity = if rules == ["+client|setname"] { Severity::Note } else { Severity::Fault };
     findings.add((severity, "acl"), about, what, remedy);
@@ -211,7 +228,12 @@ fn one_account(
     refusals(findings, at, &account.refused, "sentinel");
     if !account.resp3 {
         let what = "it speaks RESP2 only: it is older than Redis 6, or its ACL lacks +hello";
-        findings.add((Severity::Note, "resp2"), at, what, "it costs one connection more; allow +hello if it can");
+        findings.add(
+            (Severity::Note, "resp2"),
+            at,
+            what,
+            "it costs one connection more; allow +hello if it can",
+        );
     }
     if account.tilt {
         let what = "it is in TILT: its clock or its scheduling jumped, and it does not act";
@@ -226,14 +248,28 @@ fn one_account(
         Says::Unknown => {
             let others = account.watched.join(", ");
             let remedy = if others.is_empty() {
-                format!("add \"sentinel monitor {name} …\" to its configuration, or name another sentinel")
+                format!(
+                    "add \"sentinel monitor {name} …\" to its configuration, or name another sentinel"
+                )
             } else {
-                format!("it watches: {others}; correct the service's name, or that sentinel's configuration")
+                format!(
+                    "it watches: {others}; correct the service's name, or that sentinel's configuration"
+                )
             };
-            findings.add((Severity::Fault, "unknown-name"), at, format!("it watches no master named {name}"), remedy);
+            findings.add(
+                (Severity::Fault, "unknown-name"),
+                at,
+                format!("it watches no master named {name}"),
+                remedy,
+            );
         }
         Says::Malformed(what) => {
-            findings.add((Severity::Warning, "no-answer"), at, *what, "ask again; if it stays, look at its log");
+            findings.add(
+                (Severity::Warning, "no-answer"),
+                at,
+                *what,
+                "ask again; if it stays, look at its log",
+            );
         }
         Says::Refused => {}
         Says::Knows(word) => announced(findings, sentinel, account, word, context),
@@ -241,10 +277,17 @@ fn one_account(
 }
 
 /// Addresses that can only mean the speaker itself.
-fn announced(findings: &mut Findings, sentinel: &ObservedSentinel, account: &Account, word: &Word, context: &Context) {
+fn announced(
+    findings: &mut Findings,
+    sentinel: &ObservedSentinel,
+    account: &Account,
+    word: &Word,
+    context: &Context,
+) {
     let said_by = account.reached.ip();
     let useless = |addr: &&NodeAddr| {
-        !context.mapped.contains(*addr) && addr.ip().is_some_and(|ip: IpAddr| !is_usable(ip, said_by))
+        !context.mapped.contains(*addr)
+            && addr.ip().is_some_and(|ip: IpAddr| !is_usable(ip, said_by))
     };
     let nodes = std::iter::once(&word.addr).chain(word.replicas.iter().map(|it| &it.addr));
     for addr in nodes.filter(useless) {
@@ -253,7 +296,9 @@ fn announced(findings: &mut Findings, sentinel: &ObservedSentinel, account: &Acc
         findings.add((Severity::Fault, "announced"), &sentinel.addr, what, remedy);
     }
     for addr in word.peers.iter().filter_map(|it| it.addr.as_ref()).filter(useless) {
-        let what = format!("it says that another sentinel is at {addr}, which only its own machine can reach");
+        let what = format!(
+            "it says that another sentinel is at {addr}, which only its own machine can reach"
+        );
         findings.add(
             (Severity::Fault, "announced"),
             &sentinel.addr,
@@ -271,7 +316,8 @@ fn identities(findings: &mut Findings, observed: &Observed) {
     }
     for (id, places) in by_id.iter().filter(|(_, places)| places.len() > 1) {
         let places: Vec<&str> = places.iter().map(String::as_str).collect();
-        let what = format!("the sentinels at {} have the same MYID {}", places.join(" and "), id.short());
+        let what =
+            format!("the sentinels at {} have the same MYID {}", places.join(" and "), id.short());
         let remedy = "if they are two: stop one, remove the line \"sentinel myid\" from its file and start it. If it is one machine with \
                       two addresses, name one of them";
         findings.add((Severity::Warning, "same-id"), &observed.name, what, remedy);
@@ -282,9 +328,11 @@ fn identities(findings: &mut Findings, observed: &Observed) {
 fn agreement(findings: &mut Findings, observed: &Observed) {
     let highest = observed.words().map(|(_, _, word)| word.epoch).max().unwrap_or_default();
     for (sentinel, _, word) in observed.words().filter(|(_, _, word)| word.epoch < highest) {
-        let what = format!("it names {} at epoch {}, while others are at epoch {highest}", word.addr, word.epoch);
-        let remedy =
-            "it missed a failover: check that it reaches the redis nodes and its peers; if it stays behind, restart it";
+        let what = format!(
+            "it names {} at epoch {}, while others are at epoch {highest}",
+            word.addr, word.epoch
+        );
+        let remedy = "it missed a failover: check that it reaches the redis nodes and its peers; if it stays behind, restart it";
         findings.add((Severity::Fault, "stale-epoch"), &sentinel.addr, what, remedy);
     }
     let mut named: BTreeMap<&NodeAddr, Vec<String>> = BTreeMap::new();
@@ -293,7 +341,10 @@ fn agreement(findings: &mut Findings, observed: &Observed) {
     }
     if named.len() > 1 {
         let sides = named.iter().map(|(addr, who)| format!("{addr} by {}", who.join(", ")));
-        let what = format!("at epoch {highest} different masters are named: {}", sides.collect::<Vec<_>>().join("; "));
+        let what = format!(
+            "at epoch {highest} different masters are named: {}",
+            sides.collect::<Vec<_>>().join("; ")
+        );
         let remedy = format!(
             "find out by ROLE and the data which one is right, then on the sentinels that are wrong: SENTINEL REMOVE {0} and SENTINEL \
              MONITOR {0} with the right address",
@@ -331,17 +382,25 @@ fn quorum(findings: &mut Findings, observed: &Observed) {
         let down = word.peers.iter().filter(|peer| !peer.up).count();
         if down > 0 {
             let what = format!("it holds {down} of its {} peers to be down", word.peers.len());
-            let remedy =
-                format!("if they are gone for good: SENTINEL RESET {name}; otherwise check the network between them");
+            let remedy = format!(
+                "if they are gone for good: SENTINEL RESET {name}; otherwise check the network between them"
+            );
             findings.add((Severity::Warning, "peers-down"), &sentinel.addr, what, remedy);
         }
     }
     let reached: BTreeSet<&MyId> = observed.accounts().map(|(_, account)| &account.id).collect();
-    let listed = observed.words().flat_map(|(_, _, word)| word.peers.iter().filter_map(|peer| peer.id.as_ref()));
+    let listed = observed
+        .words()
+        .flat_map(|(_, _, word)| word.peers.iter().filter_map(|peer| peer.id.as_ref()));
     let all: BTreeSet<&MyId> = listed.chain(reached.iter().copied()).collect();
     if all.is_empty() {
         let what = "no sentinel can be asked";
-        findings.add((Severity::Fault, "no-sentinels"), name, what, "see what is said of each of them");
+        findings.add(
+            (Severity::Fault, "no-sentinels"),
+            name,
+            what,
+            "see what is said of each of them",
+        );
         return;
     }
     let majority = all.len() / 2 + 1;
@@ -356,12 +415,13 @@ fn quorum(findings: &mut Findings, observed: &Observed) {
     }
     if all.len() < 3 {
         let what = format!("there are {} sentinels in all", all.len());
-        let remedy =
-            "run three or more, on machines of their own: with fewer the loss of one makes failovers impossible";
+        let remedy = "run three or more, on machines of their own: with fewer the loss of one makes failovers impossible";
         findings.add((Severity::Warning, "few-sentinels"), name, what, remedy);
     }
     for (sentinel, _, word) in observed.words() {
-        if let Some(quorum) = word.quorum.filter(|quorum| *quorum > all.len() as u64 || *quorum == 0) {
+        if let Some(quorum) =
+            word.quorum.filter(|quorum| *quorum > all.len() as u64 || *quorum == 0)
+        {
             let what = format!("its quorum is {quorum}, and there are {} sentinels", all.len());
             findings.add(
                 (Severity::Fault, "quorum-setting"),

@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 pub use diagnose::{Context, Finding, Severity, diagnose};
 pub use observed::{
-    Account, NoAnswer, Observed, ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel, Says, Word,
+    Account, NoAnswer, Observed, ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel,
+    Says, Word,
 };
 
 use crate::{Credentials, NodeAddr, Resolver, Verify};

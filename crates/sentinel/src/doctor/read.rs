@@ -17,7 +17,8 @@ const MAX_LISTED: usize = 64;
 /// What stands before and behind the round of questions: each command with the rule that allows it.
 const BEFORE: [(&str, &str); 3] =
     [("CLIENT SETNAME", "+client|setname"), ("SENTINEL MYID", "+sentinel|myid"), ("INFO", "+info")];
-const BEHIND: [(&str, &str); 2] = [("SENTINEL CKQUORUM", "+sentinel|ckquorum"), ("SUBSCRIBE", "+subscribe &*")];
+const BEHIND: [(&str, &str); 2] =
+    [("SENTINEL CKQUORUM", "+sentinel|ckquorum"), ("SUBSCRIBE", "+subscribe &*")];
 
 /// How many replies [`put_questions`] brings.
 pub(super) const REPLIES: usize = BEFORE.len() + QUESTIONS + BEHIND.len();
@@ -33,7 +34,11 @@ pub(super) fn put_questions(out: &mut BytesMut, master: &str) {
 }
 
 /// Reads the replies to [`put_questions`].
-pub(super) fn read(replies: &[Reply], reached: SocketAddr, resp3: bool) -> Result<Account, NoAnswer> {
+pub(super) fn read(
+    replies: &[Reply],
+    reached: SocketAddr,
+    resp3: bool,
+) -> Result<Account, NoAnswer> {
     let (before, rest) = replies.split_at_checked(BEFORE.len()).ok_or(NoAnswer::Stranger)?;
     let (round, behind) = rest.split_at_checked(QUESTIONS).ok_or(NoAnswer::Stranger)?;
     let [_, my_id, info] = before else { return Err(NoAnswer::Stranger) };
@@ -50,20 +55,37 @@ pub(super) fn read(replies: &[Reply], reached: SocketAddr, resp3: bool) -> Resul
             return Err(NoAnswer::Unreachable(what.to_owned()));
         }
         // Without an identity nothing that it says can be counted; a refusal is told as one.
-        None => return Err(refused.into_iter().find(is_about_identity).map_or(NoAnswer::Stranger, NoAnswer::Denied)),
+        None => {
+            return Err(refused
+                .into_iter()
+                .find(is_about_identity)
+                .map_or(NoAnswer::Stranger, NoAnswer::Denied));
+        }
     };
     let ckquorum = behind.first().and_then(|reply| match reply.error() {
         Some(line) => line.starts_with("NOQUORUM").then(|| Err(printable(line))),
         None => Some(Ok(())),
     });
     let says = match questions::read_round(round, false) {
-        Round::View { view, .. } => Says::Knows(Box::new(word(round, (view.addr, view.epoch), ckquorum))),
+        Round::View { view, .. } => {
+            Says::Knows(Box::new(word(round, (view.addr, view.epoch), ckquorum)))
+        }
         Round::UnknownName => Says::Unknown,
-        Round::Torn => Says::Malformed("its answer changed while it was asked: a failover is going on; ask again"),
+        Round::Torn => Says::Malformed(
+            "its answer changed while it was asked: a failover is going on; ask again",
+        ),
         Round::Denied(_) => Says::Refused,
         Round::Malformed(what) => Says::Malformed(what),
     };
-    Ok(Account { id, reached, resp3, refused, tilt: questions::read_tilt(info), watched: watched(info), says })
+    Ok(Account {
+        id,
+        reached,
+        resp3,
+        refused,
+        tilt: questions::read_tilt(info),
+        watched: watched(info),
+        says,
+    })
 }
 
 fn is_about_identity(denied: &Denied) -> bool {
@@ -73,7 +95,11 @@ fn is_about_identity(denied: &Denied) -> bool {
     }
 }
 
-fn word(round: &[Reply], (addr, epoch): (NodeAddr, u64), ckquorum: Option<Result<(), String>>) -> Word {
+fn word(
+    round: &[Reply],
+    (addr, epoch): (NodeAddr, u64),
+    ckquorum: Option<Result<(), String>>,
+) -> Word {
     let empty: &[Reply] = &[];
     let part = |at: usize| round.get(at);
     let list = |at: usize| part(at).and_then(Reply::list).unwrap_or(empty).iter().take(MAX_LISTED);
@@ -116,9 +142,14 @@ fn watched(info: &Reply) -> Vec<String> {
     let name = |line: &str| {
         let (key, value) = line.split_once(":name=")?;
         let number = key.strip_prefix("master")?;
-        number.bytes().all(|byte| byte.is_ascii_digit()).then(|| printable(value.split(',').next().unwrap_or(value)))
+        number
+            .bytes()
+            .all(|byte| byte.is_ascii_digit())
+            .then(|| printable(value.split(',').next().unwrap_or(value)))
     };
-    info.text().map(|text| text.lines().filter_map(name).take(MAX_LISTED).collect()).unwrap_or_default()
+    info.text()
+        .map(|text| text.lines().filter_map(name).take(MAX_LISTED).collect())
+        .unwrap_or_default()
 }
 
 /// What a peer said, fit to be shown: bounded, and without anything that moves a cursor.
@@ -141,10 +172,29 @@ mod tests {
     fn replies() -> Vec<Reply> {
         let at = ["10.0.0.1", "6379"];
         let id = "b".repeat(40);
-        let master = ["quorum", "2", "config-epoch", "7", "flags", "master", "down-after-milliseconds", "5000"];
+        let master = [
+            "quorum",
+            "2",
+            "config-epoch",
+            "7",
+            "flags",
+            "master",
+            "down-after-milliseconds",
+            "5000",
+        ];
         let peer = ["ip", "10.0.0.8", "port", "26379", "runid", &id, "flags", "sentinel,s_down"];
-        let replica =
-            ["ip", "10.0.0.2", "port", "6379", "flags", "slave", "master-link-status", "err", "slave-priority", "0"];
+        let replica = [
+            "ip",
+            "10.0.0.2",
+            "port",
+            "6379",
+            "flags",
+            "slave",
+            "master-link-status",
+            "err",
+            "slave-priority",
+            "0",
+        ];
         vec![
             text("OK"),
             text(&"a".repeat(40)),
@@ -173,9 +223,14 @@ mod tests {
         assert!(account.tilt && account.refused.is_empty());
         assert_eq!(account.watched, ["cache", "my?x"], "what a peer says cannot move a cursor");
         let Says::Knows(word) = account.says else { panic!("it knows the master") };
-        assert_eq!((word.addr.to_string().as_str(), word.epoch, word.quorum), ("10.0.0.1:6379", 7, Some(2)));
+        assert_eq!(
+            (word.addr.to_string().as_str(), word.epoch, word.quorum),
+            ("10.0.0.1:6379", 7, Some(2))
+        );
         assert_eq!(word.down_after, Some(Duration::from_secs(5)));
-        assert!(!word.peers[0].up && word.replicas[0].priority == Some(0) && !word.replicas[0].linked);
+        assert!(
+            !word.peers[0].up && word.replicas[0].priority == Some(0) && !word.replicas[0].linked
+        );
         assert!(matches!(word.ckquorum, Some(Err(why)) if why.contains("NOQUORUM")));
     }
 

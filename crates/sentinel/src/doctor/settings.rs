@@ -21,12 +21,19 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
         ("failover-timeout", |word| word.failover_timeout.map(ms)),
     ];
     for (key, pick) in keys {
-        let values: BTreeMap<u64, String> =
-            observed.words().filter_map(|(it, _, word)| Some((pick(word)?, it.addr.to_string()))).collect();
+        let values: BTreeMap<u64, String> = observed
+            .words()
+            .filter_map(|(it, _, word)| Some((pick(word)?, it.addr.to_string())))
+            .collect();
         if values.len() > 1 {
-            let list = values.iter().map(|(value, who)| format!("{value} at {who}")).collect::<Vec<_>>().join(", ");
+            let list = values
+                .iter()
+                .map(|(value, who)| format!("{value} at {who}"))
+                .collect::<Vec<_>>()
+                .join(", ");
             let what = format!("sentinels have different values of {key}: {list}");
-            let remedy = format!("SENTINEL SET {name} {key} on each: the setting is not shared among them");
+            let remedy =
+                format!("SENTINEL SET {name} {key} on each: the setting is not shared among them");
             findings.add((Severity::Warning, "settings-differ"), name, what, remedy);
         }
     }
@@ -55,8 +62,9 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
             "lower down-after-milliseconds (5000 is common), or raise hold_timeout",
         );
     }
-    let tight =
-        |word: &Word| word.failover_timeout.zip(word.down_after).is_some_and(|(timeout, after)| timeout < after);
+    let tight = |word: &Word| {
+        word.failover_timeout.zip(word.down_after).is_some_and(|(timeout, after)| timeout < after)
+    };
     if let Some((sentinel, ..)) = observed.words().find(|(_, _, word)| tight(word)) {
         let what = "failover-timeout is below down-after-milliseconds";
         let remedy = "an attempt is given up before a replica's death could be seen; the usual value is 180000, and 10000 is short";

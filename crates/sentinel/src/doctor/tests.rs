@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Account, Context, Finding, NoAnswer, Observed, ObservedNode, ObservedPeer, ObservedReplica, ObservedSentinel, Says,
-    Severity, Word, diagnose,
+    Account, Context, Finding, NoAnswer, Observed, ObservedNode, ObservedPeer, ObservedReplica,
+    ObservedSentinel, Says, Severity, Word, diagnose,
 };
 use crate::{Denied, Lineage, MyId, NodeAddr, Report, Role, Verify};
 
@@ -40,8 +40,14 @@ fn report(number: u8) -> Report {
 fn healthy() -> Observed {
     let sentinel = |number: u8| {
         let peers = (1..=3).filter(|other| *other != number);
-        let peer = |other| ObservedPeer { id: Some(id(other)), addr: Some(place(other).into()), up: true };
-        let replica = |number| ObservedReplica { addr: node(number), down: false, linked: true, priority: Some(100) };
+        let peer =
+            |other| ObservedPeer { id: Some(id(other)), addr: Some(place(other).into()), up: true };
+        let replica = |number| ObservedReplica {
+            addr: node(number),
+            down: false,
+            linked: true,
+            priority: Some(100),
+        };
         let word = Word {
             addr: node(1),
             epoch: 5,
@@ -71,7 +77,11 @@ fn healthy() -> Observed {
         dialled: Some(SocketAddr::from(([10, 0, 1, number], 6379))),
         answer: Ok(report(number)),
     });
-    Observed { name: Arc::from("mymaster"), sentinels: (1..=3).map(sentinel).collect(), nodes: nodes.collect() }
+    Observed {
+        name: Arc::from("mymaster"),
+        sentinels: (1..=3).map(sentinel).collect(),
+        nodes: nodes.collect(),
+    }
 }
 
 fn context() -> Context {
@@ -152,7 +162,8 @@ fn a_narrow_acl_is_one_finding_with_every_rule_to_add() {
 fn an_unknown_name_tells_the_names_that_are_known() {
     let found = only("unknown-name", Severity::Fault, |it| {
         let account = account(it, 2);
-        (account.says, account.watched) = (Says::Unknown, vec!["cache".to_owned(), "queue".to_owned()]);
+        (account.says, account.watched) =
+            (Says::Unknown, vec!["cache".to_owned(), "queue".to_owned()]);
     });
     assert!(found.what.contains("mymaster") && found.remedy.contains("cache, queue"), "{found}");
 }
@@ -161,7 +172,9 @@ fn an_unknown_name_tells_the_names_that_are_known() {
 fn sentinels_that_disagree_are_told_apart_from_one_that_is_behind() {
     let found = among("disagreement", |it| word(it, 2).addr = node(2));
     assert!(
-        found.what.contains("10.0.1.1:6379 by 10.0.0.1:26379, 10.0.0.2:26379; 10.0.1.2:6379 by 10.0.0.3"),
+        found
+            .what
+            .contains("10.0.1.1:6379 by 10.0.0.1:26379, 10.0.0.2:26379; 10.0.1.2:6379 by 10.0.0.3"),
         "{found}"
     );
     let found = only("stale-epoch", Severity::Fault, |it| {
@@ -189,7 +202,9 @@ fn too_few_sentinels_are_told_in_each_way() {
         it.sentinels.truncate(1);
         word(it, 0).peers.truncate(1);
     });
-    among("no-sentinels", |it| it.sentinels.iter_mut().for_each(|it| it.answer = Err(NoAnswer::Silent)));
+    among("no-sentinels", |it| {
+        it.sentinels.iter_mut().for_each(|it| it.answer = Err(NoAnswer::Silent))
+    });
     among("quorum-setting", |it| (0..3).for_each(|number| word(it, number).quorum = Some(4)));
 }
 
@@ -197,20 +212,32 @@ fn too_few_sentinels_are_told_in_each_way() {
 fn a_ghost_is_a_warning_that_says_how_to_forget_it() {
     let ghost: NodeAddr = place(9).into();
     let found = among("ghost", |it| {
-        word(it, 0).peers.push(ObservedPeer { id: Some(id(9)), addr: Some(ghost.clone()), up: false });
+        word(it, 0).peers.push(ObservedPeer {
+            id: Some(id(9)),
+            addr: Some(ghost.clone()),
+            up: false,
+        });
         let answer = Err(NoAnswer::Unreachable("cannot connect".to_owned()));
         it.sentinels.push(ObservedSentinel { addr: ghost.clone(), configured: false, answer });
     });
     assert_eq!((found.severity, found.about.as_str()), (Severity::Warning, "10.0.0.9:26379"));
-    assert!(found.what.contains("listed as a sentinel by 10.0.0.1:26379") && found.remedy.contains("RESET"), "{found}");
+    assert!(
+        found.what.contains("listed as a sentinel by 10.0.0.1:26379")
+            && found.remedy.contains("RESET"),
+        "{found}"
+    );
 }
 
 #[test]
 fn addresses_that_mean_nothing_here_are_told_unless_they_are_mapped() {
     let loopback = NodeAddr { host: "127.0.0.1".into(), port: 6379 };
-    let announce = |it: &mut Observed| (0..3).for_each(|number| word(it, number).addr = loopback.clone());
+    let announce =
+        |it: &mut Observed| (0..3).for_each(|number| word(it, number).addr = loopback.clone());
     let found = among("announced", announce);
-    assert!(found.what.contains("127.0.0.1:6379") && found.remedy.contains("address_map"), "{found}");
+    assert!(
+        found.what.contains("127.0.0.1:6379") && found.remedy.contains("address_map"),
+        "{found}"
+    );
     let mut observed = healthy();
     announce(&mut observed);
     let mapped = Context { mapped: [loopback.clone()].into(), ..context() };
@@ -237,30 +264,42 @@ fn nodes_that_are_not_what_they_should_be() {
     only("second-master", Severity::Fault, |it| role(it, 1, Role::Master));
     only("wrong-master", Severity::Warning, |it| role(it, 1, follows(7, true)));
     only("broken-link", Severity::Warning, |it| role(it, 1, follows(1, false)));
-    only("no-pong", Severity::Fault, |it| it.nodes[0].answer.as_mut().expect("a report").pong = false);
-    only("acl", Severity::Warning, |it| it.nodes[0].answer.as_mut().expect("a report").lineage = None);
+    only("no-pong", Severity::Fault, |it| {
+        it.nodes[0].answer.as_mut().expect("a report").pong = false
+    });
+    only("acl", Severity::Warning, |it| {
+        it.nodes[0].answer.as_mut().expect("a report").lineage = None
+    });
     only("replica-down", Severity::Warning, |it| word(it, 0).replicas[0].linked = false);
     only("no-replicas", Severity::Warning, |it| {
         (0..3).for_each(|number| word(it, number).replicas.clear());
         it.nodes.truncate(1);
     });
     let none = |it: &mut Observed| {
-        (0..3).for_each(|number| word(it, number).replicas.iter_mut().for_each(|it| it.priority = Some(0)));
+        (0..3).for_each(|number| {
+            word(it, number).replicas.iter_mut().for_each(|it| it.priority = Some(0))
+        });
     };
     only("no-candidate", Severity::Fault, none);
     // What may not be asked is not missed.
     let mut observed = healthy();
-    observed.nodes[0].answer = Ok(Report { role: Role::Unknown, pong: false, lineage: None, ..report(1) });
+    observed.nodes[0].answer =
+        Ok(Report { role: Role::Unknown, pong: false, lineage: None, ..report(1) });
     assert_eq!(diagnose(&observed, &Context { verify: Verify::Tcp, ..context() }), []);
 }
 
 #[test]
 fn settings_that_differ_or_do_not_fit() {
-    let all = |it: &mut Observed, change: fn(&mut Word)| (0..3).for_each(|number| change(word(it, number)));
+    let all = |it: &mut Observed, change: fn(&mut Word)| {
+        (0..3).for_each(|number| change(word(it, number)))
+    };
     only("settings-differ", Severity::Warning, |it| word(it, 1).quorum = Some(3));
-    only("down-after", Severity::Warning, |it| all(it, |word| word.down_after = Some(Duration::from_millis(500))));
-    let found =
-        only("down-after", Severity::Warning, |it| all(it, |word| word.down_after = Some(Duration::from_secs(30))));
+    only("down-after", Severity::Warning, |it| {
+        all(it, |word| word.down_after = Some(Duration::from_millis(500)))
+    });
+    let found = only("down-after", Severity::Warning, |it| {
+        all(it, |word| word.down_after = Some(Duration::from_secs(30)))
+    });
     assert!(found.what.contains("hold_timeout"), "{found}");
     only("failover-timeout", Severity::Warning, |it| {
         all(it, |word| word.failover_timeout = Some(Duration::from_secs(3)));

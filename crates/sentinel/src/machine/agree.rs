@@ -48,7 +48,11 @@ pub enum Finding {
 }
 
 /// Counts. `committed` is what was last published, if anything.
-pub(super) fn count(votes: &[Vote], majority: IsMajority<'_>, committed: Option<(&NodeAddr, Epoch)>) -> Finding {
+pub(super) fn count(
+    votes: &[Vote],
+    majority: IsMajority<'_>,
+    committed: Option<(&NodeAddr, Epoch)>,
+) -> Finding {
     let floor = committed.map_or(0, |(_, epoch)| epoch);
     let counting: Vec<&Vote> = votes.iter().filter(|vote| vote.epoch >= floor).collect();
     if counting.is_empty() {
@@ -61,7 +65,11 @@ pub(super) fn count(votes: &[Vote], majority: IsMajority<'_>, committed: Option<
         Some((addr, epoch)) if claim.epoch == epoch && (claim.addr == *addr || !claim.majority) => {
             // The same epoch and no majority for anything else: keep what stands.
             let votes = voters(&counting, addr, epoch);
-            Finding::Confirmed { votes: votes.len(), majority: majority(&votes), split: votes.len() < counting.len() }
+            Finding::Confirmed {
+                votes: votes.len(),
+                majority: majority(&votes),
+                split: votes.len() < counting.len(),
+            }
         }
         _ => Finding::Claimed(claim),
     }
@@ -69,7 +77,11 @@ pub(super) fn count(votes: &[Vote], majority: IsMajority<'_>, committed: Option<
 
 /// The address with most votes at the highest epoch. Ties go to `favourite`, then to the smaller address, so that every proxy
 /// of a fleet breaks them alike.
-fn leading(votes: &[&Vote], majority: IsMajority<'_>, favourite: Option<&NodeAddr>) -> Option<Claim> {
+fn leading(
+    votes: &[&Vote],
+    majority: IsMajority<'_>,
+    favourite: Option<&NodeAddr>,
+) -> Option<Claim> {
     let epoch = votes.iter().map(|vote| vote.epoch).max()?;
     let mut tally: BTreeMap<&NodeAddr, usize> = BTreeMap::new();
     for vote in votes.iter().filter(|vote| vote.epoch == epoch) {
@@ -79,7 +91,10 @@ fn leading(votes: &[&Vote], majority: IsMajority<'_>, favourite: Option<&NodeAdd
         .iter()
         .max_by(|(one, votes_one), (two, votes_two)| {
             let liked = |addr: &NodeAddr| favourite == Some(addr);
-            votes_one.cmp(votes_two).then_with(|| liked(one).cmp(&liked(two))).then_with(|| two.cmp(one))
+            votes_one
+                .cmp(votes_two)
+                .then_with(|| liked(one).cmp(&liked(two)))
+                .then_with(|| two.cmp(one))
         })
         .map(|(addr, _)| (*addr).clone())?;
     let voters = voters(votes, &addr, epoch);
@@ -90,7 +105,11 @@ fn leading(votes: &[&Vote], majority: IsMajority<'_>, favourite: Option<&NodeAdd
 }
 
 fn voters<'a>(votes: &[&'a Vote], addr: &NodeAddr, epoch: Epoch) -> BTreeSet<&'a MyId> {
-    votes.iter().filter(|vote| vote.epoch == epoch && vote.addr == *addr).map(|vote| &vote.voter).collect()
+    votes
+        .iter()
+        .filter(|vote| vote.epoch == epoch && vote.addr == *addr)
+        .map(|vote| &vote.voter)
+        .collect()
 }
 
 #[cfg(test)]
@@ -115,7 +134,9 @@ mod tests {
     fn the_highest_epoch_wins_over_the_larger_number() {
         let at = Instant::now();
         let votes = [vote(at, 1, 1, 5), vote(at, 2, 1, 5), vote(at, 3, 2, 6)];
-        let Finding::Claimed(claim) = count(&votes, &two, Some((&node(1), 5))) else { panic!("a claim") };
+        let Finding::Claimed(claim) = count(&votes, &two, Some((&node(1), 5))) else {
+            panic!("a claim")
+        };
         assert_eq!((claim.addr, claim.epoch, claim.votes, claim.majority), (node(2), 6, 1, false));
         assert_eq!(claim.contradicted_at, Some(at));
     }
@@ -128,7 +149,9 @@ mod tests {
             count(&votes, &two, Some((&node(2), 5))),
             Finding::Confirmed { votes: 1, majority: false, split: false }
         );
-        assert!(matches!(count(&votes[..2], &two, Some((&node(2), 5))), Finding::Regressed(claim) if claim.majority));
+        assert!(
+            matches!(count(&votes[..2], &two, Some((&node(2), 5))), Finding::Regressed(claim) if claim.majority)
+        );
     }
 
     #[test]
@@ -140,7 +163,9 @@ mod tests {
             Finding::Confirmed { votes: 1, majority: false, split: true }
         );
         let most = [vote(at, 1, 1, 5), vote(at, 2, 2, 5), vote(at, 3, 2, 5)];
-        assert!(matches!(count(&most, &two, Some((&node(1), 5))), Finding::Claimed(claim) if claim.addr == node(2)));
+        assert!(
+            matches!(count(&most, &two, Some((&node(1), 5))), Finding::Claimed(claim) if claim.addr == node(2))
+        );
     }
 
     #[test]

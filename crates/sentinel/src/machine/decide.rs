@@ -84,7 +84,10 @@ impl Machine {
     fn weigh_denials(&mut self, now: Instant) {
         let floor = self.committed.as_ref().map_or(0, |committed| committed.epoch);
         if let State::Committing { addr, epoch, evidence_at, .. } = &self.state
-            && self.committed.as_ref().is_some_and(|committed| committed.addr != *addr || committed.epoch != *epoch)
+            && self
+                .committed
+                .as_ref()
+                .is_some_and(|committed| committed.addr != *addr || committed.epoch != *epoch)
             && self.electorate.is_denied(*evidence_at, addr, *epoch, floor)
         {
             self.disarm(now);
@@ -131,7 +134,10 @@ impl Machine {
         let contradicted = claim.contradicted_at.is_some_and(|at| at >= since);
         if claim.majority && self.is_target(&claim.addr) {
             self.adopt_epoch(now, claim.epoch, since);
-        } else if claim.majority && self.only_differs(claim) && self.verified_since(&claim.addr, since) != Some(true) {
+        } else if claim.majority
+            && self.only_differs(claim)
+            && self.verified_since(&claim.addr, since) != Some(true)
+        {
             self.alarm_unverified(&claim.addr, since);
         } else if claim.majority {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
@@ -159,7 +165,9 @@ impl Machine {
         self.pending = None;
         match &mut self.state {
             // It is being used again, at the newer epoch then.
-            State::Committing { addr, epoch: pursued, .. } if *addr == committed.addr => *pursued = epoch,
+            State::Committing { addr, epoch: pursued, .. } if *addr == committed.addr => {
+                *pursued = epoch
+            }
             State::Committing { .. } => self.disarm(now),
             State::Armed { since: armed, .. } if *armed <= since => {
                 self.state = State::Suspect { since: now, fed_at: now };
@@ -172,7 +180,9 @@ impl Machine {
     /// with a high epoch and a dead address could stop traffic.
     fn would_succeed_alone(&self, addr: &NodeAddr) -> bool {
         let report = self.nodes.get(addr).and_then(Node::report);
-        report.is_some_and(|it| verifies(it, self.rules.verify) && self.may_succeed(addr, Basis::Solo, it))
+        report.is_some_and(|it| {
+            verifies(it, self.rules.verify) && self.may_succeed(addr, Basis::Solo, it)
+        })
     }
 
     /// Every vote that counts is older than what is committed, or for a master that was left. Sentinels that lost their files
@@ -186,7 +196,8 @@ impl Machine {
         }
         let patient = now.saturating_duration_since(since) >= self.rules.regress_grace;
         let node = self.nodes.get(&committed.addr);
-        let bad = !committed.published || node.is_some_and(|node| node.is_gone(self.rules.unreachable));
+        let bad =
+            !committed.published || node.is_some_and(|node| node.is_gone(self.rules.unreachable));
         if !patient && !bad {
             return;
         }
@@ -203,15 +214,19 @@ impl Machine {
     /// Whether a claim is no newer than what is published: sentinels that lost their files before the first failover differ at
     /// epoch 0, and Sentinel itself never moves to another master without a higher epoch.
     fn only_differs(&self, claim: &Claim) -> bool {
-        let reachable =
-            |it: &&Committed| !self.nodes.get(&it.addr).is_some_and(|it| it.is_gone(self.rules.unreachable));
+        let reachable = |it: &&Committed| {
+            !self.nodes.get(&it.addr).is_some_and(|it| it.is_gone(self.rules.unreachable))
+        };
         let published = self.committed.as_ref().filter(|it| it.published);
         published.filter(reachable).is_some_and(|it| claim.epoch <= it.epoch)
     }
 
     /// Whether `addr` verified in its last answer to a question from `since` on; `None` if there was none.
     fn verified_since(&self, addr: &NodeAddr, since: Instant) -> Option<bool> {
-        let node = self.nodes.get(addr).filter(|it| it.last.as_ref().is_some_and(|probe| probe.asked_at >= since))?;
+        let node = self
+            .nodes
+            .get(addr)
+            .filter(|it| it.last.as_ref().is_some_and(|probe| probe.asked_at >= since))?;
         Some(node.report().is_some_and(|report| verifies(report, self.rules.verify)))
     }
 
@@ -225,7 +240,9 @@ impl Machine {
 
     /// Since when this very claim has been standing. A new one is a reason to ask the node: the answer may be needed soon.
     fn pend(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
-        if let Some(pending) = self.pending.as_ref().filter(|it| it.addr == *addr && it.epoch == epoch) {
+        if let Some(pending) =
+            self.pending.as_ref().filter(|it| it.addr == *addr && it.epoch == epoch)
+        {
             return pending.since;
         }
         self.nodes.ask_at(now, addr);
@@ -239,7 +256,11 @@ impl Machine {
         match &self.committed {
             None => self.rules.bootstrap_grace,
             Some(committed)
-                if older(committed) || self.superseded.get(&pending.addr).is_some_and(|by| *by >= pending.epoch) =>
+                if older(committed)
+                    || self
+                        .superseded
+                        .get(&pending.addr)
+                        .is_some_and(|by| *by >= pending.epoch) =>
             {
                 self.rules.regress_grace
             }
@@ -270,13 +291,18 @@ impl Machine {
     /// `heir` is about to be, or was, promoted: hold, if it is one of ours. `by` is whoever announced it.
     pub(super) fn arm(&mut self, now: Instant, cause: Cause, heir: &NodeAddr, by: Option<MyId>) {
         self.suspect(now);
-        let replaceable = self.committed.as_ref().is_some_and(|it| it.published && it.addr != *heir);
+        let replaceable =
+            self.committed.as_ref().is_some_and(|it| it.published && it.addr != *heir);
         if !replaceable || !self.family.contains(heir) {
             return;
         }
         let may_hold = self.may_hold(now);
         // A master that does not answer acknowledges nothing when it wakes up, from the selection on; see `replies`.
-        let cause = if cause == Cause::Selected && self.is_target_silent() { Cause::Ordered } else { cause };
+        let cause = if cause == Cause::Selected && self.is_target_silent() {
+            Cause::Ordered
+        } else {
+            cause
+        };
         match &mut self.state {
             State::Armed { candidate, cause: was, until, .. } => {
                 *candidate = Some(heir.clone());
@@ -293,9 +319,12 @@ impl Machine {
                     self.armed_by = by;
                 }
             }
-            State::Suspect { .. } | State::Unconfirmed { .. } | State::NoMaster { .. } if may_hold => {
+            State::Suspect { .. } | State::Unconfirmed { .. } | State::NoMaster { .. }
+                if may_hold =>
+            {
                 let until = now + self.rules.hold_max;
-                self.state = State::Armed { cause, candidate: Some(heir.clone()), since: now, until };
+                self.state =
+                    State::Armed { cause, candidate: Some(heir.clone()), since: now, until };
                 self.armed_by = by;
                 self.exhausted = false;
                 self.nodes.hurry(now);
@@ -346,19 +375,29 @@ impl Machine {
     fn run_out(&mut self, now: Instant) {
         match &self.state {
             State::Armed { until, .. } if now >= *until => self.expire_hold(now),
-            State::Committing { until, basis: Basis::Solo, .. } if now >= *until => self.disarm(now),
-            State::Committing { until, .. } if now >= *until => self.take_away(now, Lack::Unverified),
+            State::Committing { until, basis: Basis::Solo, .. } if now >= *until => {
+                self.disarm(now)
+            }
+            State::Committing { until, .. } if now >= *until => {
+                self.take_away(now, Lack::Unverified)
+            }
             _ => {}
         }
         // Back in suspicion, the gate stays shut without a gap if nobody is there to open it to.
-        let target = self.committed.as_ref().filter(|it| it.published).and_then(|it| self.nodes.get(&it.addr));
+        let target = self
+            .committed
+            .as_ref()
+            .filter(|it| it.published)
+            .and_then(|it| self.nodes.get(&it.addr));
         let gone = target.is_some_and(|node| node.is_gone(self.rules.unreachable));
         match &self.state {
             State::Suspect { .. } | State::Unconfirmed { .. } if gone => {
                 self.state = State::NoMaster { lack: Lack::Unreachable, since: now };
                 self.doubt(now, now, true);
             }
-            State::Suspect { fed_at, .. } if now.saturating_duration_since(*fed_at) >= self.rules.calm => {
+            State::Suspect { fed_at, .. }
+                if now.saturating_duration_since(*fed_at) >= self.rules.calm =>
+            {
                 self.state = State::Stable;
                 self.story.dismissed();
             }

@@ -47,7 +47,8 @@ pub(super) struct Doubt {
 impl Doubt {
     /// When something changes although nothing happens: the ends of the graces.
     pub(super) fn deadlines(&self, rules: &crate::Rules) -> [Instant; 5] {
-        let graces = [rules.hold_max, rules.bootstrap_grace, rules.view_expiry, rules.verify_deadline];
+        let graces =
+            [rules.hold_max, rules.bootstrap_grace, rules.view_expiry, rules.verify_deadline];
         let [one, two, three, four] = graces.map(|grace| self.until + grace);
         [self.since + rules.unreachable, one, two, three, four]
     }
@@ -76,14 +77,18 @@ fn kinship(committed: &Committed, report: &Report) -> Kinship {
 
 /// What tells one process from another.
 fn process(report: &Report) -> Box<str> {
-    report.lineage.as_ref().map_or_else(|| report.dialled.to_string().into(), |lineage| lineage.run_id.clone())
+    report
+        .lineage
+        .as_ref()
+        .map_or_else(|| report.dialled.to_string().into(), |lineage| lineage.run_id.clone())
 }
 
 impl Machine {
     /// The committed master failed to answer, or answered that it is none, to a question of `asked_at`.
     pub(super) fn doubt(&mut self, now: Instant, asked_at: Instant, grave: bool) -> &mut Doubt {
         let alone = !self.electorate.majority_speaks();
-        let new = Doubt { since: asked_at, until: now, grave, alone, mutual: false, successor: None };
+        let new =
+            Doubt { since: asked_at, until: now, grave, alone, mutual: false, successor: None };
         let doubt = self.doubt.get_or_insert(new);
         doubt.until = doubt.until.max(now);
         doubt.grave |= grave;
@@ -116,7 +121,12 @@ impl Machine {
     /// Begins a doubt, or begins it anew, if another process than before answers at the address of
     /// the committed master: votes from before that are about the former one, which may answer
     /// again. Whether that is so.
-    pub(super) fn notes_another_process(&mut self, now: Instant, asked_at: Instant, report: &Report) -> bool {
+    pub(super) fn notes_another_process(
+        &mut self,
+        now: Instant,
+        asked_at: Instant,
+        report: &Report,
+    ) -> bool {
         let Some(committed) = &self.committed else { return false };
         let process = process(report);
         let known = self.doubt.as_ref().and_then(|doubt| doubt.successor.as_ref());
@@ -135,14 +145,23 @@ impl Machine {
         let good = probe.outcome.as_ref().ok().filter(|report| verifies(report, self.rules.verify));
         let successor = match good.map(|report| (kinship(committed, report), process(report))) {
             Some((Kinship::Same, _)) => return false,
-            Some((_, process)) if self.doubt.as_ref().is_some_and(|it| it.successor.as_ref() == Some(&process)) => {
+            Some((_, process))
+                if self
+                    .doubt
+                    .as_ref()
+                    .is_some_and(|it| it.successor.as_ref() == Some(&process)) =>
+            {
                 return false;
             }
             other => other.map(|(_, process)| process),
         };
         self.doubt(now, probe.asked_at, true).successor = successor;
         let lack = Lack::Unverified;
-        self.state = if published { State::Unconfirmed { since: now } } else { State::NoMaster { lack, since: now } };
+        self.state = if published {
+            State::Unconfirmed { since: now }
+        } else {
+            State::NoMaster { lack, since: now }
+        };
         self.next_ask = now;
         true
     }
@@ -161,7 +180,9 @@ impl Machine {
             self.nodes.hurry(now);
         }
         match &self.state {
-            State::NoMaster { lack: Lack::Unreachable, .. } if published && self.last_word().is_some() => {
+            State::NoMaster { lack: Lack::Unreachable, .. }
+                if published && self.last_word().is_some() =>
+            {
                 self.state = State::Unconfirmed { since: now };
                 self.next_ask = now;
             }
@@ -185,7 +206,10 @@ impl Machine {
             return true;
         }
         let answered = self.last_word().is_some();
-        let recently = doubt.until.checked_sub(self.rules.unreachable).map_or(doubt.since, |at| at.max(doubt.since));
+        let recently = doubt
+            .until
+            .checked_sub(self.rules.unreachable)
+            .map_or(doubt.since, |at| at.max(doubt.since));
         if doubt.alone || self.electorate.majority_spoke_since(recently) {
             if answered {
                 self.doubt = None;
@@ -253,15 +277,24 @@ impl Machine {
     /// committed, and sees it up, it is there.
     fn sentinels_see_the_same(&self, doubt: &Doubt, committed: &Committed) -> bool {
         let Some(lineage) = &committed.lineage else { return false };
-        let same = |view: &View| view.addr == committed.addr && view.run_id == lineage.run_id && !view.down;
+        let same = |view: &View| {
+            view.addr == committed.addr && view.run_id == lineage.run_id && !view.down
+        };
         let votes = self.electorate.member_views().filter(|(_, view)| same(view)).map(|(id, _)| id);
-        let fresh: BTreeSet<&MyId> = self.electorate.own_votes_since(doubt.until).map(|(id, ..)| id).collect();
+        let fresh: BTreeSet<&MyId> =
+            self.electorate.own_votes_since(doubt.until).map(|(id, ..)| id).collect();
         self.electorate.is_majority(&votes.filter(|id| fresh.contains(id)).collect())
     }
 
     fn is_replica_since(&self, addr: &NodeAddr, since: Instant) -> bool {
-        let last = self.nodes.get(addr).and_then(|node| node.last.as_ref()).filter(|probe| probe.asked_at >= since);
-        last.is_some_and(|probe| matches!(&probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })))
+        let last = self
+            .nodes
+            .get(addr)
+            .and_then(|node| node.last.as_ref())
+            .filter(|probe| probe.asked_at >= since);
+        last.is_some_and(|probe| {
+            matches!(&probe.outcome, Ok(Report { role: Role::Replica { .. }, .. }))
+        })
     }
 
     fn doubted(&self) -> Option<(&Doubt, &Committed, &Probe)> {
@@ -269,17 +302,32 @@ impl Machine {
     }
 
     /// How long after the last sign of the doubt what is heard suffices; `None` if time alone does not help.
-    fn patience(&self, doubt: &Doubt, committed: &Committed, kinship: Kinship, same: bool) -> Option<Duration> {
+    fn patience(
+        &self,
+        doubt: &Doubt,
+        committed: &Committed,
+        kinship: Kinship,
+        same: bool,
+    ) -> Option<Duration> {
         // A vote for the same master at a higher epoch confirms it, too.
-        let votes = || self.electorate.own_votes_since(doubt.until).filter(|(.., epoch)| *epoch >= committed.epoch);
+        let votes = || {
+            self.electorate
+                .own_votes_since(doubt.until)
+                .filter(|(.., epoch)| *epoch >= committed.epoch)
+        };
         let ours = |addr: &NodeAddr| *addr == committed.addr;
-        let confirming: BTreeSet<&MyId> = votes().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
+        let confirming: BTreeSet<&MyId> =
+            votes().filter(|(_, addr, _)| ours(addr)).map(|(id, ..)| id).collect();
         // At the same epoch a claim for a node that says itself that it is a replica is none.
-        let refuted = |addr: &NodeAddr, epoch| epoch == committed.epoch && self.is_replica_since(addr, doubt.until);
+        let refuted = |addr: &NodeAddr, epoch| {
+            epoch == committed.epoch && self.is_replica_since(addr, doubt.until)
+        };
         let opposed = votes().any(|(_, addr, epoch)| !ours(addr) && !refuted(addr, epoch));
         let newer = votes().any(|(_, addr, epoch)| !ours(addr) && epoch > committed.epoch);
         let views = || self.electorate.member_views_since(doubt.until).filter(|view| !view.tilt);
-        if kinship == Kinship::Stranger && views().any(|view| view.down || view.failing_over || view.rebooted) {
+        if kinship == Kinship::Stranger
+            && views().any(|view| view.down || view.failing_over || view.rebooted)
+        {
             return None;
         }
         // A failover that is under way may promote any moment now; but one that hangs must not stop traffic for ever.

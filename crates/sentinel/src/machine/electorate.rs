@@ -138,7 +138,8 @@ impl Electorate {
         if let Some(sentinel) = self.by_id.get_mut(who)
             && sentinel.heard.as_ref().is_none_or(|heard| heard.view.epoch < epoch)
         {
-            sentinel.endorsed = Some(Vote { voter: who.clone(), addr, epoch, heard_at: now, asked_at: now });
+            sentinel.endorsed =
+                Some(Vote { voter: who.clone(), addr, epoch, heard_at: now, asked_at: now });
         }
     }
 
@@ -166,7 +167,8 @@ impl Electorate {
     /// Takes the electorate from the strangers once they have been the only ones to speak for `long`. Silence changes
     /// nothing, however long: the first sentinel to speak after it gains nothing by that.
     fn succeed(&mut self, now: Instant, long: Duration) {
-        let speaks = |sentinel: &Sentinel| sentinel.heard.as_ref().is_some_and(Heard::knows_something);
+        let speaks =
+            |sentinel: &Sentinel| sentinel.heard.as_ref().is_some_and(Heard::knows_something);
         let member_speaks = self.by_id.values().any(|it| it.member.is_some() && speaks(it));
         let strangers = self.by_id.values().filter(|it| speaks(it)).count();
         if member_speaks || strangers < self.majority().max(self.expected / 2 + 1) {
@@ -195,14 +197,19 @@ impl Electorate {
     fn admit(&mut self, now: Instant) {
         let (speaking, listed) = self.listings();
         for (id, times) in &listed {
-            if times * 2 > speaking && (self.by_id.contains_key(id) || self.by_id.len() < MAX_VOTERS) {
+            if times * 2 > speaking
+                && (self.by_id.contains_key(id) || self.by_id.len() < MAX_VOTERS)
+            {
                 let sentinel = self.by_id.entry(id.clone()).or_default();
                 sentinel.member.get_or_insert((Admission::Listed, now));
             }
         }
         let admitted: Vec<MyId> = self
             .configured_strangers()
-            .filter(|(id, heard)| listed.contains_key(*id) || heard.view.peers.iter().any(|(it, _)| self.is_member(it)))
+            .filter(|(id, heard)| {
+                listed.contains_key(*id)
+                    || heard.view.peers.iter().any(|(it, _)| self.is_member(it))
+            })
             .map(|(id, _)| id.clone())
             .collect();
         for id in admitted {
@@ -230,7 +237,8 @@ impl Electorate {
     /// Sentinels that answer at configured addresses, know something and do not vote.
     fn configured_strangers(&self) -> impl Iterator<Item = (&MyId, &Heard)> {
         let strangers = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_none());
-        let heard = strangers.filter_map(|(id, sentinel)| sentinel.heard.as_ref().map(|heard| (id, heard)));
+        let heard =
+            strangers.filter_map(|(id, sentinel)| sentinel.heard.as_ref().map(|heard| (id, heard)));
         heard.filter(|(_, heard)| heard.configured && heard.knows_something())
     }
 
@@ -254,12 +262,16 @@ impl Electorate {
 
     /// The same, of answers to questions from `since` on.
     pub(super) fn member_views_since(&self, since: Instant) -> impl Iterator<Item = &View> {
-        self.member_words().filter(move |(_, heard)| heard.asked_at >= since).map(|(_, heard)| &heard.view)
+        self.member_words()
+            .filter(move |(_, heard)| heard.asked_at >= since)
+            .map(|(_, heard)| &heard.view)
     }
 
     /// Every replica that a member lists.
     pub(super) fn listed_replicas(&self) -> BTreeSet<NodeAddr> {
-        self.member_views().flat_map(|(_, view)| view.replicas.iter().map(|replica| replica.addr.clone())).collect()
+        self.member_views()
+            .flat_map(|(_, view)| view.replicas.iter().map(|replica| replica.addr.clone()))
+            .collect()
     }
 
     /// What a sentinel's last view names and at which epoch, if that is fresh.
@@ -275,19 +287,28 @@ impl Electorate {
 
     /// How and since when each member votes.
     pub(super) fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
-        self.by_id.iter().filter_map(|(id, sentinel)| sentinel.member.map(|(how, since)| (id, how, since)))
+        self.by_id
+            .iter()
+            .filter_map(|(id, sentinel)| sentinel.member.map(|(how, since)| (id, how, since)))
     }
 
     /// Every fresh view with its age's beginning, whether its sentinel votes, and whether it is a configured one: what is shown,
     /// not what is counted.
     pub(super) fn all_views(&self) -> impl Iterator<Item = (&MyId, bool, &Heard)> {
-        let heard = self.by_id.iter().filter_map(|(id, it)| it.heard.as_ref().map(|heard| (id, it, heard)));
+        let heard =
+            self.by_id.iter().filter_map(|(id, it)| it.heard.as_ref().map(|heard| (id, it, heard)));
         heard.map(|(id, sentinel, heard)| (id, sentinel.member.is_some(), heard))
     }
 
     /// Whether a majority has denied `addr` at `epoch` since `since`: by naming something else, at most as new and not older
     /// than `floor`. A vote that merely expired denies nothing.
-    pub(super) fn is_denied(&self, since: Instant, addr: &NodeAddr, epoch: Epoch, floor: Epoch) -> bool {
+    pub(super) fn is_denied(
+        &self,
+        since: Instant,
+        addr: &NodeAddr,
+        epoch: Epoch,
+        floor: Epoch,
+    ) -> bool {
         let denies = |vote: &&Vote| {
             let other = vote.addr != *addr || vote.epoch != epoch;
             other && vote.heard_at >= since && (floor..=epoch).contains(&vote.epoch)
@@ -297,7 +318,10 @@ impl Electorate {
     }
 
     /// What the members said themselves in answer to questions from `since` on.
-    pub(super) fn own_votes_since(&self, since: Instant) -> impl Iterator<Item = (&MyId, &NodeAddr, Epoch)> {
+    pub(super) fn own_votes_since(
+        &self,
+        since: Instant,
+    ) -> impl Iterator<Item = (&MyId, &NodeAddr, Epoch)> {
         let words = self.member_words().filter(move |(_, heard)| heard.asked_at >= since);
         words.map(|(id, heard)| (id, &heard.view.addr, heard.view.epoch))
     }
@@ -306,13 +330,14 @@ impl Electorate {
     pub(super) fn votes(&self) -> Vec<Vote> {
         let members = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_some());
         let vote = |(id, sentinel): (&MyId, &Sentinel)| {
-            let own = sentinel.heard.as_ref().filter(|heard| heard.knows_something()).map(|heard| Vote {
-                voter: id.clone(),
-                addr: heard.view.addr.clone(),
-                epoch: heard.view.epoch,
-                heard_at: heard.at,
-                asked_at: heard.asked_at,
-            });
+            let own =
+                sentinel.heard.as_ref().filter(|heard| heard.knows_something()).map(|heard| Vote {
+                    voter: id.clone(),
+                    addr: heard.view.addr.clone(),
+                    epoch: heard.view.epoch,
+                    heard_at: heard.at,
+                    asked_at: heard.asked_at,
+                });
             sentinel.endorsed.clone().or(own)
         };
         members.filter_map(vote).collect()
@@ -351,8 +376,14 @@ impl Electorate {
     /// Whether these voters are enough to begin with: a majority, also of the sentinels that the configuration leads to, and no
     /// fewer than the quorum that one of them needs to fail over. A sentinel that lost its file knows its quorum, and nobody else.
     pub(super) fn may_found(&self, voters: &BTreeSet<&MyId>) -> bool {
-        let quorum = self.member_views().filter(|(id, _)| voters.contains(id)).map(|(_, view)| view.quorum).max();
-        self.is_majority(voters) && voters.len() > self.expected / 2 && voters.len() >= quorum.unwrap_or(0)
+        let quorum = self
+            .member_views()
+            .filter(|(id, _)| voters.contains(id))
+            .map(|(_, view)| view.quorum)
+            .max();
+        self.is_majority(voters)
+            && voters.len() > self.expected / 2
+            && voters.len() >= quorum.unwrap_or(0)
     }
 
     /// Whether a majority can be heard.
@@ -362,10 +393,14 @@ impl Electorate {
 
     /// When the youngest questions were sent that a majority answered.
     pub(super) fn majority_clock(&self) -> Option<Instant> {
-        let mut words: Vec<(Instant, &MyId)> = self.member_words().map(|(id, heard)| (heard.asked_at, id)).collect();
+        let mut words: Vec<(Instant, &MyId)> =
+            self.member_words().map(|(id, heard)| (heard.asked_at, id)).collect();
         words.sort_unstable_by(|one, two| two.cmp(one));
         let mut spoke = BTreeSet::new();
-        words.into_iter().find(|(_, id)| spoke.insert(*id) && self.is_majority(&spoke)).map(|(at, _)| at)
+        words
+            .into_iter()
+            .find(|(_, id)| spoke.insert(*id) && self.is_majority(&spoke))
+            .map(|(at, _)| at)
     }
 
     /// Whether a majority answered questions from `since` on.
@@ -374,8 +409,14 @@ impl Electorate {
     }
 
     /// Whether a majority named this itself in answer to questions from `since` on.
-    pub(super) fn majority_names_since(&self, since: Instant, addr: &NodeAddr, epoch: Epoch) -> bool {
-        let ours = self.own_votes_since(since).filter(|(_, named, at)| *named == addr && *at == epoch);
+    pub(super) fn majority_names_since(
+        &self,
+        since: Instant,
+        addr: &NodeAddr,
+        epoch: Epoch,
+    ) -> bool {
+        let ours =
+            self.own_votes_since(since).filter(|(_, named, at)| *named == addr && *at == epoch);
         self.is_majority(&ours.map(|(id, ..)| id).collect())
     }
 
@@ -384,10 +425,15 @@ impl Electorate {
     /// the count means nothing.
     pub(super) fn provable_minority(&self) -> Option<bool> {
         let cut_off = |view: &View| {
-            let (known, up) = (1 + view.peers.len(), 1 + view.peers.iter().filter(|(_, up)| *up).count());
+            let (known, up) =
+                (1 + view.peers.len(), 1 + view.peers.iter().filter(|(_, up)| *up).count());
             up < known / 2 + 1
         };
-        let mut views = self.member_views().filter(|(_, view)| !view.tilt).map(|(_, view)| cut_off(view)).peekable();
+        let mut views = self
+            .member_views()
+            .filter(|(_, view)| !view.tilt)
+            .map(|(_, view)| cut_off(view))
+            .peekable();
         views.peek()?;
         Some(views.all(|cut_off| cut_off))
     }

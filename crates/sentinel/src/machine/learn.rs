@@ -19,7 +19,11 @@ impl Machine {
     pub(super) fn apply(&mut self, now: Instant, event: Event) {
         match event {
             Event::View { from, view, asked_at, configured } => {
-                self.view(now, &from, Heard { view, asked_at: asked_at.min(now), at: now, configured });
+                self.view(
+                    now,
+                    &from,
+                    Heard { view, asked_at: asked_at.min(now), at: now, configured },
+                );
             }
             Event::Expected(sentinels) => self.electorate.expect(sentinels),
             Event::Notice { from, notice } => self.notice(now, from.as_ref(), notice),
@@ -61,8 +65,12 @@ impl Machine {
         }
         self.follow_announcement(now, from, &heard.view, newer);
         self.electorate.hear(from, heard);
-        let followers = self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
-        followers.collect::<Vec<_>>().iter().for_each(|follower| self.believe_switch(now, follower));
+        let followers =
+            self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
+        followers
+            .collect::<Vec<_>>()
+            .iter()
+            .for_each(|follower| self.believe_switch(now, follower));
     }
 
     /// The first view in which a sentinel's epoch has risen after it announced whose hello it follows: what it says now,
@@ -87,7 +95,9 @@ impl Machine {
     fn believe_switch(&mut self, now: Instant, follower: &MyId) {
         let Some(announced) = self.updating_from.get_mut(follower) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
-        let Some((addr, epoch)) = self.electorate.word_of(&announced.peer).filter(|_| fresh) else { return };
+        let Some((addr, epoch)) = self.electorate.word_of(&announced.peer).filter(|_| fresh) else {
+            return;
+        };
         let newer = self.committed.as_ref().is_some_and(|committed| epoch > committed.epoch);
         let same = announced.to.as_ref() == Some(&addr) && epoch > announced.was;
         if newer && same && self.electorate.is_member(&announced.peer) {
@@ -99,12 +109,14 @@ impl Machine {
     /// Takes the listed replicas into the family. Where there is no room, those that nobody lists any more leave first.
     fn extend_family(&mut self, view: &View) {
         let new = || view.replicas.iter().map(|replica| &replica.addr);
-        if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES {
+        if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES
+        {
             let listed = self.electorate.listed_replicas();
             self.family.retain(|addr| listed.contains(addr));
         }
         let room = MAX_NODES.saturating_sub(self.family.len());
-        let fresh: Vec<NodeAddr> = new().filter(|addr| !self.family.contains(*addr)).take(room).cloned().collect();
+        let fresh: Vec<NodeAddr> =
+            new().filter(|addr| !self.family.contains(*addr)).take(room).cloned().collect();
         self.family.extend(fresh);
     }
 
@@ -131,7 +143,8 @@ impl Machine {
                     && addr == leaving
                     && self.updating_from.len() < MAX_VOTERS
                 {
-                    self.updating_from.insert(from, Announced { peer, leaving, at: now, was, to: None });
+                    self.updating_from
+                        .insert(from, Announced { peer, leaving, at: now, was, to: None });
                 }
             }
             (Notice::CandidateSelected { candidate }, Some(from)) => {
@@ -163,7 +176,8 @@ impl Machine {
         if !self.nodes.heard(node, probe.clone()) {
             return;
         }
-        let since_commit = self.committed.as_ref().is_none_or(|committed| probe.asked_at >= committed.since);
+        let since_commit =
+            self.committed.as_ref().is_none_or(|committed| probe.asked_at >= committed.since);
         if since_commit && matches!(&probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })) {
             self.zombies.remove(node);
         }

@@ -27,16 +27,22 @@ impl Machine {
             Some(_) if !strict && provable == Some(false) => self.minority = None,
             Some(since) if strict && provable != Some(true) && !silent => {
                 let leading = match &self.finding {
-                    Finding::Confirmed { .. } => self.committed.as_ref().map(|it| (&it.addr, it.epoch)),
+                    Finding::Confirmed { .. } => {
+                        self.committed.as_ref().map(|it| (&it.addr, it.epoch))
+                    }
                     // Where nothing is published, a majority for something else ends it, too. Where the gate is shut to the
                     // last master, only the commit of that does.
-                    Finding::Claimed(claim) | Finding::Regressed(claim) if self.rules.minority == Minority::Cut => {
+                    Finding::Claimed(claim) | Finding::Regressed(claim)
+                        if self.rules.minority == Minority::Cut =>
+                    {
                         Some((&claim.addr, claim.epoch))
                     }
                     Finding::Claimed(_) | Finding::Regressed(_) | Finding::Silence => None,
                 };
                 // First hand: that a sentinel followed another one's hello is no word of a majority that can be reached.
-                if leading.is_some_and(|(addr, epoch)| self.electorate.majority_names_since(since, addr, epoch)) {
+                if leading.is_some_and(|(addr, epoch)| {
+                    self.electorate.majority_names_since(since, addr, epoch)
+                }) {
                     self.minority = None;
                 }
             }
@@ -74,16 +80,21 @@ impl Machine {
     /// Fewer than a majority do not end a minority by what they bring about, and where one is heeded at all they are one.
     pub(super) fn weigh_minority_after(&mut self, now: Instant, basis: Basis) {
         match basis {
-            Basis::BootstrapMinority if self.rules.minority == Minority::Hold && self.minority.is_none() => {
+            Basis::BootstrapMinority
+                if self.rules.minority == Minority::Hold && self.minority.is_none() =>
+            {
                 self.minority = Some(now);
                 self.actions.push(Action::Note(Note::Minority));
             }
             // The evidence may be older than the node's answer, or second hand.
             Basis::Majority | Basis::Regress
-                if !self.is_majority_silent(now) && self.electorate.provable_minority() != Some(true) =>
+                if !self.is_majority_silent(now)
+                    && self.electorate.provable_minority() != Some(true) =>
             {
                 let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
-                let named = |(since, (addr, epoch))| self.electorate.majority_names_since(since, addr, epoch);
+                let named = |(since, (addr, epoch))| {
+                    self.electorate.majority_names_since(since, addr, epoch)
+                };
                 if self.minority.zip(committed).is_some_and(named) {
                     self.minority = None;
                 }

@@ -213,12 +213,21 @@ impl Machine {
         let later = |at: &Instant| *at > self.last_step;
         let pause = self.pause.as_ref().map(|pause| pause.until);
         let silence = self.silence_ends_at().filter(later);
-        let doubt = self.doubt.iter().flat_map(|doubt| doubt.deadlines(&self.rules)).filter(later).min();
-        [state.filter(later), graces.filter(later), pause, silence, doubt, self.nodes.next_due(), Some(self.next_ask)]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(self.next_ask)
+        let doubt =
+            self.doubt.iter().flat_map(|doubt| doubt.deadlines(&self.rules)).filter(later).min();
+        [
+            state.filter(later),
+            graces.filter(later),
+            pause,
+            silence,
+            doubt,
+            self.nodes.next_due(),
+            Some(self.next_ask),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(self.next_ask)
     }
 
     /// The present state.
@@ -285,10 +294,13 @@ impl Machine {
         self.nodes.want(now, &first, &self.electorate.listed_replicas());
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
         let (rules, master) = (&self.rules, committed.cloned());
-        let due = self.nodes.take_due(now, |addr| nodes::pace(rules, master.as_ref() == Some(addr), alert_for));
+        let due = self
+            .nodes
+            .take_due(now, |addr| nodes::pace(rules, master.as_ref() == Some(addr), alert_for));
         self.actions.extend(due.into_iter().map(Action::Probe));
         if self.next_ask <= now {
-            self.next_ask = now + if alert_for.is_some() { self.rules.poll_suspect } else { self.rules.poll };
+            self.next_ask =
+                now + if alert_for.is_some() { self.rules.poll_suspect } else { self.rules.poll };
             self.actions.push(Action::Ask);
         }
     }

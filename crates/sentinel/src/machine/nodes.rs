@@ -57,8 +57,11 @@ impl Node {
     /// Nobody was there, three times at least, and from the first of these questions to the last it was `long` at least:
     /// failures prove something, the time after them does not.
     pub(super) fn is_gone(&self, long: Duration) -> bool {
-        let span = |since: Instant| self.last.as_ref().map(|last| last.asked_at.saturating_duration_since(since));
-        self.unreachable_times >= 3 && self.unreachable_since.and_then(span).is_some_and(|span| span >= long)
+        let span = |since: Instant| {
+            self.last.as_ref().map(|last| last.asked_at.saturating_duration_since(since))
+        };
+        self.unreachable_times >= 3
+            && self.unreachable_since.and_then(span).is_some_and(|span| span >= long)
     }
 
     /// Answers may overtake each other: one to an older question than the last answer's is history.
@@ -148,10 +151,16 @@ impl Nodes {
     }
 
     /// The nodes to ask now; plans their next turn.
-    pub(super) fn take_due(&mut self, now: Instant, pace: impl Fn(&NodeAddr) -> Duration) -> Vec<NodeAddr> {
+    pub(super) fn take_due(
+        &mut self,
+        now: Instant,
+        pace: impl Fn(&NodeAddr) -> Duration,
+    ) -> Vec<NodeAddr> {
         let mut due = Vec::new();
         for (addr, node) in &mut self.by_addr {
-            let waiting = node.in_flight_since.is_some_and(|since| now.saturating_duration_since(since) < LOST_AFTER);
+            let waiting = node
+                .in_flight_since
+                .is_some_and(|since| now.saturating_duration_since(since) < LOST_AFTER);
             if node.due <= now && !waiting {
                 node.due = now + pace(addr);
                 node.in_flight_since = Some(now);
@@ -163,7 +172,9 @@ impl Nodes {
 
     /// When [`Self::take_due`] has something to do next.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let turn = |node: &Node| node.in_flight_since.map_or(node.due, |since| node.due.max(since + LOST_AFTER));
+        let turn = |node: &Node| {
+            node.in_flight_since.map_or(node.due, |since| node.due.max(since + LOST_AFTER))
+        };
         self.by_addr.values().map(turn).min()
     }
 }

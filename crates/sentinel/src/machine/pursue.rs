@@ -37,7 +37,10 @@ impl Machine {
     /// stands since, says as much of it as one from after the last word would, if it is about as young. Only behind a gate that is
     /// shut, where no byte depends on the moment.
     fn verified_ahead(&self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Option<Report> {
-        let claim = self.pending.as_ref().filter(|it| self.held && it.addr == *addr && it.epoch == epoch)?;
+        let claim = self
+            .pending
+            .as_ref()
+            .filter(|it| self.held && it.addr == *addr && it.epoch == epoch)?;
         let report = self.nodes.get(addr)?.young_report(now, claim.since)?;
         nodes::verifies(report, self.rules.verify).then(|| report.clone())
     }
@@ -48,7 +51,9 @@ impl Machine {
         if again && self.doubts_again(now, probe) {
             return;
         }
-        let State::Committing { epoch, basis, evidence_at, attempts, .. } = &mut self.state else { return };
+        let State::Committing { epoch, basis, evidence_at, attempts, .. } = &mut self.state else {
+            return;
+        };
         if probe.asked_at < *evidence_at {
             // The answer is older than the evidence and proves nothing about it.
             self.nodes.ask_at(now, node);
@@ -57,7 +62,10 @@ impl Machine {
         let (epoch, basis, again) = (*epoch, *basis, now + verify_pause(*attempts));
         *attempts = attempts.saturating_add(1);
         match &probe.outcome {
-            Ok(report) if nodes::verifies(report, self.rules.verify) && self.may_succeed(node, basis, report) => {
+            Ok(report)
+                if nodes::verifies(report, self.rules.verify)
+                    && self.may_succeed(node, basis, report) =>
+            {
                 self.commit(now, node, epoch, basis, report);
             }
             _ => self.nodes.ask_at(again, node),
@@ -79,7 +87,14 @@ impl Machine {
         report.lineage.as_ref().map(|new| new.continues(old))
     }
 
-    fn commit(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch, basis: Basis, report: &Report) {
+    fn commit(
+        &mut self,
+        now: Instant,
+        addr: &NodeAddr,
+        epoch: Epoch,
+        basis: Basis,
+        report: &Report,
+    ) {
         let continues = self.continues(report);
         if continues == Some(false) {
             self.actions.push(Action::Note(Note::LineageBroken));
@@ -106,7 +121,15 @@ impl Machine {
         self.held = self.pause_outlives_commit() || self.is_held_by_policy();
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
         let held = self.held;
-        let commit = Commit { addr: addr.clone(), dialled: report.dialled, epoch, run_id, basis, lost_bytes, held };
+        let commit = Commit {
+            addr: addr.clone(),
+            dialled: report.dialled,
+            epoch,
+            run_id,
+            basis,
+            lost_bytes,
+            held,
+        };
         self.actions.push(Action::Commit(commit));
     }
 
@@ -132,8 +155,10 @@ impl Machine {
         self.zombies.remove(addr);
         // The next failover may come before the next view.
         let listed = self.electorate.member_views().filter(|(_, view)| view.addr == *addr);
-        self.family =
-            listed.flat_map(|(_, view)| view.replicas.iter().map(|it| it.addr.clone())).take(MAX_NODES).collect();
+        self.family = listed
+            .flat_map(|(_, view)| view.replicas.iter().map(|it| it.addr.clone()))
+            .take(MAX_NODES)
+            .collect();
     }
 
     /// `role:master` of `addr` means nothing until it has been seen as a replica.
@@ -156,7 +181,11 @@ impl Machine {
 
     fn supersede(&mut self, old: NodeAddr, by: Epoch) {
         if self.superseded.len() >= MAX_NODES {
-            let oldest = self.superseded.iter().min_by_key(|(_, epoch)| **epoch).map(|(addr, _)| addr.clone());
+            let oldest = self
+                .superseded
+                .iter()
+                .min_by_key(|(_, epoch)| **epoch)
+                .map(|(addr, _)| addr.clone());
             if let Some(oldest) = oldest {
                 self.superseded.remove(&oldest);
             }
@@ -214,7 +243,9 @@ impl Machine {
     }
 
     pub(super) fn is_target(&self, node: &NodeAddr) -> bool {
-        self.committed.as_ref().is_some_and(|committed| committed.published && committed.addr == *node)
+        self.committed
+            .as_ref()
+            .is_some_and(|committed| committed.published && committed.addr == *node)
     }
 
     /// Since when everything is looked at more often; `None` while all is well.

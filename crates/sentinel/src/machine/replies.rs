@@ -41,8 +41,12 @@ impl Machine {
         match &self.state {
             State::Armed { cause: Cause::Ordered | Cause::Promoted, .. } => Replies::Drop,
             // Evidence stays evidence until the hold that it belongs to comes to nothing.
-            State::Committing { .. } | State::Unconfirmed { .. } if was == Replies::Drop => Replies::Drop,
-            State::Committing { addr, basis: Basis::Solo | Basis::Majority, .. } if present != Some(addr) => {
+            State::Committing { .. } | State::Unconfirmed { .. } if was == Replies::Drop => {
+                Replies::Drop
+            }
+            State::Committing { addr, basis: Basis::Solo | Basis::Majority, .. }
+                if present != Some(addr) =>
+            {
                 Replies::Drop
             }
             State::Unconfirmed { .. } | State::NoMaster { .. } => Replies::Wait,

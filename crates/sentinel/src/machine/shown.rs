@@ -33,7 +33,8 @@ impl Machine {
 
     /// What the sentinels name that vote or that the configuration leads to: where these differ, an operator has to know.
     pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
-        let known = self.electorate.all_views().filter(|(_, member, heard)| *member || heard.configured);
+        let known =
+            self.electorate.all_views().filter(|(_, member, heard)| *member || heard.configured);
         let voiced = known.filter(|(_, member, heard)| *member || !heard.view.is_empty_state());
         voiced.map(|(_, _, heard)| (&heard.view.addr, heard.view.epoch)).collect()
     }

@@ -118,6 +118,7 @@ impl State {
     /// Whether this state by itself keeps the gate shut.
     pub(super) fn holds(&self) -> bool {
         let unconfirmed = matches!(self, Self::Unconfirmed { .. });
-        unconfirmed || matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
+        unconfirmed
+            || matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
     }
 }

@@ -28,7 +28,9 @@ pub(super) fn fault(
         return Some(Standing::Candidate);
     }
     let failure = match entry.failed {
-        Some((ProbeFailure::Unreachable | ProbeFailure::Rejected, times)) if times >= 2 => Some(Standing::Unreachable),
+        Some((ProbeFailure::Unreachable | ProbeFailure::Rejected, times)) if times >= 2 => {
+            Some(Standing::Unreachable)
+        }
         Some((ProbeFailure::Denied, _)) => Some(Standing::Denied),
         Some((ProbeFailure::Unreachable | ProbeFailure::Rejected, _)) => {
             Some(Standing::Unreachable).filter(|_| !spared)
@@ -37,7 +39,11 @@ pub(super) fn fault(
         Some((ProbeFailure::Silent | ProbeFailure::TurnedAway, _)) | None => None,
     };
     let Some(answer) = &entry.answer else {
-        return Some(failure.unwrap_or(if entry.failed.is_some() { Standing::Silent } else { Standing::Unknown }));
+        return Some(failure.unwrap_or(if entry.failed.is_some() {
+            Standing::Silent
+        } else {
+            Standing::Unknown
+        }));
     };
     if answer.report.role == Role::Master {
         return Some(Standing::Master);
@@ -69,15 +75,16 @@ pub(super) fn fault(
 fn is_behind(entry: &Entry, rules: &ReplicaRules) -> bool {
     let part = if matches!(entry.standing, Standing::Eligible | Standing::Unknown) { 1 } else { 2 };
     let too_many = rules.max_lag_bytes > 0 && entry.lag.bytes > rules.max_lag_bytes / part;
-    let too_long = !rules.max_lag.is_zero() && entry.lag.time * u32::try_from(part).unwrap_or(1) > rules.max_lag;
+    let too_long = !rules.max_lag.is_zero()
+        && entry.lag.time * u32::try_from(part).unwrap_or(1) > rules.max_lag;
     too_many || too_long
 }
 
 /// Whether a node says that it follows the committed master. A name that it was told to follow is not looked up: where it does
 /// not read like the sentinels' own, the history decides.
 fn follows(master: &NodeAddr, report: &Report, leader: &Leader<'_>) -> bool {
-    let same =
-        master == leader.addr || master.ip().is_some_and(|ip| SocketAddr::new(ip, master.port) == leader.dialled);
+    let same = master == leader.addr
+        || master.ip().is_some_and(|ip| SocketAddr::new(ip, master.port) == leader.dialled);
     let history = report.lineage.as_ref().map(|lineage| &*lineage.replid);
     same || (master.ip().is_none() && !leader.replid.is_empty() && history == Some(leader.replid))
 }

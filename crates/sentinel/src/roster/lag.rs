@@ -63,7 +63,11 @@ impl Past {
         let before = || self.samples.iter().filter(|(seen, _)| *seen <= at);
         let bytes = before().next_back().map_or(0, |(_, there)| there.saturating_sub(offset));
         let first_missing = before().find(|(_, there)| *there > offset);
-        Lag { bytes, time: first_missing.map_or(Duration::ZERO, |(seen, _)| at.saturating_duration_since(*seen)) }
+        Lag {
+            bytes,
+            time: first_missing
+                .map_or(Duration::ZERO, |(seen, _)| at.saturating_duration_since(*seen)),
+        }
     }
 }
 
@@ -87,11 +91,16 @@ mod tests {
         assert_eq!(past.lag(at, 5000), Lag::default(), "ahead of the last answer is not behind");
         assert_eq!(past.lag(at, 850), Lag { bytes: 50, time: ms(500) });
         assert_eq!(past.lag(at, 600), Lag { bytes: 300, time: ms(2500) });
-        assert_eq!(past.lag(start + ms(3500), 300), Lag::default(), "what came after the question does not count");
+        assert_eq!(
+            past.lag(start + ms(3500), 300),
+            Lag::default(),
+            "what came after the question does not count"
+        );
     }
 
     #[test]
-    fn what_a_busy_master_wrote_before_its_late_answer_counts_against_nobody_who_was_asked_meanwhile() {
+    fn what_a_busy_master_wrote_before_its_late_answer_counts_against_nobody_who_was_asked_meanwhile()
+     {
         let (mut past, start) = (Past::default(), Instant::now());
         past.note(start, start, 0);
         // Asked at one second, it answers 400 ms later with all that it had written until then.

@@ -209,7 +209,9 @@ impl Roster {
         match &probe.outcome {
             Ok(report) => {
                 entry.failed = None;
-                entry.lag = report.offset.map_or_else(Lag::default, |offset| past.lag(probe.asked_at, offset));
+                entry.lag = report
+                    .offset
+                    .map_or_else(Lag::default, |offset| past.lag(probe.asked_at, offset));
                 entry.answer = Some(Answer { asked_at: probe.asked_at, report: report.clone() });
             }
             Err(failure) => {
@@ -261,7 +263,8 @@ impl Roster {
     }
 
     fn members(&self, barred: &BTreeSet<SocketAddr>) -> Vec<Member> {
-        let eligible = self.entries.iter().filter(|(_, entry)| entry.standing == Standing::Eligible);
+        let eligible =
+            self.entries.iter().filter(|(_, entry)| entry.standing == Standing::Eligible);
         let members = eligible.filter_map(|(addr, entry)| {
             let dialled = entry.answer.as_ref()?.report.dialled;
             Some(Member { addr: addr.clone(), dialled, run_id: entry.run_id() })
@@ -317,12 +320,16 @@ impl Roster {
     /// time enough for one. What was answered before a stall is forgotten then.
     fn open_eyes(&mut self, now: Instant) {
         let Some(since) = self.blind_since else { return };
-        let fresh = |entry: &Entry| entry.answer.as_ref().is_some_and(|answer| answer.asked_at >= since);
+        let fresh =
+            |entry: &Entry| entry.answer.as_ref().is_some_and(|answer| answer.asked_at >= since);
         let heard = |entry: &Entry| fresh(entry) || entry.failed.is_some();
         let all = !self.entries.is_empty() && self.entries.values().all(heard);
         if all || now.saturating_duration_since(since) >= FIRST_LOOK {
             self.blind_since = None;
-            self.entries.values_mut().filter(|entry| !fresh(entry)).for_each(|entry| entry.answer = None);
+            self.entries
+                .values_mut()
+                .filter(|entry| !fresh(entry))
+                .for_each(|entry| entry.answer = None);
         }
     }
 }
@@ -360,6 +367,10 @@ impl Entry {
         }
         let since = *self.sound_since.get_or_insert(now);
         let known = !matches!(self.standing, Standing::Eligible | Standing::Unknown);
-        if known && now.saturating_duration_since(since) < readmit { Standing::Recovering } else { Standing::Eligible }
+        if known && now.saturating_duration_since(since) < readmit {
+            Standing::Recovering
+        } else {
+            Standing::Eligible
+        }
     }
 }

@@ -54,7 +54,9 @@ impl Pause {
         members: impl Iterator<Item = (Option<Instant>, bool)> + Clone,
     ) -> bool {
         let begin = self.since.unwrap_or(now);
-        let is_done = |(at, follows): (Option<Instant>, bool)| follows || at.is_some_and(|at| at + BEFORE >= begin);
+        let is_done = |(at, follows): (Option<Instant>, bool)| {
+            follows || at.is_some_and(|at| at + BEFORE >= begin)
+        };
         let waits_for_any = members.clone().any(|member| !is_done(member));
         if announced && self.since.is_none() && waits_for_any && self.is_allowed(now) {
             (self.since, self.until) = (Some(now), Some(now + LONGEST));
@@ -78,7 +80,8 @@ impl Pause {
         let since = *self.earned_at.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_nanos() / THEN_EVERY.as_nanos();
         if earned > 0 {
-            self.left = self.left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX)).min(AT_ONCE);
+            self.left =
+                self.left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX)).min(AT_ONCE);
             self.earned_at = Some(now);
         }
         let allowed = self.left > 0;
@@ -100,7 +103,11 @@ mod tests {
 
     impl Scene {
         fn new(members: usize) -> Self {
-            Self { pause: Pause::default(), start: Instant::now(), members: vec![(None, false); members] }
+            Self {
+                pause: Pause::default(),
+                start: Instant::now(),
+                members: vec![(None, false); members],
+            }
         }
 
         fn at(&mut self, at: u64, announced: bool) -> bool {

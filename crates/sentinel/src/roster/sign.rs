@@ -103,7 +103,11 @@ mod tests {
         assert_eq!(hear(3, Role::Unknown), None);
         assert_eq!(hear(4, follower(3, false)), Some(start + ms(4)));
         assert_eq!(hear(5, follower(3, true)), Some(start + ms(4)));
-        assert_eq!(hear(6, Role::Master), Some(start + ms(6)), "a promotion ends all connections, too");
+        assert_eq!(
+            hear(6, Role::Master),
+            Some(start + ms(6)),
+            "a promotion ends all connections, too"
+        );
         assert_eq!(hear(7, follower(3, true)), Some(start + ms(7)));
         // An answer that was overtaken by a younger one.
         signs.hear(start + ms(9), &answer(start + ms(2), follower(1, true)));
@@ -116,12 +120,16 @@ mod tests {
         let (mut signs, start, addr) = (Signs::default(), Instant::now(), node(2));
         signs.hear(start, &answer(start, follower(1, true)));
         let failed = |failure| Probe { asked_at: start + ms(3000), outcome: Err(failure) };
-        let silent = |signs: &Signs, at| signs.tell(start + ms(at), (&addr, None), Some(ms(3000))).silent;
+        let silent =
+            |signs: &Signs, at| signs.tell(start + ms(at), (&addr, None), Some(ms(3000))).silent;
         for failure in [ProbeFailure::Silent, ProbeFailure::Unreachable, ProbeFailure::Rejected] {
             signs.hear(start + ms(3000), &failed(failure));
             assert_eq!((silent(&signs, 3000), silent(&signs, 3001)), (false, true), "{failure:?}");
         }
-        assert!(!signs.tell(start + ms(9000), (&addr, None), None).silent, "it was not asked since a stall");
+        assert!(
+            !signs.tell(start + ms(9000), (&addr, None), None).silent,
+            "it was not asked since a stall"
+        );
         for failure in [ProbeFailure::TurnedAway, ProbeFailure::Denied] {
             let mut alive = signs.clone();
             alive.hear(start + ms(3000), &failed(failure));

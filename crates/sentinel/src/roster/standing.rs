@@ -86,6 +86,10 @@ mod tests {
     fn words_are_distinct_and_in_snake_case() {
         let words: BTreeSet<&str> = Standing::ALL.iter().map(|it| it.label()).collect();
         assert_eq!(words.len(), Standing::ALL.len());
-        assert!(words.iter().all(|word| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')));
+        assert!(
+            words
+                .iter()
+                .all(|word| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
+        );
     }
 }

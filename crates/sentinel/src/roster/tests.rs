@@ -20,8 +20,15 @@ pub(super) fn dialled(number: u8) -> SocketAddr {
 }
 
 pub(super) fn report(number: u8, role: Role, offset: u64, replid: &str) -> Report {
-    let lineage = Lineage { run_id: number.to_string().into(), replid: replid.into(), ..Lineage::default() };
-    Report { dialled: dialled(number), role, pong: true, offset: Some(offset), lineage: Some(lineage) }
+    let lineage =
+        Lineage { run_id: number.to_string().into(), replid: replid.into(), ..Lineage::default() };
+    Report {
+        dialled: dialled(number),
+        role,
+        pong: true,
+        offset: Some(offset),
+        lineage: Some(lineage),
+    }
 }
 
 pub(super) fn follower(of: u8, connected: bool) -> Role {
@@ -81,7 +88,8 @@ impl Scene {
     /// Judges now, without another question.
     pub(super) fn judge(&mut self) -> Ruling {
         let (leader, candidate) = (node(self.leader), self.candidate.map(node));
-        let listed = self.listed.iter().map(|(number, healthy)| (node(*number), *healthy)).collect();
+        let listed =
+            self.listed.iter().map(|(number, healthy)| (node(*number), *healthy)).collect();
         let facts = Facts {
             leader: Some(Leader {
                 addr: &leader,
@@ -118,7 +126,10 @@ impl Scene {
 
     pub(super) fn members(&mut self) -> Vec<u8> {
         let members = self.judge().members.expect("a set");
-        members.iter().map(|it| it.addr.host.trim_start_matches("10.0.0.").parse().expect("a number")).collect()
+        members
+            .iter()
+            .map(|it| it.addr.host.trim_start_matches("10.0.0.").parse().expect("a number"))
+            .collect()
     }
 
     pub(super) fn standing(&self, number: u8) -> Standing {
@@ -171,7 +182,9 @@ fn who_does_not_prove_itself_gets_nobody() {
 #[test]
 fn a_node_that_is_loading_is_not_ready() {
     let mut scene = Scene::settled();
-    scene.answers.insert(2, Ok(Report { pong: false, ..report(2, follower(1, true), 100, "first") }));
+    scene
+        .answers
+        .insert(2, Ok(Report { pong: false, ..report(2, follower(1, true), 100, "first") }));
     scene.ask();
     assert_eq!((scene.members(), scene.standing(2)), (vec![3], Standing::Unready));
 }
@@ -210,7 +223,8 @@ fn who_falls_silent_is_out_when_its_last_answer_is_old_and_who_is_gone_after_two
 
 #[test]
 fn who_is_behind_has_to_catch_up_to_half_of_it() {
-    let rules = ReplicaRules { max_lag_bytes: 1000, max_lag: Duration::ZERO, ..ReplicaRules::default() };
+    let rules =
+        ReplicaRules { max_lag_bytes: 1000, max_lag: Duration::ZERO, ..ReplicaRules::default() };
     let mut scene = Scene::with(rules);
     scene.run(1000);
     scene.answers.insert(1, Ok(report(1, Role::Master, 1600, "first")));
@@ -283,7 +297,11 @@ fn a_failover_promotes_one_and_keeps_the_other_while_it_is_pointed_anew() {
     scene.answers.insert(3, Ok(report(3, follower(2, true), 120, "second")));
     scene.listed = BTreeMap::from([(1, true), (3, true)]);
     scene.run(1000);
-    assert_eq!((scene.members(), scene.standing(1)), (vec![3], Standing::Master), "a zombie never joins");
+    assert_eq!(
+        (scene.members(), scene.standing(1)),
+        (vec![3], Standing::Master),
+        "a zombie never joins"
+    );
     scene.answers.insert(1, Ok(report(1, follower(2, true), 120, "second")));
     let ruling = scene.run(2000);
     assert_eq!(scene.members(), [1, 3]);
@@ -300,7 +318,8 @@ fn who_follows_the_next_master_before_it_is_committed_stays_in() {
     assert_eq!(scene.members(), [3]);
     assert!(!ruling.barred.contains(&dialled(3)));
     // Another process on that address is nobody who was let in.
-    let lineage = Lineage { run_id: "another".into(), replid: "second".into(), ..Lineage::default() };
+    let lineage =
+        Lineage { run_id: "another".into(), replid: "second".into(), ..Lineage::default() };
     let other = Report { lineage: Some(lineage), ..report(3, follower(2, true), 100, "second") };
     scene.answers.insert(3, Ok(other));
     scene.run(500);

@@ -25,7 +25,12 @@ pub(crate) fn listed<'a>(
             }
         }
     }
-    Some(opinions.into_iter().map(|(addr, (asked, against))| (addr.clone(), against * 2 <= asked)).collect())
+    Some(
+        opinions
+            .into_iter()
+            .map(|(addr, (asked, against))| (addr.clone(), against * 2 <= asked))
+            .collect(),
+    )
 }
 
 #[cfg(test)]
@@ -38,8 +43,10 @@ mod tests {
     }
 
     fn view(master: u16, epoch: Epoch, replicas: &[(u16, bool)]) -> View {
-        let replicas =
-            replicas.iter().map(|(port, healthy)| ReplicaView { addr: node(*port), healthy: *healthy }).collect();
+        let replicas = replicas
+            .iter()
+            .map(|(port, healthy)| ReplicaView { addr: node(*port), healthy: *healthy })
+            .collect();
         View {
             addr: node(master),
             epoch,
@@ -67,6 +74,9 @@ mod tests {
         assert_eq!(found, BTreeMap::from([(node(2), true), (node(3), false), (node(4), true)]));
         assert_eq!(listed(&node(6), views.iter()), None);
         let shaken = View { tilt: true, ..view(1, 5, &[(2, false)]) };
-        assert_eq!(listed(&node(1), std::iter::once(&shaken)), Some(BTreeMap::from([(node(2), true)])));
+        assert_eq!(
+            listed(&node(1), std::iter::once(&shaken)),
+            Some(BTreeMap::from([(node(2), true)]))
+        );
     }
 }

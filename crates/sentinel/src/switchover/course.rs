@@ -65,7 +65,17 @@ impl Course {
         let pausing = down_after.map(Pausing::within).transpose()?;
         let (phase, failover) = (Phase::Shutting, Failover::of(cast.master.clone(), cast.epoch));
         let (unexplained_since, actions) = (None, Vec::new());
-        let course = Self { cast, leader, limits, start: now, phase, pausing, failover, unexplained_since, actions };
+        let course = Self {
+            cast,
+            leader,
+            limits,
+            start: now,
+            phase,
+            pausing,
+            failover,
+            unexplained_since,
+            actions,
+        };
         let hold = course.hold();
         Ok((course, vec![hold]))
     }
@@ -76,7 +86,10 @@ impl Course {
     }
 
     fn hold(&self) -> Action {
-        Action::Hold { since: self.start, until: self.start + self.limits.catch_up + self.limits.follow }
+        Action::Hold {
+            since: self.start,
+            until: self.start + self.limits.catch_up + self.limits.follow,
+        }
     }
 
     /// Takes one input and gives what is to be done, in order.
@@ -102,24 +115,35 @@ impl Course {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let phase = match &self.phase {
             Phase::Shutting => Some(self.start + self.limits.patience),
-            Phase::Settling { until } | Phase::Lingering { until, .. } | Phase::Leaderless { until, .. } => {
-                Some(*until)
-            }
+            Phase::Settling { until }
+            | Phase::Lingering { until, .. }
+            | Phase::Leaderless { until, .. } => Some(*until),
             Phase::CatchUp { look_at, .. } => *look_at,
             Phase::Following { since, ask_at } => {
                 let begin = self.has_not_begun().then(|| *since + self.limits.begin);
                 [begin, *ask_at, Some(*since + self.limits.follow)].into_iter().flatten().min()
             }
-            Phase::Pausing | Phase::Ordering { .. } | Phase::Ending(_) => Some(self.last_deadline()),
+            Phase::Pausing | Phase::Ordering { .. } | Phase::Ending(_) => {
+                Some(self.last_deadline())
+            }
             Phase::Over => None,
         };
-        let renewal = self.pausing.as_ref().filter(|_| self.phase.keeps_clients_paused()).and_then(Pausing::next_due);
+        let renewal = self
+            .pausing
+            .as_ref()
+            .filter(|_| self.phase.keeps_clients_paused())
+            .and_then(Pausing::next_due);
         phase.into_iter().chain(renewal).min()
     }
 
     /// By then it is over even if a task does not answer: the gate opens by itself earlier, and the pause ends by itself.
     fn last_deadline(&self) -> Instant {
-        self.start + self.limits.catch_up + self.limits.follow + LEADERLESS + LINGER + self.limits.patience * 8
+        self.start
+            + self.limits.catch_up
+            + self.limits.follow
+            + LEADERLESS
+            + LINGER
+            + self.limits.patience * 8
     }
 
     fn tell(&mut self, step: &'static str, text: String) {
@@ -152,7 +176,8 @@ impl Course {
     }
 
     fn seen(&mut self, now: Instant, sight: &Sight) {
-        let newer = sight.master.as_ref().filter(|(_, generation, _)| *generation > self.cast.generation);
+        let newer =
+            sight.master.as_ref().filter(|(_, generation, _)| *generation > self.cast.generation);
         match &self.phase {
             _ if self.phase.may_be_taken_back() && (newer.is_some() || sight.master.is_none()) => {
                 self.end(Err(Reason::Unsettled));
@@ -166,7 +191,9 @@ impl Course {
                     self.catch_up(now, now + self.limits.catch_up);
                 }
             }
-            Phase::Ordering { since } | Phase::Following { since, .. } | Phase::Leaderless { since, .. } => {
+            Phase::Ordering { since }
+            | Phase::Following { since, .. }
+            | Phase::Leaderless { since, .. } => {
                 if let Some((to, generation, epoch)) = newer {
                     let (since, to) = (*since, to.clone());
                     self.committed(now, since, (to, *generation, *epoch));
@@ -195,15 +222,24 @@ impl Course {
                 self.catch_up(now, until);
             }
             (Ok(()), false) => {}
-            (Err(problem), _) if self.phase.may_be_taken_back() => self.end(Err(Reason::NotPaused(problem))),
+            (Err(problem), _) if self.phase.may_be_taken_back() => {
+                self.end(Err(Reason::NotPaused(problem)))
+            }
             (Err(problem), _) if self.phase.keeps_clients_paused() => {
-                self.tell("pause", format!("clients that do not pass here are not paused any more: {problem}"));
+                self.tell(
+                    "pause",
+                    format!("clients that do not pass here are not paused any more: {problem}"),
+                );
             }
             (Err(_), _) => {}
         }
     }
 
-    fn looked(&mut self, now: Instant, looked: Result<(Standing, Vec<(NodeAddr, Standing)>), Reason>) {
+    fn looked(
+        &mut self,
+        now: Instant,
+        looked: Result<(Standing, Vec<(NodeAddr, Standing)>), Reason>,
+    ) {
         let Phase::CatchUp { waiting, look_at } = &mut self.phase else { return };
         let verdict = match looked {
             Ok((master, replicas)) => waiting.weigh(now, master, &replicas),
@@ -213,10 +249,15 @@ impl Course {
             Verdict::Wait => *look_at = Some(now + LOOK_EVERY),
             Verdict::Abort(reason) => self.end(Err(reason)),
             Verdict::Ready { .. } if self.pausing.as_ref().is_some_and(|it| !it.holds_at(now)) => {
-                self.end(Err(Reason::NotPaused("the pause ended before it was renewed".to_owned())));
+                self.end(Err(Reason::NotPaused(
+                    "the pause ended before it was renewed".to_owned(),
+                )));
             }
             Verdict::Ready { offset } => {
-                self.tell("catch-up", format!("every replica has the master's first {offset} bytes"));
+                self.tell(
+                    "catch-up",
+                    format!("every replica has the master's first {offset} bytes"),
+                );
                 self.phase = Phase::Ordering { since: now };
                 self.actions.push(Action::Order);
             }
@@ -279,7 +320,12 @@ impl Course {
         }
     }
 
-    fn committed(&mut self, now: Instant, ordered_at: Instant, (to, generation, epoch): (NodeAddr, u64, u64)) {
+    fn committed(
+        &mut self,
+        now: Instant,
+        ordered_at: Instant,
+        (to, generation, epoch): (NodeAddr, u64, u64),
+    ) {
         if to == self.cast.master {
             // The old master was verified anew, which opened the gate.
             self.cast.generation = generation;
@@ -323,10 +369,16 @@ impl Course {
             return;
         }
         match &self.phase {
-            Phase::Shutting if now >= self.start + limits.patience => self.end(Err(Reason::Unsettled)),
+            Phase::Shutting if now >= self.start + limits.patience => {
+                self.end(Err(Reason::Unsettled))
+            }
             Phase::Settling { until } if now >= *until => self.phase = Phase::Pausing,
-            Phase::Following { since, .. } if now >= *since + limits.follow => self.end(Err(Reason::NoCommit)),
-            Phase::Following { since, .. } if self.has_not_begun() && now >= *since + limits.begin => {
+            Phase::Following { since, .. } if now >= *since + limits.follow => {
+                self.end(Err(Reason::NoCommit))
+            }
+            Phase::Following { since, .. }
+                if self.has_not_begun() && now >= *since + limits.begin =>
+            {
                 let reason = Reason::NotBegun(self.leader.clone(), limits.begin);
                 self.end(Err(reason));
             }
@@ -362,7 +414,10 @@ impl Course {
             pausing::Due::Pause(span) => self.actions.push(Action::Pause(span)),
             pausing::Due::Over => {
                 let why = "the sentinels would hold the master to be down otherwise";
-                self.tell("pause", format!("clients that do not pass here are paused no longer: {why}"));
+                self.tell(
+                    "pause",
+                    format!("clients that do not pass here are paused no longer: {why}"),
+                );
             }
         }
     }

@@ -51,11 +51,15 @@ impl Failover {
             LeaderEvent::Epoch(epoch) if !self.begun => self.epoch = Some(epoch),
             LeaderEvent::Begun => self.begun = true,
             LeaderEvent::Selected(node) if self.begun => return self.select(node),
-            LeaderEvent::Promoted(node) if self.selected.as_ref() == Some(&node) && !self.promoted => {
+            LeaderEvent::Promoted(node)
+                if self.selected.as_ref() == Some(&node) && !self.promoted =>
+            {
                 self.promoted = true;
                 return News::Promoted(node);
             }
-            LeaderEvent::Aborted(event) if self.begun && !self.promoted => return News::Aborted(event),
+            LeaderEvent::Aborted(event) if self.begun && !self.promoted => {
+                return News::Aborted(event);
+            }
             // After a promotion it completes, whether every replica was told in time or not.
             _ => {}
         }

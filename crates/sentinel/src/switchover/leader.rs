@@ -48,7 +48,8 @@ pub(super) fn read_event(channel: &str, payload: &str, master: &str) -> Option<L
     if channel == "+new-epoch" {
         return word(0)?.parse().ok().map(LeaderEvent::Epoch);
     }
-    let about = if word(0)? == "master" { word(1) } else { word(5).filter(|_| word(4) == Some("@")) };
+    let about =
+        if word(0)? == "master" { word(1) } else { word(5).filter(|_| word(4) == Some("@")) };
     if about != Some(master) {
         return None;
     }
@@ -130,7 +131,9 @@ mod tests {
     #[test]
     fn reads_selected_replica_from_answers() {
         let text = |text: &str| Reply::Text(text.to_owned().into());
-        let map = |pairs: &[(&str, &str)]| Reply::List(pairs.iter().flat_map(|(k, v)| [text(k), text(v)]).collect());
+        let map = |pairs: &[(&str, &str)]| {
+            Reply::List(pairs.iter().flat_map(|(k, v)| [text(k), text(v)]).collect())
+        };
         let master = |flags| {
             map(&[
                 ("ip", "10.0.0.2"),
@@ -142,13 +145,17 @@ mod tests {
         };
         let replica = |port, flags| map(&[("ip", "10.0.0.2"), ("port", port), ("flags", flags)]);
         let replicas = Reply::List(vec![replica("3", "slave"), replica("2", "slave,promoted")]);
-        let view = read_view(&master("master,failover_in_progress,force_failover"), &replicas).unwrap();
+        let view =
+            read_view(&master("master,failover_in_progress,force_failover"), &replicas).unwrap();
         assert!(view.failing_over && !view.down);
         assert_eq!((view.master, view.epoch, view.selected), (node(1), 6, Some(node(2))));
         assert_eq!(view.down_after, Some(Duration::from_secs(2)));
         let calm = Reply::List(vec![replica("2", "slave")]);
         let view = read_view(&master("s_down,master"), &calm).unwrap();
         assert!(!view.failing_over && view.down && view.selected.is_none());
-        assert_eq!(read_view(&Reply::Error("ERR No such master with that name".into()), &calm), None);
+        assert_eq!(
+            read_view(&Reply::Error("ERR No such master with that name".into()), &calm),
+            None
+        );
     }
 }

@@ -58,7 +58,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        let (catch_up, begin, follow) = (Duration::from_secs(2), Duration::from_secs(2), Duration::from_secs(10));
+        let (catch_up, begin, follow) =
+            (Duration::from_secs(2), Duration::from_secs(2), Duration::from_secs(10));
         Self { catch_up, begin, follow, patience: Duration::from_millis(500) }
     }
 }
@@ -128,7 +129,11 @@ impl Drop for Turn<'_> {
 /// # Errors
 ///
 /// Why there is no new master, or not by this order.
-pub async fn switchover(handle: &Handle, plan: Plan, tell: mpsc::Sender<Told>) -> Result<Outcome, Reason> {
+pub async fn switchover(
+    handle: &Handle,
+    plan: Plan,
+    tell: mpsc::Sender<Told>,
+) -> Result<Outcome, Reason> {
     if !handle.begin_switchover() {
         return Err(Reason::Busy);
     }
@@ -193,7 +198,12 @@ impl Run<'_> {
         }
     }
 
-    async fn carry_out(&self, cast: Cast, mut peers: Peers, (leader, down_after): Ordered) -> Result<Outcome, Reason> {
+    async fn carry_out(
+        &self,
+        cast: Cast,
+        mut peers: Peers,
+        (leader, down_after): Ordered,
+    ) -> Result<Outcome, Reason> {
         let down_after = self.plan.pause_clients.then(|| down_after.unwrap_or_default());
         let begun = Course::begin(Instant::now(), (cast, leader), self.plan.limits, down_after);
         let (mut course, mut actions) = match begun {
@@ -211,7 +221,8 @@ impl Run<'_> {
                 }
             }
             let now = Instant::now();
-            let wake_at = course.next_deadline().map_or(now + LOOK_EVERY, |at| at.min(now + LOOK_EVERY));
+            let wake_at =
+                course.next_deadline().map_or(now + LOOK_EVERY, |at| at.min(now + LOOK_EVERY));
             let first = tokio::select! {
                 biased;
                 input = peers.inputs.recv() => input,
@@ -237,7 +248,12 @@ impl Run<'_> {
     }
 
     /// Carries out an action. Each task has room for all commands that can be under way.
-    fn perform(&self, action: Action, gate: &Gate<'_>, peers: &Peers) -> Option<Result<Outcome, Reason>> {
+    fn perform(
+        &self,
+        action: Action,
+        gate: &Gate<'_>,
+        peers: &Peers,
+    ) -> Option<Result<Outcome, Reason>> {
         match action {
             Action::Hold { since, until } => gate.shut(since, until),
             Action::Release => {

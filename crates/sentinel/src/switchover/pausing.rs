@@ -98,7 +98,11 @@ impl Pausing {
     }
 
     /// The master's answer, which is passed on.
-    pub(super) fn answered(&mut self, now: Instant, answer: Result<(), String>) -> Result<(), String> {
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        answer: Result<(), String>,
+    ) -> Result<(), String> {
         let Some((sent, span)) = self.asked.take() else { return answer };
         if answer.is_ok() && !self.stopped {
             // The time runs from the execution, which was not before it was sent.
@@ -136,13 +140,17 @@ mod tests {
         for down_after in [2000, 5000, 10_000, 30_000] {
             let mut pausing = Pausing::within(MS(down_after)).unwrap();
             let sent = run(&mut pausing, start, down_after * 2);
-            let ends: Vec<u64> = sent.iter().map(|(at, span)| at + span.as_millis() as u64).collect();
+            let ends: Vec<u64> =
+                sent.iter().map(|(at, span)| at + span.as_millis() as u64).collect();
             for (next, end) in sent.iter().skip(1).zip(&ends) {
                 assert!(next.0 < *end, "a gap at {end} ms: {sent:?}");
             }
             assert!(sent.iter().all(|(_, span)| *span <= SPAN));
             let last = ends.iter().max().copied().unwrap();
-            assert!(last <= down_after * 3 / 4 && last + 150 >= down_after * 3 / 4, "{down_after}: {last}");
+            assert!(
+                last <= down_after * 3 / 4 && last + 150 >= down_after * 3 / 4,
+                "{down_after}: {last}"
+            );
             assert!(sent.len() as u64 <= down_after / 150 + 1);
         }
     }
@@ -167,7 +175,10 @@ mod tests {
         assert!(!pausing.holds_at(start));
         assert_eq!(pausing.due(start + MS(400)), Due::Nothing, "one at a time");
         pausing.answered(start + MS(400), Ok(())).unwrap();
-        assert!(pausing.holds_at(start + MS(499)) && !pausing.holds_at(start + MS(500)), "from its sending on");
+        assert!(
+            pausing.holds_at(start + MS(499)) && !pausing.holds_at(start + MS(500)),
+            "from its sending on"
+        );
         assert_eq!(pausing.due(start + MS(400)), Due::Pause(SPAN));
         assert!(pausing.answered(start + MS(410), Err("NOPERM".to_owned())).is_err());
         assert_eq!((pausing.next_due(), pausing.due(start + MS(900))), (None, Due::Nothing));

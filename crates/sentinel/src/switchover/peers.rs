@@ -77,7 +77,12 @@ impl Peers {
     }
 }
 
-async fn open_node(reach: &Reach, node: &NodeAddr, dialled: SocketAddr, limits: Limits) -> Result<Talk, Reason> {
+async fn open_node(
+    reach: &Reach,
+    node: &NodeAddr,
+    dialled: SocketAddr,
+    limits: Limits,
+) -> Result<Talk, Reason> {
     let talk = Talk::open(dialled, (reach.auth.as_ref(), AUTH), limits.patience).await;
     talk.map_err(|problem| Reason::Node { node: node.clone(), problem })
 }
@@ -164,13 +169,19 @@ impl Master {
         let reply = self.ask(&["CLIENT", "PAUSE", &millis, "WRITE"]).await?;
         let Some(line) = reply.error() else { return Ok(()) };
         let denied = Denied::read(line, "CLIENT PAUSE", "+client|pause +client|unpause", AUTH);
-        Err(denied.map_or_else(|| "the master does not know CLIENT PAUSE … WRITE".to_owned(), |it| it.to_string()))
+        Err(denied.map_or_else(
+            || "the master does not know CLIENT PAUSE … WRITE".to_owned(),
+            |it| it.to_string(),
+        ))
     }
 
     async fn ask(&mut self, words: &[&str]) -> Result<Reply, String> {
         let mut talk = match self.talk.take() {
             Some(talk) => talk,
-            None => Talk::open(self.dialled, (self.credentials.as_ref(), AUTH), self.limits.patience).await?,
+            None => {
+                Talk::open(self.dialled, (self.credentials.as_ref(), AUTH), self.limits.patience)
+                    .await?
+            }
         };
         let reply = talk.ask(words).await?;
         self.talk = Some(talk);
@@ -198,12 +209,16 @@ impl Leader {
         let (mut chosen, mut others): (Option<Self>, Vec<(NodeAddr, Talk)>) = (None, Vec::new());
         for sentinel in &cast.sentinels {
             match Self::open(reach, sentinel, limits).await {
-                Ok(leader) if leader.view.failing_over => return Err(Reason::FailingOver(leader.addr)),
+                Ok(leader) if leader.view.failing_over => {
+                    return Err(Reason::FailingOver(leader.addr));
+                }
                 Ok(leader) if chosen.is_some() => others.push((leader.addr, leader.talk)),
                 Ok(leader) if leader.view.master != cast.master => {
                     problem = format!("{sentinel}: it names {} as the master", leader.view.master);
                 }
-                Ok(leader) if leader.view.down => problem = format!("{sentinel}: it holds the master to be down"),
+                Ok(leader) if leader.view.down => {
+                    problem = format!("{sentinel}: it holds the master to be down")
+                }
                 Ok(leader) => chosen = Some(leader),
                 Err(why) => problem = format!("{sentinel}: {why}"),
             }
@@ -221,7 +236,8 @@ impl Leader {
             return Err("it is in TILT".to_owned());
         }
         let view = view(&mut talk, &reach.name).await?;
-        let events = subscribe(Talk::open(addr, auth, limits.patience).await?, limits.patience).await?;
+        let events =
+            subscribe(Talk::open(addr, auth, limits.patience).await?, limits.patience).await?;
         Ok(Self { addr: sentinel.clone(), view, talk, others: Vec::new(), events })
     }
 }
@@ -229,10 +245,13 @@ impl Leader {
 async fn view(talk: &mut Talk, name: &str) -> Result<LeaderView, String> {
     let master = talk.ask(&["SENTINEL", "MASTER", name]).await?;
     let replicas = talk.ask(&["SENTINEL", "REPLICAS", name]).await?;
-    for (reply, command, rule) in
-        [(&master, "SENTINEL MASTER", "+sentinel|master"), (&replicas, "SENTINEL REPLICAS", "+sentinel|replicas")]
-    {
-        if let Some(denied) = reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH)) {
+    for (reply, command, rule) in [
+        (&master, "SENTINEL MASTER", "+sentinel|master"),
+        (&replicas, "SENTINEL REPLICAS", "+sentinel|replicas"),
+    ] {
+        if let Some(denied) =
+            reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
+        {
             return Err(denied.to_string());
         }
     }
@@ -243,7 +262,8 @@ async fn view(talk: &mut Talk, name: &str) -> Result<LeaderView, String> {
 async fn subscribe(talk: Talk, patience: Duration) -> Result<Option<Conn>, String> {
     let Some(mut conn) = talk.into_conn() else { return Ok(None) };
     let mut command = BytesMut::new();
-    let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(leader::CHANNELS.iter().copied()).collect();
+    let words: Vec<&str> =
+        std::iter::once("SUBSCRIBE").chain(leader::CHANNELS.iter().copied()).collect();
     put_command(&mut command, &words);
     let subscribing = async {
         conn.send(&command).await?;
@@ -251,7 +271,8 @@ async fn subscribe(talk: Talk, patience: Duration) -> Result<Option<Conn>, Strin
         while confirmed < leader::CHANNELS.len() {
             match conn.next().await? {
                 Reply::List(items) | Reply::Push(items) => {
-                    confirmed += usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
+                    confirmed +=
+                        usize::from(items.first().and_then(Reply::text) == Some("subscribe"));
                 }
                 _ => return Ok(None),
             }
@@ -269,7 +290,9 @@ async fn listen(mut conn: Conn, name: Arc<str>, out: mpsc::Sender<Input>) {
     while let Ok(reply) = conn.next().await {
         let (Reply::List(items) | Reply::Push(items)) = reply else { continue };
         let [kind, channel, payload] = items.as_slice() else { continue };
-        let (Some("message"), Some(channel), Some(payload)) = (kind.text(), channel.text(), payload.text()) else {
+        let (Some("message"), Some(channel), Some(payload)) =
+            (kind.text(), channel.text(), payload.text())
+        else {
             continue;
         };
         if let Some(event) = read_event(channel, payload, &name)
@@ -292,7 +315,9 @@ async fn answer(
                 Some(other) => Answer::Refused(Reason::FailingOver(other)),
                 None => order(&mut talk, &name).await,
             }),
-            Question::View => view(&mut talk, &name).await.map_or_else(Input::LeaderLost, Input::View),
+            Question::View => {
+                view(&mut talk, &name).await.map_or_else(Input::LeaderLost, Input::View)
+            }
         };
         if out.send(input).await.is_err() {
             return;
@@ -328,7 +353,8 @@ async fn order(talk: &mut Talk, name: &str) -> Answer {
         Ok(reply) => match reply.error() {
             None => Answer::Taken,
             Some(line) => {
-                let denied = Denied::read(line, "SENTINEL FAILOVER", "+sentinel|failover", SENTINEL_AUTH);
+                let denied =
+                    Denied::read(line, "SENTINEL FAILOVER", "+sentinel|failover", SENTINEL_AUTH);
                 let line = line.chars().take(120).collect();
                 Answer::Refused(Reason::Refused(denied.map_or(line, |denied| denied.to_string())))
             }

@@ -49,7 +49,10 @@ pub(super) enum Phase {
 impl Phase {
     /// Nothing has been changed yet.
     pub(super) fn may_be_taken_back(&self) -> bool {
-        matches!(self, Self::Shutting | Self::Settling { .. } | Self::Pausing | Self::CatchUp { .. })
+        matches!(
+            self,
+            Self::Shutting | Self::Settling { .. } | Self::Pausing | Self::CatchUp { .. }
+        )
     }
 
     /// The order was sent, and what comes of it is not known.

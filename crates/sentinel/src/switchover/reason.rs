@@ -11,7 +11,9 @@ pub enum Reason {
     #[error("there is no master now, or traffic is held already: a failover may be under way")]
     Unsettled,
     /// Sentinels could not agree on the next master either.
-    #[error("only {agree} of {members} sentinels are reached and name the present master; {majority} are needed")]
+    #[error(
+        "only {agree} of {members} sentinels are reached and name the present master; {majority} are needed"
+    )]
     NoMajority {
         /// Sentinels that are up and agree.
         agree: usize,
@@ -35,7 +37,9 @@ pub enum Reason {
     #[error("the master is still written to although its clients are paused")]
     WrittenTo,
     /// The clients that do not pass here were to be paused, and are not.
-    #[error("clients that do not pass here cannot be paused: {0}; repeat it without --pause-clients")]
+    #[error(
+        "clients that do not pass here cannot be paused: {0}; repeat it without --pause-clients"
+    )]
     NotPaused(String),
     /// A pause that is long enough would make the sentinels hold the master to be down.
     #[error(
@@ -66,7 +70,9 @@ pub enum Reason {
     )]
     NotBegun(NodeAddr, Duration),
     /// The sentinel that took the order gave up.
-    #[error("sentinel {sentinel} aborted the failover ({event}): the old master stays, and traffic flows again")]
+    #[error(
+        "sentinel {sentinel} aborted the failover ({event}): the old master stays, and traffic flows again"
+    )]
     Aborted {
         /// The sentinel.
         sentinel: NodeAddr,
@@ -85,13 +91,17 @@ pub enum Reason {
         problem: String,
     },
     /// There is a new master, but not by this order.
-    #[error("{to} became the master by another failover than the one that was ordered; traffic flows to it")]
+    #[error(
+        "{to} became the master by another failover than the one that was ordered; traffic flows to it"
+    )]
     OtherFailover {
         /// The new master.
         to: NodeAddr,
     },
     /// Ordered, and nothing came of it in time.
-    #[error("the failover was ordered, but no new master was verified in time; traffic flows as the sentinels decide")]
+    #[error(
+        "the failover was ordered, but no new master was verified in time; traffic flows as the sentinels decide"
+    )]
     NoCommit,
     /// Another one is under way.
     #[error("another switchover of this service is under way")]

@@ -26,13 +26,15 @@ impl Talk {
         (credentials, setting): (Option<&Credentials>, &'static str),
         patience: Duration,
     ) -> Result<Self, String> {
-        let conn = Conn::connect(addr, patience, USER_TIMEOUT).await.map_err(|error| describe(&error))?;
+        let conn =
+            Conn::connect(addr, patience, USER_TIMEOUT).await.map_err(|error| describe(&error))?;
         let mut talk = Self { conn: Some(conn), patience };
         if let Some(credentials) = credentials {
             let reply = talk.ask(&credentials.auth()).await?;
             if let Some(line) = reply.error() {
                 let denied = Denied::read(line, "AUTH", "+auth", setting);
-                return Err(denied.map_or_else(|| "it refuses AUTH".to_owned(), |denied| denied.to_string()));
+                return Err(denied
+                    .map_or_else(|| "it refuses AUTH".to_owned(), |denied| denied.to_string()));
             }
         }
         Ok(talk)

@@ -28,7 +28,8 @@ pub(super) struct Cast {
 
 /// Whether a switchover may begin, and with whom.
 pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
-    let master = seen.master.as_ref().filter(|_| seen.stopped_since.is_none()).ok_or(Reason::Unsettled)?;
+    let master =
+        seen.master.as_ref().filter(|_| seen.stopped_since.is_none()).ok_or(Reason::Unsettled)?;
     let agree = |it: &&SeenSentinel| it.up && it.member && !it.disagrees && it.view.is_some();
     let mut sentinels: Vec<&SeenSentinel> = seen.sentinels.iter().filter(agree).collect();
     let (members, majority) = seen.quorum;
@@ -48,7 +49,10 @@ pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
 }
 
 /// Who follows the master, with the link up or not: that is waited for. Of all others no sentinel may think that it could be promoted.
-fn eligible(master: &SeenMaster, nodes: &[SeenNode]) -> Result<Vec<(NodeAddr, SocketAddr)>, Reason> {
+fn eligible(
+    master: &SeenMaster,
+    nodes: &[SeenNode],
+) -> Result<Vec<(NodeAddr, SocketAddr)>, Reason> {
     let ours = |of: &NodeAddr| *of == master.addr || of.to_string() == master.dialled.to_string();
     let mut replicas = Vec::new();
     for node in nodes.iter().filter(|node| node.addr != master.addr) {
@@ -64,7 +68,8 @@ fn eligible(master: &SeenMaster, nodes: &[SeenNode]) -> Result<Vec<(NodeAddr, So
             Some(Err(_)) | None => "it does not tell where it stands".to_owned(),
         };
         if node.held_up > 0 {
-            let problem = format!("{problem}, and a sentinel that holds it to be up might promote it");
+            let problem =
+                format!("{problem}, and a sentinel that holds it to be up might promote it");
             return Err(Reason::Node { node: node.addr.clone(), problem });
         }
     }
@@ -86,7 +91,9 @@ pub struct Standing {
 
 /// Reads `INFO replication`.
 pub(super) fn standing(info: &str) -> Option<Standing> {
-    let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
+    let field = |name: &str| {
+        info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+    };
     let is_master = field("role")? == "master";
     let offset = if is_master { field("master_repl_offset")? } else { field("slave_repl_offset")? };
     Some(Standing {
@@ -137,7 +144,12 @@ impl CatchUp {
     }
 
     /// One look: the master's answer, and after it those of the replicas. Replicas that may never be promoted do not count.
-    pub fn weigh(&mut self, now: Instant, master: Standing, replicas: &[(NodeAddr, Standing)]) -> Verdict {
+    pub fn weigh(
+        &mut self,
+        now: Instant,
+        master: Standing,
+        replicas: &[(NodeAddr, Standing)],
+    ) -> Verdict {
         if !master.is_master {
             return Verdict::Abort(Reason::Unsettled);
         }
@@ -150,9 +162,10 @@ impl CatchUp {
         let laggard = eligible.filter(|(_, it)| behind(it)).min_by_key(|(_, it)| it.offset);
         match laggard {
             None if waited => Verdict::Ready { offset: needed },
-            Some((node, it)) if now >= self.until => {
-                Verdict::Abort(Reason::Lagging { node: node.clone(), lag: master.offset.saturating_sub(it.offset) })
-            }
+            Some((node, it)) if now >= self.until => Verdict::Abort(Reason::Lagging {
+                node: node.clone(),
+                lag: master.offset.saturating_sub(it.offset),
+            }),
             None if now >= self.until => Verdict::Abort(Reason::WrittenTo),
             _ => Verdict::Wait,
         }
@@ -170,8 +183,10 @@ impl CatchUp {
         }
         // Requests of ours may arrive for as long as `still`: what they wrote is in this look's offset or in a later one's.
         let settled = now.saturating_duration_since(began) >= self.still;
-        let stale =
-            |at: Instant| now.saturating_duration_since(at) > FRESH || at.saturating_duration_since(began) < self.still;
+        let stale = |at: Instant| {
+            now.saturating_duration_since(at) > FRESH
+                || at.saturating_duration_since(began) < self.still
+        };
         self.wrote.push_back((now, offset));
         while self.wrote.len() > 1 && self.wrote.front().is_some_and(|(at, _)| stale(*at)) {
             self.wrote.pop_front();
@@ -211,20 +226,41 @@ mod tests {
                 offset: None,
             };
             let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
-            SeenNode { addr: node(port), probe, answered_in: None, failures: 0, problem: None, held_up }
+            SeenNode {
+                addr: node(port),
+                probe,
+                answered_in: None,
+                failures: 0,
+                problem: None,
+                held_up,
+            }
         };
         let follows = |of: u16, connected| Some(Ok(Role::Replica { master: node(of), connected }));
         let own = seen(1, Some(Ok(Role::Master)), 0);
         let found = |others: &[SeenNode]| {
             let all: Vec<SeenNode> = std::iter::once(&own).chain(others).cloned().collect();
-            eligible(&master, &all).map(|them| them.into_iter().map(|(it, _)| it.port).collect::<Vec<_>>())
+            eligible(&master, &all)
+                .map(|them| them.into_iter().map(|(it, _)| it.port).collect::<Vec<_>>())
         };
-        assert_eq!(found(&[seen(2, follows(1, true), 3), seen(3, follows(1, false), 3)]), Ok(vec![2, 3]), "both count");
+        assert_eq!(
+            found(&[seen(2, follows(1, true), 3), seen(3, follows(1, false), 3)]),
+            Ok(vec![2, 3]),
+            "both count"
+        );
         assert_eq!(found(&[]), Err(Reason::NoReplica));
         let silent = || Some(Err(ProbeFailure::Silent));
-        for other in [silent(), None, Some(Err(ProbeFailure::Unreachable)), follows(2, true), Some(Ok(Role::Master))] {
+        for other in [
+            silent(),
+            None,
+            Some(Err(ProbeFailure::Unreachable)),
+            follows(2, true),
+            Some(Ok(Role::Master)),
+        ] {
             let refused = found(&[seen(2, follows(1, true), 3), seen(3, other.clone(), 1)]);
-            assert!(matches!(&refused, Err(Reason::Node { node, .. }) if node.port == 3), "{other:?}: {refused:?}");
+            assert!(
+                matches!(&refused, Err(Reason::Node { node, .. }) if node.port == 3),
+                "{other:?}: {refused:?}"
+            );
             assert_eq!(
                 found(&[seen(2, follows(1, true), 3), seen(3, other, 0)]),
                 Ok(vec![2]),
@@ -235,7 +271,8 @@ mod tests {
 
     #[test]
     fn info_is_read_by_role() {
-        let text = "# Replication\r\nrole:master\r\nconnected_slaves:1\r\nmaster_repl_offset:42\r\n";
+        let text =
+            "# Replication\r\nrole:master\r\nconnected_slaves:1\r\nmaster_repl_offset:42\r\n";
         assert_eq!(standing(text), Some(master(42)));
         let text = "role:slave\r\nmaster_link_status:down\r\nslave_repl_offset:41\r\nslave_priority:0\r\nmaster_repl_offset:41\r\n";
         assert_eq!(standing(text), Some(Standing { link_up: false, priority: 0, ..replica(41) }));
@@ -249,7 +286,11 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut catch_up = CatchUp::new(at(2000), Duration::from_millis(30), true);
         let all = |offset| [(node(1), replica(offset)), (node(2), replica(offset))];
-        assert_eq!(catch_up.weigh(at(0), master(100), &all(100)), Verdict::Wait, "it may be written to still");
+        assert_eq!(
+            catch_up.weigh(at(0), master(100), &all(100)),
+            Verdict::Wait,
+            "it may be written to still"
+        );
         assert_eq!(catch_up.weigh(at(20), master(110), &all(110)), Verdict::Wait, "it was");
         let one = [(node(1), replica(110)), (node(2), replica(109))];
         assert_eq!(catch_up.weigh(at(60), master(110), &one), Verdict::Wait, "one lags by a byte");
@@ -269,13 +310,17 @@ mod tests {
         let nobody = [(node(2), Standing { priority: 0, ..replica(100) })];
         assert_eq!(catch_up.weigh(late, master(100), &nobody), Verdict::Abort(Reason::NoReplica));
         let unlinked = [(node(1), Standing { link_up: false, ..replica(100) })];
-        assert!(matches!(catch_up.weigh(late, master(100), &unlinked), Verdict::Abort(Reason::Lagging { .. })));
+        assert!(matches!(
+            catch_up.weigh(late, master(100), &unlinked),
+            Verdict::Abort(Reason::Lagging { .. })
+        ));
     }
 
     #[test]
     fn a_master_that_is_none_any_more_and_one_that_never_stands_still_abort() {
         let start = Instant::now();
-        let mut catch_up = CatchUp::new(start + Duration::from_secs(1), Duration::from_millis(30), true);
+        let mut catch_up =
+            CatchUp::new(start + Duration::from_secs(1), Duration::from_millis(30), true);
         let all = [(node(1), replica(500))];
         assert_eq!(catch_up.weigh(start, replica(100), &all), Verdict::Abort(Reason::Unsettled));
         for ms in 0..100 {
@@ -300,7 +345,11 @@ mod tests {
                 "requests may be under way"
             );
         }
-        assert_eq!(catch_up.weigh(at(30), master(300), &all(299)), Verdict::Wait, "what was written before the hold");
+        assert_eq!(
+            catch_up.weigh(at(30), master(300), &all(299)),
+            Verdict::Wait,
+            "what was written before the hold"
+        );
         assert_eq!(catch_up.weigh(at(35), master(350), &all(300)), Verdict::Ready { offset: 300 });
     }
 
@@ -338,13 +387,27 @@ mod tests {
         let role = Role::Replica { master: node(1), connected: true };
         let report = Report { role, pong: true, dialled, lineage: None, offset: None };
         let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
-        let replica = SeenNode { addr: node(2), probe, answered_in: None, failures: 0, problem: None, held_up: 3 };
+        let replica = SeenNode {
+            addr: node(2),
+            probe,
+            answered_in: None,
+            failures: 0,
+            problem: None,
+            held_up: 3,
+        };
         Seen {
             name: "mymaster".into(),
             at,
             state: "stable",
             holding: false,
-            master: Some(SeenMaster { addr: node(1), dialled, generation: 4, epoch: 6, run_id: None, since: at }),
+            master: Some(SeenMaster {
+                addr: node(1),
+                dialled,
+                generation: 4,
+                epoch: 6,
+                run_id: None,
+                since: at,
+            }),
             stopped_since: None,
             held_since: None,
             disagreement: false,
@@ -361,7 +424,8 @@ mod tests {
     #[test]
     fn orders_by_identity_and_skips_tilt() {
         let ports = |tilted: &[u16]| {
-            cast(&seen(tilted)).map(|cast| cast.sentinels.iter().map(|it| it.port).collect::<Vec<_>>())
+            cast(&seen(tilted))
+                .map(|cast| cast.sentinels.iter().map(|it| it.port).collect::<Vec<_>>())
         };
         assert_eq!(ports(&[]), Ok(vec![9, 8, 7]), "every proxy asks the same one first");
         assert_eq!(ports(&[9]), Ok(vec![8, 7]));

@@ -15,13 +15,21 @@ async fn at_one_epoch_the_majority_decides_and_the_points_do_not_flap() {
     driver.leads_to(stage.addr(0)).await;
     driver
         .sees("who disagrees", |seen| {
-            let dissent: Vec<_> = seen.sentinels.iter().filter(|it| it.disagrees).map(|it| it.addr.clone()).collect();
+            let dissent: Vec<_> =
+                seen.sentinels.iter().filter(|it| it.disagrees).map(|it| it.addr.clone()).collect();
             seen.disagreement && dissent == [stage.sentinels[2].addr.into()]
         })
         .await;
-    stays(ms(800), "one commit", || driver.generation() == 1 && driver.target() == Some(stage.addr(0))).await;
+    stays(ms(800), "one commit", || {
+        driver.generation() == 1 && driver.target() == Some(stage.addr(0))
+    })
+    .await;
     stage.say(2, 0, 1);
-    driver.sees("agreement", |seen| !seen.disagreement && seen.sentinels.iter().all(|it| !it.disagrees)).await;
+    driver
+        .sees("agreement", |seen| {
+            !seen.disagreement && seen.sentinels.iter().all(|it| !it.disagrees)
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -58,13 +66,19 @@ async fn a_silent_subscription_is_found_out_and_dialled_again() {
     stage.sentinels[1].behave(Manner::Mute);
     driver
         .sees("silence", |seen| {
-            seen.sentinels.iter().any(|it| it.problem.as_ref().is_some_and(|why| why.contains("does not answer")))
+            seen.sentinels
+                .iter()
+                .any(|it| it.problem.as_ref().is_some_and(|why| why.contains("does not answer")))
         })
         .await;
     until("it is dialled again", || stage.sentinels[1].accepted() > before).await;
     assert_eq!(driver.target(), Some(stage.addr(0)));
     stage.sentinels[1].behave(Manner::Proper);
-    driver.sees("all up again", |seen| seen.sentinels.iter().filter(|it| it.up && it.events).count() == 3).await;
+    driver
+        .sees("all up again", |seen| {
+            seen.sentinels.iter().filter(|it| it.up && it.events).count() == 3
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -79,8 +93,13 @@ async fn with_one_sentinel_or_all_of_them_down_the_master_stays() {
     down(&stage.sentinels[0]);
     driver.sees("one down", |seen| seen.sentinels.iter().filter(|it| !it.up).count() == 1).await;
     stage.sentinels.iter().for_each(down);
-    driver.sees("all down", |seen| seen.sentinels.iter().all(|it| !it.up && it.problem.is_some())).await;
-    stays(ms(500), "traffic flows", || driver.route.open_target().is_some() && driver.generation() == 1).await;
+    driver
+        .sees("all down", |seen| seen.sentinels.iter().all(|it| !it.up && it.problem.is_some()))
+        .await;
+    stays(ms(500), "traffic flows", || {
+        driver.route.open_target().is_some() && driver.generation() == 1
+    })
+    .await;
     assert!(driver.seen().stopped_since.is_none());
     // And back: they are followed again.
     stage.sentinels.iter().for_each(|it| it.behave(Manner::Proper));
@@ -95,7 +114,9 @@ async fn with_all_sentinels_down_at_the_start_it_waits_for_them() {
     stage.sentinels.iter().for_each(|it| it.behave(Manner::Hangup));
     let driver = stage.drive();
     driver
-        .sees("all down", |seen| seen.sentinels.len() == 3 && seen.sentinels.iter().all(|it| it.problem.is_some()))
+        .sees("all down", |seen| {
+            seen.sentinels.len() == 3 && seen.sentinels.iter().all(|it| it.problem.is_some())
+        })
         .await;
     assert!(driver.target().is_none() && driver.seen().stopped_since.is_some());
     assert!(stage.sentinels[0].accepted() < 100, "with back-off");
@@ -110,9 +131,12 @@ async fn an_unknown_name_is_told_and_counted_and_abstains() {
     let driver = stage.drive();
     driver
         .sees("unknown", |seen| {
-            let told =
-                |it: &sentinel::SeenSentinel| it.problem.as_ref().is_some_and(|why| why.contains("no master named"));
-            seen.counts.unknown_names > 0 && seen.sentinels.len() == 3 && seen.sentinels.iter().all(told)
+            let told = |it: &sentinel::SeenSentinel| {
+                it.problem.as_ref().is_some_and(|why| why.contains("no master named"))
+            };
+            seen.counts.unknown_names > 0
+                && seen.sentinels.len() == 3
+                && seen.sentinels.iter().all(told)
         })
         .await;
     assert!(driver.target().is_none());
@@ -146,14 +170,18 @@ async fn port_zero_and_our_own_address_are_rejected() {
     }
     driver
         .sees("rejected", |seen| {
-            seen.nodes
-                .iter()
-                .any(|it| it.probe.as_ref().is_some_and(|it| it.outcome == Err(sentinel::ProbeFailure::Rejected)))
+            seen.nodes.iter().any(|it| {
+                it.probe
+                    .as_ref()
+                    .is_some_and(|it| it.outcome == Err(sentinel::ProbeFailure::Rejected))
+            })
         })
         .await;
     driver
         .sees("the peer too", |seen| {
-            seen.sentinels.iter().any(|it| it.problem.as_ref().is_some_and(|why| why.contains("our own listeners")))
+            seen.sentinels
+                .iter()
+                .any(|it| it.problem.as_ref().is_some_and(|why| why.contains("our own listeners")))
         })
         .await;
     assert!(driver.target().is_none());
@@ -178,7 +206,9 @@ async fn two_sentinels_with_one_identity_have_one_voice() {
         .sees("a twin", |seen| {
             seen.sentinels
                 .iter()
-                .filter(|it| it.problem.as_ref().is_some_and(|why| why.contains("not counted twice")))
+                .filter(|it| {
+                    it.problem.as_ref().is_some_and(|why| why.contains("not counted twice"))
+                })
                 .count()
                 == 1
         })
@@ -217,7 +247,11 @@ async fn a_round_that_is_always_torn_is_asked_again_ever_more_seldom() {
     let after: Vec<usize> = stage.sentinels.iter().map(Fake::<SentinelMind>::commands).collect();
     for (number, (before, after)) in before.iter().zip(&after).enumerate() {
         // A round is six commands, five a second are due by the poll; a spin would make thousands.
-        assert!(after - before < 40 * 6, "sentinel {number} was asked {} times in a second", (after - before) / 6);
+        assert!(
+            after - before < 40 * 6,
+            "sentinel {number} was asked {} times in a second",
+            (after - before) / 6
+        );
     }
     let masters: BTreeMap<_, _> = stage.sentinels[2].mind().masters.clone();
     assert!(masters.contains_key(NAME) && rules().poll == ms(200));

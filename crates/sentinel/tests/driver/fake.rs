@@ -176,7 +176,11 @@ async fn serve<M: Mind>(listener: TcpListener, shared: Arc<Shared<M>>) {
     }
 }
 
-async fn converse<M: Mind>(mut stream: TcpStream, shared: &Shared<M>, number: usize) -> std::io::Result<()> {
+async fn converse<M: Mind>(
+    mut stream: TcpStream,
+    shared: &Shared<M>,
+    number: usize,
+) -> std::io::Result<()> {
     let manner = || shared.manner.lock().expect("no poison").clone();
     let (mut standing, mut input) = (Standing::default(), Vec::new());
     stream.set_nodelay(true)?;
@@ -263,7 +267,10 @@ pub(crate) fn common(gate: &Gate, command: &[String], standing: &mut Standing) -
     let upper = command.first()?.to_ascii_uppercase();
     let whole = words.join(" ").to_ascii_uppercase();
     if let Some(rule) = gate.refused.iter().find(|refused| whole.starts_with(*refused)) {
-        return Some(format!("-NOPERM this user has no permissions to run the '{rule}' command\r\n").into_bytes());
+        return Some(
+            format!("-NOPERM this user has no permissions to run the '{rule}' command\r\n")
+                .into_bytes(),
+        );
     }
     let right = |user: &str, password: &str| {
         gate.password.as_ref().is_none_or(|(name, secret)| name == user && secret == password)
@@ -274,13 +281,20 @@ pub(crate) fn common(gate: &Gate, command: &[String], standing: &mut Standing) -
         ("HELLO", [_, version, rest @ ..]) => {
             standing.authenticated |= rest.len() == 3;
             if gate.password.is_some() && !standing.authenticated {
-                return Some(b"-NOAUTH HELLO must be called with the client already authenticated\r\n".to_vec());
+                return Some(
+                    b"-NOAUTH HELLO must be called with the client already authenticated\r\n"
+                        .to_vec(),
+                );
             }
             standing.resp3 = *version == "3";
-            Some(wire::fields(standing.resp3, &[("server", "redis".to_owned()), ("proto", "3".to_owned())]))
+            Some(wire::fields(
+                standing.resp3,
+                &[("server", "redis".to_owned()), ("proto", "3".to_owned())],
+            ))
         }
         ("AUTH", [_, rest @ ..]) => {
-            let (user, password) = if let [user, password] = rest { (*user, *password) } else { ("default", rest[0]) };
+            let (user, password) =
+                if let [user, password] = rest { (*user, *password) } else { ("default", rest[0]) };
             standing.authenticated = right(user, password);
             Some(if standing.authenticated { b"+OK\r\n".to_vec() } else { WRONGPASS.to_vec() })
         }

@@ -9,10 +9,19 @@ async fn ready() -> (Stage, Driver) {
     let stage = Stage::new(3, 3).await;
     let (mut watch, route) = stage.watch();
     // Not even while something is suspected, and no hold ends by itself: whatever waited for the clock would never be seen.
-    watch.rules = sentinel::Rules { poll_suspect: NEVER, probe_suspect: NEVER, hold_max: NEVER, ..patient_rules() };
+    watch.rules = sentinel::Rules {
+        poll_suspect: NEVER,
+        probe_suspect: NEVER,
+        hold_max: NEVER,
+        ..patient_rules()
+    };
     let driver = Driver::one((watch, route));
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("three members", |seen| seen.quorum == (3, 2) && seen.sentinels.iter().all(|it| it.member)).await;
+    driver
+        .sees("three members", |seen| {
+            seen.quorum == (3, 2) && seen.sentinels.iter().all(|it| it.member)
+        })
+        .await;
     driver.sees("calm", |seen| seen.state == "stable").await;
     stage.quiet().await;
     (stage, driver)
@@ -22,7 +31,8 @@ async fn ready() -> (Stage, Driver) {
 fn observer_switches(stage: &Stage, observer: usize, leader: usize, epoch: u64) {
     let (id, at) = (crate::players::my_id(leader + 1), stage.sentinels[leader].addr);
     let old = stage.addr(0);
-    let payload = format!("sentinel {id} {} {} @ {NAME} {} {}", at.ip(), at.port(), old.ip(), old.port());
+    let payload =
+        format!("sentinel {id} {} {} @ {NAME} {} {}", at.ip(), at.port(), old.ip(), old.port());
     stage.sentinels[observer].publish("+config-update-from", &payload);
     stage.switch(observer, 0, 1, epoch);
 }
@@ -46,7 +56,10 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
     stage.promote(1);
     stage.announce(0, "+failover-state-wait-promotion", 1, 0);
     at(1061).await;
-    assert!(driver.route.is_shut() && driver.target() == Some(stage.addr(0)), "promoted is not committed");
+    assert!(
+        driver.route.is_shut() && driver.target() == Some(stage.addr(0)),
+        "promoted is not committed"
+    );
     assert!(!fence.fence().has_fallen());
     // The leader names the new master from here on, but its MASTER still shows the old address: get-master-addr is right.
     stage.say(0, 1, 2);
@@ -62,19 +75,30 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
         committed.saturating_duration_since(switched)
     );
     assert!(fence.fence().has_fallen());
-    assert_eq!((&lead.to, lead.epoch, lead.basis), (&stage.addr(1).into(), 2, sentinel::Basis::Majority));
+    assert_eq!(
+        (&lead.to, lead.epoch, lead.basis),
+        (&stage.addr(1).into(), 2, sentinel::Basis::Majority)
+    );
     // Measured from that very notice: not from the leader's word 85 ms before, and not from the answers to the round after it.
     let decided = lead.decided_at.expect("a majority decided");
     assert!(decided >= switched && lead.evidence_read_at.is_some_and(|read| read >= decided));
-    assert!(lead.swap().expect("a move") >= lead.verification().expect("evidence") && lead.swapped_at >= decided);
+    assert!(
+        lead.swap().expect("a move") >= lead.verification().expect("evidence")
+            && lead.swapped_at >= decided
+    );
     assert_eq!(lead.first_session(), None);
     driver.route.open_target().expect("open").note_use();
-    driver.sees("the first session", |seen| seen.failovers.last().is_some_and(|it| it.first_session().is_some())).await;
+    driver
+        .sees("the first session", |seen| {
+            seen.failovers.last().is_some_and(|it| it.first_session().is_some())
+        })
+        .await;
     observer_switches(&stage, 2, 0, 2);
     at(2164).await;
     stage.switch(0, 0, 1, 2);
     stays(ms(200), "one commit", || driver.generation() == 2 && !driver.route.is_shut()).await;
-    let moves: Vec<Move> = driver.moves().into_iter().filter(|(when, _)| *when >= began).map(|(_, it)| it).collect();
+    let moves: Vec<Move> =
+        driver.moves().into_iter().filter(|(when, _)| *when >= began).map(|(_, it)| it).collect();
     assert_eq!(moves, [Move::Shut, Move::To(stage.addr(1)), Move::Open]);
 }
 
@@ -98,14 +122,21 @@ async fn a_killed_master_is_followed_at_the_first_switch_that_makes_a_majority()
     stage.promote(1);
     stage.announce(0, "+failover-state-wait-promotion", 1, 0);
     at(1273).await;
-    assert_eq!(driver.moves().iter().filter(|(_, it)| matches!(it, Move::To(_))).count(), 1, "only the first commit");
+    assert_eq!(
+        driver.moves().iter().filter(|(_, it)| matches!(it, Move::To(_))).count(),
+        1,
+        "only the first commit"
+    );
     stage.say(0, 1, 2);
     stage.announce(0, "+promoted-slave", 1, 0);
     at(1340).await;
     let switched = Instant::now();
     observer_switches(&stage, 1, 0, 2);
     let committed = driver.moved(Move::To(stage.addr(1)), began).await;
-    eprintln!("killed: committed {:?} after the first switch", committed.saturating_duration_since(switched));
+    eprintln!(
+        "killed: committed {:?} after the first switch",
+        committed.saturating_duration_since(switched)
+    );
     observer_switches(&stage, 2, 0, 2);
     stage.switch(0, 0, 1, 2);
     stays(ms(200), "one commit", || driver.generation() == 2 && !driver.route.is_shut()).await;

@@ -10,7 +10,9 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::players::my_id;
-use crate::stage::{Driver, Move, NAME, Stage, ms, patient_rules, quick, stays, timeouts, until, watch};
+use crate::stage::{
+    Driver, Move, NAME, Stage, ms, patient_rules, quick, stays, timeouts, until, watch,
+};
 
 #[tokio::test]
 async fn resp2_takes_two_connections_and_pushes_events_all_the_same() {
@@ -20,7 +22,11 @@ async fn resp2_takes_two_connections_and_pushes_events_all_the_same() {
     watched.rules = patient_rules();
     let driver = Driver::one((watched, route));
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("events", |seen| seen.sentinels.iter().filter(|it| it.events && it.member).count() == 3).await;
+    driver
+        .sees("events", |seen| {
+            seen.sentinels.iter().filter(|it| it.events && it.member).count() == 3
+        })
+        .await;
     assert!(stage.sentinels.iter().all(|it| it.open() == 2));
     let began = Instant::now();
     stage.announce(0, "+selected-slave", 1, 0);
@@ -48,14 +54,22 @@ async fn resp2s_second_connection_is_part_of_the_heartbeat() {
 #[tokio::test]
 async fn without_subscribe_it_polls_and_says_so() {
     let stage = Stage::new(3, 2).await;
-    stage.sentinels.iter().for_each(|it| it.mind().gate.refused = vec!["SUBSCRIBE".to_owned(), "PING".to_owned()]);
+    stage
+        .sentinels
+        .iter()
+        .for_each(|it| it.mind().gate.refused = vec!["SUBSCRIBE".to_owned(), "PING".to_owned()]);
     let driver = stage.drive();
     driver.leads_to(stage.addr(0)).await;
     driver
         .sees("the problem, round after round", |seen| {
-            let told = |it: &sentinel::SeenSentinel| it.problem.as_ref().is_some_and(|why| why.contains("SUBSCRIBE"));
+            let told = |it: &sentinel::SeenSentinel| {
+                it.problem.as_ref().is_some_and(|why| why.contains("SUBSCRIBE"))
+            };
             seen.sentinels.len() == 3
-                && seen.sentinels.iter().all(|it| it.up && !it.events && told(it) && it.view.is_some())
+                && seen
+                    .sentinels
+                    .iter()
+                    .all(|it| it.up && !it.events && told(it) && it.view.is_some())
         })
         .await;
     stage.promote(1);
@@ -70,7 +84,8 @@ async fn a_sentinel_of_two_services_is_connected_once_and_twice_with_other_crede
     stage.sentinels[0].mind().masters.insert("other".to_owned(), word);
     stage.nodes[1].mind().promote();
     let seeds = || vec![NodeAddr::from(stage.sentinels[0].addr)];
-    let drivers = Driver::all(vec![watch(NAME, seeds()), watch("other", seeds())], &[], None, timeouts());
+    let drivers =
+        Driver::all(vec![watch(NAME, seeds()), watch("other", seeds())], &[], None, timeouts());
     drivers[0].leads_to(stage.addr(0)).await;
     drivers[1].leads_to(stage.addr(1)).await;
     assert_eq!(stage.sentinels[0].accepted(), 1);
@@ -100,8 +115,9 @@ async fn further_sentinels_are_learnt_and_whoever_is_not_who_was_announced_has_n
     driver.leads_to(stage.addr(0)).await;
     driver
         .sees("the second, and the stranger refused", |seen| {
-            let wrong =
-                |it: &sentinel::SeenSentinel| it.problem.as_ref().is_some_and(|why| why.contains("another sentinel"));
+            let wrong = |it: &sentinel::SeenSentinel| {
+                it.problem.as_ref().is_some_and(|why| why.contains("another sentinel"))
+            };
             seen.quorum.0 == 3
                 && seen.sentinels.iter().filter(|it| it.up && it.member).count() == 2
                 && seen.sentinels.iter().any(|it| !it.up && !it.member && wrong(it))
@@ -109,14 +125,25 @@ async fn further_sentinels_are_learnt_and_whoever_is_not_who_was_announced_has_n
         .await;
     // Its restart with the right identity is taken.
     stage.sentinels[2].mind().id = my_id(3);
-    driver.sees("all three", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3).await;
+    driver
+        .sees("all three", |seen| {
+            seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn a_sentinel_replaced_at_its_address_is_taken_once_the_others_tell_of_it() {
     let stage = Stage::new(3, 2).await;
-    let driver = Driver::one(watch(NAME, vec![stage.sentinels[0].addr.into(), stage.sentinels[1].addr.into()]));
-    driver.sees("all three", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3).await;
+    let driver = Driver::one(watch(
+        NAME,
+        vec![stage.sentinels[0].addr.into(), stage.sentinels[1].addr.into()],
+    ));
+    driver
+        .sees("all three", |seen| {
+            seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3
+        })
+        .await;
     // A new pod with an empty disk: another MYID at the same address.
     let fresh = "d".repeat(40);
     stage.sentinels[2].mind().id.clone_from(&fresh);
@@ -130,7 +157,9 @@ async fn a_sentinel_replaced_at_its_address_is_taken_once_the_others_tell_of_it(
     }
     driver
         .sees("the new one", |seen| {
-            seen.sentinels.iter().any(|it| it.up && it.id.as_ref().is_some_and(|id| id.as_str() == fresh))
+            seen.sentinels
+                .iter()
+                .any(|it| it.up && it.id.as_ref().is_some_and(|id| id.as_str() == fresh))
         })
         .await;
 }
@@ -144,7 +173,9 @@ async fn a_sentinel_that_restarts_is_connected_again_and_asked_at_once() {
         let accepted = stage.sentinels[0].accepted();
         stage.sentinels[0].cut();
         until("it is dialled again", || stage.sentinels[0].accepted() > accepted).await;
-        driver.sees(&format!("up after restart {turn}"), |seen| seen.sentinels.iter().all(|it| it.up)).await;
+        driver
+            .sees(&format!("up after restart {turn}"), |seen| seen.sentinels.iter().all(|it| it.up))
+            .await;
     }
     assert_eq!(driver.generation(), 1);
 }
@@ -163,12 +194,19 @@ async fn learnt_addresses_go_through_the_map() {
     stage.sentinels[1].mind().word().ip = "198.51.100.2".to_owned();
     stage.sentinels[1].mind().word().port = 6379;
     let (mut watched, route) = watch(NAME, vec![stage.sentinels[0].addr.into()]);
-    watched.address_map =
-        BTreeMap::from([(far("198.51.100.1", 26379), real.into()), (far("198.51.100.2", 6379), node.into())]);
+    watched.address_map = BTreeMap::from([
+        (far("198.51.100.1", 26379), real.into()),
+        (far("198.51.100.2", 6379), node.into()),
+    ]);
     let driver = Driver::one((watched, route));
     driver.leads_to(node).await;
-    driver.sees("both", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 2).await;
-    assert_eq!(driver.seen().master.as_ref().map(|it| it.addr.clone()), Some(far("198.51.100.2", 6379)));
+    driver
+        .sees("both", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 2)
+        .await;
+    assert_eq!(
+        driver.seen().master.as_ref().map(|it| it.addr.clone()),
+        Some(far("198.51.100.2", 6379))
+    );
 }
 
 /// Reached at every loopback address: the third byte of each that was dialled, and whoever dials is left at once.
@@ -204,7 +242,10 @@ async fn a_liar_that_tells_of_others_without_end_makes_no_connections_without_en
         stage.sentinels[0].publish("+sentinel", "sentinel x 10.0.0.1 1 @ mymaster 10.0.0.1 1");
         tokio::time::sleep(ms(5)).await;
     }
-    until("the last of them at least is dialled", || !dialled.lock().expect("no poison").is_empty()).await;
+    until("the last of them at least is dialled", || {
+        !dialled.lock().expect("no poison").is_empty()
+    })
+    .await;
     // One of them four times a second, however long this took; not every one.
     let lies = dialled.lock().expect("no poison").len();
     let most = started.elapsed().as_millis() / 250 + 2;

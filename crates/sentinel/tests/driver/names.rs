@@ -10,7 +10,9 @@ use sentinel::{NodeAddr, Resolver};
 
 use crate::fake::{Fake, Manner};
 use crate::players::{RedisMind, SentinelMind};
-use crate::stage::{Driver, NAME, PATIENCE, Redis, Stage, ms, quick, stays, timeouts, until, watch};
+use crate::stage::{
+    Driver, NAME, PATIENCE, Redis, Stage, ms, quick, stays, timeouts, until, watch,
+};
 
 /// What the fake name server says.
 #[derive(Clone, Default)]
@@ -24,7 +26,8 @@ struct Names {
 
 impl Names {
     fn say(&self, found: Option<Vec<SocketAddr>>) {
-        *self.found.lock().expect("no poison") = found.map(|it| it.iter().map(SocketAddr::ip).collect());
+        *self.found.lock().expect("no poison") =
+            found.map(|it| it.iter().map(SocketAddr::ip).collect());
     }
 
     /// Answers nobody any more, until what this gives is dropped.
@@ -117,7 +120,11 @@ async fn an_address_that_vanishes_from_its_name_keeps_its_sentinel() {
     let driver = Driver::all(vec![watched], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(stage.addr(0)).await;
     names.say(Some(vec![elsewhere]));
-    driver.sees("the new address", |seen| seen.sentinels.iter().any(|it| &*it.addr.host == "127.0.0.9")).await;
+    driver
+        .sees("the new address", |seen| {
+            seen.sentinels.iter().any(|it| &*it.addr.host == "127.0.0.9")
+        })
+        .await;
     assert!(driver.seen().sentinels.iter().any(|it| it.up));
     assert_eq!(stage.sentinels[0].accepted(), 1);
 }
@@ -128,7 +135,8 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     let names = Names::default();
     names.say(Some(vec![one.addr]));
     let stage = named(one.addr.port()).await;
-    let driver = Driver::all(vec![stage.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
+    let driver =
+        Driver::all(vec![stage.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(one.addr).await;
     let named = driver.route.current().expect("a target");
     assert_eq!(&*named.destination().name, format!("somewhere.example:{}", one.addr.port()));
@@ -154,13 +162,18 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     driver.leads_to(one.addr).await;
     assert!(!named.fence().has_fallen());
     assert_eq!(driver.route.current().map(|it| it.generation()), Some(named.generation()));
-    driver.sees("the address dialled now", |seen| seen.master.as_ref().is_some_and(|it| it.dialled == one.addr)).await;
+    driver
+        .sees("the address dialled now", |seen| {
+            seen.master.as_ref().is_some_and(|it| it.dialled == one.addr)
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn a_name_with_several_sentinels_gives_them_all() {
     let names = Names::default();
-    let ips: [IpAddr; 3] = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|it| it.parse().expect("an address"));
+    let ips: [IpAddr; 3] =
+        ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|it| it.parse().expect("an address"));
     let stage = Stage::new(3, 1).await;
     let minds: Vec<SentinelMind> = stage.sentinels.iter().map(|it| it.mind().clone()).collect();
     let sentinels = loop {
@@ -175,9 +188,12 @@ async fn a_name_with_several_sentinels_gives_them_all() {
     names.say(Some(sentinels.iter().map(|it| it.addr).collect()));
     let (mut watched, route) = watch(NAME, vec![name(sentinels[0].addr.port())]);
     watched.learn = false;
-    let driver = Driver::all(vec![(watched, route)], &[], Some(names.resolver()), timeouts()).remove(0);
+    let driver =
+        Driver::all(vec![(watched, route)], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("three", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3).await;
+    driver
+        .sees("three", |seen| seen.sentinels.iter().filter(|it| it.up && it.member).count() == 3)
+        .await;
 }
 
 #[tokio::test]
@@ -188,7 +204,8 @@ async fn finds_the_family_that_answers_and_stays_with_it() {
     let stage = named(four.addr.port()).await;
     // Something takes connections there, and it is no redis.
     four.behave(Manner::Hangup);
-    let driver = Driver::all(vec![stage.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
+    let driver =
+        Driver::all(vec![stage.watch()], &[], Some(names.resolver()), timeouts()).remove(0);
     driver.leads_to(six.addr).await;
     // The other family works too from now on, and the connection ends again and again.
     four.behave(Manner::Proper);
@@ -199,5 +216,8 @@ async fn finds_the_family_that_answers_and_stays_with_it() {
         until("it is dialled again", || six.accepted() > accepted).await;
     }
     driver.sees("calm", |seen| seen.state == "stable").await;
-    assert_eq!((four.accepted(), driver.generation(), driver.target()), (before, 1, Some(six.addr)));
+    assert_eq!(
+        (four.accepted(), driver.generation(), driver.target()),
+        (before, 1, Some(six.addr))
+    );
 }

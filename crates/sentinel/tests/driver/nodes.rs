@@ -9,7 +9,10 @@ use crate::stage::{Driver, Move, Stage, ms, patient_rules, stays, until};
 
 #[tokio::test]
 async fn a_new_master_that_is_loading_is_waited_for_with_the_gate_shut() {
-    for error in ["-LOADING Redis is loading the dataset in memory\r\n", "-MASTERDOWN Link with MASTER is down\r\n"] {
+    for error in [
+        "-LOADING Redis is loading the dataset in memory\r\n",
+        "-MASTERDOWN Link with MASTER is down\r\n",
+    ] {
         let stage = Stage::new(3, 3).await;
         let driver = stage.drive();
         driver.leads_to(stage.addr(0)).await;
@@ -18,7 +21,8 @@ async fn a_new_master_that_is_loading_is_waited_for_with_the_gate_shut() {
         stage.nodes[1].mind().pong = error.as_bytes().to_vec();
         (0..3).for_each(|it| stage.switch(it, 0, 1, 2));
         driver.moved(Move::Shut, began).await;
-        stays(ms(300), "held", || driver.route.is_shut() && driver.target() == Some(stage.addr(0))).await;
+        stays(ms(300), "held", || driver.route.is_shut() && driver.target() == Some(stage.addr(0)))
+            .await;
         stage.nodes[1].mind().pong = b"+PONG\r\n".to_vec();
         driver.leads_to(stage.addr(1)).await;
         assert_eq!(driver.generation(), 2);
@@ -95,7 +99,11 @@ async fn a_stopped_node_costs_one_connection_and_its_late_answer_counts() {
     let before = stage.nodes[0].commands();
     until("the rest was answered", || stage.nodes[0].commands() > before).await;
     driver.sees("its answer", |seen| silent(seen).is_none()).await;
-    assert!(question.elapsed() < GIVE_UP, "an answer counts although it is late: {:?}", question.elapsed());
+    assert!(
+        question.elapsed() < GIVE_UP,
+        "an answer counts although it is late: {:?}",
+        question.elapsed()
+    );
     driver.sees("calm", |seen| seen.state == "stable").await;
     assert_eq!((driver.generation(), stage.nodes[0].accepted()), (1, accepted));
 }
@@ -124,13 +132,19 @@ async fn the_end_of_a_canary_is_the_first_sign_of_a_promotion() {
     watched.rules = patient_rules();
     let driver = Driver::one((watched, route));
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("canaries", |seen| seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())).await;
+    driver
+        .sees("canaries", |seen| {
+            seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())
+        })
+        .await;
     driver.sees("calm", |seen| seen.state == "stable" && seen.quorum.0 == 3).await;
     stage.quiet().await;
     let began = Instant::now();
     stage.promote(1);
     driver.moved(Move::Shut, began).await;
-    driver.sees("since when", |seen| seen.held_since.is_some() && seen.stopped_since.is_some()).await;
+    driver
+        .sees("since when", |seen| seen.held_since.is_some() && seen.stopped_since.is_some())
+        .await;
     (0..3).for_each(|it| stage.switch(it, 0, 1, 2));
     driver.leads_to(stage.addr(1)).await;
     driver.sees("open", |seen| seen.held_since.is_none() && seen.stopped_since.is_none()).await;
@@ -171,7 +185,10 @@ async fn degraded_verification_asks_no_more_than_it_may() {
         (0..3).for_each(|it| stage.switch(it, 0, 1, 2));
         driver.leads_to(stage.addr(1)).await;
         for node in &stage.nodes {
-            assert!(!node.heard().iter().any(|it| forbidden.iter().any(|word| it.starts_with(word))), "{verify:?}");
+            assert!(
+                !node.heard().iter().any(|it| forbidden.iter().any(|word| it.starts_with(word))),
+                "{verify:?}"
+            );
         }
     }
 }
@@ -194,14 +211,19 @@ async fn a_hint_makes_it_look_at_once_and_many_hints_do_not_make_it_look_without
     driver.leads_to(stage.addr(1)).await;
     driver.sees("calm again", |seen| seen.state == "stable").await;
     stage.quiet().await;
-    let rounds = |stage: &Stage| stage.sentinels[0].heard().iter().filter(|it| it.starts_with("INFO")).count();
+    let rounds = |stage: &Stage| {
+        stage.sentinels[0].heard().iter().filter(|it| it.starts_with("INFO")).count()
+    };
     let (before, started) = (rounds(&stage), Instant::now());
     while started.elapsed() < ms(2000) {
         driver.handle.hint();
         tokio::time::sleep(ms(1)).await;
     }
     let asked = rounds(&stage) - before;
-    assert!((1..=45).contains(&asked), "{asked} rounds in two seconds of hints: the suspect pace and no more");
+    assert!(
+        (1..=45).contains(&asked),
+        "{asked} rounds in two seconds of hints: the suspect pace and no more"
+    );
 }
 
 #[tokio::test]

@@ -10,15 +10,18 @@ const NO_RESP: &str = "does not speak RESP within bounds";
 async fn one_is_odd(manner: Manner, problem: Option<&str>) {
     let stage = Stage::new(3, 2).await;
     stage.sentinels[1].behave(manner.clone());
-    let driver = Driver::timed(stage.watch(), if problem == Some(SILENT) { quick() } else { timeouts() });
+    let driver =
+        Driver::timed(stage.watch(), if problem == Some(SILENT) { quick() } else { timeouts() });
     driver.leads_to(stage.addr(0)).await;
     if let Some(problem) = problem {
         let odd = stage.sentinels[1].addr.into();
         driver
             .sees("its problem", |seen| {
-                seen.sentinels
-                    .iter()
-                    .any(|it| it.addr == odd && !it.up && it.problem.as_ref().is_some_and(|why| why.contains(problem)))
+                seen.sentinels.iter().any(|it| {
+                    it.addr == odd
+                        && !it.up
+                        && it.problem.as_ref().is_some_and(|why| why.contains(problem))
+                })
             })
             .await;
     }
@@ -34,7 +37,10 @@ async fn one_is_odd(manner: Manner, problem: Option<&str>) {
     replica.cut();
     let accepted = replica.accepted();
     until("it is asked", || replica.accepted() > accepted).await;
-    stays(ms(300), "the master stays", || driver.target() == Some(stage.addr(1)) && !driver.route.is_shut()).await;
+    stays(ms(300), "the master stays", || {
+        driver.target() == Some(stage.addr(1)) && !driver.route.is_shut()
+    })
+    .await;
     // And from the master itself, which is then no master any more, until it is one again.
     stage.nodes[1].behave(Manner::Raw(b"*3\r\n$-7\r\n".to_vec()));
     stage.nodes[1].cut();
@@ -51,12 +57,17 @@ fn memory_kib() -> usize {
 
 #[tokio::test]
 async fn garbage() {
-    one_is_odd(Manner::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n\x00\xff\xfe".to_vec()), Some(NO_RESP)).await;
+    one_is_odd(
+        Manner::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n\x00\xff\xfe".to_vec()),
+        Some(NO_RESP),
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn huge_and_negative_lengths() {
-    let refused = |wire: &'static [u8]| one_is_odd(Manner::Raw(wire.to_vec()), Some("beyond the limits"));
+    let refused =
+        |wire: &'static [u8]| one_is_odd(Manner::Raw(wire.to_vec()), Some("beyond the limits"));
     tokio::join!(
         refused(b"$999999999999\r\n"),
         refused(b"*2147483647\r\n"),
@@ -85,9 +96,16 @@ async fn answers_to_questions_that_nobody_asked() {
 #[tokio::test]
 async fn a_line_and_an_array_that_never_end() {
     let before = memory_kib();
-    one_is_odd(Manner::Endless(b"+aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".repeat(100)), Some("longer than 1 MiB"))
-        .await;
-    one_is_odd(Manner::Endless(b">3\r\n$7\r\nmessage\r\n$5\r\n+tilt\r\n$1\r\nx\r\n".repeat(100)), Some("it")).await;
+    one_is_odd(
+        Manner::Endless(b"+aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".repeat(100)),
+        Some("longer than 1 MiB"),
+    )
+    .await;
+    one_is_odd(
+        Manner::Endless(b">3\r\n$7\r\nmessage\r\n$5\r\n+tilt\r\n$1\r\nx\r\n".repeat(100)),
+        Some("it"),
+    )
+    .await;
     one_is_odd(Manner::Endless(b":1\r\n".repeat(1000)), Some("it")).await;
     let grown = memory_kib().saturating_sub(before);
     assert!(grown < 100 * 1024, "grown by {grown} KiB");
@@ -108,7 +126,8 @@ async fn an_idle_node_that_floods_costs_no_memory() {
     stage.nodes[1].cut();
     let before = memory_kib();
     let accepted = stage.nodes[1].accepted();
-    until("it was dropped for it, again and again", || stage.nodes[1].accepted() > accepted + 5).await;
+    until("it was dropped for it, again and again", || stage.nodes[1].accepted() > accepted + 5)
+        .await;
     let grown = memory_kib().saturating_sub(before);
     assert!(grown < 64 * 1024, "grown by {grown} KiB");
     assert_eq!(driver.generation(), 1);

@@ -63,7 +63,11 @@ impl SentinelMind {
         match what {
             "GET-MASTER-ADDR-BY-NAME" => {
                 self.asked += 1;
-                let port = if self.asked.is_multiple_of(2) { word.torn.unwrap_or(word.port) } else { word.port };
+                let port = if self.asked.is_multiple_of(2) {
+                    word.torn.unwrap_or(word.port)
+                } else {
+                    word.port
+                };
                 wire::words(&[&word.ip, &port.to_string()])
             }
             "MASTER" => wire::fields(
@@ -81,14 +85,23 @@ impl SentinelMind {
                 let at = [("ip", ip.clone()), ("port", port.to_string())];
                 wire::fields(
                     resp3,
-                    &[at[0].clone(), at[1].clone(), ("runid", id.clone()), ("flags", "sentinel".to_owned())],
+                    &[
+                        at[0].clone(),
+                        at[1].clone(),
+                        ("runid", id.clone()),
+                        ("flags", "sentinel".to_owned()),
+                    ],
                 )
             })),
             "REPLICAS" => wire::array(word.replicas.iter().map(|(ip, port)| {
                 let at = [("ip", ip.clone()), ("port", port.to_string())];
-                let flags = if word.down.contains(port) { "s_down,slave,disconnected" } else { "slave" };
+                let flags =
+                    if word.down.contains(port) { "s_down,slave,disconnected" } else { "slave" };
                 let state = [("flags", flags.to_owned()), ("master-link-status", "ok".to_owned())];
-                wire::fields(resp3, &[at[0].clone(), at[1].clone(), state[0].clone(), state[1].clone()])
+                wire::fields(
+                    resp3,
+                    &[at[0].clone(), at[1].clone(), state[0].clone(), state[1].clone()],
+                )
             })),
             _ => b"-ERR Unknown sentinel subcommand\r\n".to_vec(),
         }
@@ -104,7 +117,9 @@ impl Mind for SentinelMind {
             return answer;
         }
         let whole = command.join(" ").to_ascii_uppercase();
-        if let Some((_, answer)) = self.instead.iter().find(|(beginning, _)| whole.starts_with(beginning.as_str())) {
+        if let Some((_, answer)) =
+            self.instead.iter().find(|(beginning, _)| whole.starts_with(beginning.as_str()))
+        {
             return answer.clone();
         }
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -113,16 +128,22 @@ impl Mind for SentinelMind {
                 standing.subscribed = true;
                 let confirm = |(number, channel): (usize, &&str)| {
                     let count = format!(":{}\r\n", number + 1).into_bytes();
-                    wire::push(standing.resp3, [wire::bulk("subscribe"), wire::bulk(channel), count])
+                    wire::push(
+                        standing.resp3,
+                        [wire::bulk("subscribe"), wire::bulk(channel), count],
+                    )
                 };
                 channels.iter().enumerate().flat_map(confirm).collect()
             }
             ["PING", ..] => b"+PONG\r\n".to_vec(),
-            ["INFO", ..] => {
-                wire::bulk(&format!("# Sentinel\r\nsentinel_masters:1\r\nsentinel_tilt:{}\r\n", u8::from(self.tilt)))
-            }
+            ["INFO", ..] => wire::bulk(&format!(
+                "# Sentinel\r\nsentinel_masters:1\r\nsentinel_tilt:{}\r\n",
+                u8::from(self.tilt)
+            )),
             ["SENTINEL", what, ..] if what.eq_ignore_ascii_case("MYID") => wire::bulk(&self.id),
-            ["SENTINEL", what, name] => self.about(&what.to_ascii_uppercase(), name, standing.resp3),
+            ["SENTINEL", what, name] => {
+                self.about(&what.to_ascii_uppercase(), name, standing.resp3)
+            }
             _ => b"-ERR unknown command\r\n".to_vec(),
         }
     }
@@ -200,9 +221,11 @@ impl RedisMind {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match (words.as_slice(), &self.follows) {
             (["PING"], _) => self.pong.clone(),
-            (["ROLE"], None) => {
-                wire::array([wire::bulk("master"), format!(":{}\r\n", self.offset).into_bytes(), wire::array([])])
-            }
+            (["ROLE"], None) => wire::array([
+                wire::bulk("master"),
+                format!(":{}\r\n", self.offset).into_bytes(),
+                wire::array([]),
+            ]),
             (["ROLE"], Some((host, port))) => wire::array([
                 wire::bulk("slave"),
                 wire::bulk(host),
@@ -210,7 +233,9 @@ impl RedisMind {
                 wire::bulk(self.link),
                 format!(":{}\r\n", self.offset).into_bytes(),
             ]),
-            (["INFO", "server"], _) => wire::bulk(&format!("# Server\r\nrun_id:{}\r\n", self.run_id)),
+            (["INFO", "server"], _) => {
+                wire::bulk(&format!("# Server\r\nrun_id:{}\r\n", self.run_id))
+            }
             (["INFO", "replication"], _) => wire::bulk(&format!(
                 "# Replication\r\nmaster_replid:{}\r\nmaster_replid2:{}\r\nmaster_repl_offset:{}\r\nsecond_repl_offset:{}\r\n",
                 self.replid, self.replid2, self.offset, self.second_offset

@@ -28,7 +28,13 @@ impl Yard {
         let (writer, pool) = PoolWriter::new(&route, empty);
         // Who is asked seldom has not answered for a while, and is not silent for it.
         let (readmit, unanswered) = (ms(50), ms(1500).max(rules.probe_replica * 2));
-        let readers = ReplicaRules { max_lag_bytes: 100, unanswered, readmit, settle, ..ReplicaRules::default() };
+        let readers = ReplicaRules {
+            max_lag_bytes: 100,
+            unanswered,
+            readmit,
+            settle,
+            ..ReplicaRules::default()
+        };
         (watch.replicas, watch.rules) = (Some(Replicas { rules: readers, writer }), rules);
         let driver = Driver::one((watch, route));
         Self { stage, driver, way: Way::from(Arc::clone(&pool)), pool }
@@ -60,7 +66,8 @@ impl Yard {
             members.sort();
             members
         };
-        let what = format!("{nodes:?} are the members; last seen: {:#?}", self.driver.seen().replicas);
+        let what =
+            format!("{nodes:?} are the members; last seen: {:#?}", self.driver.seen().replicas);
         until(&what, || now() == wanted).await;
     }
 
@@ -109,10 +116,18 @@ fn misfortunes() -> [Misfortune; 9] {
         alas(
             Standing::Unready,
             false,
-            |it| it.nodes[2].mind().pong = b"-LOADING Redis is loading the dataset in memory\r\n".to_vec(),
+            |it| {
+                it.nodes[2].mind().pong =
+                    b"-LOADING Redis is loading the dataset in memory\r\n".to_vec()
+            },
             |it| it.nodes[2].mind().pong = b"+PONG\r\n".to_vec(),
         ),
-        alas(Standing::Behind, false, |it| it.nodes[2].mind().offset = 800, |it| it.nodes[2].mind().offset = 1000),
+        alas(
+            Standing::Behind,
+            false,
+            |it| it.nodes[2].mind().offset = 800,
+            |it| it.nodes[2].mind().offset = 1000,
+        ),
         alas(
             Standing::LinkDown,
             false,
@@ -163,7 +178,8 @@ fn misfortunes() -> [Misfortune; 9] {
             true,
             |it| {
                 let mut mind = it.nodes[2].mind();
-                (mind.follows, mind.replid) = (Some(("203.0.113.7".to_owned(), 6379)), "9".repeat(40));
+                (mind.follows, mind.replid) =
+                    (Some(("203.0.113.7".to_owned(), 6379)), "9".repeat(40));
             },
             |it| it.follow(2, 0),
         ),
@@ -183,7 +199,11 @@ async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
         assert!(wrong || there.is_dismissed(), "{name}");
         assert_eq!(there.fence().has_fallen(), wrong, "{name}");
         for _ in 0..4 {
-            assert_eq!(yard.way.open_target().expect("a replica").addr(), yard.stage.addr(1), "{name}");
+            assert_eq!(
+                yard.way.open_target().expect("a replica").addr(),
+                yard.stage.addr(1),
+                "{name}"
+            );
         }
         mend(&yard.stage);
         yard.holds(&[1, 2]).await;
@@ -239,13 +259,20 @@ async fn without_a_replica_readers_are_turned_away_or_get_the_master_until_there
             yard.stage.nodes[node].cut();
         }
         yard.holds(&[]).await;
-        let instead =
-            tokio::time::timeout(Duration::from_secs(10), yard.way.wait_open()).await.expect("an answer at once");
-        assert_eq!(instead.as_ref().map(|it| it.addr()), (empty == Empty::Master).then(|| yard.stage.addr(0)));
+        let instead = tokio::time::timeout(Duration::from_secs(10), yard.way.wait_open())
+            .await
+            .expect("an answer at once");
+        assert_eq!(
+            instead.as_ref().map(|it| it.addr()),
+            (empty == Empty::Master).then(|| yard.stage.addr(0))
+        );
         yard.stage.nodes[1].behave(Manner::Proper);
         yard.holds(&[1]).await;
         if let Some(instead) = instead {
-            assert!(instead.is_dismissed() && !instead.fence().has_fallen(), "it leaves the master at a boundary");
+            assert!(
+                instead.is_dismissed() && !instead.fence().has_fallen(),
+                "it leaves the master at a boundary"
+            );
         }
         assert_eq!(yard.way.open_target().expect("a replica").addr(), yard.stage.addr(1));
     }
@@ -257,7 +284,10 @@ async fn before_the_first_look_readers_wait() {
     stage.sentinels.iter().for_each(|it| it.behave(Manner::Hangup));
     let yard = Yard::open(stage, Empty::Reject, rules(), SETTLE);
     let turned_away = tokio::time::timeout(ms(100), yard.way.wait_open()).await;
-    assert!(turned_away.is_err() && yard.members().is_none(), "nothing is known, so nobody is turned away");
+    assert!(
+        turned_away.is_err() && yard.members().is_none(),
+        "nothing is known, so nobody is turned away"
+    );
     yard.stage.sentinels.iter().for_each(|it| it.behave(Manner::Proper));
     yard.holds(&[1, 2]).await;
     assert!(yard.way.open_target().is_some_and(|ride| ride.addr() != yard.stage.addr(0)));

@@ -50,11 +50,17 @@ async fn keeps_probe_connection_of_a_busy_full_master() {
     stays(LONG, "busy is not gone", || !driver.route.is_shut()).await;
     let woke = Instant::now();
     stage.nodes[0].behave(Manner::Proper);
-    driver.sees("an answer", |seen| last(&stage, seen).is_some_and(|probe| probe.outcome.is_ok())).await;
+    driver
+        .sees("an answer", |seen| last(&stage, seen).is_some_and(|probe| probe.outcome.is_ok()))
+        .await;
     driver.sees("calm", |seen| seen.state == "stable").await;
     // The next question was asked after the open one was answered: an answer never counts for a
     // younger question.
-    driver.sees("a younger question", |seen| last(&stage, seen).is_some_and(|probe| probe.asked_at > woke)).await;
+    driver
+        .sees("a younger question", |seen| {
+            last(&stage, seen).is_some_and(|probe| probe.asked_at > woke)
+        })
+        .await;
     assert!(question < woke);
     never_shut(&driver);
 }
@@ -73,7 +79,11 @@ async fn takes_a_node_that_turns_away_for_present() {
         let dials = stage.nodes[0].accepted() - before;
         assert!(dials > 5 && (dials as u128) < began.elapsed().as_millis() / 10, "{dials} dials");
         stage.nodes[0].refuse(None);
-        driver.sees("calm", |seen| seen.state == "stable" && seen.nodes.iter().all(|it| it.problem.is_none())).await;
+        driver
+            .sees("calm", |seen| {
+                seen.state == "stable" && seen.nodes.iter().all(|it| it.problem.is_none())
+            })
+            .await;
         never_shut(&driver);
     }
 }
@@ -83,7 +93,9 @@ async fn tells_protected_mode_as_what_it_is() {
     let stage = Stage::new(1, 1).await;
     stage.nodes[0].refuse(Some(b"-DENIED Redis is running in protected mode because ...\r\n"));
     let driver = stage.drive();
-    let told = |seen: &Seen| seen.nodes.iter().any(|it| it.problem.as_ref().is_some_and(|it| it.contains("protected")));
+    let told = |seen: &Seen| {
+        seen.nodes.iter().any(|it| it.problem.as_ref().is_some_and(|it| it.contains("protected")))
+    };
     driver.sees("protected mode", told).await;
     stage.nodes[0].refuse(None);
     driver.leads_to(stage.addr(0)).await;
@@ -119,9 +131,10 @@ async fn dials_a_busy_node_seldom() {
 
 #[tokio::test]
 async fn takes_a_busy_node_for_present_after_a_redial() {
-    for said in
-        [&b"-BUSY Redis is busy running a script.\r\n"[..], b"-LOADING Redis is loading the dataset in memory\r\n"]
-    {
+    for said in [
+        &b"-BUSY Redis is busy running a script.\r\n"[..],
+        b"-LOADING Redis is loading the dataset in memory\r\n",
+    ] {
         let stage = Stage::new(3, 1).await;
         let driver = drive(&stage).await;
         stage.nodes[0].behave(Manner::Raw(said.to_vec()));
@@ -139,8 +152,11 @@ async fn tells_a_sentinel_at_its_limit_of_clients() {
     let stage = Stage::new(1, 1).await;
     stage.sentinels[0].refuse(Some(FULL));
     let driver = stage.drive();
-    let told =
-        |seen: &Seen| seen.sentinels.iter().any(|it| it.problem.as_ref().is_some_and(|it| it.contains("maxclients")));
+    let told = |seen: &Seen| {
+        seen.sentinels
+            .iter()
+            .any(|it| it.problem.as_ref().is_some_and(|it| it.contains("maxclients")))
+    };
     driver.sees("the limit", told).await;
     stage.sentinels[0].refuse(None);
     driver.leads_to(stage.addr(0)).await;
@@ -151,7 +167,9 @@ async fn takes_a_node_that_dies_after_a_refused_name_for_gone() {
     let stage = Stage::new(3, 1).await;
     let driver = drive(&stage).await;
     // The ACL is too narrow for the greeting, which is no reason to close: the process ended.
-    stage.nodes[0].refuse(Some(b"-NOPERM this user has no permissions to run the 'client|setname' command\r\n"));
+    stage.nodes[0].refuse(Some(
+        b"-NOPERM this user has no permissions to run the 'client|setname' command\r\n",
+    ));
     stage.nodes[0].cut();
     driver.sees("nobody there", |seen| fails(&stage, seen, ProbeFailure::Unreachable)).await;
     let accepted = stage.nodes[0].accepted();

@@ -23,7 +23,9 @@ impl Log {
         // it: a test without a log would silence it for all. With a second one it asks everybody, so there is one for good.
         static SECOND: OnceLock<tracing::Dispatch> = OnceLock::new();
         SECOND.get_or_init(|| {
-            let deaf = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(std::io::sink);
+            let deaf = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::TRACE)
+                .with_writer(std::io::sink);
             tracing::Dispatch::new(deaf.finish())
         });
         let log = self.clone();
@@ -50,14 +52,19 @@ async fn sentinels_say(driver: &Driver, what: &str) {
     driver
         .sees(what, |seen| {
             !seen.sentinels.is_empty()
-                && seen.sentinels.iter().all(|it| it.problem.as_ref().is_some_and(|why| why.contains(what)))
+                && seen
+                    .sentinels
+                    .iter()
+                    .all(|it| it.problem.as_ref().is_some_and(|why| why.contains(what)))
         })
         .await;
 }
 
 async fn nodes_say(driver: &Driver, what: &str) {
     driver
-        .sees(what, |seen| seen.nodes.iter().any(|it| it.problem.as_ref().is_some_and(|why| why.contains(what))))
+        .sees(what, |seen| {
+            seen.nodes.iter().any(|it| it.problem.as_ref().is_some_and(|why| why.contains(what)))
+        })
         .await;
 }
 
@@ -76,7 +83,11 @@ async fn sentinels_that_refuse_are_told_apart_and_served_once_they_let_in() {
         };
         lock("right-horse");
         let without = stage.drive();
-        sentinels_say(&without, "asks for a password and none is configured: set service.sentinel_auth").await;
+        sentinels_say(
+            &without,
+            "asks for a password and none is configured: set service.sentinel_auth",
+        )
+        .await;
         drop(without);
         let (mut watched, route) = stage.watch();
         watched.sentinel_auth = Some(Credentials::new(Some("watcher"), "wrong-horse"));
@@ -109,7 +120,8 @@ async fn a_sentinel_acl_that_is_too_narrow_names_the_rule_to_add() {
     }
     // Without INFO and SETNAME it works as well, and without HELLO over RESP2.
     let stage = Stage::new(1, 1).await;
-    stage.sentinels[0].mind().gate.refused = ["INFO", "CLIENT", "HELLO"].map(str::to_owned).to_vec();
+    stage.sentinels[0].mind().gate.refused =
+        ["INFO", "CLIENT", "HELLO"].map(str::to_owned).to_vec();
     stage.drive().leads_to(stage.addr(0)).await;
 }
 
@@ -143,7 +155,9 @@ async fn nodes_that_refuse_are_told_apart_asked_with_back_off_and_verified_once_
     assert!(driver.route.open_target().is_some(), "whoever may not ask learns nothing bad");
     stage.nodes[0].mind().gate.refused = vec!["INFO".to_owned()];
     driver
-        .sees("well without INFO", |seen| seen.state == "stable" && seen.nodes.iter().all(|it| it.problem.is_none()))
+        .sees("well without INFO", |seen| {
+            seen.state == "stable" && seen.nodes.iter().all(|it| it.problem.is_none())
+        })
         .await;
     assert!(!log.text().contains("horse"), "{}", log.text());
 }
@@ -159,7 +173,8 @@ async fn a_sentinel_that_flaps_does_not_flood_the_log() {
     for _ in 0..60 {
         let accepted = stage.sentinels[0].accepted();
         stage.sentinels[0].cut();
-        crate::stage::until("it is dialled again", || stage.sentinels[0].accepted() > accepted).await;
+        crate::stage::until("it is dialled again", || stage.sentinels[0].accepted() > accepted)
+            .await;
         driver.sees("up", |seen| seen.sentinels.iter().all(|it| it.up)).await;
     }
     let lines = log.text().lines().count() - before;

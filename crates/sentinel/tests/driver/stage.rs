@@ -50,7 +50,9 @@ impl Stage {
 
     fn peers(&self, of: usize) -> Vec<(String, String, u16)> {
         let others = self.sentinels.iter().enumerate().filter(|(number, _)| *number != of);
-        others.map(|(number, it)| (my_id(number + 1), it.addr.ip().to_string(), it.addr.port())).collect()
+        others
+            .map(|(number, it)| (my_id(number + 1), it.addr.ip().to_string(), it.addr.port()))
+            .collect()
     }
 
     /// What an honest sentinel says when `node` is the master at `epoch`.
@@ -104,14 +106,16 @@ impl Stage {
     pub(crate) fn announce(&self, sentinel: usize, channel: &str, candidate: usize, master: usize) {
         let (node, lead) = (self.addr(candidate), self.addr(master));
         let (ip, port) = (node.ip(), node.port());
-        let payload = format!("slave {ip}:{port} {ip} {port} @ {NAME} {} {}", lead.ip(), lead.port());
+        let payload =
+            format!("slave {ip}:{port} {ip} {port} @ {NAME} {} {}", lead.ip(), lead.port());
         self.sentinels[sentinel].publish(channel, &payload);
     }
 
     /// The sentinel publishes `channel` about the master.
     pub(crate) fn about_master(&self, sentinel: usize, channel: &str, master: usize) {
         let lead = self.addr(master);
-        self.sentinels[sentinel].publish(channel, &format!("master {NAME} {} {} #quorum 2/2", lead.ip(), lead.port()));
+        self.sentinels[sentinel]
+            .publish(channel, &format!("master {NAME} {} {} #quorum 2/2", lead.ip(), lead.port()));
     }
 
     /// A watch over this cluster by all its sentinels' addresses.
@@ -171,7 +175,13 @@ pub(crate) fn patient_rules() -> Rules {
 /// The fakes, the driver and the test share one thread: a server that is merely waiting for its turn must not be taken for a silent one.
 pub(crate) fn timeouts() -> Timeouts {
     let long = Duration::from_secs(5);
-    Timeouts { connect: long, command: long, reconnect_min: ms(20), reconnect_max: ms(200), user: ms(3000) }
+    Timeouts {
+        connect: long,
+        command: long,
+        reconnect_min: ms(20),
+        reconnect_max: ms(200),
+        user: ms(3000),
+    }
 }
 
 /// For tests in which somebody is silent, and others may be taken to be for a moment.
@@ -261,7 +271,11 @@ impl Driver {
         let open = || self.route.open_target().is_some_and(|target| target.addr() == addr);
         let started = Instant::now();
         while !open() {
-            assert!(started.elapsed() < PATIENCE, "the points never led to {addr}; last seen: {:#?}", self.seen());
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the points never led to {addr}; last seen: {:#?}",
+                self.seen()
+            );
             tokio::time::sleep(ms(2)).await;
         }
     }
@@ -270,7 +284,11 @@ impl Driver {
     pub(crate) async fn sees(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
         let started = Instant::now();
         while !wanted(&self.seen()) {
-            assert!(started.elapsed() < PATIENCE, "never seen: {what}; last seen: {:#?}", self.seen());
+            assert!(
+                started.elapsed() < PATIENCE,
+                "never seen: {what}; last seen: {:#?}",
+                self.seen()
+            );
             tokio::time::sleep(ms(2)).await;
         }
     }
@@ -282,7 +300,9 @@ impl Driver {
 
     /// Waits for a move and gives its time.
     pub(crate) async fn moved(&self, what: Move, since: Instant) -> Instant {
-        let find = || self.moves().into_iter().find(|(at, it)| *at >= since && *it == what).map(|(at, _)| at);
+        let find = || {
+            self.moves().into_iter().find(|(at, it)| *at >= since && *it == what).map(|(at, _)| at)
+        };
         until(&format!("{what:?}"), || find().is_some()).await;
         find().expect("just seen")
     }

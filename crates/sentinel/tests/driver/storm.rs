@@ -9,7 +9,10 @@ use crate::stage::{Driver, Move, NAME, NEVER, PATIENCE, Stage, ms, stays, until,
 /// Waits until so many connections to this stage are open.
 async fn settles(stage: &Stage, wanted: usize) {
     let open = || -> (Vec<usize>, Vec<usize>) {
-        (stage.sentinels.iter().map(Fake::open).collect(), stage.nodes.iter().map(Fake::open).collect())
+        (
+            stage.sentinels.iter().map(Fake::open).collect(),
+            stage.nodes.iter().map(Fake::open).collect(),
+        )
     };
     let started = Instant::now();
     loop {
@@ -17,7 +20,10 @@ async fn settles(stage: &Stage, wanted: usize) {
         if sentinels.iter().chain(&nodes).sum::<usize>() == wanted {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "of sentinels {sentinels:?}, of nodes {nodes:?}, not {wanted}");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "of sentinels {sentinels:?}, of nodes {nodes:?}, not {wanted}"
+        );
         tokio::time::sleep(ms(2)).await;
     }
 }
@@ -66,10 +72,13 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
         }
     }
     driver.leads_to(stage.addr(master)).await;
-    driver.sees("the last epoch", |seen| seen.master.as_ref().is_some_and(|it| it.epoch == 41)).await;
+    driver
+        .sees("the last epoch", |seen| seen.master.as_ref().is_some_and(|it| it.epoch == 41))
+        .await;
     assert!(driver.seen().failovers.len() <= 16, "what is remembered is bounded");
     // The log is bounded too, and tells the end of it all the same.
-    let moves = |log: &Log| log.text().lines().filter(|line| line.contains("the points lead to")).count();
+    let moves =
+        |log: &Log| log.text().lines().filter(|line| line.contains("the points lead to")).count();
     until("the last word", || {
         let last = format!("generation={} ", driver.generation());
         log.text().lines().any(|line| line.contains("the points lead to") && line.contains(&last))
@@ -93,10 +102,15 @@ async fn dropping_the_driver_ends_everything_it_started() {
     for _ in 0..5 {
         let driver = Driver::one(watch(NAME, vec![stage.sentinels[0].addr.into()]));
         driver.leads_to(stage.addr(0)).await;
-        driver.sees("all", |seen| seen.sentinels.iter().filter(|it| it.up).count() == 3 && seen.nodes.len() == 3).await;
+        driver
+            .sees("all", |seen| {
+                seen.sentinels.iter().filter(|it| it.up).count() == 3 && seen.nodes.len() == 3
+            })
+            .await;
     }
     settles(&stage, 0).await;
-    until("no task", || tokio::runtime::Handle::current().metrics().num_alive_tasks() <= tasks).await;
+    until("no task", || tokio::runtime::Handle::current().metrics().num_alive_tasks() <= tasks)
+        .await;
 }
 
 #[tokio::test]
@@ -117,14 +131,18 @@ async fn a_failed_failover_opens_the_gate_to_the_same_master() {
     // An event about another master of these sentinels is none of ours.
     let moves = driver.moves().len();
     let node = stage.addr(1);
+    stage.sentinels[0].publish(
+        "+selected-slave",
+        &format!("slave x {} {} @ another 10.0.0.1 1", node.ip(), node.port()),
+    );
     stage.sentinels[0]
-        .publish("+selected-slave", &format!("slave x {} {} @ another 10.0.0.1 1", node.ip(), node.port()));
-    stage.sentinels[0].publish("+switch-master", &format!("another 10.0.0.1 1 {} {}", node.ip(), node.port()));
+        .publish("+switch-master", &format!("another 10.0.0.1 1 {} {}", node.ip(), node.port()));
     stays(ms(200), "nothing moves", || driver.moves().len() == moves).await;
 }
 
 /// Addresses that nobody gave us leave to dial: each leads to this one listener, which counts and never says a word.
-async fn decoys() -> (u16, std::sync::Arc<std::sync::atomic::AtomicUsize>, tokio_util::task::AbortOnDropHandle<()>) {
+async fn decoys()
+-> (u16, std::sync::Arc<std::sync::atomic::AtomicUsize>, tokio_util::task::AbortOnDropHandle<()>) {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let dials = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -144,13 +162,18 @@ async fn a_member_that_lists_other_replicas_each_time_makes_few_dials_and_stops_
     let stage = Stage::new(3, 3).await;
     let driver = stage.drive();
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())).await;
+    driver
+        .sees("all known", |seen| {
+            seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())
+        })
+        .await;
     let (port, dials, _decoys) = decoys().await;
     let began = Instant::now();
     let mut lie = 0_u32;
     while began.elapsed() < ms(3000) {
         lie += 1;
-        let fresh = |number: u32| (format!("127.{}.{}.{number}", 1 + lie % 250, 1 + lie / 250), port);
+        let fresh =
+            |number: u32| (format!("127.{}.{}.{number}", 1 + lie % 250, 1 + lie / 250), port);
         stage.sentinels[2].mind().word().replicas = (1..=64).map(fresh).collect();
         // Any notice has everybody asked again at once.
         stage.announce(2, "+slave", 1, 0);
@@ -173,22 +196,33 @@ async fn a_replica_that_cannot_be_reached_is_dialled_ever_more_seldom_and_the_ma
     let stage = Stage::new(3, 3).await;
     let driver = stage.drive();
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("all known", |seen| seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())).await;
+    driver
+        .sees("all known", |seen| {
+            seen.nodes.len() == 3 && seen.nodes.iter().all(|it| it.probe.is_some())
+        })
+        .await;
     for node in [0, 2] {
         stage.nodes[node].behave(Manner::Hangup);
         stage.nodes[node].cut();
     }
     driver.sees("no master", |seen| seen.state == "no_master").await;
     let before = [0, 2].map(|node| stage.nodes[node].accepted());
-    let dials = || [(0, before[0]), (2, before[1])].map(|(node, before)| stage.nodes[node].accepted() - before);
+    let dials = || {
+        [(0, before[0]), (2, before[1])].map(|(node, before)| stage.nodes[node].accepted() - before)
+    };
     // How fast depends on the machine, by how much faster than the replica does not.
     until("the master's return would be seen soon", || dials()[0] > 100).await;
     let [master, replica] = dials();
-    assert!(replica * 2 < master, "a replica was dialled {replica} times, the master {master} times");
+    assert!(
+        replica * 2 < master,
+        "a replica was dialled {replica} times, the master {master} times"
+    );
     stage.nodes[0].behave(Manner::Proper);
     driver.leads_to(stage.addr(0)).await;
     stage.nodes[2].behave(Manner::Proper);
     driver
-        .sees("its return", |seen| seen.nodes.iter().all(|it| it.probe.as_ref().is_some_and(|it| it.outcome.is_ok())))
+        .sees("its return", |seen| {
+            seen.nodes.iter().all(|it| it.probe.as_ref().is_some_and(|it| it.outcome.is_ok()))
+        })
         .await;
 }

@@ -22,7 +22,14 @@ async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch:
     tokio::time::sleep(ms(20)).await;
     assert_eq!(driver.generation(), began, "the leader alone is no majority");
     let (leader, old) = (stage.sentinels[0].addr, stage.addr(from));
-    let hello = format!("sentinel {} {} {} @ {NAME} {} {}", my_id(1), leader.ip(), leader.port(), old.ip(), old.port());
+    let hello = format!(
+        "sentinel {} {} {} @ {NAME} {} {}",
+        my_id(1),
+        leader.ip(),
+        leader.port(),
+        old.ip(),
+        old.port()
+    );
     stage.sentinels[1].publish("+config-update-from", &hello);
     stage.switch(1, from, to, epoch);
     driver.leads_to(stage.addr(to)).await;
@@ -33,7 +40,10 @@ async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch:
     let seen = driver.seen();
     let last = seen.failovers.last().expect("a failover");
     assert_eq!((&last.to, last.epoch), (&stage.addr(to).into(), epoch));
-    assert!(last.verification().is_some_and(|it| last.swap() >= Some(it)), "evidence is a part of it: {last:?}");
+    assert!(
+        last.verification().is_some_and(|it| last.swap() >= Some(it)),
+        "evidence is a part of it: {last:?}"
+    );
     last.swap().expect("a majority decided")
 }
 
@@ -44,7 +54,11 @@ async fn measure(rounds: u64, rules: Rules) -> Vec<Duration> {
     watched.rules = Rules { calm: ms(50), ..rules };
     let driver = Driver::one((watched, route));
     driver.leads_to(stage.addr(0)).await;
-    driver.sees("all known", |seen| seen.quorum == (3, 2) && seen.nodes.iter().all(|it| it.probe.is_some())).await;
+    driver
+        .sees("all known", |seen| {
+            seen.quorum == (3, 2) && seen.nodes.iter().all(|it| it.probe.is_some())
+        })
+        .await;
     let mut took = Vec::new();
     for round in 0..rounds {
         let from = usize::try_from(round % 3).expect("small");
@@ -63,8 +77,14 @@ fn at(sorted: &[Duration], per_mille: usize) -> Duration {
 async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
     // Whatever is asked again by the clock, is asked so seldom that waiting for it cannot be taken for a busy machine.
     let slow = Duration::from_secs(4);
-    let took = measure(20, Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() }).await;
-    eprintln!("quartile {:?}, median {:?}, slowest {:?}", at(&took, 250), at(&took, 500), took.last());
+    let took =
+        measure(20, Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() }).await;
+    eprintln!(
+        "quartile {:?}, median {:?}, slowest {:?}",
+        at(&took, 250),
+        at(&took, 500),
+        took.last()
+    );
     assert!(at(&took, 500) < ms(500), "{took:?}");
 }
 

@@ -21,7 +21,8 @@ pub(crate) fn words(items: &[&str]) -> Vec<u8> {
 /// Keys and values: a map in RESP3, a flat array in RESP2.
 pub(crate) fn fields(resp3: bool, pairs: &[(&str, String)]) -> Vec<u8> {
     let mut out =
-        if resp3 { format!("%{}\r\n", pairs.len()) } else { format!("*{}\r\n", 2 * pairs.len()) }.into_bytes();
+        if resp3 { format!("%{}\r\n", pairs.len()) } else { format!("*{}\r\n", 2 * pairs.len()) }
+            .into_bytes();
     for (key, value) in pairs {
         out.extend(bulk(key));
         out.extend(bulk(value));

@@ -90,7 +90,9 @@ impl Model for Cluster {
             Step::HearView(1, 1),
         ];
         let run = |world: &World, steps: &[Step]| {
-            steps.iter().fold(world.clone(), |world, step| self.next_state(&world, *step).unwrap_or(world))
+            steps
+                .iter()
+                .fold(world.clone(), |world, step| self.next_state(&world, *step).unwrap_or(world))
         };
         let claimed = run(&calm, &failover);
         let committed = run(&claimed, &[Step::Answer(1, claimed.now, true)]);
@@ -112,9 +114,13 @@ impl Model for Cluster {
                 steps.push(if attempt.promoted { Step::Notice(who) } else { Step::Promote(who) });
             } else if sentinel.alive && epoch < LAST_EPOCH && who < 2 {
                 // B and C differ in name only until one of them was chosen; so do the sentinels, but for who leads.
-                let first = world.sentinels.iter().all(|it| it.named.len() == 1 && it.attempt.is_none());
-                let candidates = NODES.into_iter().filter(|node| *node != master && (!first || *node == 1));
-                steps.extend(candidates.filter(|_| !first || who == 0).map(|node| Step::Start(who, node)));
+                let first =
+                    world.sentinels.iter().all(|it| it.named.len() == 1 && it.attempt.is_none());
+                let candidates =
+                    NODES.into_iter().filter(|node| *node != master && (!first || *node == 1));
+                steps.extend(
+                    candidates.filter(|_| !first || who == 0).map(|node| Step::Start(who, node)),
+                );
             }
             let leads = sentinel.attempt.is_some() || sentinel.named.len() > 1;
             if sentinel.alive && !dead && leads {
@@ -127,12 +133,18 @@ impl Model for Cluster {
                 }
             }
             if sentinel.alive {
-                steps.extend((sentinel.oldest..sentinel.named.len()).map(|which| Step::HearView(who, which)));
+                steps.extend(
+                    (sentinel.oldest..sentinel.named.len()).map(|which| Step::HearView(who, which)),
+                );
             }
         }
         if let Some((node, _)) = world.settled() {
-            let leading = |it: &Node| world.sentinels.iter().any(|s| s.attempt.is_some_and(|a| a.candidate == *it));
-            let zombies = NODES.into_iter().filter(|it| *it != node && world.masters[usize::from(*it)] && !leading(it));
+            let leading = |it: &Node| {
+                world.sentinels.iter().any(|s| s.attempt.is_some_and(|a| a.candidate == *it))
+            };
+            let zombies = NODES
+                .into_iter()
+                .filter(|it| *it != node && world.masters[usize::from(*it)] && !leading(it));
             steps.extend(zombies.map(Step::Demote));
         }
         steps.extend(world.said.iter().map(|(who, said)| Step::HearNotice(*who, *said)));
@@ -199,7 +211,9 @@ impl Model for Cluster {
                 let notice = match said {
                     Said::Selected(node) => Notice::CandidateSelected { candidate: addr(node) },
                     Said::Promoted(node) => Notice::Promoted { candidate: addr(node) },
-                    Said::Following(peer, old) => Notice::ConfigUpdateFrom { peer: id(peer), leaving: addr(old) },
+                    Said::Following(peer, old) => {
+                        Notice::ConfigUpdateFrom { peer: id(peer), leaving: addr(old) }
+                    }
                     Said::Switched(node) => Notice::Switched { to: addr(node) },
                 };
                 world.step(Event::Notice { from: Some(id(who)), notice });
@@ -229,10 +243,18 @@ impl Model for Cluster {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("every rule holds at every step", |_, world: &World| world.books.fault.is_none()),
+            Property::always("every rule holds at every step", |_, world: &World| {
+                world.books.fault.is_none()
+            }),
             // Following every state to its end would cost a hundred times the search; one in sixteen, always the same ones.
             Property::always("left alone, the machine follows", |_, world: &World| {
-                let what = (&world.sentinels, &world.masters, &world.said, &world.books.bases, world.pauses);
+                let what = (
+                    &world.sentinels,
+                    &world.masters,
+                    &world.said,
+                    &world.books.bases,
+                    world.pauses,
+                );
                 let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(what);
                 hash % 16 != 0 || world.converges()
             }),
@@ -245,7 +267,13 @@ fn search(beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
     search_with(Minority::Keep, false, beginnings, steps, pauses)
 }
 
-fn search_with(minority: Minority, faults: bool, beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
+fn search_with(
+    minority: Minority,
+    faults: bool,
+    beginnings: usize,
+    steps: usize,
+    pauses: (u8, u8),
+) -> usize {
     let (start, followed, fault) = (Instant::now(), AtomicBool::default(), OnceLock::new());
     let cluster = Cluster { beginnings, minority, faults, pauses, start, followed, fault };
     // The checker makes the states of the last depth, but does not look at them; `next_state` does.
@@ -253,10 +281,15 @@ fn search_with(minority: Minority, faults: bool, beginnings: usize, steps: usize
     let checker = cluster.checker().threads(1).target_max_depth(steps + 1);
     let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     if let Some((name, path)) = checker.discoveries().into_iter().next() {
-        let (fault, state) = (path.last_state().books.fault, path.last_state().machine.state().clone());
+        let (fault, state) =
+            (path.last_state().books.fault, path.last_state().machine.state().clone());
         panic!("{name}: {fault:?} in {state:?}, after {:#?}", path.into_actions());
     }
-    assert_eq!(checker.model().fault.get(), None, "in a state of the last depth; one step more shows the way there");
+    assert_eq!(
+        checker.model().fault.get(),
+        None,
+        "in a state of the last depth; one step more shows the way there"
+    );
     let followed = checker.model().followed.load(Ordering::Relaxed);
     assert!(followed || faults, "the search never came as far as a failover");
     checker.unique_state_count()

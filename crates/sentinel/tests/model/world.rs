@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use sentinel::{
-    Action, Basis, Commit, Event, Lineage, Machine, Minority, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report,
-    Role, Rules, State, View,
+    Action, Basis, Commit, Event, Lineage, Machine, Minority, MyId, NodeAddr, Probe, ProbeFailure,
+    ReplicaView, Report, Role, Rules, State, View,
 };
 
 /// A node's number: 0 is the first master.
@@ -112,7 +112,13 @@ impl World {
     pub(crate) fn new(start: Instant, minority: Minority) -> Self {
         let mut machine = Machine::new(start, Rules { minority, ..Rules::default() }, 1);
         machine.step(start, Event::Expected(3));
-        let sentinel = Sentinel { alive: true, named: vec![(0, 0)], since: vec![start], attempt: None, oldest: 0 };
+        let sentinel = Sentinel {
+            alive: true,
+            named: vec![(0, 0)],
+            since: vec![start],
+            attempt: None,
+            oldest: 0,
+        };
         Self {
             machine,
             now: start,
@@ -141,7 +147,8 @@ impl World {
     pub(crate) fn step(&mut self, event: Event) {
         if let Event::Probed { node, probe } = &event {
             let node = NODES.into_iter().find(|it| addr(*it) == *node).expect("one of ours");
-            let master = matches!(&probe.outcome, Ok(report) if report.role == Role::Master && report.pong);
+            let master =
+                matches!(&probe.outcome, Ok(report) if report.role == Role::Master && report.pong);
             let last = self.books.answers.entry(node).or_insert((probe.asked_at, master));
             if probe.asked_at >= last.0 {
                 *last = (probe.asked_at, master);
@@ -155,13 +162,19 @@ impl World {
         for action in actions {
             match action {
                 Action::Hold => {
-                    self.expect(!self.books.held && self.books.published.is_some(), "held twice, or nothing");
+                    self.expect(
+                        !self.books.held && self.books.published.is_some(),
+                        "held twice, or nothing",
+                    );
                     self.books.held = true;
                 }
                 Action::Release => {
                     self.expect(self.books.held, "released what was not held");
                     self.expect(self.may_open(), "opened in a minority");
-                    self.expect(!unconfirmed || self.is_confirmed(), "released on the old master's own word");
+                    self.expect(
+                        !unconfirmed || self.is_confirmed(),
+                        "released on the old master's own word",
+                    );
                     self.books.held = false;
                 }
                 Action::Commit(commit) => self.committed(&commit),
@@ -173,10 +186,14 @@ impl World {
                 }
                 Action::Probe(asked) => {
                     let node = NODES.into_iter().find(|node| addr(*node) == asked);
-                    self.open.extend(node.map(|node| (node, self.now, self.masters[usize::from(node)])));
+                    self.open
+                        .extend(node.map(|node| (node, self.now, self.masters[usize::from(node)])));
                 }
                 Action::Replies(_) => {
-                    self.expect(self.books.held, "replies are dropped or wait although traffic flows");
+                    self.expect(
+                        self.books.held,
+                        "replies are dropped or wait although traffic flows",
+                    );
                 }
                 Action::Ask | Action::Note(_) | Action::Redirect(_) => {}
             }
@@ -194,7 +211,8 @@ impl World {
     /// The epoch of the same master may rise without a commit, if two of the three really named that.
     fn took_over_epoch(&mut self) {
         let shown = self.machine.committed().filter(|it| it.published).map(|it| it.epoch);
-        let Some(((node, epoch), shown)) = self.books.published.zip(shown).filter(|((_, epoch), shown)| epoch != shown)
+        let Some(((node, epoch), shown)) =
+            self.books.published.zip(shown).filter(|((_, epoch), shown)| epoch != shown)
         else {
             return;
         };
@@ -211,7 +229,9 @@ impl World {
 
     /// How many sentinels named the last target in answers to questions from `since` on.
     fn named_since(&self, since: Instant) -> usize {
-        let fresh = |((config, _), at): &(&(Config, Who), &Instant)| self.books.last == Some(*config) && **at >= since;
+        let fresh = |((config, _), at): &(&(Config, Who), &Instant)| {
+            self.books.last == Some(*config) && **at >= since
+        };
         self.books.asked.iter().filter(fresh).count()
     }
 
@@ -224,8 +244,13 @@ impl World {
     /// Where a minority stops traffic, two of the three have to have been heard lately.
     fn may_open(&self) -> bool {
         let lately = |at: &Instant| self.now - *at <= Rules::default().minority_after;
-        let who: BTreeSet<Who> =
-            self.books.asked.iter().filter(|(_, at)| lately(at)).map(|((_, who), _)| *who).collect();
+        let who: BTreeSet<Who> = self
+            .books
+            .asked
+            .iter()
+            .filter(|(_, at)| lately(at))
+            .map(|((_, who), _)| *who)
+            .collect();
         self.minority == Minority::Keep || who.len() >= 2
     }
 
@@ -239,12 +264,17 @@ impl World {
         // Who really named it, ever; and who was heard to name it before the question was asked, and by now.
         let really = self.sentinels.iter().filter(|it| it.named.contains(&config)).count();
         let heard_by = |at: Instant| {
-            let heard = |who: &&Who| self.books.heard.get(&(config, **who)).is_some_and(|heard| *heard <= at);
+            let heard = |who: &&Who| {
+                self.books.heard.get(&(config, **who)).is_some_and(|heard| *heard <= at)
+            };
             SENTINELS.iter().filter(heard).count()
         };
         let (heard, by_now) = (heard_by(asked_at), heard_by(self.now));
         // A majority may be verified by a young answer from after the first word, while nothing can be written.
-        let ahead = commit.basis == Basis::Majority && self.books.held && self.now - asked_at <= AHEAD && heard >= 1;
+        let ahead = commit.basis == Basis::Majority
+            && self.books.held
+            && self.now - asked_at <= AHEAD
+            && heard >= 1;
         let needed = match commit.basis {
             Basis::Majority | Basis::Regress => 2,
             Basis::Solo | Basis::BootstrapMinority => 1,
@@ -252,11 +282,20 @@ impl World {
         };
         self.expect(really >= needed, "committed what too few sentinels ever named");
         self.expect(by_now >= needed, "committed what too few sentinels were heard to name");
-        self.expect(heard >= needed || ahead, "committed on an answer that is older than its evidence");
+        self.expect(
+            heard >= needed || ahead,
+            "committed on an answer that is older than its evidence",
+        );
         let last = self.books.last;
-        self.expect(commit.basis != Basis::Again || last == Some(config), "again, but it never was");
+        self.expect(
+            commit.basis != Basis::Again || last == Some(config),
+            "again, but it never was",
+        );
         let voted = self.books.doubted_at.is_none_or(|at| self.named_since(at) >= 1);
-        self.expect(commit.basis != Basis::Again || voted, "again, without a vote from after the doubt");
+        self.expect(
+            commit.basis != Basis::Again || voted,
+            "again, without a vote from after the doubt",
+        );
         self.expect(commit.held || self.may_open(), "opened in a minority by a commit");
         if commit.basis == Basis::Regress {
             // Nobody who can still be heard knows better.
@@ -268,13 +307,17 @@ impl World {
             self.books.left.clear();
         } else {
             self.expect(last.is_none_or(|(_, epoch)| commit.epoch >= epoch), "the epoch fell");
-            self.expect(self.books.left.get(&node).is_none_or(|left| commit.epoch > *left), "published a zombie");
+            self.expect(
+                self.books.left.get(&node).is_none_or(|left| commit.epoch > *left),
+                "published a zombie",
+            );
         }
         if let Some((old, _)) = last.filter(|(old, _)| *old != node) {
             self.books.left.insert(old, commit.epoch);
         }
         self.books.bases.insert(commit.basis);
-        (self.books.published, self.books.last, self.books.held) = (Some(config), Some(config), commit.held);
+        (self.books.published, self.books.last, self.books.held) =
+            (Some(config), Some(config), commit.held);
         self.books.doubted_at = None;
     }
 
@@ -296,7 +339,11 @@ impl World {
             rebooted: false,
             tilt: false,
             quorum: 2,
-            peers: SENTINELS.into_iter().filter(|peer| *peer != who).map(|peer| (id(peer), true)).collect(),
+            peers: SENTINELS
+                .into_iter()
+                .filter(|peer| *peer != who)
+                .map(|peer| (id(peer), true))
+                .collect(),
             replicas: NODES
                 .into_iter()
                 .filter(|replica| *replica != node)
@@ -318,8 +365,10 @@ impl World {
     fn heard(&mut self, who: Who, config: Config) {
         self.books.heard.entry((config, who)).or_insert(self.now);
         for peer in SENTINELS {
-            let followed =
-                self.said.iter().any(|it| matches!(it, (by, Said::Following(of, _)) if (*by, *of) == (who, peer)));
+            let followed = self
+                .said
+                .iter()
+                .any(|it| matches!(it, (by, Said::Following(of, _)) if (*by, *of) == (who, peer)));
             if followed && self.sentinels[usize::from(peer)].named.contains(&config) {
                 self.books.heard.entry((config, peer)).or_insert(self.now);
             }
@@ -328,7 +377,10 @@ impl World {
 
     /// Nobody was there, or nobody answered.
     pub(crate) fn refuse(&mut self, node: Node, asked_at: Instant, failure: ProbeFailure) {
-        self.step(Event::Probed { node: addr(node), probe: Probe { asked_at, outcome: Err(failure) } });
+        self.step(Event::Probed {
+            node: addr(node),
+            probe: Probe { asked_at, outcome: Err(failure) },
+        });
     }
 
     pub(crate) fn answer(&mut self, node: Node, asked_at: Instant, master: bool) {
@@ -343,7 +395,8 @@ impl World {
         };
         // Histories can be read of the first master's replicas; after that they are left open, which is the harder case.
         let readable = self.books.last.is_none_or(|(last, _)| last == 0);
-        let role = if master { Role::Master } else { Role::Replica { master: addr(0), connected: true } };
+        let role =
+            if master { Role::Master } else { Role::Replica { master: addr(0), connected: true } };
         let report = Report {
             dialled: SocketAddr::from(([127, 0, 0, 1 + node], 6379)),
             role,
@@ -351,7 +404,10 @@ impl World {
             offset: None,
             lineage: Some(lineage).filter(|_| readable),
         };
-        self.step(Event::Probed { node: addr(node), probe: Probe { asked_at, outcome: Ok(report) } });
+        self.step(Event::Probed {
+            node: addr(node),
+            probe: Probe { asked_at, outcome: Ok(report) },
+        });
     }
 
     /// Time passes; nothing arrives, and every deadline is kept.
@@ -366,7 +422,12 @@ impl World {
         // Only the youngest question to each node is worth telling apart; an older one proves less.
         let open = std::mem::take(&mut self.open);
         for node in NODES {
-            self.open.extend(open.iter().filter(|(asked, ..)| *asked == node).max_by_key(|(_, at, _)| *at).copied());
+            self.open.extend(
+                open.iter()
+                    .filter(|(asked, ..)| *asked == node)
+                    .max_by_key(|(_, at, _)| *at)
+                    .copied(),
+            );
         }
         if long > SHORT {
             for sentinel in &mut self.sentinels {
@@ -385,7 +446,8 @@ impl World {
     /// What the sentinels will settle at if they are left alone: the highest epoch of those that live, and among equals
     /// whatever most of them name.
     pub(crate) fn settled(&self) -> Option<Config> {
-        let living: Vec<Config> = self.sentinels.iter().filter(|it| it.alive).map(Sentinel::config).collect();
+        let living: Vec<Config> =
+            self.sentinels.iter().filter(|it| it.alive).map(Sentinel::config).collect();
         let highest = living.iter().map(|(_, epoch)| *epoch).max()?;
         let at_highest: BTreeSet<Node> =
             living.iter().filter(|(_, epoch)| *epoch == highest).map(|(node, _)| *node).collect();
@@ -396,7 +458,8 @@ impl World {
     pub(crate) fn converges(&self) -> bool {
         let mut world = self.clone();
         let Some((node, epoch)) = world.settled() else { return true };
-        let living: Vec<Who> = SENTINELS.into_iter().filter(|who| self.sentinels[usize::from(*who)].alive).collect();
+        let living: Vec<Who> =
+            SENTINELS.into_iter().filter(|who| self.sentinels[usize::from(*who)].alive).collect();
         world.masters = NODES.map(|it| it == node);
         for who in &living {
             let sentinel = &mut world.sentinels[usize::from(*who)];

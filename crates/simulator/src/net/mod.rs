@@ -158,7 +158,8 @@ impl Net {
         if self.dns.missing {
             return (late, Vec::new());
         }
-        let mine = self.dns.sentinels.iter().enumerate().filter(|(at, _)| names == 1 || *at == number);
+        let mine =
+            self.dns.sentinels.iter().enumerate().filter(|(at, _)| names == 1 || *at == number);
         let mut found: Vec<Addr> = mine
             .map(|(_, pid)| *pid)
             .filter(|pid| self.processes[*pid].up && !self.dns.left_out.contains(pid))
@@ -322,10 +323,18 @@ impl Net {
         if !self.processes[owner].up {
             return self.at(self.now + both, answer(None));
         }
-        let end = |pid: Pid, incarnation, last_arrival| End { pid, incarnation, open: true, last_arrival };
+        let end = |pid: Pid, incarnation, last_arrival| End {
+            pid,
+            incarnation,
+            open: true,
+            last_arrival,
+        };
         let theirs = self.processes[owner].incarnation;
         let (there, back) = (self.now + way, self.now + both);
-        self.conns.push(Conn { ends: [end(pid, incarnation, back), end(owner, theirs, there)], made_at: self.now });
+        self.conns.push(Conn {
+            ends: [end(pid, incarnation, back), end(owner, theirs, there)],
+            made_at: self.now,
+        });
         let conn = self.conns.len() - 1;
         self.at(there, Event::To(owner, theirs, Input::Accepted(conn)));
         self.at(back, answer(Some(conn)));

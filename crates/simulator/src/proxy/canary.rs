@@ -148,7 +148,13 @@ impl Canaries {
         net.dial(self.pid, it.addr, PATIENCE, self.tokens);
     }
 
-    pub(crate) fn dialled(&mut self, token: u64, conn: Option<ConnId>, now: Us, net: &mut Net) -> Vec<Song> {
+    pub(crate) fn dialled(
+        &mut self,
+        token: u64,
+        conn: Option<ConnId>,
+        now: Us,
+        net: &mut Net,
+    ) -> Vec<Song> {
         let pid = self.pid;
         let mine = |it: &&mut Canary| matches!(it.phase, Phase::Dialling { token: open, .. } if open == token);
         let Some(it) = self.all.iter_mut().find(mine) else {
@@ -156,14 +162,22 @@ impl Canaries {
             return Vec::new();
         };
         let Phase::Dialling { asked, .. } = it.phase else { return Vec::new() };
-        let Some(conn) = conn else { return vec![it.failed(asked, now, ProbeFailure::Unreachable, net)] };
+        let Some(conn) = conn else {
+            return vec![it.failed(asked, now, ProbeFailure::Unreachable, net)];
+        };
         (it.conn, it.open, it.greeted, it.refused) = (Some(conn), None, false, false);
         it.begin_question(pid, false, now, net);
         Vec::new()
     }
 
     /// `None`: not one of these connections.
-    pub(crate) fn message(&mut self, conn: ConnId, body: &Body, now: Us, net: &mut Net) -> Option<Vec<Song>> {
+    pub(crate) fn message(
+        &mut self,
+        conn: ConnId,
+        body: &Body,
+        now: Us,
+        net: &mut Net,
+    ) -> Option<Vec<Song>> {
         let at = self.all.iter().position(|it| it.conn == Some(conn))?;
         let it = &mut self.all[at];
         match body {
@@ -171,7 +185,8 @@ impl Canaries {
                 let asked = it.open.take().unwrap_or(now);
                 (it.bound, it.pause_until) = (FAILED_MIN, None);
                 it.phase = Phase::Idle;
-                let mut songs = vec![Song::Probed(it.node.clone(), asked, Ok(report(it.addr, info)))];
+                let mut songs =
+                    vec![Song::Probed(it.node.clone(), asked, Ok(report(it.addr, info)))];
                 songs.extend(self.turn(at, now, net));
                 Some(songs)
             }
@@ -260,9 +275,19 @@ fn report(addr: Addr, info: &Info) -> Report {
     let lineage = Lineage {
         run_id: hex(info.run_id).into(),
         replid: hex(info.replid).into(),
-        replid2: if info.second_offset < 0 { "0".repeat(40).into() } else { hex(info.replid2).into() },
+        replid2: if info.second_offset < 0 {
+            "0".repeat(40).into()
+        } else {
+            hex(info.replid2).into()
+        },
         offset: info.offset,
         second_offset: info.second_offset,
     };
-    Report { dialled: addr.socket(), role, pong: true, offset: Some(info.offset), lineage: Some(lineage) }
+    Report {
+        dialled: addr.socket(),
+        role,
+        pong: true,
+        offset: Some(info.offset),
+        lineage: Some(lineage),
+    }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use route::Replies;
 use sentinel::simulation::{Peer, Roster, Ruling, judge};
 use sentinel::{
-    Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe, ProbeFailure,
-    ReplicaRules, Role, Rules, State, View,
+    Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe,
+    ProbeFailure, ReplicaRules, Role, Rules, State, View,
 };
 
 use crate::wire::{Addr, MS, Us};
@@ -116,7 +116,13 @@ impl Driver {
             ruling: Ruling::default(),
             judge_at: 0,
             trust,
-            route: Route { target: None, shut: false, vouched_until: Us::MAX, generation: 0, replies: Replies::Pass },
+            route: Route {
+                target: None,
+                shut: false,
+                vouched_until: Us::MAX,
+                generation: 0,
+                replies: Replies::Pass,
+            },
             shut_since: Some(now),
             minority_while_shut: false,
             unproven_since: None,
@@ -146,7 +152,9 @@ impl Driver {
         let now = self.instant(now);
         match self.machine.state() {
             State::Armed { since, .. } => micros(now.saturating_duration_since(*since)),
-            State::Committing { evidence_at, .. } => micros(now.saturating_duration_since(*evidence_at)),
+            State::Committing { evidence_at, .. } => {
+                micros(now.saturating_duration_since(*evidence_at))
+            }
             _ => 0,
         }
     }
@@ -250,7 +258,12 @@ impl Driver {
         self.step(now, Event::View { from: from.clone(), view: view.clone(), asked_at, configured })
     }
 
-    pub(crate) fn notice(&mut self, now: Us, from: Option<MyId>, notice: Notice) -> (Vec<Want>, Vec<Happened>) {
+    pub(crate) fn notice(
+        &mut self,
+        now: Us,
+        from: Option<MyId>,
+        notice: Notice,
+    ) -> (Vec<Want>, Vec<Happened>) {
         let known = from.as_ref().is_some_and(|from| self.machine.is_member(from));
         match &notice {
             Notice::CandidateSelected { candidate }
@@ -279,13 +292,16 @@ impl Driver {
         asked: Us,
         outcome: Result<sentinel::Report, ProbeFailure>,
     ) -> (Vec<Want>, Vec<Happened>) {
-        let is_master = outcome.as_ref().is_ok_and(|report| report.role == Role::Master && report.pong);
+        let is_master =
+            outcome.as_ref().is_ok_and(|report| report.role == Role::Master && report.pong);
         if is_master {
             self.verified.insert(node.clone(), asked);
         }
         let probe = Probe { asked_at: self.instant(asked), outcome };
         let done = self.step(now, Event::Probed { node: node.clone(), probe });
-        if is_master && matches!(self.machine.state(), State::Armed { candidate: Some(it), .. } if it == node) {
+        if is_master
+            && matches!(self.machine.state(), State::Armed { candidate: Some(it), .. } if it == node)
+        {
             self.note_evidence(now, node);
         }
         done
@@ -307,7 +323,8 @@ impl Driver {
         // As often as the pool would be looked at while nothing happens.
         if now >= self.judge_at {
             self.judge_at = now + JUDGE_EVERY;
-            self.ruling = judge(&mut self.roster, self.base + Duration::from_micros(now), &self.machine);
+            self.ruling =
+                judge(&mut self.roster, self.base + Duration::from_micros(now), &self.machine);
         }
         (wants, happened)
     }
@@ -340,9 +357,9 @@ impl Driver {
                 self.route.shut = false;
                 self.evidence = None;
                 let target = self.route.target.as_ref().map(|it| it.addr);
-                target
-                    .into_iter()
-                    .for_each(|to| happened.push(self.opened(now, to, format!("released from {before}"))));
+                target.into_iter().for_each(|to| {
+                    happened.push(self.opened(now, to, format!("released from {before}")))
+                });
             }
             Action::Commit(commit) => self.commit(now, commit, happened),
             Action::Clear(_) => {
@@ -393,7 +410,11 @@ impl Driver {
         if commit.held {
             self.shut(now);
         } else {
-            happened.push(self.opened(now, addr, format!("committed at epoch {epoch} ({:?})", commit.basis)));
+            happened.push(self.opened(
+                now,
+                addr,
+                format!("committed at epoch {epoch} ({:?})", commit.basis),
+            ));
         }
         self.claims.clear();
     }
@@ -403,13 +424,19 @@ impl Driver {
         // The epoch of the same master is taken over from a majority before it is used again.
         let may_fall = commit.basis == Basis::Regress || commit.basis == Basis::Again;
         if commit.epoch < self.last_epoch && !may_fall {
-            happened.push(Happened::Broken(format!("S3: epoch {} after {}", commit.epoch, self.last_epoch)));
+            happened.push(Happened::Broken(format!(
+                "S3: epoch {} after {}",
+                commit.epoch, self.last_epoch
+            )));
         }
         self.last_epoch = commit.epoch;
         let claimed = self.claims.get(&(commit.addr.clone(), commit.epoch)).copied();
         let verified = self.verified.get(&commit.addr).copied();
         if verified.is_none() || (commit.basis != Basis::Again && claimed > verified) {
-            happened.push(Happened::Broken(format!("S4: {} was not verified after its evidence", commit.addr)));
+            happened.push(Happened::Broken(format!(
+                "S4: {} was not verified after its evidence",
+                commit.addr
+            )));
         }
     }
 

@@ -67,7 +67,12 @@ impl Links {
     }
 
     /// Opens and closes until exactly the wanted ones are there; a set of MYIDs means that only these count.
-    pub(crate) fn reconcile(&mut self, wishes: &BTreeMap<NodeAddr, Option<BTreeSet<MyId>>>, now: Us, net: &mut Net) {
+    pub(crate) fn reconcile(
+        &mut self,
+        wishes: &BTreeMap<NodeAddr, Option<BTreeSet<MyId>>>,
+        now: Us,
+        net: &mut Net,
+    ) {
         let pid = self.pid;
         self.all.retain(|link| {
             let kept = wishes.get(&link.addr).is_some_and(|wish| match (wish, &link.id) {
@@ -79,7 +84,8 @@ impl Links {
             }
             kept
         });
-        let (configured, learnt): (Vec<_>, Vec<_>) = wishes.iter().partition(|(_, wish)| wish.is_none());
+        let (configured, learnt): (Vec<_>, Vec<_>) =
+            wishes.iter().partition(|(_, wish)| wish.is_none());
         for (addr, wish) in configured.into_iter().chain(learnt) {
             if let Some(link) = self.all.iter_mut().find(|it| it.addr == *addr) {
                 link.expect.clone_from(wish);
@@ -90,7 +96,18 @@ impl Links {
             let (addr, expect) = (addr.clone(), wish.clone());
             let bound = RECONNECT_MIN;
             let (conn, id, round) = (None, None, None);
-            self.all.push(Link { number, addr, expect, phase, conn, id, round, again: false, bound, began: now });
+            self.all.push(Link {
+                number,
+                addr,
+                expect,
+                phase,
+                conn,
+                id,
+                round,
+                again: false,
+                bound,
+                began: now,
+            });
         }
     }
 
@@ -100,7 +117,9 @@ impl Links {
     }
 
     fn begin_rounds(&mut self, now: Us, net: &mut Net) {
-        for link in self.all.iter_mut().filter(|it| it.phase == Phase::Up && it.again && it.round.is_none()) {
+        for link in
+            self.all.iter_mut().filter(|it| it.phase == Phase::Up && it.again && it.round.is_none())
+        {
             let Some(conn) = link.conn else { continue };
             self.rounds += 1;
             link.again = false;
@@ -155,7 +174,13 @@ impl Links {
         What::Changed
     }
 
-    pub(crate) fn dialled(&mut self, token: u64, conn: Option<ConnId>, now: Us, net: &mut Net) -> Vec<What> {
+    pub(crate) fn dialled(
+        &mut self,
+        token: u64,
+        conn: Option<ConnId>,
+        now: Us,
+        net: &mut Net,
+    ) -> Vec<What> {
         let Some(at) = self.all.iter().position(|it| it.phase == Phase::Dialling { token }) else {
             conn.into_iter().for_each(|conn| net.close(conn, self.pid));
             return Vec::new();
@@ -174,7 +199,13 @@ impl Links {
         Some(vec![self.down(at, now, net)])
     }
 
-    pub(crate) fn message(&mut self, conn: ConnId, body: &Body, now: Us, net: &mut Net) -> Option<Vec<What>> {
+    pub(crate) fn message(
+        &mut self,
+        conn: ConnId,
+        body: &Body,
+        now: Us,
+        net: &mut Net,
+    ) -> Option<Vec<What>> {
         let at = self.all.iter().position(|it| it.conn == Some(conn))?;
         let mut told = Vec::new();
         let link = &mut self.all[at];
@@ -233,6 +264,11 @@ impl Link {
             self.again = true;
             return None;
         }
-        Some(What::Round { link: self.number, from: self.id.clone()?, asked, round: read_round(replies, tilt) })
+        Some(What::Round {
+            link: self.number,
+            from: self.id.clone()?,
+            asked,
+            round: read_round(replies, tilt),
+        })
     }
 }

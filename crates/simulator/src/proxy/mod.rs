@@ -106,7 +106,9 @@ impl Proxy {
                     self.wake_at = Us::MAX;
                 }
             }
-            Input::Timer(key) if key >= sessions::TIMERS => self.sessions.timer(key, &self.driver, now, net),
+            Input::Timer(key) if key >= sessions::TIMERS => {
+                self.sessions.timer(key, &self.driver, now, net)
+            }
             Input::Dialled(token, conn) if token >= switchover::TOKENS => {
                 self.switchover.dialled(self.pid, token, conn, net);
             }
@@ -192,7 +194,9 @@ impl Proxy {
             self.shown = state;
             let (shut, electorate) = (self.driver.route.shut, self.driver.electorate());
             let minority = if self.driver.is_minority() { ", minority" } else { "" };
-            net.say(self.pid, || format!("{state}, gate shut: {shut}, majority {electorate}{minority}"));
+            net.say(self.pid, || {
+                format!("{state}, gate shut: {shut}, majority {electorate}{minority}")
+            });
         }
     }
 
@@ -271,7 +275,9 @@ impl Proxy {
     fn sing(&mut self, songs: Vec<Song>, now: Us, net: &mut Net) {
         for song in songs {
             let done = match song {
-                Song::Probed(node, asked, outcome) => self.driver.probed(now, &node, asked, outcome),
+                Song::Probed(node, asked, outcome) => {
+                    self.driver.probed(now, &node, asked, outcome)
+                }
                 Song::Ended(node) => self.driver.canary_lost(now, node),
             };
             self.perform(done, now, net);
@@ -314,7 +320,8 @@ impl Proxy {
         }
         for (id, addrs) in self.learnt.candidates() {
             let reached = self.links.speaker(id).map(|link| &link.addr);
-            for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr)) {
+            for addr in addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
+            {
                 match wishes.entry(addr.clone()) {
                     std::collections::btree_map::Entry::Occupied(mut known) => {
                         if let Some(expected) = known.get_mut() {

@@ -118,7 +118,13 @@ impl Sessions {
     }
 
     /// What became of a reply: passed on, kept until discovery knows more, or dropped with its session.
-    fn reply(&mut self, at: usize, (conn, id, executed): (ConnId, u32, Us), driver: &Driver, net: &mut Net) {
+    fn reply(
+        &mut self,
+        at: usize,
+        (conn, id, executed): (ConnId, u32, Us),
+        driver: &Driver,
+        net: &mut Net,
+    ) {
         let now = mono(self.pid, net);
         let generation = self.clients[at].conn.map_or(0, |(_, generation)| generation);
         match driver.replies(generation, now) {
@@ -149,14 +155,23 @@ impl Sessions {
             }
             None => {
                 self.tokens += 1;
-                client.phase = Phase::Dialling { token: self.tokens, generation: target.generation };
+                client.phase =
+                    Phase::Dialling { token: self.tokens, generation: target.generation };
                 net.dial(self.pid, target.addr, DIAL, self.tokens);
             }
         }
     }
 
-    pub(crate) fn dialled(&mut self, token: u64, conn: Option<ConnId>, driver: &Driver, now: Us, net: &mut Net) {
-        let mine = |it: &Client| matches!(it.phase, Phase::Dialling { token: open, .. } if open == token);
+    pub(crate) fn dialled(
+        &mut self,
+        token: u64,
+        conn: Option<ConnId>,
+        driver: &Driver,
+        now: Us,
+        net: &mut Net,
+    ) {
+        let mine =
+            |it: &Client| matches!(it.phase, Phase::Dialling { token: open, .. } if open == token);
         let Some(at) = self.clients.iter().position(mine) else {
             return conn.into_iter().for_each(|conn| net.close(conn, self.pid));
         };
@@ -175,13 +190,21 @@ impl Sessions {
     }
 
     /// `false`: not one of these connections.
-    pub(crate) fn message(&mut self, conn: ConnId, body: &Body, driver: &Driver, net: &mut Net) -> bool {
-        let Some(at) = self.clients.iter().position(|it| it.conn.is_some_and(|(it, _)| it == conn)) else {
+    pub(crate) fn message(
+        &mut self,
+        conn: ConnId,
+        body: &Body,
+        driver: &Driver,
+        net: &mut Net,
+    ) -> bool {
+        let Some(at) = self.clients.iter().position(|it| it.conn.is_some_and(|(it, _)| it == conn))
+        else {
             return false;
         };
         match body {
             Body::Written { id, at: executed } => {
-                if matches!(self.clients[at].phase, Phase::InFlight { id: open, .. } if open == *id) {
+                if matches!(self.clients[at].phase, Phase::InFlight { id: open, .. } if open == *id)
+                {
                     self.reply(at, (conn, *id, *executed), driver, net);
                 }
             }
@@ -197,7 +220,8 @@ impl Sessions {
 
     /// `false`: not one of these connections.
     pub(crate) fn closed(&mut self, conn: ConnId, net: &mut Net) -> bool {
-        let Some(at) = self.clients.iter().position(|it| it.conn.is_some_and(|(it, _)| it == conn)) else {
+        let Some(at) = self.clients.iter().position(|it| it.conn.is_some_and(|(it, _)| it == conn))
+        else {
             return false;
         };
         self.hint = true;

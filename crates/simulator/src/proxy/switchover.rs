@@ -66,14 +66,16 @@ impl Switchover {
     }
 
     pub(crate) fn message(&mut self, conn: ConnId, body: &Body) {
-        let peer = self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.conn == Some(conn));
+        let peer =
+            self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.conn == Some(conn));
         if let (Some(peer), Body::InfoIs(info)) = (peer, body) {
             peer.said = Some((**info).clone());
         }
     }
 
     pub(crate) fn closed(&mut self, conn: ConnId) {
-        let peer = self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.conn == Some(conn));
+        let peer =
+            self.run.iter_mut().flat_map(|run| &mut run.peers).find(|it| it.conn == Some(conn));
         peer.into_iter().for_each(|it| (it.conn, it.said) = (None, None));
     }
 
@@ -104,7 +106,9 @@ impl Switchover {
                 run.ordered = true;
                 run.until = now + FOLLOW;
                 if let Some(conn) = links.any_up() {
-                    net.say(pid, || "switchover: all have caught up, the failover is ordered".to_owned());
+                    net.say(pid, || {
+                        "switchover: all have caught up, the failover is ordered".to_owned()
+                    });
                     net.send(conn, pid, Body::Failover);
                 }
                 None
@@ -115,7 +119,11 @@ impl Switchover {
     fn begin(&mut self, driver: &mut Driver, now: Us, pid: Pid, net: &mut Net) -> Option<Done> {
         let target = driver.route.target.clone().filter(|_| !driver.is_shut(now))?;
         net.say(pid, || format!("switchover: begins, {} is held", target.addr));
-        let others = driver.watched().into_iter().filter_map(|it| Addr::of(&it)).filter(|it| *it != target.addr);
+        let others = driver
+            .watched()
+            .into_iter()
+            .filter_map(|it| Addr::of(&it))
+            .filter(|it| *it != target.addr);
         let mut peers = Vec::new();
         for addr in std::iter::once(target.addr).chain(others) {
             self.tokens += 1;
@@ -127,7 +135,15 @@ impl Switchover {
         let until = now + CATCH_UP;
         let catch_up = CatchUp::new(base.1 + Duration::from_micros(CATCH_UP), STILL, false);
         let (generation, look_at) = (target.generation, now + LOOK_EVERY);
-        self.run = Some(Run { base, generation, until: until + SECOND, look_at, ordered: false, catch_up, peers });
+        self.run = Some(Run {
+            base,
+            generation,
+            until: until + SECOND,
+            look_at,
+            ordered: false,
+            catch_up,
+            peers,
+        });
         Some(driver.pause(now, CATCH_UP + FOLLOW + SECOND))
     }
 

@@ -236,7 +236,11 @@ impl Redis {
             run_id: self.run_id,
             master: self.master(),
             link_up: up,
-            link_down_for: self.upstream.as_ref().filter(|_| !up).map_or(0, |it| net.now - it.down_since),
+            link_down_for: self
+                .upstream
+                .as_ref()
+                .filter(|_| !up)
+                .map_or(0, |it| net.now - it.down_since),
             replicas: self.replicas.iter().map(|(_, addr)| *addr).collect(),
             priority: self.priority,
             offset: self.offset,
@@ -278,7 +282,8 @@ impl Redis {
     fn kill_clients(&mut self, but: ConnId, net: &mut Net) {
         let own = self.upstream.as_ref().and_then(|it| it.conn);
         let keep = |conn: &ConnId| *conn == but || own == Some(*conn);
-        let (kept, killed): (Vec<ConnId>, Vec<ConnId>) = self.clients.iter().partition(|conn| keep(conn));
+        let (kept, killed): (Vec<ConnId>, Vec<ConnId>) =
+            self.clients.iter().partition(|conn| keep(conn));
         self.clients = kept;
         self.subscribers.retain(|conn| *conn == but);
         for conn in killed {

@@ -9,7 +9,10 @@ use crate::wire::{Addr, Body, MS, SECOND, Snapshot, Us};
 impl Redis {
     pub(super) fn cron(&mut self, net: &mut Net) {
         let Some(upstream) = &mut self.upstream else { return };
-        if upstream.conn.is_none() && upstream.dialling.is_none() && upstream.master != net.addr(self.pid) {
+        if upstream.conn.is_none()
+            && upstream.dialling.is_none()
+            && upstream.master != net.addr(self.pid)
+        {
             self.tokens += 1;
             upstream.dialling = Some(self.tokens);
             net.dial(self.pid, upstream.master, 2 * SECOND, self.tokens);
@@ -23,12 +26,23 @@ impl Redis {
         (upstream.dialling, upstream.conn) = (None, conn);
         if let Some(conn) = conn {
             let from = net.addr(self.pid);
-            net.send(conn, self.pid, Body::Psync { replid: self.replid, offset: self.offset, from });
+            net.send(
+                conn,
+                self.pid,
+                Body::Psync { replid: self.replid, offset: self.offset, from },
+            );
         }
     }
 
     /// A replica wants to follow: from where it is, if this node has what is missing, or from a whole copy.
-    pub(super) fn sync_with(&mut self, conn: ConnId, replid: u64, offset: u64, from: Addr, net: &mut Net) {
+    pub(super) fn sync_with(
+        &mut self,
+        conn: ConnId,
+        replid: u64,
+        offset: u64,
+        from: Addr,
+        net: &mut Net,
+    ) {
         self.clients.retain(|it| *it != conn);
         if !self.is_master() && !self.upstream.as_ref().is_some_and(|it| it.up) {
             return net.close(conn, self.pid);
@@ -54,7 +68,11 @@ impl Redis {
         self.syncing = later;
         let due: Vec<(ConnId, Addr, Us)> = due;
         for (conn, from, _) in due {
-            let copy = Snapshot { replid: self.replid, offset: self.offset, writes: Rc::clone(&self.writes) };
+            let copy = Snapshot {
+                replid: self.replid,
+                offset: self.offset,
+                writes: Rc::clone(&self.writes),
+            };
             net.send(conn, self.pid, Body::Full(Box::new(copy)));
             self.replicas.push((conn, from));
         }

@@ -1,6 +1,8 @@
 //! The failover, step by step, on the sentinel that leads it.
 
-use super::{ELECTION_TIMEOUT, INFO_PERIOD, MAX_DESYNC, PING_PERIOD, RECONF_RETRY, Reconf, Sentinel, Step};
+use super::{
+    ELECTION_TIMEOUT, INFO_PERIOD, MAX_DESYNC, PING_PERIOD, RECONF_RETRY, Reconf, Sentinel, Step,
+};
 use crate::net::Net;
 use crate::wire::{Addr, Body};
 
@@ -50,7 +52,10 @@ impl Sentinel {
                 None => self.abort("-failover-abort-no-good-slave", net),
                 Some(addr) => {
                     self.event_on("+selected-slave", addr, None, net);
-                    self.replicas.iter_mut().filter(|it| it.addr == addr).for_each(|it| it.promoted = true);
+                    self.replicas
+                        .iter_mut()
+                        .filter(|it| it.addr == addr)
+                        .for_each(|it| it.promoted = true);
                     self.promoted = Some(addr);
                     self.enter(Step::SendSlaveOfNoOne, net);
                     self.event_on("+failover-state-send-slaveof-noone", addr, None, net);
@@ -124,7 +129,8 @@ impl Sentinel {
                 && now - it.info_at <= validity
                 && it.link_down_for <= most_unlinked
         });
-        let best = good.min_by_key(|it| (it.priority, u64::MAX - it.offset, it.id.unwrap_or(u64::MAX)));
+        let best =
+            good.min_by_key(|it| (it.priority, u64::MAX - it.offset, it.id.unwrap_or(u64::MAX)));
         best.map(|it| it.addr)
     }
 
@@ -132,7 +138,11 @@ impl Sentinel {
     fn reconfigure_next(&mut self, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let Some(promoted) = self.promoted else { return };
-        let mut busy = self.replicas.iter().filter(|it| matches!(it.reconf, Reconf::Sent | Reconf::InProgress)).count();
+        let mut busy = self
+            .replicas
+            .iter()
+            .filter(|it| matches!(it.reconf, Reconf::Sent | Reconf::InProgress))
+            .count();
         let mut sent = Vec::new();
         for it in &mut self.replicas {
             if busy >= 1 {
@@ -144,7 +154,9 @@ impl Sentinel {
             if it.reconf == Reconf::Sent && now - it.reconf_at > RECONF_RETRY {
                 it.reconf = Reconf::Done;
             }
-            let Some(conn) = it.cc.filter(|_| !it.disconnected && it.reconf == Reconf::None) else { continue };
+            let Some(conn) = it.cc.filter(|_| !it.disconnected && it.reconf == Reconf::None) else {
+                continue;
+            };
             net.send(conn, pid, Body::SlaveOf(Some(promoted)));
             (it.reconf, it.reconf_at) = (Reconf::Sent, now);
             sent.push(it.addr);
@@ -166,8 +178,11 @@ impl Sentinel {
         if self.replicas.iter().any(|it| it.addr == promoted && it.s_down) {
             return;
         }
-        let mut left =
-            self.replicas.iter().filter(|it| !it.promoted && it.reconf != Reconf::Done && !it.s_down).count();
+        let mut left = self
+            .replicas
+            .iter()
+            .filter(|it| !it.promoted && it.reconf != Reconf::Done && !it.s_down)
+            .count();
         let timeout = now - self.step_at > self.settings.failover_timeout;
         if timeout {
             left = 0;
@@ -178,7 +193,9 @@ impl Sentinel {
         }
         self.event_on_master("+failover-end", net);
         if timeout {
-            for it in self.replicas.iter_mut().filter(|it| !it.promoted && it.reconf == Reconf::None) {
+            for it in
+                self.replicas.iter_mut().filter(|it| !it.promoted && it.reconf == Reconf::None)
+            {
                 if let Some(conn) = it.cc.filter(|_| !it.disconnected) {
                     net.send(conn, pid, Body::SlaveOf(Some(promoted)));
                     it.reconf = Reconf::Sent;

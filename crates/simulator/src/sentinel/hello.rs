@@ -66,16 +66,19 @@ impl Sentinel {
     /// Watches another master from now on; the old one is taken for its replica.
     pub(super) fn reset_to(&mut self, new: Addr, net: &mut Net) {
         let now = net.wall_ms(self.pid);
-        let mut replicas: Vec<Addr> = self.replicas.iter().map(|it| it.addr).filter(|it| *it != new).collect();
+        let mut replicas: Vec<Addr> =
+            self.replicas.iter().map(|it| it.addr).filter(|it| *it != new).collect();
         if self.master.addr != new && !replicas.contains(&self.master.addr) {
             replicas.push(self.master.addr);
         }
         for old in std::mem::take(&mut self.replicas) {
             self.drop_links(&old, net);
         }
-        let master = std::mem::replace(&mut self.master, Instance::new(Kind::Master, new, None, now));
+        let master =
+            std::mem::replace(&mut self.master, Instance::new(Kind::Master, new, None, now));
         self.drop_links(&master, net);
-        self.replicas = replicas.into_iter().map(|it| Instance::new(Kind::Replica, it, None, now)).collect();
+        self.replicas =
+            replicas.into_iter().map(|it| Instance::new(Kind::Replica, it, None, now)).collect();
         (self.failing_over, self.forced, self.promoted) = (false, false, None);
         (self.step, self.step_at, self.failover_at) = (Step::None, 0, 0);
         self.leader = None;

@@ -62,7 +62,12 @@ impl Sentinel {
         }
         if changed {
             let expected = says_master == (kind == Kind::Master);
-            self.event_on_redis(if expected { "+role-change" } else { "-role-change" }, kind, addr, net);
+            self.event_on_redis(
+                if expected { "+role-change" } else { "-role-change" },
+                kind,
+                addr,
+                net,
+            );
         }
     }
 
@@ -119,7 +124,11 @@ impl Sentinel {
         let promoted = self.promoted;
         let it = &mut self.replicas[at];
         let addr = it.addr;
-        if info.master != Some(master) && sane && it.no_down_for(wait, now) && now - it.follows_at > wait {
+        if info.master != Some(master)
+            && sane
+            && it.no_down_for(wait, now)
+            && now - it.follows_at > wait
+        {
             if let Some(conn) = it.cc {
                 net.send(conn, pid, Body::SlaveOf(Some(master)));
                 self.event_on("+fix-slave-config", addr, None, net);

@@ -118,8 +118,16 @@ impl Sentinel {
             config_epoch: file.config_epoch,
             settings,
             master: instance(Kind::Master, file.master, None),
-            replicas: file.replicas.iter().map(|addr| instance(Kind::Replica, *addr, None)).collect(),
-            peers: file.peers.iter().map(|(id, addr)| instance(Kind::Sentinel, *addr, Some(*id))).collect(),
+            replicas: file
+                .replicas
+                .iter()
+                .map(|addr| instance(Kind::Replica, *addr, None))
+                .collect(),
+            peers: file
+                .peers
+                .iter()
+                .map(|(id, addr)| instance(Kind::Sentinel, *addr, Some(*id)))
+                .collect(),
             tilt_since: None,
             previous: now,
             leader: None,
@@ -184,7 +192,9 @@ impl Sentinel {
             }
             Body::InfoIs(info) => self.info_came(conn, &info, net),
             Body::Publish(hello) | Body::Hello(hello) => {
-                self.instances().filter(|it| it.pc == Some(conn)).for_each(|it| it.pc_activity = now);
+                self.instances()
+                    .filter(|it| it.pc == Some(conn))
+                    .for_each(|it| it.pc_activity = now);
                 self.hello(&hello, net);
             }
             Body::IsMasterDown { addr, epoch, candidate } => {
@@ -230,7 +240,8 @@ impl Sentinel {
 
     /// The address that clients are given: the promoted replica's from the moment at which its promotion was seen.
     pub(crate) fn current_master(&self) -> Addr {
-        let promoted = self.promoted.filter(|_| self.failing_over && self.step >= Step::ReconfSlaves);
+        let promoted =
+            self.promoted.filter(|_| self.failing_over && self.step >= Step::ReconfSlaves);
         promoted.unwrap_or(self.master.addr)
     }
 
@@ -242,7 +253,12 @@ impl Sentinel {
             config_epoch: self.config_epoch,
             leader_epoch: self.leader_epoch,
             master: self.current_master(),
-            replicas: self.replicas.iter().map(|it| it.addr).filter(|it| *it != self.current_master()).collect(),
+            replicas: self
+                .replicas
+                .iter()
+                .map(|it| it.addr)
+                .filter(|it| *it != self.current_master())
+                .collect(),
             peers: self.peers.iter().filter_map(|it| Some((it.id?, it.addr))).collect(),
         };
         if self.files.last() != Some(&file) {
@@ -272,7 +288,8 @@ impl Sentinel {
     /// An event about a replica, or about a sentinel where `id` is given.
     fn event_on(&mut self, channel: &'static str, addr: Addr, id: Option<u64>, net: &mut Net) {
         let (host, port, master) = (addr.host(), addr.port, self.master.addr);
-        let what = id.map_or_else(|| format!("slave {host}:{port}"), |id| format!("sentinel {}", hex(id)));
+        let what =
+            id.map_or_else(|| format!("slave {host}:{port}"), |id| format!("sentinel {}", hex(id)));
         let payload = format!("{what} {host} {port} @ {NAME} {} {}", master.host(), master.port);
         self.publish(channel, &payload, net);
     }

@@ -11,8 +11,9 @@ fn text(word: impl Into<String>) -> Reply {
 }
 
 fn fields(pairs: Vec<(&'static str, String)>) -> Reply {
-    let words =
-        pairs.into_iter().flat_map(|(key, value)| [Reply::Text(Bytes::from_static(key.as_bytes())), text(value)]);
+    let words = pairs
+        .into_iter()
+        .flat_map(|(key, value)| [Reply::Text(Bytes::from_static(key.as_bytes())), text(value)]);
     Reply::List(words.collect())
 }
 
@@ -39,7 +40,13 @@ impl Sentinel {
             ];
             of(it, more)
         });
-        vec![address(), self.master_fields(), Reply::List(peers), Reply::List(replicas.collect()), address()]
+        vec![
+            address(),
+            self.master_fields(),
+            Reply::List(peers),
+            Reply::List(replicas.collect()),
+            address(),
+        ]
     }
 
     fn master_fields(&self) -> Reply {
@@ -71,7 +78,9 @@ fn flags_of(it: &Instance) -> String {
         Kind::Replica => "slave",
         Kind::Sentinel => "sentinel",
     });
-    for (set, name) in [(it.s_down, ",s_down"), (it.o_down, ",o_down"), (it.disconnected, ",disconnected")] {
+    for (set, name) in
+        [(it.s_down, ",s_down"), (it.o_down, ",o_down"), (it.disconnected, ",disconnected")]
+    {
         if set {
             flags.push_str(name);
         }

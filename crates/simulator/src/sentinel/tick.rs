@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use super::{
-    INFO_PERIOD, Instance, Kind, MIN_RECONNECT, PING_PERIOD, PUBLISH_PERIOD, Sentinel, Step, TILT_PERIOD, TILT_TRIGGER,
+    INFO_PERIOD, Instance, Kind, MIN_RECONNECT, PING_PERIOD, PUBLISH_PERIOD, Sentinel, Step,
+    TILT_PERIOD, TILT_TRIGGER,
 };
 use crate::net::{ConnId, Net};
 use crate::wire::{Body, Hello, SECOND};
@@ -101,7 +102,8 @@ impl Sentinel {
 
     pub(super) fn dialled(&mut self, token: u64, conn: Option<ConnId>, net: &mut Net) {
         let pid = self.pid;
-        let found = self.instances().find(|it| it.cc_token == Some(token) || it.pc_token == Some(token));
+        let found =
+            self.instances().find(|it| it.cc_token == Some(token) || it.pc_token == Some(token));
         let Some(it) = found else { return conn.into_iter().for_each(|conn| net.close(conn, pid)) };
         let commands = it.cc_token == Some(token);
         if conn.is_none() {
@@ -123,7 +125,11 @@ impl Sentinel {
         let (hello, down_after) = (self.own_hello(net), self.settings.down_after);
         let it = self.get(which);
         let Some(conn) = it.cc.filter(|_| !it.disconnected) else { return };
-        let period = if it.kind == Kind::Replica && (urgent || it.link_down_for != 0) { 1000 } else { INFO_PERIOD };
+        let period = if it.kind == Kind::Replica && (urgent || it.link_down_for != 0) {
+            1000
+        } else {
+            INFO_PERIOD
+        };
         // One question at a time is enough here: what counts is when the answer comes.
         let asked = it.info_asked > it.info_at && now - it.info_asked < period;
         if it.kind != Kind::Sentinel && !asked && (it.info_at == 0 || now - it.info_at > period) {
@@ -162,7 +168,9 @@ impl Sentinel {
             (0, true) => now - it.last_avail,
             (open, _) => now - open,
         };
-        let stuck = it.open_ping != 0 && now - it.open_ping > down_after / 2 && now - it.last_pong > down_after / 2;
+        let stuck = it.open_ping != 0
+            && now - it.open_ping > down_after / 2
+            && now - it.last_pong > down_after / 2;
         if (it.cc.is_some() || it.cc_token.is_some()) && now - it.cc_at > MIN_RECONNECT && stuck {
             it.cc.take().into_iter().for_each(|conn| net.close(conn, pid));
             (it.cc_token, it.disconnected) = (None, true);

@@ -24,7 +24,13 @@ impl Sentinel {
     }
 
     /// The answer to such a question.
-    pub(super) fn is_master_down(&mut self, addr: Addr, epoch: u64, candidate: Option<u64>, net: &mut Net) -> Body {
+    pub(super) fn is_master_down(
+        &mut self,
+        addr: Addr,
+        epoch: u64,
+        candidate: Option<u64>,
+        net: &mut Net,
+    ) -> Body {
         let ours = self.master.addr == addr;
         let down = self.tilt_since.is_none() && ours && self.master.s_down;
         let (mut leader, mut leader_epoch) = (None, 0);
@@ -45,7 +51,11 @@ impl Sentinel {
         if self.leader_epoch < epoch && self.current_epoch <= epoch {
             (self.leader, self.leader_epoch) = (Some(candidate), self.current_epoch);
             self.flush();
-            self.publish("+vote-for-leader", &format!("{} {}", hex(candidate), self.leader_epoch), net);
+            self.publish(
+                "+vote-for-leader",
+                &format!("{} {}", hex(candidate), self.leader_epoch),
+                net,
+            );
             if candidate != self.id {
                 self.failover_at = net.wall_ms(self.pid) + net.rng.range(0, MAX_DESYNC) as i64;
             }
@@ -56,7 +66,10 @@ impl Sentinel {
     /// Who has a majority of all known sentinels, and the quorum, at this epoch.
     pub(super) fn elected(&mut self, epoch: u64, net: &mut Net) -> Option<u64> {
         let mut votes: Vec<(u64, usize)> = Vec::new();
-        let count = |votes: &mut Vec<(u64, usize)>, id: u64| match votes.iter_mut().find(|(it, _)| *it == id) {
+        let count = |votes: &mut Vec<(u64, usize)>, id: u64| match votes
+            .iter_mut()
+            .find(|(it, _)| *it == id)
+        {
             Some((_, times)) => *times += 1,
             None => votes.push((id, 1)),
         };

@@ -65,8 +65,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         haproxy: find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy")),
         clients: options.clients,
     };
-    let home = tempfile::tempdir().map_err(|error| format!("no folder for the libraries: {error}"))?;
-    let mut idle = vec![libraries::python(home.path())?, libraries::node(home.path())?, libraries::rust()?];
+    let home =
+        tempfile::tempdir().map_err(|error| format!("no folder for the libraries: {error}"))?;
+    let mut idle =
+        vec![libraries::python(home.path())?, libraries::node(home.path())?, libraries::rust()?];
     idle.push(libraries::command_line());
     let go = libraries::go(options.go_redis.as_deref(), home.path());
     let left_out = go.as_ref().err().map(|why| {
@@ -123,7 +125,9 @@ fn preface(clients: u32) -> String {
 
 /// A row of the table, which is shown as well.
 fn row(kill: bool, ours: bool, seen: &Seen) -> String {
-    let text = |key: &str| seen.told.get(key).map_or_else(|| "?".to_owned(), ToString::to_string).replace('"', "");
+    let text = |key: &str| {
+        seen.told.get(key).map_or_else(|| "?".to_owned(), ToString::to_string).replace('"', "")
+    };
     let mut row = format!("| {} ", if kill { "SIGKILL" } else { "planned" });
     // A String takes whatever is written.
     let _infallible = writeln!(
@@ -169,8 +173,10 @@ impl Stand {
         libraries: &[Library],
         kill: bool,
     ) -> Result<Vec<Seen>, String> {
-        let children: Vec<Child> =
-            libraries.iter().map(|library| library.start(addr, self.clients)).collect::<Result<_, String>>()?;
+        let children: Vec<Child> = libraries
+            .iter()
+            .map(|library| library.start(addr, self.clients))
+            .collect::<Result<_, String>>()?;
         pause(FAILOVER);
         let begin = now();
         if kill {
@@ -181,9 +187,14 @@ impl Stand {
         let around = begin.saturating_sub(SLACK)..now() + SLACK;
         let seen = children.into_iter().map(|child| {
             let told = told(child)?;
-            let at =
-                told.get("errors_at").and_then(Value::as_array).ok_or("a client does not say when its errors were")?;
-            let unexplained = at.iter().filter(|at| !at.as_u64().is_some_and(|at| around.contains(&at.into()))).count();
+            let at = told
+                .get("errors_at")
+                .and_then(Value::as_array)
+                .ok_or("a client does not say when its errors were")?;
+            let unexplained = at
+                .iter()
+                .filter(|at| !at.as_u64().is_some_and(|at| around.contains(&at.into())))
+                .count();
             Ok(Seen { told, unexplained, ordered: begin })
         });
         seen.collect()
@@ -193,9 +204,17 @@ impl Stand {
 impl Seen {
     /// When the longest pause began, in seconds after the failover was ordered or the master killed; a dash if there was none.
     fn begun(&self) -> String {
-        let at = self.told.get("longest_at").and_then(Value::as_u64).filter(|at| *at > 0).map(Duration::from_millis);
+        let at = self
+            .told
+            .get("longest_at")
+            .and_then(Value::as_u64)
+            .filter(|at| *at > 0)
+            .map(Duration::from_millis);
         let ordered = Duration::from_millis(u64::try_from(self.ordered).unwrap_or(u64::MAX));
-        at.map_or_else(|| "-".to_owned(), |at| format!("{:.1} s", at.as_secs_f64() - ordered.as_secs_f64()))
+        at.map_or_else(
+            || "-".to_owned(),
+            |at| format!("{:.1} s", at.as_secs_f64() - ordered.as_secs_f64()),
+        )
     }
 
     fn is_clean(&self, kill: bool) -> bool {
@@ -211,16 +230,22 @@ impl Seen {
 const SLACK: u128 = 500;
 
 /// Milliseconds of Unix time.
-#[allow(clippy::disallowed_methods, reason = "the clients are other processes, with no other clock in common")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the clients are other processes, with no other clock in common"
+)]
 fn now() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis()
 }
 
 fn told(child: Child) -> Result<Value, String> {
-    let output = child.wait_with_output().map_err(|error| format!("a client cannot be waited for: {error}"))?;
+    let output = child
+        .wait_with_output()
+        .map_err(|error| format!("a client cannot be waited for: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|error| format!("a client said nothing that is understood ({error}): {text}"))
+    serde_json::from_str(line)
+        .map_err(|error| format!("a client said nothing that is understood ({error}): {text}"))
 }
 
 #[cfg(test)]
@@ -234,8 +259,14 @@ mod tests {
             unexplained: 1,
             ordered: 20_000,
         };
-        assert_eq!(row(true, true, &seen(20_100)), "| SIGKILL | pointsman | it 1 | 9 | 2 | 1 | 0 | 7 ms | 0.1 s |\n");
-        assert_eq!(row(false, false, &seen(12_000)), "| planned | haproxy | it 1 | 9 | 2 | 2 | 0 | 7 ms | -8.0 s |\n");
+        assert_eq!(
+            row(true, true, &seen(20_100)),
+            "| SIGKILL | pointsman | it 1 | 9 | 2 | 1 | 0 | 7 ms | 0.1 s |\n"
+        );
+        assert_eq!(
+            row(false, false, &seen(12_000)),
+            "| planned | haproxy | it 1 | 9 | 2 | 2 | 0 | 7 ms | -8.0 s |\n"
+        );
         assert!(row(false, true, &seen(0)).ends_with("| 7 ms | - |\n"));
     }
 }

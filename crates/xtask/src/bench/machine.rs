@@ -8,8 +8,13 @@ use harness::Binary;
 use serde_json::{Map, Value, json};
 
 /// The machine and the versions of everything.
-pub(super) fn describe(program: &Path, namespaced: bool, others: &[(&str, Option<String>)]) -> Value {
-    let others: Map<String, Value> = others.iter().map(|(name, said)| ((*name).to_owned(), json!(said))).collect();
+pub(super) fn describe(
+    program: &Path,
+    namespaced: bool,
+    others: &[(&str, Option<String>)],
+) -> Value {
+    let others: Map<String, Value> =
+        others.iter().map(|(name, said)| ((*name).to_owned(), json!(said))).collect();
     json!({
         "cpu": cpu(&read("/proc/cpuinfo")),
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
@@ -28,7 +33,8 @@ pub(super) fn sentence(machine: &Value) -> String {
     let text = |key: &str| machine.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
     let cores = machine.get("cores").and_then(Value::as_u64).unwrap_or(0);
     let others = machine.get("others").and_then(Value::as_object).into_iter().flatten();
-    let others: String = others.map(|(name, said)| format!("{}, ", said.as_str().unwrap_or(name))).collect();
+    let others: String =
+        others.map(|(name, said)| format!("{}, ", said.as_str().unwrap_or(name))).collect();
     format!(
         "{cores} cores of {}, Linux {}; {} ({}), {others}Redis and Sentinel {}.",
         text("cpu"),
@@ -65,8 +71,9 @@ fn cpu(info: &str) -> Option<&str> {
 }
 
 fn memory(info: &str) -> Option<u64> {
-    let kib: u64 =
-        info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())?;
+    let kib: u64 = info.lines().find_map(|line| {
+        line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok()
+    })?;
     Some(kib / 1024)
 }
 
@@ -100,7 +107,12 @@ fn redis() -> Option<String> {
 /// The commit that this was built from; `-modified` if there was more than it.
 fn revision() -> Option<String> {
     let mut git = Command::new("git");
-    git.current_dir(env!("CARGO_MANIFEST_DIR")).args(["describe", "--always", "--abbrev=10", "--dirty=-modified"]);
+    git.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+        "describe",
+        "--always",
+        "--abbrev=10",
+        "--dirty=-modified",
+    ]);
     said(&mut git)
 }
 
@@ -110,7 +122,10 @@ mod tests {
 
     #[test]
     fn versions_are_told_in_a_few_words() {
-        assert_eq!(tidy("HAProxy version 3.0.11 2026/05/20 - https://x/"), "HAProxy version 3.0.11 2026/05/20");
+        assert_eq!(
+            tidy("HAProxy version 3.0.11 2026/05/20 - https://x/"),
+            "HAProxy version 3.0.11 2026/05/20"
+        );
         assert_eq!(tidy("/a/b/envoy  version: f2/1.40.0/Clean/RELEASE/BoringSSL"), "envoy 1.40.0");
         assert_eq!(tidy("nginx version: nginx/1.22.1"), "nginx version: nginx/1.22.1");
     }

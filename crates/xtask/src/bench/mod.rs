@@ -80,7 +80,8 @@ pub(crate) fn run(bench: &Bench) -> Result<ExitCode, String> {
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_else(|| "a panic".to_owned())
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a panic".to_owned())
 }
 
 /// Set by the first signal that asks to end; the second ends at once, and the kernel then ends what was started.

@@ -16,7 +16,9 @@ impl Raw {
     pub(super) fn at(file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let opened = File::options().write(true).create_new(true).open(file);
-        opened.map(|file| Self { name: name.clone(), file }).map_err(|error| format!("{name}: {error}"))
+        opened
+            .map(|file| Self { name: name.clone(), file })
+            .map_err(|error| format!("{name}: {error}"))
     }
 
     /// `runs/KIND-NUMBER.jsonl` with the first number that is free.

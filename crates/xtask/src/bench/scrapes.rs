@@ -59,12 +59,15 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = match &options.program {
-        Some(program) => fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?,
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
         None => build::released_pointsman()?,
     };
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let pointsman = Pointsman::builder(program, &cluster).start();
-    let others = cluster.nodes().iter().chain(cluster.sentinels()).filter_map(harness::Node::pid).collect();
+    let others =
+        cluster.nodes().iter().chain(cluster.sentinels()).filter_map(harness::Node::pid).collect();
     let meter = Meter { proxy: vec![pointsman.process().pid()], others };
     let words = |error: std::io::Error| format!("no load: {error}");
     let loader = Loader::start(first_core()?, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
@@ -97,28 +100,35 @@ impl Pair {
     }
 
     fn is_disturbed(&self) -> bool {
-        [self.quiet.1, self.scraped.1].iter().any(|it| (it.foreign + it.stolen) / it.seconds > FOREIGN)
+        [self.quiet.1, self.scraped.1]
+            .iter()
+            .any(|it| (it.foreign + it.stolen) / it.seconds > FOREIGN)
     }
 
     /// CPU of a scrape in milliseconds: what was used more than without.
     fn cost(&self) -> f64 {
         let a_second = |window: Window| window.proxy / window.seconds;
         let more = a_second(self.scraped.1) - a_second(self.quiet.1);
-        more * self.scraped.1.seconds / f64::from(u32::try_from(self.scrapes).unwrap_or(u32::MAX)) * 1e3
+        more * self.scraped.1.seconds / f64::from(u32::try_from(self.scrapes).unwrap_or(u32::MAX))
+            * 1e3
     }
 
     fn line(&self) -> String {
-        let (quiet, scraped, ratio) = (figure(self.quiet.0.p99), figure(self.scraped.0.p99), figure(self.ratio()));
+        let (quiet, scraped, ratio) =
+            (figure(self.quiet.0.p99), figure(self.scraped.0.p99), figure(self.ratio()));
         let disturbed = if self.is_disturbed() { "  (disturbed)" } else { "" };
         let (scrapes, cost) = (self.scrapes, figure(self.cost()));
-        format!("p99 {quiet} us, with {scrapes} scrapes of {cost} ms CPU {scraped} us: {ratio}{disturbed}")
+        format!(
+            "p99 {quiet} us, with {scrapes} scrapes of {cost} ms CPU {scraped} us: {ratio}{disturbed}"
+        )
     }
 }
 
 /// Of the pairs in which nobody else used the machine.
 fn verdict(pairs: &[Pair]) -> Result<ExitCode, String> {
     let good: Vec<&Pair> = pairs.iter().filter(|pair| !pair.is_disturbed()).collect();
-    let of = |what: fn(&Pair) -> f64| spread(&good.iter().map(|pair| what(pair)).collect::<Vec<f64>>());
+    let of =
+        |what: fn(&Pair) -> f64| spread(&good.iter().map(|pair| what(pair)).collect::<Vec<f64>>());
     let scrapes: u64 = good.iter().map(|pair| pair.scrapes).sum();
     println!();
     for (name, spread) in [
@@ -141,8 +151,11 @@ fn verdict(pairs: &[Pair]) -> Result<ExitCode, String> {
 }
 
 fn first_core() -> Result<usize, String> {
-    let allowed = sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;
-    (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).ok_or_else(|| "there is no core".to_owned())
+    let allowed =
+        sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;
+    (0..CpuSet::MAX_CPU)
+        .find(|core| allowed.is_set(*core))
+        .ok_or_else(|| "there is no core".to_owned())
 }
 
 fn window(
@@ -164,7 +177,10 @@ fn window(
 }
 
 /// What a window gave in which one scrape came after the other, and how many did.
-fn while_scraped<T>(pointsman: &Pointsman, window: impl FnOnce() -> Result<T, String>) -> Result<(T, u64), String> {
+fn while_scraped<T>(
+    pointsman: &Pointsman,
+    window: impl FnOnce() -> Result<T, String>,
+) -> Result<(T, u64), String> {
     let (admin, over) = (pointsman.admin(), AtomicBool::new(false));
     thread::scope(|scope| {
         let scraper = scope.spawn(|| {

@@ -19,7 +19,12 @@ pub(super) fn enter(program: &Path) -> String {
     let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
     let works = |way: &&&[&str]| {
         let mut trial = Command::new(&unshare);
-        trial.args(**way).arg("true").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        trial
+            .args(**way)
+            .arg("true")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         trial.status().is_ok_and(|status| status.success())
     };
     let Some(way) = ways.iter().find(works) else {
@@ -29,7 +34,8 @@ pub(super) fn enter(program: &Path) -> String {
         Ok(own) => own,
         Err(error) => return format!("this program does not find itself: {error}"),
     };
-    let error = Command::new(&unshare).args(*way).arg("--").arg(own).args(arguments(program)).exec();
+    let error =
+        Command::new(&unshare).args(*way).arg("--").arg(own).args(arguments(program)).exec();
     format!("unshare cannot be started: {error}")
 }
 

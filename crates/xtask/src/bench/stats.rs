@@ -26,7 +26,8 @@ pub(super) fn spread(values: &[f64]) -> Option<Spread> {
 pub(super) fn short(value: f64) -> String {
     let decimals = usize::from(value.abs() < 10.0 && (value - value.round()).abs() > 0.04);
     let text = format!("{:.decimals$}", value.abs());
-    let (whole, fraction) = text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
+    let (whole, fraction) =
+        text.split_once('.').map_or((text.as_str(), ""), |(whole, fraction)| (whole, fraction));
     let mut grouped = String::new();
     for (index, digit) in whole.chars().enumerate() {
         if index > 0 && (whole.len() - index) % 3 == 0 {
@@ -36,7 +37,11 @@ pub(super) fn short(value: f64) -> String {
     }
     let nothing = text.chars().all(|digit| digit == '0' || digit == '.');
     let sign = if value < 0.0 && !nothing { "-" } else { "" };
-    if fraction.is_empty() { format!("{sign}{grouped}") } else { format!("{sign}{grouped}.{fraction}") }
+    if fraction.is_empty() {
+        format!("{sign}{grouped}")
+    } else {
+        format!("{sign}{grouped}.{fraction}")
+    }
 }
 
 /// As [`short`], with three digits of what is smaller.
@@ -55,8 +60,14 @@ mod tests {
 
     #[test]
     fn numbers_are_short_and_grouped() {
-        let cases =
-            [(0.0, "0"), (7008.0, "7,008"), (1_234_567.4, "1,234,567"), (3.26, "3.3"), (12.6, "13"), (999.6, "1,000")];
+        let cases = [
+            (0.0, "0"),
+            (7008.0, "7,008"),
+            (1_234_567.4, "1,234,567"),
+            (3.26, "3.3"),
+            (12.6, "13"),
+            (999.6, "1,000"),
+        ];
         for (value, text) in cases {
             assert_eq!(short(value), text);
         }
@@ -65,7 +76,13 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits() {
-        let cases = [(0.8637, "0.864"), (1.184, "1.18"), (10.56, "10.6"), (538.2, "538"), (98_123.4, "98,123")];
+        let cases = [
+            (0.8637, "0.864"),
+            (1.184, "1.18"),
+            (10.56, "10.6"),
+            (538.2, "538"),
+            (98_123.4, "98,123"),
+        ];
         for (value, text) in cases {
             assert_eq!(figure(value), text);
         }

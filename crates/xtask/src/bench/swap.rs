@@ -65,14 +65,22 @@ type Part = fn(&Swap) -> Option<u64>;
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = match &options.program {
-        Some(program) => fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?,
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
         None => build::released_pointsman()?,
     };
     let described = machine::describe(&program, false, &[]);
-    let names: Vec<String> = (0..options.masters).map(|number| format!("master-{number}")).collect();
+    let names: Vec<String> =
+        (0..options.masters).map(|number| format!("master-{number}")).collect();
     let list: Vec<&str> = names.iter().map(String::as_str).collect();
-    let cluster = Cluster::builder().masters(&list).replicas(1).failover_timeout(Duration::from_secs(2)).start();
-    let pointsman = Pointsman::builder(program, &cluster).arg("--set").arg("log.format=json").start();
+    let cluster = Cluster::builder()
+        .masters(&list)
+        .replicas(1)
+        .failover_timeout(Duration::from_secs(2))
+        .start();
+    let pointsman =
+        Pointsman::builder(program, &cluster).arg("--set").arg("log.format=json").start();
     let events = Events::of_all(cluster.sentinels());
     let mut given_up = Vec::new();
     for round in 1..=options.rounds {
@@ -81,7 +89,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         for name in &list {
             let began = Instant::now();
             match attempt(|| fail_over(&cluster, &pointsman, &events, name)).and_then(|end| end) {
-                Ok(()) => println!("{round:>4}/{}  {name}  {} ms", options.rounds, began.elapsed().as_millis()),
+                Ok(()) => println!(
+                    "{round:>4}/{}  {name}  {} ms",
+                    options.rounds,
+                    began.elapsed().as_millis()
+                ),
                 Err(why) => {
                     println!("{round:>4}/{}  {name}  given up: {why}", options.rounds);
                     given_up.push(why);
@@ -90,12 +102,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         }
     }
     let swaps = logged(&pointsman.process().log());
-    let text = document(options, &swaps, &histogram(&scrape(&pointsman)), given_up.len(), &described);
+    let text =
+        document(options, &swaps, &histogram(&scrape(&pointsman)), given_up.len(), &described);
     println!("\n{text}");
-    let (took, counted) = (sorted(&swaps, |it| Some(it.switched)), counted(&histogram(&scrape(&pointsman))));
+    let (took, counted) =
+        (sorted(&swaps, |it| Some(it.switched)), counted(&histogram(&scrape(&pointsman))));
     let wanted = (options.masters * options.rounds) as usize;
     if took.len() as u64 != counted || took.len() + given_up.len() < wanted {
-        return Err(format!("{wanted} failovers, {} in the log and {counted} in the histogram", took.len()));
+        return Err(format!(
+            "{wanted} failovers, {} in the log and {counted} in the histogram",
+            took.len()
+        ));
     }
     if !options.dry && took.len() >= ENOUGH {
         let mut raw = Raw::create("swap")?;
@@ -104,7 +121,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
             raw.line(&json!({"switched_us": it.switched, "verified_us": it.verified}).to_string())
         })?;
         let text = text.replace("RAW", &raw.name);
-        fs::write(benches().join("SWAP.md"), text).map_err(|error| format!("benches/SWAP.md: {error}"))?;
+        fs::write(benches().join("SWAP.md"), text)
+            .map_err(|error| format!("benches/SWAP.md: {error}"))?;
     }
     Ok(if at(&took, 990) <= PROMISE { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -115,14 +133,20 @@ fn attempt<T: Send>(what: impl FnOnce() -> T + Send) -> Result<T, String> {
 }
 
 /// One failover to its end, or what became of it.
-fn fail_over(cluster: &Cluster, pointsman: &Pointsman, events: &Events, name: &str) -> Result<(), String> {
+fn fail_over(
+    cluster: &Cluster,
+    pointsman: &Pointsman,
+    events: &Events,
+    name: &str,
+) -> Result<(), String> {
     let (before, heard) = (generation(pointsman, name), events.all().len());
     cluster.begin_failover_of(name);
     let about = |payload: &str| payload.split(' ').nth(1) == Some(name);
     let aborted = || {
         let heard = events.after(heard);
-        let mut given_up =
-            heard.into_iter().filter(|it| it.channel.starts_with("-failover-abort") && about(&it.payload));
+        let mut given_up = heard
+            .into_iter()
+            .filter(|it| it.channel.starts_with("-failover-abort") && about(&it.payload));
         given_up.next().map(|it| it.channel)
     };
     let end = wait_until("the points to move", PATIENCE, || {
@@ -158,13 +182,17 @@ fn logged(log: &str) -> Vec<Swap> {
 /// How many moves took so long at most, by the bound in microseconds, over all services; the last bound is endless.
 fn histogram(text: &str) -> Vec<(f64, u64)> {
     let mut counts: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
-    for line in text.lines().filter_map(|line| line.strip_prefix(HISTOGRAM)?.strip_prefix("_bucket")) {
+    for line in
+        text.lines().filter_map(|line| line.strip_prefix(HISTOGRAM)?.strip_prefix("_bucket"))
+    {
         let bound = line.split_once("le=\"").and_then(|(_, rest)| rest.split('"').next());
-        let (Some(bound), Some(count)) = (bound, line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()))
+        let (Some(bound), Some(count)) =
+            (bound, line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()))
         else {
             continue;
         };
-        let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse().unwrap_or(f64::INFINITY) };
+        let bound =
+            if bound == "+Inf" { f64::INFINITY } else { bound.parse().unwrap_or(f64::INFINITY) };
         let entry = counts.entry(bound.to_bits()).or_insert((bound, 0));
         entry.1 += count;
     }
@@ -182,11 +210,20 @@ fn sorted(swaps: &[Swap], part: impl Fn(&Swap) -> Option<u64>) -> Vec<u64> {
 }
 
 fn at(sorted: &[u64], per_mille: usize) -> u64 {
-    sorted.get((sorted.len() * per_mille / 1000).min(sorted.len().saturating_sub(1))).copied().unwrap_or(u64::MAX)
+    sorted
+        .get((sorted.len() * per_mille / 1000).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(u64::MAX)
 }
 
 /// In Markdown; `RAW` stands for the name of the file of raw data.
-fn document(options: &Options, swaps: &[Swap], buckets: &[(f64, u64)], given_up: usize, described: &Value) -> String {
+fn document(
+    options: &Options,
+    swaps: &[Swap],
+    buckets: &[(f64, u64)],
+    given_up: usize,
+    described: &Value,
+) -> String {
     let Options { masters, rounds, .. } = options;
     let took = sorted(swaps, |it| Some(it.switched));
     let mut text = format!(
@@ -201,7 +238,9 @@ fn document(options: &Options, swaps: &[Swap], buckets: &[(f64, u64)], given_up:
     );
     let parts: [(&str, Part); 3] = [
         ("from the deciding notice to the swap", |it| Some(it.switched)),
-        ("of that: until the evidence was complete", |it| Some(it.switched.saturating_sub(it.verified?))),
+        ("of that: until the evidence was complete", |it| {
+            Some(it.switched.saturating_sub(it.verified?))
+        }),
         ("of that: the verification", |it| it.verified),
     ];
     for (name, part) in parts {
@@ -209,18 +248,22 @@ fn document(options: &Options, swaps: &[Swap], buckets: &[(f64, u64)], given_up:
         if took.is_empty() {
             continue;
         }
-        let [half, ninety, most, last] = [500, 900, 990, 1000].map(|per_mille| at(&took, per_mille));
+        let [half, ninety, most, last] =
+            [500, 900, 990, 1000].map(|per_mille| at(&took, per_mille));
         // Writing to a string does not fail.
         let _ = writeln!(text, "| {name} | {half} | {ninety} | {most} | {last} |");
     }
     let verdict = if at(&took, 990) <= PROMISE { "kept" } else { "MISSED" };
-    let _ =
-        writeln!(text, "\n- {verdict}: p99 at most {PROMISE} us\n\n| `{HISTOGRAM}`, ms at most | moves |\n|---|---|");
+    let _ = writeln!(
+        text,
+        "\n- {verdict}: p99 at most {PROMISE} us\n\n| `{HISTOGRAM}`, ms at most | moves |\n|---|---|"
+    );
     let whole = counted(buckets);
     // From the first bound that somebody kept to the first that all did.
     let last = buckets.iter().position(|(_, count)| *count == whole).unwrap_or(buckets.len());
     for (bound, count) in buckets.iter().take(last + 1).filter(|(_, count)| *count > 0) {
-        let bound = if bound.is_finite() { format!("{}", bound * 1000.0) } else { "any".to_owned() };
+        let bound =
+            if bound.is_finite() { format!("{}", bound * 1000.0) } else { "any".to_owned() };
         let _ = writeln!(text, "| {bound} | {count} of {whole} |");
     }
     text
@@ -239,20 +282,31 @@ mod tests {
         let line = |service: &str, bound: &str, count: u64| {
             format!("{HISTOGRAM}_bucket{{service=\"{service}\",le=\"{bound}\"}} {count}\n")
         };
-        let text = line("a", "0.001", 2) + &line("a", "+Inf", 3) + &line("b", "0.001", 1) + &line("b", "+Inf", 1);
+        let text = line("a", "0.001", 2)
+            + &line("a", "+Inf", 3)
+            + &line("b", "0.001", 1)
+            + &line("b", "+Inf", 1);
         assert_eq!(histogram(&text), [(0.001, 3), (f64::INFINITY, 4)]);
     }
 
     #[test]
     fn the_document_says_whether_the_promise_was_kept_and_what_was_given_up() {
         let options = Options { masters: 2, rounds: 50, program: None, dry: true };
-        let swaps: Vec<Swap> = (1..=100).map(|us| Swap { switched: us * 20, verified: Some(us) }).collect();
+        let swaps: Vec<Swap> =
+            (1..=100).map(|us| Swap { switched: us * 20, verified: Some(us) }).collect();
         let buckets = [(0.001, 50), (f64::INFINITY, 100)];
         let text = document(&options, &swaps, &buckets, 3, &json!({}));
-        assert!(text.contains("| from the deciding notice to the swap | 1020 | 1820 | 2000 | 2000 |"), "{text}");
-        assert!(text.contains("100 moves; 3 failovers were given up") && text.contains("- kept: p99"), "{text}");
+        assert!(
+            text.contains("| from the deciding notice to the swap | 1020 | 1820 | 2000 | 2000 |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("100 moves; 3 failovers were given up") && text.contains("- kept: p99"),
+            "{text}"
+        );
         assert!(text.ends_with("| 1 | 50 of 100 |\n| any | 100 of 100 |\n"), "{text}");
-        let slow: Vec<Swap> = swaps.iter().map(|it| Swap { switched: it.switched + 1, ..*it }).collect();
+        let slow: Vec<Swap> =
+            swaps.iter().map(|it| Swap { switched: it.switched + 1, ..*it }).collect();
         assert!(document(&options, &slow, &buckets, 0, &json!({})).contains("- MISSED: p99"));
     }
 

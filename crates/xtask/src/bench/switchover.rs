@@ -71,7 +71,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         let gaps = load.gaps().into_iter().filter(|gap| gap.to >= began);
         let gap = gaps.map(|gap| gap.length()).max().unwrap_or_default();
         let errors = load.counts().errors - before.errors;
-        let span = |key: &str| Duration::from_millis(told.get(key).and_then(Value::as_u64).unwrap_or_default());
+        let span = |key: &str| {
+            Duration::from_millis(told.get(key).and_then(Value::as_u64).unwrap_or_default())
+        };
         let (held, sentinel) = (span("held_ms"), span("sentinel_ms"));
         println!(
             "{number:>3}. held {held:?}, of that Sentinel's own {sentinel:?}; longest gap {gap:?}; {errors} errors"
@@ -81,7 +83,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         moves.push(Move { held, sentinel, gap, errors, text });
     }
     load.stop();
-    let verdict = load.verify(cluster.master().addr()).map_err(|error| format!("the new master: {error}"))?;
+    let verdict =
+        load.verify(cluster.master().addr()).map_err(|error| format!("the new master: {error}"))?;
     let document = document(options, &moves, (verdict.acknowledged, verdict.missing));
     println!("\n{document}");
     for why in load.errors() {
@@ -94,7 +97,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
             .and_then(|()| fs::write(folder.join("runs/switchover.jsonl"), lines))
             .map_err(|error| format!("benches/ cannot be written: {error}"))?;
     }
-    let kept = verdict.missing == 0 && moves.iter().all(|it| it.errors == 0 && beyond(it) <= BEYOND);
+    let kept =
+        verdict.missing == 0 && moves.iter().all(|it| it.errors == 0 && beyond(it) <= BEYOND);
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -107,7 +111,9 @@ fn beyond(it: &Move) -> Duration {
 fn settle(cluster: &Cluster) {
     wait_until("two replicas of the new master", PATIENCE, || {
         let master = cluster.master();
-        let up = |field: &str| master.info("replication", field).is_ok_and(|text| text.contains("state=online"));
+        let up = |field: &str| {
+            master.info("replication", field).is_ok_and(|text| text.contains("state=online"))
+        };
         up("slave0") && up("slave1")
     });
     let links = |sentinel: &harness::Node| {
@@ -126,7 +132,10 @@ fn settle(cluster: &Cluster) {
 fn order(program: &Path, pointsman: &Pointsman) -> Result<Value, String> {
     let admin = pointsman.admin().to_string();
     let mut command = Command::new(program);
-    command.args(["switchover", "--json", "--admin", &admin]).env_clear().env("POINTSMAN_CONTROL_TOKEN", TOKEN);
+    command
+        .args(["switchover", "--json", "--admin", &admin])
+        .env_clear()
+        .env("POINTSMAN_CONTROL_TOKEN", TOKEN);
     let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -158,8 +167,13 @@ fn document(options: &Options, moves: &[Move], (acknowledged, missing): (u64, u6
         let at = |index: usize| spans.get(index).copied().unwrap_or_default();
         // Writing to a string does not fail.
         let (middle, last) = (spans.len() / 2, spans.len().saturating_sub(1));
-        let _ =
-            writeln!(text, "| {name}: median (smallest to largest) | {} ms ({} to {}) |", at(middle), at(0), at(last));
+        let _ = writeln!(
+            text,
+            "| {name}: median (smallest to largest) | {} ms ({} to {}) |",
+            at(middle),
+            at(0),
+            at(last)
+        );
     }
     text
 }
@@ -179,8 +193,18 @@ mod tests {
         };
         let options = Options { times: 3, writers: 2, dry: true };
         let text = document(&options, &[of(1100), of(1040), of(1070)], (5, 0));
-        assert!(text.contains("| traffic held: median (smallest to largest) | 1070 ms (1040 to 1100) |"), "{text}");
-        assert!(text.contains("beyond Sentinel's own: median (smallest to largest) | 71 ms (41 to 101) |"), "{text}");
+        assert!(
+            text.contains(
+                "| traffic held: median (smallest to largest) | 1070 ms (1040 to 1100) |"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "beyond Sentinel's own: median (smallest to largest) | 71 ms (41 to 101) |"
+            ),
+            "{text}"
+        );
         assert!(text.contains("| errors seen by the writers | 3 |"), "{text}");
     }
 }

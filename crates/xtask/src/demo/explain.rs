@@ -13,7 +13,10 @@ impl Names {
 
     /// The name of an address, or the address itself.
     pub(super) fn of(&self, addr: SocketAddr) -> String {
-        self.0.iter().find(|(known, _)| *known == addr).map_or_else(|| addr.to_string(), |(_, name)| name.clone())
+        self.0
+            .iter()
+            .find(|(known, _)| *known == addr)
+            .map_or_else(|| addr.to_string(), |(_, name)| name.clone())
     }
 
     /// As [`of`](Self::of), for an address as it stands in a payload.
@@ -40,13 +43,15 @@ pub(super) fn explain(channel: &str, payload: &str, names: &Names) -> Option<Str
         "+selected-slave" => format!("I choose {who} as the new master"),
         "+failover-state-wait-promotion" => format!("I have told {who} to become the master"),
         "+promoted-slave" => format!("{who} says that it is the master now"),
-        "+switch-master" => format!("the new master is {}", names.of_words(words.get(3), words.get(4))),
+        "+switch-master" => {
+            format!("the new master is {}", names.of_words(words.get(3), words.get(4)))
+        }
         "+slave-reconf-done" => format!("{who} follows the new master"),
         "+failover-end" => "the failover is over".to_owned(),
         "+convert-to-slave" => format!("{who} came back and was made a replica"),
-        "-failover-abort-not-elected" | "-failover-abort-no-good-slave" | "-failover-abort-slave-timeout" => {
-            "the failover was given up".to_owned()
-        }
+        "-failover-abort-not-elected"
+        | "-failover-abort-no-good-slave"
+        | "-failover-abort-slave-timeout" => "the failover was given up".to_owned(),
         "+tilt" => "my clock jumped: I only watch for a while".to_owned(),
         _ => return None,
     })
@@ -69,13 +74,19 @@ mod tests {
             said("+selected-slave", "slave 127.1.2.3:2 127.1.2.3 2 @ mymaster 127.1.2.3 1"),
             "I choose redis-2 as the new master"
         );
-        assert_eq!(said("+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2"), "the new master is redis-2");
+        assert_eq!(
+            said("+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2"),
+            "the new master is redis-2"
+        );
         assert_eq!(said("+switch-master", "mymaster 127.1.2.3 1 db 9"), "the new master is db:9");
     }
 
     #[test]
     fn what_would_puzzle_is_left_out() {
         assert_eq!(explain("+new-epoch", "1", &names()), None);
-        assert_eq!(explain("+sdown", "slave 127.1.2.3:1 127.1.2.3 1 @ mymaster 127.1.2.3 2", &names()), None);
+        assert_eq!(
+            explain("+sdown", "slave 127.1.2.3:1 127.1.2.3 1 @ mymaster 127.1.2.3 2", &names()),
+            None
+        );
     }
 }

@@ -68,9 +68,11 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, String> {
         Err(error) => Err(error),
     };
     stage.strike();
-    let ended = followed.and_then(|followed| screen.line("Everything is stopped and removed.").map(|()| followed));
-    let followed =
-        ended.map_err(|error| format!("Ended and removed, since nothing can be printed any more: {error}"))?;
+    let ended = followed
+        .and_then(|followed| screen.line("Everything is stopped and removed.").map(|()| followed));
+    let followed = ended.map_err(|error| {
+        format!("Ended and removed, since nothing can be printed any more: {error}")
+    })?;
     Ok(if followed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -84,7 +86,12 @@ fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn show(screen: &mut Screen, stage: &Stage, options: Options, stop: &AtomicBool) -> io::Result<Story> {
+fn show(
+    screen: &mut Screen,
+    stage: &Stage,
+    options: Options,
+    stop: &AtomicBool,
+) -> io::Result<Story> {
     let start = Instant::now();
     let mut story = Story::new(start, stage.names());
     let kill_at = options.kill_after().map(|after| start + after);
@@ -114,7 +121,12 @@ fn show(screen: &mut Screen, stage: &Stage, options: Options, stop: &AtomicBool)
 }
 
 /// What the sentinels said and what the clients noticed since the last look.
-fn tell_news(screen: &mut Screen, stage: &Stage, story: &mut Story, told: &mut story::Told) -> io::Result<()> {
+fn tell_news(
+    screen: &mut Screen,
+    stage: &Stage,
+    story: &mut Story,
+    told: &mut story::Told,
+) -> io::Result<()> {
     for event in stage.events().after(told.events) {
         told.events += 1;
         if let Some(text) = story.hear(&event) {
@@ -122,7 +134,9 @@ fn tell_news(screen: &mut Screen, stage: &Stage, story: &mut Story, told: &mut s
         }
     }
     for gap in stage.load().gaps().into_iter().skip(told.gaps) {
-        let Some(text) = story.gap(gap, Instant::now(), stage.load().counts().acknowledged) else { break };
+        let Some(text) = story.gap(gap, Instant::now(), stage.load().counts().acknowledged) else {
+            break;
+        };
         told.gaps += 1;
         if !text.is_empty() {
             screen.good(&text)?;

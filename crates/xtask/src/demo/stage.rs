@@ -32,7 +32,8 @@ impl Stage {
     pub(super) fn set(program: &Path) -> Self {
         let cluster = Cluster::builder().down_after(DOWN_AFTER).start();
         // No other clients will come: once told to end, it may.
-        let quick = ["shutdown.accept_min=0s", "shutdown.accept_quiet=0s", "shutdown.accept_max=0s"];
+        let quick =
+            ["shutdown.accept_min=0s", "shutdown.accept_quiet=0s", "shutdown.accept_max=0s"];
         let builder = Pointsman::builder(program, &cluster).by_flags();
         let builder = quick.iter().fold(builder, |builder, pair| builder.arg("--set").arg(*pair));
         let pointsman = builder.start();
@@ -59,9 +60,17 @@ impl Stage {
     /// Short names for all servers, counted from one as people do.
     pub(super) fn names(&self) -> Names {
         let named = |nodes: &[Node], kind: &str| -> Vec<(SocketAddr, String)> {
-            nodes.iter().zip(1..).map(|(node, number)| (node.addr(), format!("{kind}-{number}"))).collect()
+            nodes
+                .iter()
+                .zip(1..)
+                .map(|(node, number)| (node.addr(), format!("{kind}-{number}")))
+                .collect()
         };
-        Names::new(named(self.cluster.nodes(), "redis").into_iter().chain(named(self.cluster.sentinels(), "sentinel")))
+        Names::new(
+            named(self.cluster.nodes(), "redis")
+                .into_iter()
+                .chain(named(self.cluster.sentinels(), "sentinel")),
+        )
     }
 
     /// The master, as the sentinels say now.
@@ -72,7 +81,8 @@ impl Stage {
     pub(super) fn now(&self) -> Now {
         let (master, counts) = (self.master(), self.load.counts());
         Now {
-            master: master.map_or_else(|| "(no agreement)".to_owned(), |node| self.names().of(node.addr())),
+            master: master
+                .map_or_else(|| "(no agreement)".to_owned(), |node| self.names().of(node.addr())),
             alive: master.is_none_or(Node::is_running),
             acknowledged: counts.acknowledged,
             errors: counts.errors,
@@ -107,7 +117,11 @@ impl Stage {
     }
 
     /// The picture, the addresses and what is going to happen.
-    pub(super) fn introduce(&self, screen: &mut Screen, kill_after: Option<Duration>) -> io::Result<()> {
+    pub(super) fn introduce(
+        &self,
+        screen: &mut Screen,
+        kill_after: Option<Duration>,
+    ) -> io::Result<()> {
         let pid = self.pointsman.process().pid();
         screen.heading("\nPointsman in front of a Redis Sentinel cluster\n")?;
         screen.line(&format!(
@@ -117,7 +131,10 @@ impl Stage {
              \x20             sentinel-1, -2, -3",
             grouped(u64::from(RATE))
         ))?;
-        screen.line(&format!("\n  clients use  {}   (pointsman, process {pid})", self.pointsman.addr()))?;
+        screen.line(&format!(
+            "\n  clients use  {}   (pointsman, process {pid})",
+            self.pointsman.addr()
+        ))?;
         screen.line(&format!("  admin page   http://{}/", self.pointsman.admin()))?;
         let master = self.master().and_then(Node::pid).unwrap_or_default();
         screen.line(&match kill_after {

@@ -121,8 +121,13 @@ impl Story {
         if self.back.is_none() && self.killed.is_some_and(|killed| gap.to > killed) {
             self.back = Some(Back { gap, switched, acknowledged });
         }
-        let after = switched.map_or(String::new(), |at| format!(", {} the first +switch-master", after(at, gap.to)));
-        Some(self.line(gap.to, &format!("clients write again: {} without a write{after}", short(gap.length()))))
+        let after = switched.map_or(String::new(), |at| {
+            format!(", {} the first +switch-master", after(at, gap.to))
+        });
+        Some(self.line(
+            gap.to,
+            &format!("clients write again: {} without a write{after}", short(gap.length())),
+        ))
     }
 
     /// The line of a second.
@@ -138,7 +143,12 @@ impl Story {
             1 => "1 error".to_owned(),
             more => format!("{} errors", grouped(more)),
         };
-        let line = format!("{}   {master:<15} {:>8}  {}  {errors}", clock(elapsed), grouped(rate), bar(rate, now.rate));
+        let line = format!(
+            "{}   {master:<15} {:>8}  {}  {errors}",
+            clock(elapsed),
+            grouped(rate),
+            bar(rate, now.rate)
+        );
         line.trim_end().to_owned()
     }
 
@@ -146,9 +156,15 @@ impl Story {
     pub(super) fn checked(&mut self, master: &str, verdict: &Verdict) -> String {
         self.checked += verdict.acknowledged;
         self.missing += verdict.missing;
-        let all =
-            if verdict.missing == 0 { "all there".to_owned() } else { format!("{} missing", grouped(verdict.missing)) };
-        let text = format!("looked for {} acknowledged writes on {master}: {all}", grouped(verdict.acknowledged));
+        let all = if verdict.missing == 0 {
+            "all there".to_owned()
+        } else {
+            format!("{} missing", grouped(verdict.missing))
+        };
+        let text = format!(
+            "looked for {} acknowledged writes on {master}: {all}",
+            grouped(verdict.acknowledged)
+        );
         self.line(Instant::now(), &text)
     }
 }
@@ -207,7 +223,10 @@ mod tests {
     }
 
     fn story() -> Story {
-        Story::new(Instant::now(), Names::new([(addr(1), "redis-1".to_owned()), (addr(9), "sentinel-1".to_owned())]))
+        Story::new(
+            Instant::now(),
+            Names::new([(addr(1), "redis-1".to_owned()), (addr(9), "sentinel-1".to_owned())]),
+        )
     }
 
     fn event(story: &Story, ms: u64, channel: &str, payload: &str) -> Event {
@@ -220,7 +239,10 @@ mod tests {
         let mut story = story();
         let down = event(&story, 1000, "+sdown", "master mymaster 127.1.2.3 1");
         let line = story.hear(&down).expect("news");
-        assert_eq!(line, "    1.0 s   sentinel-1  +sdown                          redis-1 does not answer me");
+        assert_eq!(
+            line,
+            "    1.0 s   sentinel-1  +sdown                          redis-1 does not answer me"
+        );
         assert_eq!(story.hear(&down), None);
         let switch = event(&story, 2000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
         assert!(story.hear(&switch).is_some());
@@ -241,19 +263,29 @@ mod tests {
             Some(String::new())
         );
         assert_eq!(story.gap(gap, soon, 5), None);
-        assert!(story.gap(gap, late, 5).is_some_and(|line| line.ends_with("2.01 s without a write")));
+        assert!(
+            story.gap(gap, late, 5).is_some_and(|line| line.ends_with("2.01 s without a write"))
+        );
         let switch = event(&story, 3000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
         story.hear(&switch);
         let line = story.gap(gap, soon, 5).expect("explained");
-        assert!(line.ends_with("2.01 s without a write, 10 ms after the first +switch-master"), "{line}");
+        assert!(
+            line.ends_with("2.01 s without a write, 10 ms after the first +switch-master"),
+            "{line}"
+        );
         assert_eq!(story.back.map(|back| back.acknowledged), Some(5));
     }
 
     #[test]
     fn a_second_shows_the_difference_to_the_one_before() {
         let mut story = story();
-        let now =
-            |acknowledged, errors, alive| Now { master: "redis-1".to_owned(), alive, acknowledged, errors, rate: 1000 };
+        let now = |acknowledged, errors, alive| Now {
+            master: "redis-1".to_owned(),
+            alive,
+            acknowledged,
+            errors,
+            rate: 1000,
+        };
         let line = story.second(Duration::from_secs(1), &now(1000, 0, true));
         assert_eq!(line, "    1.0 s   redis-1            1,000  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇");
         let line = story.second(Duration::from_secs(2), &now(1004, 8, false));
@@ -263,7 +295,8 @@ mod tests {
     #[test]
     fn numbers_and_times_are_for_people() {
         assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        let times = [Duration::from_micros(1540), Duration::from_millis(14), Duration::from_millis(2310)];
+        let times =
+            [Duration::from_micros(1540), Duration::from_millis(14), Duration::from_millis(2310)];
         assert_eq!(times.map(short), ["1.5 ms", "14 ms", "2.31 s"]);
         let now = Instant::now();
         assert_eq!(after(now + Duration::from_millis(20), now), "20 ms before");

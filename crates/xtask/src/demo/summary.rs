@@ -44,10 +44,16 @@ fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> St
         let line = format!("  {what:<26}{value:>12}   {remark}");
         let _ = writeln!(text, "{}", line.trim_end());
     };
-    row("acknowledged writes", &grouped(counts.acknowledged), &format!("each one looked for on {master}"));
+    row(
+        "acknowledged writes",
+        &grouped(counts.acknowledged),
+        &format!("each one looked for on {master}"),
+    );
     let remark = match (looked.missing, story.killed) {
         (0, _) => "",
-        (_, Some(_)) => "acknowledged by the old master, and not yet sent to a replica when it died",
+        (_, Some(_)) => {
+            "acknowledged by the old master, and not yet sent to a replica when it died"
+        }
         (_, None) => "acknowledged and not there",
     };
     row("lost", &grouped(looked.missing), remark);
@@ -66,19 +72,31 @@ fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> St
         );
         let part = after(switched, back.gap.to);
         let (time, order) = part.rsplit_once(' ').unwrap_or((&part, "after"));
-        row("  Pointsman's part", time, &format!("the first write on the new master came {order} that event"));
+        row(
+            "  Pointsman's part",
+            time,
+            &format!("the first write on the new master came {order} that event"),
+        );
     }
     text
 }
 
 /// Whether it went as it should, and a sentence about it.
-fn verdict(story: &Story, counts: &Counts, looked: &Verdict, running: bool) -> Result<String, String> {
+fn verdict(
+    story: &Story,
+    counts: &Counts,
+    looked: &Verdict,
+    running: bool,
+) -> Result<String, String> {
     if !running {
         return Err("Pointsman ended during the demo.".to_owned());
     }
     if looked.acknowledged < counts.acknowledged {
         let missing = counts.acknowledged - looked.acknowledged;
-        return Err(format!("{} acknowledged writes could not be looked for: no master answered.", grouped(missing)));
+        return Err(format!(
+            "{} acknowledged writes could not be looked for: no master answered.",
+            grouped(missing)
+        ));
     }
     if story.killed.is_none() {
         return if looked.missing == 0 {
@@ -88,8 +106,13 @@ fn verdict(story: &Story, counts: &Counts, looked: &Verdict, running: bool) -> R
         };
     }
     match story.back {
-        None => Err("The failover was not followed: no client could write after the master was killed.".to_owned()),
-        Some(back) if back.switched.is_none() => Err("No sentinel announced a new master.".to_owned()),
+        None => {
+            Err("The failover was not followed: no client could write after the master was killed."
+                .to_owned())
+        }
+        Some(back) if back.switched.is_none() => {
+            Err("No sentinel announced a new master.".to_owned())
+        }
         Some(back) if counts.acknowledged <= back.acknowledged => {
             Err("The failover was not followed: writing stopped again after it.".to_owned())
         }
@@ -122,7 +145,12 @@ mod tests {
     }
 
     fn counts(acknowledged: u64) -> Counts {
-        Counts { acknowledged, errors: 8, connections: 16, longest_gap: Duration::from_millis(2310) }
+        Counts {
+            acknowledged,
+            errors: 8,
+            connections: 16,
+            longest_gap: Duration::from_millis(2310),
+        }
     }
 
     fn looked(acknowledged: u64, missing: u64) -> Verdict {
@@ -158,9 +186,12 @@ mod tests {
     #[test]
     fn the_numbers_name_both_parts_of_the_outage() {
         let text = numbers(&counts(12_345), &looked(12_345, 0), "redis-2", &followed());
-        for part in
-            ["12,345   each one looked for on redis-2", "2.31 s", "2.30 s   from the kill", "14 ms   the first write"]
-        {
+        for part in [
+            "12,345   each one looked for on redis-2",
+            "2.31 s",
+            "2.30 s   from the kill",
+            "14 ms   the first write",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
     }

@@ -20,10 +20,12 @@ fn chart() -> String {
 /// The examples by their names, in order.
 pub(super) fn examples() -> Result<Vec<(String, PathBuf)>, String> {
     let folder = root().join("deploy/helm/pointsman/examples");
-    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let entries =
+        std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut all: Vec<(String, PathBuf)> =
-        paths.map(|path| (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), path)).collect();
+    let mut all: Vec<(String, PathBuf)> = paths
+        .map(|path| (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), path))
+        .collect();
     all.sort();
     if all.len() < 4 { Err(format!("only {} examples", all.len())) } else { Ok(all) }
 }
@@ -60,7 +62,8 @@ pub(super) fn schemas(tools: &Tools) -> Result<String, String> {
         std::fs::create_dir(&folder).map_err(|error| error.to_string())?;
         for (name, path) in &all {
             let text = template(tools, &path.to_string_lossy(), &["--kube-version", &version])?;
-            std::fs::write(folder.join(format!("{name}.yaml")), text).map_err(|error| error.to_string())?;
+            std::fs::write(folder.join(format!("{name}.yaml")), text)
+                .map_err(|error| error.to_string())?;
         }
     }
     let count = tools.schemas(temp.path())?;
@@ -115,9 +118,12 @@ pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
         let mut texts = objects.iter().filter_map(|it| it["data"]["pointsman.toml"].as_str());
         let text = texts.next().ok_or_else(|| format!("{name}: no configuration"))?;
         let secret = format!("password_file = {:?}", secret.to_string_lossy());
-        let lines = text.lines().map(|line| if line.starts_with("password_file = ") { secret.as_str() } else { line });
+        let lines = text
+            .lines()
+            .map(|line| if line.starts_with("password_file = ") { secret.as_str() } else { line });
         let file = folder.path().join(format!("{name}.toml"));
-        std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).map_err(|error| error.to_string())?;
+        std::fs::write(&file, lines.collect::<Vec<_>>().join("\n"))
+            .map_err(|error| error.to_string())?;
         run(Command::new(&program).args(["check", "--config"]).arg(&file))
             .map_err(|why| format!("{name}: {why}\n{text}"))?;
     }
@@ -129,8 +135,16 @@ pub(super) fn notes(tools: &Tools) -> Result<String, String> {
     let values = example("default").to_string_lossy().into_owned();
     let render = |set: &[&str]| {
         let chart = chart();
-        let base =
-            ["install", "proxy", &chart, "--dry-run=client", "--values", &values, "--set", "tests.enabled=false"];
+        let base = [
+            "install",
+            "proxy",
+            &chart,
+            "--dry-run=client",
+            "--values",
+            &values,
+            "--set",
+            "tests.enabled=false",
+        ];
         tools.helm(base.iter().chain(set))
     };
     let said = render(&[])?;

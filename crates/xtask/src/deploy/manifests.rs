@@ -19,10 +19,12 @@ resources:
 pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> {
     let chart = root().join("deploy/helm/pointsman");
     let chart = chart.to_string_lossy();
-    let text = tools.helm(["template", "pointsman", &chart, "--namespace", "default", "--skip-tests"])?;
+    let text =
+        tools.helm(["template", "pointsman", &chart, "--namespace", "default", "--skip-tests"])?;
     let marks = ["# Source: ", "    helm.sh/chart: ", "    app.kubernetes.io/managed-by: "];
-    let kept =
-        text.lines().filter(|line| !marks.iter().any(|mark| line.starts_with(mark)) && *line != "  namespace: default");
+    let kept = text.lines().filter(|line| {
+        !marks.iter().any(|mark| line.starts_with(mark)) && *line != "  namespace: default"
+    });
     let body: String = kept.map(|line| format!("{}\n", line.trim_end())).collect();
     let body = body.trim_start_matches("---\n").replace("\n\n---", "\n---");
     let head = "# Made by `cargo xtask manifests` from deploy/helm/pointsman with its defaults. Change the sentinels in the ConfigMap.\n";
@@ -39,7 +41,9 @@ pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> 
 pub(super) fn write(tools: &Tools) -> Result<(), String> {
     for (path, text) in rendered(tools)? {
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        folder.and_then(|()| std::fs::write(&path, text)).map_err(|error| format!("{}: {error}", path.display()))?;
+        folder
+            .and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         println!("{}", path.display());
     }
     Ok(())
@@ -57,7 +61,9 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let plain = all.first().map(|(_, text)| text.as_str()).unwrap_or_default();
     let built = tools.kustomize(&root().join("deploy/kustomize/base"))?;
     let (mut ours, mut theirs) = (tools.documents(plain)?, tools.documents(&built)?);
-    [&mut ours, &mut theirs].into_iter().for_each(|list| list.sort_by_key(|it| it["kind"].to_string()));
+    [&mut ours, &mut theirs]
+        .into_iter()
+        .for_each(|list| list.sort_by_key(|it| it["kind"].to_string()));
     if ours != theirs {
         return Err(format!("kustomize builds other objects:\n{built}"));
     }

@@ -3,7 +3,10 @@
 //! by their unit tests, and the names that have to stay beside the redis-ha chart.
 //!
 //! Deliberately absent: a cluster. What only a running Kubernetes can show is not claimed here.
-#![allow(clippy::indexing_slicing, reason = "JSON indexed by what it lacks gives null and no panic")]
+#![allow(
+    clippy::indexing_slicing,
+    reason = "JSON indexed by what it lacks gives null and no panic"
+)]
 
 mod chart;
 mod manifests;
@@ -61,7 +64,9 @@ pub(crate) fn check(options: &Options) -> Result<ExitCode, String> {
     let tools = match Tools::find(options.redis_ha.clone()) {
         Ok(tools) => tools,
         Err(why) if options.lenient => {
-            println!("NOT CHECKED: what is in deploy/, because a tool for it cannot be had:\n{why}");
+            println!(
+                "NOT CHECKED: what is in deploy/, because a tool for it cannot be had:\n{why}"
+            );
             return Ok(ExitCode::SUCCESS);
         }
         Err(why) => return Err(why),
@@ -99,6 +104,9 @@ fn alerts(tools: &Tools) -> Result<String, String> {
     let checked = tools.promtool(&["check", "rules", &rules.to_string_lossy()])?;
     let tests = root().join("deploy/prometheus/alerts_test.yaml");
     tools.promtool(&["test", "rules", &tests.to_string_lossy()])?;
-    let count = checked.lines().find_map(|line| line.trim().strip_prefix("SUCCESS: ")).unwrap_or("rules found");
+    let count = checked
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("SUCCESS: "))
+        .unwrap_or("rules found");
     Ok(format!("{count}, unit tests passed"))
 }

@@ -19,14 +19,28 @@ fn rules() -> Vec<(&'static str, Value)> {
         ("/spec/template/spec/containers/0/livenessProbe/httpGet/path", json!("/alive")),
         ("/spec/template/spec/containers/0/readinessProbe/httpGet/path", json!("/ready")),
         ("/spec/template/spec/containers/0/startupProbe/httpGet/path", json!("/startup")),
-        ("/spec/template/spec/topologySpreadConstraints/0/whenUnsatisfiable", json!("ScheduleAnyway")),
-        ("/spec/template/spec/topologySpreadConstraints/1/whenUnsatisfiable", json!("ScheduleAnyway")),
+        (
+            "/spec/template/spec/topologySpreadConstraints/0/whenUnsatisfiable",
+            json!("ScheduleAnyway"),
+        ),
+        (
+            "/spec/template/spec/topologySpreadConstraints/1/whenUnsatisfiable",
+            json!("ScheduleAnyway"),
+        ),
     ]
 }
 
 /// Kinds of volumes that the restricted standard allows, as keys of a volume.
-const VOLUMES: &[&str] =
-    &["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"];
+const VOLUMES: &[&str] = &[
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
 
 /// What of the restricted standard a pod breaks, in words.
 fn restricted(pod: &Value) -> Vec<String> {
@@ -43,12 +57,18 @@ fn restricted(pod: &Value) -> Vec<String> {
     must(of_pod["sysctls"].is_null(), "sysctls");
     for volume in list(&pod["volumes"]) {
         let keys = volume.as_object().into_iter().flat_map(|volume| volume.keys());
-        must(keys.filter(|key| *key != "name").all(|key| VOLUMES.contains(&key.as_str())), "kinds of volumes");
+        must(
+            keys.filter(|key| *key != "name").all(|key| VOLUMES.contains(&key.as_str())),
+            "kinds of volumes",
+        );
     }
-    for container in ["containers", "initContainers", "ephemeralContainers"].into_iter().flat_map(|key| list(&pod[key]))
+    for container in ["containers", "initContainers", "ephemeralContainers"]
+        .into_iter()
+        .flat_map(|key| list(&pod[key]))
     {
         let own = &container["securityContext"];
-        let inherited = |key: &str| if own[key].is_null() { of_pod[key].clone() } else { own[key].clone() };
+        let inherited =
+            |key: &str| if own[key].is_null() { of_pod[key].clone() } else { own[key].clone() };
         must(inherited("runAsNonRoot") == true, "runAsNonRoot");
         must(inherited("runAsUser") != 0, "runAsUser");
         must(inherited("seccompProfile")["type"] == "RuntimeDefault", "seccompProfile");
@@ -56,7 +76,10 @@ fn restricted(pod: &Value) -> Vec<String> {
         must(own["privileged"] != true, "privileged");
         must(own["procMount"].is_null(), "procMount");
         must(own["capabilities"]["drop"] == json!(["ALL"]), "capabilities.drop");
-        must(list(&own["capabilities"]["add"]).iter().all(|it| it == "NET_BIND_SERVICE"), "capabilities.add");
+        must(
+            list(&own["capabilities"]["add"]).iter().all(|it| it == "NET_BIND_SERVICE"),
+            "capabilities.add",
+        );
         must(list(&container["ports"]).iter().all(|port| port["hostPort"].is_null()), "hostPort");
     }
     broken
@@ -87,7 +110,10 @@ pub(super) fn standard(tools: &Tools) -> Result<String, String> {
                 return Err(format!("{name}, {}: {}", object["kind"], broken.join(", ")));
             }
         }
-        if !specs(&objects).iter().any(|(object, _)| object["metadata"]["annotations"]["helm.sh/hook"] == "test") {
+        if !specs(&objects)
+            .iter()
+            .any(|(object, _)| object["metadata"]["annotations"]["helm.sh/hook"] == "test")
+        {
             return Err(format!("{name}: nothing for helm test"));
         }
     }
@@ -98,8 +124,10 @@ pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
     let all = examples()?;
     for (name, path) in &all {
         let objects = objects(tools, path)?;
-        let deployment =
-            objects.iter().find(|it| it["kind"] == "Deployment").ok_or_else(|| format!("{name}: no Deployment"))?;
+        let deployment = objects
+            .iter()
+            .find(|it| it["kind"] == "Deployment")
+            .ok_or_else(|| format!("{name}: no Deployment"))?;
         for (pointer, wanted) in rules() {
             let found = deployment.pointer(pointer);
             if found != Some(&wanted) {
@@ -117,8 +145,12 @@ pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
             return Err(format!("{name}: terminationGracePeriodSeconds is {grace}, not {wanted}"));
         }
         let resources = &container["resources"];
-        if resources["limits"]["memory"].is_null() || resources["requests"]["memory"] != resources["limits"]["memory"] {
-            return Err(format!("{name}: memory is to be requested and limited alike: {resources}"));
+        if resources["limits"]["memory"].is_null()
+            || resources["requests"]["memory"] != resources["limits"]["memory"]
+        {
+            return Err(format!(
+                "{name}: memory is to be requested and limited alike: {resources}"
+            ));
         }
         selects(name, &objects, &deployment["spec"]["template"]["metadata"]["labels"])?;
     }
@@ -132,7 +164,9 @@ fn selects(name: &str, objects: &[Value], labels: &Value) -> Result<(), String> 
         let kind = object["kind"].as_str().unwrap_or_default();
         let selectors: Vec<&Value> = match kind {
             "Service" => vec![&object["spec"]["selector"]],
-            "PodDisruptionBudget" | "PodMonitor" => vec![&object["spec"]["selector"]["matchLabels"]],
+            "PodDisruptionBudget" | "PodMonitor" => {
+                vec![&object["spec"]["selector"]["matchLabels"]]
+            }
             "NetworkPolicy" => vec![&object["spec"]["podSelector"]["matchLabels"]],
             "Deployment" => {
                 let spread = object.pointer("/spec/template/spec/topologySpreadConstraints");
@@ -145,7 +179,9 @@ fn selects(name: &str, objects: &[Value], labels: &Value) -> Result<(), String> 
         kinds.push(kind);
         for selector in selectors {
             let selector = selector.as_object().cloned().unwrap_or_default();
-            if selector.is_empty() || selector.iter().any(|(key, value)| labels.get(key) != Some(value)) {
+            if selector.is_empty()
+                || selector.iter().any(|(key, value)| labels.get(key) != Some(value))
+            {
                 return Err(format!("{name}: the {kind} does not select the pods"));
             }
         }
@@ -200,9 +236,18 @@ mod tests {
             assert_eq!(broken, [*key], "{pointer}");
         }
         assert_eq!(pod(|pod| pod["volumes"][0]["hostPath"] = json!({})), ["kinds of volumes"]);
-        assert_eq!(pod(|pod| pod["containers"][0]["ports"][0]["hostPort"] = json!(1)), ["hostPort"]);
+        assert_eq!(
+            pod(|pod| pod["containers"][0]["ports"][0]["hostPort"] = json!(1)),
+            ["hostPort"]
+        );
         let added = json!({"drop": ["ALL"], "add": ["SYS_ADMIN"]});
-        assert_eq!(pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = added), ["capabilities.add"]);
-        assert_eq!(pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = json!({})), ["capabilities.drop"]);
+        assert_eq!(
+            pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = added),
+            ["capabilities.add"]
+        );
+        assert_eq!(
+            pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = json!({})),
+            ["capabilities.drop"]
+        );
     }
 }

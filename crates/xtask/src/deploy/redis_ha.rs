@@ -40,9 +40,19 @@ fn rows() -> Vec<(&'static str, &'static str, &'static str, Value)> {
         ("Deployment", all, "/spec/template/spec/securityContext/runAsUser", json!(99)),
         ("Deployment", all, "/spec/template/spec/securityContext/fsGroup", json!(99)),
         ("Deployment", all, "/spec/template/spec/securityContext/runAsNonRoot", json!(true)),
-        ("PodDisruptionBudget", "shop-redis-ha-haproxy-pdb", "/spec/selector/matchLabels", selector.clone()),
+        (
+            "PodDisruptionBudget",
+            "shop-redis-ha-haproxy-pdb",
+            "/spec/selector/matchLabels",
+            selector.clone(),
+        ),
         ("PodDisruptionBudget", "shop-redis-ha-haproxy-pdb", "/spec/maxUnavailable", json!(1)),
-        ("NetworkPolicy", "shop-redis-ha-haproxy-network-policy", "/spec/podSelector/matchLabels", selector),
+        (
+            "NetworkPolicy",
+            "shop-redis-ha-haproxy-network-policy",
+            "/spec/podSelector/matchLabels",
+            selector,
+        ),
         ("ServiceAccount", all, "/kind", json!("ServiceAccount")),
         (
             "ServiceMonitor",
@@ -55,17 +65,22 @@ fn rows() -> Vec<(&'static str, &'static str, &'static str, Value)> {
 }
 
 /// Ports of the container by their names.
-const PORTS: [(&str, u64); 4] = [("redis", 6379), ("readonlyport", 6380), ("probe", 8888), ("metrics-port", 9101)];
+const PORTS: [(&str, u64); 4] =
+    [("redis", 6379), ("readonlyport", 6380), ("probe", 8888), ("metrics-port", 9101)];
 
 /// Secrets and the keys in them that are read.
-const SECRETS: [(&str, &str); 2] = [("shop-redis-ha", "auth"), ("shop-redis-ha-sentinel", "sentinel-password")];
+const SECRETS: [(&str, &str); 2] =
+    [("shop-redis-ha", "auth"), ("shop-redis-ha-sentinel", "sentinel-password")];
 
 /// The name of the master.
 const MASTER: &str = "mymaster";
 
 /// Sentinels that are asked.
-const SENTINELS: [&str; 3] =
-    ["shop-redis-ha-announce-0:26379", "shop-redis-ha-announce-1:26379", "shop-redis-ha-announce-2:26379"];
+const SENTINELS: [&str; 3] = [
+    "shop-redis-ha-announce-0:26379",
+    "shop-redis-ha-announce-1:26379",
+    "shop-redis-ha-announce-2:26379",
+];
 
 /// What is not as it was, on purpose: what it is about, there, here, and why.
 const DIFFERENT: &[(&str, &str, &str, &str)] = &[
@@ -81,14 +96,24 @@ const DIFFERENT: &[(&str, &str, &str, &str)] = &[
         "`accept_max` + `drain_timeout` + 2 s",
         "sessions end at command boundaries",
     ),
-    ("rollout", "25 % unavailable", "0 unavailable, `minReadySeconds` 5", "no pod goes before its successor serves"),
+    (
+        "rollout",
+        "25 % unavailable",
+        "0 unavailable, `minReadySeconds` 5",
+        "no pod goes before its successor serves",
+    ),
     (
         "spread",
         "hard anti-affinity",
         "soft, over nodes and zones",
         "a hard rule blocks rollouts on as many nodes as pods",
     ),
-    ("passwords", "environment", "files, mounted read-only", "not in `/proc`, and not in what a child inherits"),
+    (
+        "passwords",
+        "environment",
+        "files, mounted read-only",
+        "not in `/proc`, and not in what a child inherits",
+    ),
     ("root file system", "writable", "read-only", "nothing is written"),
     (
         "init container",
@@ -102,7 +127,9 @@ const DIFFERENT: &[(&str, &str, &str, &str)] = &[
 
 /// What is amiss with objects that were rendered, theirs or ours, and how many rows agree.
 fn compare(objects: &[Value]) -> Result<usize, String> {
-    let find = |kind: &str, name: &str| objects.iter().find(|it| it["kind"] == kind && it["metadata"]["name"] == name);
+    let find = |kind: &str, name: &str| {
+        objects.iter().find(|it| it["kind"] == kind && it["metadata"]["name"] == name)
+    };
     let mut differences = Vec::new();
     let mut same = 0;
     for (kind, name, pointer, wanted) in rows() {
@@ -114,7 +141,8 @@ fn compare(objects: &[Value]) -> Result<usize, String> {
     let deployment = find("Deployment", "shop-redis-ha-haproxy").cloned().unwrap_or_default();
     let pod = &deployment["spec"]["template"]["spec"];
     let ports = pod["containers"][0]["ports"].as_array().cloned().unwrap_or_default();
-    let mut must = |holds: bool, what: String| if holds { same += 1 } else { differences.push(what) };
+    let mut must =
+        |holds: bool, what: String| if holds { same += 1 } else { differences.push(what) };
     for (name, port) in PORTS {
         let is_there = ports.iter().any(|it| it["name"] == name && it["containerPort"] == port);
         must(is_there, format!("no container port {name} {port}"));
@@ -122,12 +150,15 @@ fn compare(objects: &[Value]) -> Result<usize, String> {
     // As files here, in the environment there.
     let text = pod.to_string();
     for (secret, key) in SECRETS {
-        let is_read = text.contains(&format!("\"name\":\"{secret}\"")) && text.contains(&format!("\"key\":\"{key}\""));
+        let is_read = text.contains(&format!("\"name\":\"{secret}\""))
+            && text.contains(&format!("\"key\":\"{key}\""));
         must(is_read, format!("the secret {secret}, key {key}, is not read"));
     }
     let maps = objects.iter().filter(|it| it["kind"] == "ConfigMap");
-    let text: String =
-        maps.flat_map(|it| it["data"].as_object().cloned().unwrap_or_default()).map(|it| it.1.to_string()).collect();
+    let text: String = maps
+        .flat_map(|it| it["data"].as_object().cloned().unwrap_or_default())
+        .map(|it| it.1.to_string())
+        .collect();
     for sentinel in SENTINELS {
         must(text.contains(sentinel), format!("the configuration has no {sentinel}"));
     }
@@ -142,23 +173,38 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
         return Ok(format!("{same} names, ports, labels and secrets as they were"));
     };
     compare(&theirs(tools, folder)?).map_err(|why| format!("the redis-ha chart itself: {why}"))?;
-    let chart = std::fs::read_to_string(folder.join("values.yaml")).map_err(|error| error.to_string())?;
+    let chart =
+        std::fs::read_to_string(folder.join("values.yaml")).map_err(|error| error.to_string())?;
     let known = values::compare(tools.documents(&chart)?.first().unwrap_or(&Value::Null))?;
-    Ok(format!("{same} names, ports, labels and secrets are the same in that chart, rendered beside ours; {known}"))
+    Ok(format!(
+        "{same} names, ports, labels and secrets are the same in that chart, rendered beside ours; {known}"
+    ))
 }
 
 /// The chart itself, rendered with the values that our example holds for it.
 fn theirs(tools: &Tools, folder: &Path) -> Result<Vec<Value>, String> {
-    let example = std::fs::read_to_string(example("redis-ha")).map_err(|error| error.to_string())?;
+    let example =
+        std::fs::read_to_string(example("redis-ha")).map_err(|error| error.to_string())?;
     let example = tools.documents(&example)?;
-    let mut given = example.first().map(|it| it["compat"]["redisHa"]["values"].clone()).unwrap_or_default();
+    let mut given =
+        example.first().map(|it| it["compat"]["redisHa"]["values"].clone()).unwrap_or_default();
     given["redisPassword"] = json!("any");
     given["sentinel"]["password"] = json!("any");
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     std::fs::write(file.path(), given.to_string()).map_err(|error| error.to_string())?;
     let (folder, file) = (folder.to_string_lossy(), file.path().to_string_lossy());
     let api = "monitoring.coreos.com/v1";
-    let args = ["template", "shop", &folder, "--namespace", "ns", "--values", &file, "--api-versions", api];
+    let args = [
+        "template",
+        "shop",
+        &folder,
+        "--namespace",
+        "ns",
+        "--values",
+        &file,
+        "--api-versions",
+        api,
+    ];
     tools.documents(&tools.helm(args)?)
 }
 
@@ -194,7 +240,9 @@ with `compat.redisHa`, rendered for a release `shop` with passwords, a read-only
         text.push_str(&format!("| ConfigMap | sentinel that is asked | `{sentinel}` |\n"));
     }
     text.push_str(&format!("| ConfigMap | name of the master | `{MASTER}` |\n"));
-    text.push_str("\n## Different on purpose\n\n| | redis-ha | Pointsman | Why |\n|---|---|---|---|\n");
+    text.push_str(
+        "\n## Different on purpose\n\n| | redis-ha | Pointsman | Why |\n|---|---|---|---|\n",
+    );
     for (what, there, here, why) in DIFFERENT {
         text.push_str(&format!("| {what} | {there} | {here} | {why} |\n"));
     }

@@ -39,7 +39,11 @@ static VALUES: &[(&str, &str, Fate)] = &[
     ("labels", r#"{"label": "of-the-pod"}"#, Mapped("label: of-the-pod")),
     ("imagePullSecrets", r#"[{"name": "pull"}]"#, Mapped("- name: pull")),
     ("annotations", r#"{"note": "nowhere"}"#, LeftOut("that chart does not read it either")),
-    ("deploymentAnnotations", r#"{"note": "of-the-deployment"}"#, Mapped("note: of-the-deployment")),
+    (
+        "deploymentAnnotations",
+        r#"{"note": "of-the-deployment"}"#,
+        Mapped("note: of-the-deployment"),
+    ),
     ("podAnnotations", r#"{"note": "of-the-pod"}"#, Mapped("note: of-the-pod")),
     ("resources", r#"{"limits": {"memory": "777Mi"}}"#, Mapped("memory: 777Mi")),
     ("emptyDir", r#"{"sizeLimit": "1Mi"}"#, LeftOut("nothing is written anywhere")),
@@ -68,10 +72,22 @@ static VALUES: &[(&str, &str, Fate)] = &[
     ("metrics.serviceMonitor.namespace", r#""monitoring""#, Mapped("namespace: monitoring")),
     ("metrics.serviceMonitor.interval", r#""77s""#, Mapped("interval: 77s")),
     ("metrics.serviceMonitor.telemetryPath", r#""/other""#, LeftOut("it is /metrics")),
-    ("metrics.serviceMonitor.labels", r#"{"label": "of-the-monitor"}"#, Mapped("label: of-the-monitor")),
+    (
+        "metrics.serviceMonitor.labels",
+        r#"{"label": "of-the-monitor"}"#,
+        Mapped("label: of-the-monitor"),
+    ),
     ("metrics.serviceMonitor.timeout", r#""76s""#, Mapped("scrapeTimeout: 76s")),
-    ("metrics.serviceMonitor.endpointAdditionalProperties", r#"{"honorLabels": true}"#, Mapped("honorLabels: true")),
-    ("metrics.serviceMonitor.disableAPICheck", "true", LeftOut("the monitor is made wherever it is asked for")),
+    (
+        "metrics.serviceMonitor.endpointAdditionalProperties",
+        r#"{"honorLabels": true}"#,
+        Mapped("honorLabels: true"),
+    ),
+    (
+        "metrics.serviceMonitor.disableAPICheck",
+        "true",
+        LeftOut("the monitor is made wherever it is asked for"),
+    ),
     ("init", r#"{"resources": {"limits": {"cpu": "1"}}}"#, LeftOut("there is no init container")),
     ("timeout.connect", r#""7s""#, Mapped(r#"connect_timeout = "7s""#)),
     ("timeout.server", r#""1s""#, LeftOut("idle clients are kept")),
@@ -86,13 +102,25 @@ static VALUES: &[(&str, &str, Fate)] = &[
         r#"{"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "runAsGroup": 76}"#,
         Mapped("runAsGroup: 76"),
     ),
-    ("hardAntiAffinity", "false", LeftOut("pods keep apart where they can; a hard rule blocks rollouts")),
+    (
+        "hardAntiAffinity",
+        "false",
+        LeftOut("pods keep apart where they can; a hard rule blocks rollouts"),
+    ),
     ("additionalAffinities", r#"{"podAffinity": {}}"#, Mapped("podAffinity: {}")),
     ("affinity", r#""podAntiAffinity: {}""#, Instead("podAntiAffinity: {}")),
     ("customConfig", r#""x""#, Refused("pointsman import haproxy")),
     ("extraConfig", r#""x""#, Refused("is for haproxy")),
-    ("lifecycle", r#"{"preStop": {"exec": {"command": ["sleep", "1"]}}}"#, LeftOut("SIGTERM alone drains")),
-    ("tests", r#"{"resources": {"limits": {"cpu": "1"}}}"#, LeftOut("the test's pod is small as it is")),
+    (
+        "lifecycle",
+        r#"{"preStop": {"exec": {"command": ["sleep", "1"]}}}"#,
+        LeftOut("SIGTERM alone drains"),
+    ),
+    (
+        "tests",
+        r#"{"resources": {"limits": {"cpu": "1"}}}"#,
+        LeftOut("the test's pod is small as it is"),
+    ),
     ("IPv6.enabled", "false", Instead(r#"listen = ["0.0.0.0:6379"]"#)),
     ("networkPolicy.enabled", "true", Mapped("kind: NetworkPolicy")),
     ("networkPolicy.annotations", r#"{"note": "of-the-policy"}"#, Mapped("note: of-the-policy")),
@@ -112,8 +140,10 @@ static VALUES: &[(&str, &str, Fate)] = &[
 /// Tries every row on our chart.
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let plain = rendered(tools, |_| false)?;
-    let (first, second) =
-        (rendered(tools, |fate| matches!(fate, Mapped(_)))?, rendered(tools, |fate| matches!(fate, Instead(_)))?);
+    let (first, second) = (
+        rendered(tools, |fate| matches!(fate, Mapped(_)))?,
+        rendered(tools, |fate| matches!(fate, Instead(_)))?,
+    );
     for (path, _, fate) in VALUES {
         let (text, shown) = match fate {
             Mapped(text) => (text, first.contains(text)),
@@ -135,7 +165,11 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
         match rendered(tools, |it| std::ptr::eq(it, fate)) {
             Ok(_) => return Err(format!("haproxy.{path} was accepted")),
             Err(why) if why.contains(words) => {}
-            Err(why) => return Err(format!("haproxy.{path} was refused without a word on {words:?}: {why}")),
+            Err(why) => {
+                return Err(format!(
+                    "haproxy.{path} was refused without a word on {words:?}: {why}"
+                ));
+            }
         }
     }
     Ok(format!("{} values", VALUES.len()))
@@ -145,7 +179,8 @@ pub(super) fn check(tools: &Tools) -> Result<String, String> {
 fn rendered(tools: &Tools, is_meant: impl Fn(&Fate) -> bool) -> Result<String, String> {
     let mut haproxy = json!({"enabled": true});
     for (path, value, _) in VALUES.iter().filter(|(_, _, fate)| is_meant(fate)) {
-        let value = serde_json::from_str(value).map_err(|error| format!("haproxy.{path}: {error}"))?;
+        let value =
+            serde_json::from_str(value).map_err(|error| format!("haproxy.{path}: {error}"))?;
         put(&mut haproxy, path, value);
     }
     // A port of the node goes with a type of its own.
@@ -180,12 +215,17 @@ pub(super) fn compare(theirs: &Value) -> Result<String, String> {
         .iter()
         .filter(|leaf| *leaf != "enabled" && !VALUES.iter().any(|(path, _, _)| covers(path, leaf)))
         .collect();
-    let gone: Vec<&str> =
-        VALUES.iter().map(|(path, _, _)| *path).filter(|path| !leaves.iter().any(|leaf| covers(path, leaf))).collect();
+    let gone: Vec<&str> = VALUES
+        .iter()
+        .map(|(path, _, _)| *path)
+        .filter(|path| !leaves.iter().any(|leaf| covers(path, leaf)))
+        .collect();
     if unknown.is_empty() && gone.is_empty() {
         Ok(format!("{} values of its haproxy", leaves.len()))
     } else {
-        Err(format!("values that the table lacks: {unknown:?}; values that it has and the chart does not: {gone:?}"))
+        Err(format!(
+            "values that the table lacks: {unknown:?}; values that it has and the chart does not: {gone:?}"
+        ))
     }
 }
 
@@ -193,7 +233,11 @@ fn leaves_of(value: &Value, path: &str, leaves: &mut Vec<String>) {
     match value.as_object().filter(|map| !map.is_empty()) {
         Some(map) => {
             for (key, value) in map {
-                leaves_of(value, &if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, leaves);
+                leaves_of(
+                    value,
+                    &if path.is_empty() { key.clone() } else { format!("{path}.{key}") },
+                    leaves,
+                );
             }
         }
         None => leaves.push(path.to_owned()),

@@ -22,7 +22,8 @@ pub(super) fn deb(file: &Path) -> Result<String, String> {
         return Ok("not installed: that takes root and debootstrap".to_owned());
     }
     let debian = Debian::ready()?;
-    std::fs::copy(file, debian.folder.join("tmp/pointsman.deb")).map_err(|error| error.to_string())?;
+    std::fs::copy(file, debian.folder.join("tmp/pointsman.deb"))
+        .map_err(|error| error.to_string())?;
     // What an earlier run may have left.
     debian.run(&["dpkg", "--purge", "pointsman"])?;
     debian.run(&["dpkg", "--install", "/tmp/pointsman.deb"])?;
@@ -54,7 +55,16 @@ fn looked_at(debian: &Debian) -> Result<String, String> {
     }
     // As that user, who has to be able to read it.
     let config = format!("/{CONFIG}");
-    debian.run(&["runuser", "-u", "pointsman", "--", "/usr/bin/pointsman", "check", "--config", &config])?;
+    debian.run(&[
+        "runuser",
+        "-u",
+        "pointsman",
+        "--",
+        "/usr/bin/pointsman",
+        "check",
+        "--config",
+        &config,
+    ])?;
     // What somebody wrote stays when the package is installed once more.
     let path = debian.folder.join(CONFIG);
     let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())? + "# mine\n";
@@ -64,11 +74,23 @@ fn looked_at(debian: &Debian) -> Result<String, String> {
         return Err("the configuration was overwritten".to_owned());
     }
     // It says on the standard error what it finds, and ends well all the same.
-    let found = debian.run(&["sh", "-c", &format!("systemd-analyze verify --man=no {} 2>&1", UNITS.join(" "))])?;
+    let found = debian.run(&[
+        "sh",
+        "-c",
+        &format!("systemd-analyze verify --man=no {} 2>&1", UNITS.join(" ")),
+    ])?;
     if !found.trim().is_empty() {
         return Err(format!("systemd-analyze verify: {found}"));
     }
-    let security = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold", EXPOSURE, UNITS[0]];
+    let security = [
+        "systemd-analyze",
+        "security",
+        "--offline=true",
+        "--no-pager",
+        "--threshold",
+        EXPOSURE,
+        UNITS[0],
+    ];
     score(&debian.run(&security)?)
 }
 
@@ -93,7 +115,10 @@ impl Debian {
         let mut command = Command::new("/usr/sbin/chroot");
         command.arg(&self.folder).args(words).env_clear();
         command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-        command.env("DEBIAN_FRONTEND", "noninteractive").env("SYSTEMD_COLORS", "0").env("LC_ALL", "C.UTF-8");
+        command
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .env("SYSTEMD_COLORS", "0")
+            .env("LC_ALL", "C.UTF-8");
         run(&mut command)
     }
 }

@@ -7,7 +7,10 @@
 //! the last commit, and paths of the builder are taken out, so that two builds of one commit by one toolchain are alike.
 //!
 //! Deliberately absent: signing and uploading, which need keys that belong to the workflow.
-#![allow(clippy::indexing_slicing, reason = "JSON indexed by what it lacks gives null and no panic")]
+#![allow(
+    clippy::indexing_slicing,
+    reason = "JSON indexed by what it lacks gives null and no panic"
+)]
 
 mod install;
 mod package;
@@ -133,8 +136,10 @@ impl Dist {
     }
 
     fn built(&self, is_static: bool) -> Result<PathBuf, String> {
-        let folder = root().join("target").join(if is_static { "dist-static" } else { "dist-dynamic" });
-        let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
+        let folder =
+            root().join("target").join(if is_static { "dist-static" } else { "dist-dynamic" });
+        let home = std::env::var("CARGO_HOME")
+            .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")));
         let mut flags = format!("--remap-path-prefix={}=/pointsman", root().display());
         if let Ok(home) = home {
             flags.push_str(&format!(" --remap-path-prefix={home}=/cargo"));
@@ -143,23 +148,49 @@ impl Dist {
             flags.push_str(" -C target-feature=+crt-static");
         }
         let mut cargo = crate::steps::cargo();
-        cargo.args(["build", "--release", "--locked", "--package", "pointsman", "--target", &self.target]);
-        cargo.arg("--target-dir").arg(&folder).env("RUSTFLAGS", flags).env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+        cargo.args([
+            "build",
+            "--release",
+            "--locked",
+            "--package",
+            "pointsman",
+            "--target",
+            &self.target,
+        ]);
+        cargo
+            .arg("--target-dir")
+            .arg(&folder)
+            .env("RUSTFLAGS", flags)
+            .env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
         if self.arch == "arm64" && !cfg!(target_arch = "aarch64") {
             cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
         }
-        let status = cargo.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+        let status =
+            cargo.status().map_err(|error| format!("cargo could not be started: {error}"))?;
         let program = folder.join(&self.target).join("release/pointsman");
-        if status.success() { Ok(program) } else { Err("pointsman did not build; cargo says why above".to_owned()) }
+        if status.success() {
+            Ok(program)
+        } else {
+            Err("pointsman did not build; cargo says why above".to_owned())
+        }
     }
 
     /// Packs `folder/what` into a file in the folder of what is made, the same at every time and for everybody.
     fn packed(&self, file: &str, folder: &Path, what: &str) -> Result<(), String> {
         let mut tar = self.tool("tar");
-        tar.args(["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=u+rw,go+r,go-w"]);
+        tar.args([
+            "--create",
+            "--sort=name",
+            "--owner=0",
+            "--group=0",
+            "--numeric-owner",
+            "--mode=u+rw,go+r,go-w",
+        ]);
         // gzip writes the present time unless told not to.
-        tar.args(["--use-compress-program", "gzip --no-name --best"]).arg(format!("--mtime=@{}", self.epoch));
-        run(tar.arg("--file").arg(self.out.join(file)).arg("--directory").arg(folder).arg(what)).map(drop)
+        tar.args(["--use-compress-program", "gzip --no-name --best"])
+            .arg(format!("--mtime=@{}", self.epoch));
+        run(tar.arg("--file").arg(self.out.join(file)).arg("--directory").arg(folder).arg(what))
+            .map(drop)
     }
 
     /// A tool in the package's folder, with the time of the last commit in its environment.
@@ -189,10 +220,15 @@ fn assets_of(dist: &Dist) -> Result<String, String> {
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
     };
     write("pointsman.1", &say(&["man"])?)?;
-    for (shell, name) in [("bash", "pointsman.bash"), ("zsh", "_pointsman"), ("fish", "pointsman.fish")] {
+    for (shell, name) in
+        [("bash", "pointsman.bash"), ("zsh", "_pointsman"), ("fish", "pointsman.fish")]
+    {
         write(name, &say(&["completions", shell])?)?;
     }
-    write("pointsman.toml", &say(&["config", "--service", "mymaster", "--sentinel", "127.0.0.1:26379"])?)?;
+    write(
+        "pointsman.toml",
+        &say(&["config", "--service", "mymaster", "--sentinel", "127.0.0.1:26379"])?,
+    )?;
     let date = run(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", dist.epoch)]))?;
     let entry = format!(
         "pointsman ({}) unstable; urgency=medium\n\n  * What has changed is told in CHANGELOG.md of the release.\n\n \
@@ -202,7 +238,10 @@ fn assets_of(dist: &Dist) -> Result<String, String> {
     );
     write("changelog", &entry)?;
     for name in ["pointsman.1", "changelog"] {
-        run(dist.tool("gzip").args(["--best", "--no-name", "--force"]).arg(dist.assets.join(name)))?;
+        run(dist
+            .tool("gzip")
+            .args(["--best", "--no-name", "--force"])
+            .arg(dist.assets.join(name)))?;
     }
     Ok("manual page, completions, example configuration".to_owned())
 }
@@ -213,13 +252,17 @@ fn archive(dist: &Dist) -> Result<String, String> {
     let folder = dist.out.join(dist.name());
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
     let copy = |from: &Path, name: &str| {
-        std::fs::copy(from, folder.join(name)).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+        std::fs::copy(from, folder.join(name))
+            .map(drop)
+            .map_err(|error| format!("{}: {error}", from.display()))
     };
     copy(&program, "pointsman")?;
     for name in ["LICENSE", "README.md", "CHANGELOG.md"] {
         copy(&root().join(name), name)?;
     }
-    for name in ["pointsman.1.gz", "pointsman.bash", "_pointsman", "pointsman.fish", "pointsman.toml"] {
+    for name in
+        ["pointsman.1.gz", "pointsman.bash", "_pointsman", "pointsman.fish", "pointsman.toml"]
+    {
         copy(&dist.assets.join(name), name)?;
     }
     dist.packed(&format!("{}.tar.gz", dist.name()), &dist.out, &dist.name())?;
@@ -236,8 +279,11 @@ fn chart(dist: &Dist) -> Result<String, String> {
 
 fn deb(dist: &Dist) -> Result<String, String> {
     let file = package::deb(dist, &dist.program(false)?)?;
-    let installed =
-        if dist.is_native() { install::deb(&file)? } else { "not installed: another architecture".to_owned() };
+    let installed = if dist.is_native() {
+        install::deb(&file)?
+    } else {
+        "not installed: another architecture".to_owned()
+    };
     Ok(format!("{}; {}; {installed}", made(&file)?, prove::deb(dist, &file)?))
 }
 
@@ -248,13 +294,15 @@ fn rpm(dist: &Dist) -> Result<String, String> {
 
 /// The name of a file, and its size.
 fn made(file: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?.len();
+    let size =
+        std::fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?.len();
     Ok(format!("{}, {} KiB", file.file_name().unwrap_or_default().to_string_lossy(), size / 1024))
 }
 
 fn image(dist: &Dist) -> Result<String, String> {
     let program = dist.program(true)?;
-    let file = dist.out.join(format!("pointsman-{}-{}-image.tar", env!("CARGO_PKG_VERSION"), dist.arch));
+    let file =
+        dist.out.join(format!("pointsman-{}-{}-image.tar", env!("CARGO_PKG_VERSION"), dist.arch));
     let again = dist.assets.join("again.tar");
     let mut digests = Vec::new();
     for archive in [&file, &again] {
@@ -264,15 +312,24 @@ fn image(dist: &Dist) -> Result<String, String> {
         digests.push(sum.split_whitespace().next().unwrap_or_default().to_owned());
     }
     if digests.first() != digests.last() {
-        return Err(format!("made twice from one program, and different: {}", digests.join(" and ")));
+        return Err(format!(
+            "made twice from one program, and different: {}",
+            digests.join(" and ")
+        ));
     }
     Ok(format!("{}, twice the same; {}", made(&file)?, prove::image(dist, &file)?))
 }
 
 fn sbom_of(dist: &Dist) -> Result<String, String> {
     let mut cargo = crate::steps::cargo();
-    let metadata =
-        run(cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &dist.target]))?;
+    let metadata = run(cargo.args([
+        "metadata",
+        "--format-version",
+        "1",
+        "--locked",
+        "--filter-platform",
+        &dist.target,
+    ]))?;
     let (text, count) = sbom::of(&metadata)?;
     let path = dist.out.join(format!("{}.cdx.json", dist.name()));
     std::fs::write(&path, text).map_err(|error| error.to_string())?;

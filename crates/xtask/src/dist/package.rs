@@ -49,7 +49,8 @@ fn put(from: &Path, stage: &Path, to: &str) -> Result<(), String> {
     let folder = to.parent().unwrap_or(stage);
     fs::create_dir_all(folder).map_err(|error| words(&error, folder))?;
     fs::copy(from, &to).map_err(|error| words(&error, from))?;
-    let mode = if to.parent().is_some_and(|folder| folder.ends_with("bin")) { 0o755 } else { 0o644 };
+    let mode =
+        if to.parent().is_some_and(|folder| folder.ends_with("bin")) { 0o755 } else { 0o644 };
     fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(|error| words(&error, &to))
 }
 
@@ -73,7 +74,9 @@ fn units() -> Result<Vec<PathBuf>, String> {
     let folder = root().join("deploy/systemd");
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_unit = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "service" || ending == "socket");
+    let is_unit = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ending == "service" || ending == "socket")
+    };
     let mut units: Vec<PathBuf> = paths.filter(is_unit).collect();
     units.sort();
     Ok(units)
@@ -86,7 +89,8 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     put(&dist.assets.join("changelog.gz"), &stage, "usr/share/doc/pointsman/changelog.gz")?;
     let write = |name: &str, text: &str| {
         let path = stage.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(&stage)).map_err(|error| words(&error, &path))?;
+        fs::create_dir_all(path.parent().unwrap_or(&stage))
+            .map_err(|error| words(&error, &path))?;
         fs::write(&path, text).map_err(|error| words(&error, &path))
     };
     let copyright = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: pointsman\n\n\
@@ -100,20 +104,28 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
          Description: {SUMMARY}\n {indented}\n",
         env!("CARGO_PKG_VERSION"),
         dist.arch,
-        run(Command::new("du").args(["-sk", "--apparent-size"]).arg(&stage))?.split_whitespace().next().unwrap_or("0"),
+        run(Command::new("du").args(["-sk", "--apparent-size"]).arg(&stage))?
+            .split_whitespace()
+            .next()
+            .unwrap_or("0"),
         depends(dist, program)?,
     );
     write("DEBIAN/control", &control)?;
     write("DEBIAN/conffiles", "/etc/pointsman/pointsman.toml\n")?;
     for name in ["postinst", "prerm", "postrm"] {
         let to = stage.join("DEBIAN").join(name);
-        fs::copy(root().join("deploy/package").join(name), &to).map_err(|error| words(&error, &to))?;
+        fs::copy(root().join("deploy/package").join(name), &to)
+            .map_err(|error| words(&error, &to))?;
     }
     run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&stage))?;
     let sums = "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum > DEBIAN/md5sums";
     run(Command::new("sh").args(["-c", sums]).current_dir(&stage))?;
     let file = dist.out.join(format!("pointsman_{}_{}.deb", env!("CARGO_PKG_VERSION"), dist.arch));
-    run(dist.tool("dpkg-deb").args(["--root-owner-group", "-Zxz", "--build"]).arg(&stage).arg(&file))?;
+    run(dist
+        .tool("dpkg-deb")
+        .args(["--root-owner-group", "-Zxz", "--build"])
+        .arg(&stage)
+        .arg(&file))?;
     fs::remove_dir_all(&stage).map_err(|error| words(&error, &stage))?;
     Ok(file)
 }
@@ -126,7 +138,8 @@ fn depends(dist: &Dist, program: &Path) -> Result<String, String> {
     // The tool wants to stand in a source package.
     let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
     fs::create_dir(temp.path().join("debian")).map_err(|error| error.to_string())?;
-    fs::write(temp.path().join("debian/control"), "Source: x\n").map_err(|error| error.to_string())?;
+    fs::write(temp.path().join("debian/control"), "Source: x\n")
+        .map_err(|error| error.to_string())?;
     let said = run(Command::new("dpkg-shlibdeps").arg("-O").arg(program).current_dir(temp.path()))?;
     // A static program depends on nothing.
     let found = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
@@ -139,14 +152,23 @@ pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/site-functions/_pointsman")?;
     put(&root().join("LICENSE"), &stage, "usr/share/licenses/pointsman/LICENSE")?;
     let arch = if dist.arch == "amd64" { "x86_64" } else { "aarch64" };
-    let files = run(Command::new("find").args([".", "-type", "f", "-printf", "/%P\\n"]).current_dir(&stage))?;
+    let files = run(Command::new("find")
+        .args([".", "-type", "f", "-printf", "/%P\\n"])
+        .current_dir(&stage))?;
     let mut files: Vec<String> = files
         .lines()
-        .map(|file| if file.starts_with("/etc/") { format!("%config(noreplace) {file}") } else { file.to_owned() })
+        .map(|file| {
+            if file.starts_with("/etc/") {
+                format!("%config(noreplace) {file}")
+            } else {
+                file.to_owned()
+            }
+        })
         .collect();
     files.sort();
-    let date =
-        run(Command::new("date").args(["-u", "-d", &format!("@{}", dist.epoch), "+%a %b %d %Y"]).env("LC_ALL", "C"))?;
+    let date = run(Command::new("date")
+        .args(["-u", "-d", &format!("@{}", dist.epoch), "+%a %b %d %Y"])
+        .env("LC_ALL", "C"))?;
     let spec = format!(
         "Name: pointsman\nVersion: {}\nRelease: 1\nSummary: P{}\nLicense: Apache-2.0\nGroup: System Environment/Daemons\n\
          Packager: {MAINTAINER}\nRequires: util-linux\nRequires(post): systemd\n%define _binary_payload w7.xzdio\n\

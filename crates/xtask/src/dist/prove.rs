@@ -22,9 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The image, in a root folder of its own.
 pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
-    let emulator = if dist.is_native() { None } else { harness::find_in_path("qemu-aarch64-static") };
+    let emulator =
+        if dist.is_native() { None } else { harness::find_in_path("qemu-aarch64-static") };
     if !rustix::process::geteuid().is_root() || (emulator.is_none() && !dist.is_native()) {
-        return Ok("not tried: that takes root, and for another architecture qemu-user-static".to_owned());
+        return Ok(
+            "not tried: that takes root, and for another architecture qemu-user-static".to_owned()
+        );
     }
     let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
     let (oci, root) = (temp.path().join("oci"), temp.path().join("root"));
@@ -33,15 +36,20 @@ pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
     }
     run(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&oci))?;
     let blob = |digest: &Value| {
-        oci.join("blobs/sha256").join(digest.as_str().unwrap_or_default().trim_start_matches("sha256:"))
+        oci.join("blobs/sha256")
+            .join(digest.as_str().unwrap_or_default().trim_start_matches("sha256:"))
     };
     let read = |path: &Path| -> Result<Value, String> {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         serde_json::from_str(&text).map_err(|error| error.to_string())
     };
     let manifest = read(&blob(&read(&oci.join("index.json"))?["manifests"][0]["digest"]))?;
     let config = read(&blob(&manifest["config"]["digest"]))?["config"].clone();
-    if config["User"] != "65532:65532" || config["Entrypoint"][0] != "/pointsman" || !config["StopSignal"].is_null() {
+    if config["User"] != "65532:65532"
+        || config["Entrypoint"][0] != "/pointsman"
+        || !config["StopSignal"].is_null()
+    {
         return Err(format!("the image's configuration is {config}"));
     }
     let layers = manifest["layers"].as_array().cloned().unwrap_or_default();
@@ -57,14 +65,20 @@ pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
     }
     started(&root, emulator.is_some())?;
     let how = if emulator.is_some() { " (emulated)" } else { "" };
-    Ok(format!("one file; proxies in a root folder of its own{how}, with names from /etc/hosts and by DNS"))
+    Ok(format!(
+        "one file; proxies in a root folder of its own{how}, with names from /etc/hosts and by DNS"
+    ))
 }
 
 fn started(root: &Path, is_emulated: bool) -> Result<(), String> {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let sentinel = *cluster.sentinel_addrs().first().ok_or("no sentinel")?;
-    let IpAddr::V4(ip) = sentinel.ip() else { return Err("the sentinel has no IPv4 address".to_owned()) };
-    let write = |name: &str, text: String| std::fs::write(root.join(name), text).map_err(|error| error.to_string());
+    let IpAddr::V4(ip) = sentinel.ip() else {
+        return Err("the sentinel has no IPv4 address".to_owned());
+    };
+    let write = |name: &str, text: String| {
+        std::fs::write(root.join(name), text).map_err(|error| error.to_string())
+    };
     std::fs::create_dir(root.join("etc")).map_err(|error| error.to_string())?;
     write("etc/hosts", format!("{ip} by-hosts.test\n"))?;
     write("etc/resolv.conf", format!("nameserver {NAME_SERVER}\noptions timeout:2 attempts:2\n"))?;
@@ -74,14 +88,20 @@ fn started(root: &Path, is_emulated: bool) -> Result<(), String> {
     for host in ["by-hosts.test", "by-dns.test"] {
         let (listen, admin) = (cluster.address().port(), cluster.address().port());
         let target = format!("{host}:{}", sentinel.port());
-        let mut args = vec!["--userspec=65532:65532".to_owned(), root.to_string_lossy().into_owned()];
+        let mut args =
+            vec!["--userspec=65532:65532".to_owned(), root.to_string_lossy().into_owned()];
         args.extend(is_emulated.then(|| "/emulator".to_owned()));
         args.extend(["/pointsman", "run", "--sentinel", &target, "--listen"].map(str::to_owned));
         args.extend([listen.to_string(), "--admin".to_owned(), admin.to_string()]);
         let args = args.into_iter().map(Into::into).collect();
         let folder = cluster.folder().to_owned();
-        let launch =
-            Launch { name: host.to_owned(), program: "/usr/sbin/chroot".into(), args, env: Vec::new(), folder };
+        let launch = Launch {
+            name: host.to_owned(),
+            program: "/usr/sbin/chroot".into(),
+            args,
+            env: Vec::new(),
+            folder,
+        };
         let process = Process::start(&launch);
         serves(&process, listen, admin);
     }
@@ -102,7 +122,8 @@ fn serves(process: &Process, listen: SocketAddr, admin: SocketAddr) {
 
 /// Answers every question for an IPv4 address with `ip`, for as long as the process lives.
 fn name_server(ip: Ipv4Addr) -> Result<(), String> {
-    let socket = UdpSocket::bind((NAME_SERVER, 53)).map_err(|error| format!("a name server cannot listen: {error}"))?;
+    let socket = UdpSocket::bind((NAME_SERVER, 53))
+        .map_err(|error| format!("a name server cannot listen: {error}"))?;
     std::thread::spawn(move || {
         let mut buffer = [0_u8; 512];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
@@ -173,16 +194,23 @@ const ALLOWED: &[&str] = &["no-signature", "non-standard-dir-perm /etc/pointsman
 pub(super) fn rpm(file: &Path) -> Result<String, String> {
     let listed = run(Command::new("rpm").args(["--query", "--list", "--package"]).arg(file))?;
     let needed = BROUGHT.iter().filter(|path| !path.ends_with("copyright"));
-    match needed.clone().find(|path| !listed.lines().any(|line| line.trim_start_matches('/') == **path)) {
+    match needed
+        .clone()
+        .find(|path| !listed.lines().any(|line| line.trim_start_matches('/') == **path))
+    {
         Some(path) => return Err(format!("the package brings no {path}:\n{listed}")),
-        None if harness::find_in_path("rpmlint").is_none() => return Ok("rpmlint is not here".to_owned()),
+        None if harness::find_in_path("rpmlint").is_none() => {
+            return Ok("rpmlint is not here".to_owned());
+        }
         None => {}
     }
     // It ends badly even where all that it says is allowed.
     let said = run(Command::new("sh").args(["-c", "rpmlint \"$1\" 2>&1 || true", "sh"]).arg(file))?;
     let objections: Vec<&str> = said
         .lines()
-        .filter(|line| line.contains(": E: ") && !ALLOWED.iter().any(|allowed| line.ends_with(allowed)))
+        .filter(|line| {
+            line.contains(": E: ") && !ALLOWED.iter().any(|allowed| line.ends_with(allowed))
+        })
         .collect();
     if !said.contains("1 packages") || !objections.is_empty() {
         return Err(format!("rpmlint: {said}"));

@@ -17,8 +17,10 @@ pub(super) fn of(metadata: &str) -> Result<(String, usize), String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let packages: BTreeMap<String, Value> =
         list(&metadata["packages"]).into_iter().map(|it| (text(&it["id"]), it)).collect();
-    let nodes: BTreeMap<String, Vec<String>> =
-        list(&metadata["resolve"]["nodes"]).iter().map(|node| (text(&node["id"]), linked(node))).collect();
+    let nodes: BTreeMap<String, Vec<String>> = list(&metadata["resolve"]["nodes"])
+        .iter()
+        .map(|node| (text(&node["id"]), linked(node)))
+        .collect();
     let top = packages
         .iter()
         .find(|(_, it)| it["name"] == "pointsman")
@@ -45,7 +47,8 @@ pub(super) fn of(metadata: &str) -> Result<(String, usize), String> {
         }
         Some(component)
     };
-    let components: Vec<Value> = seen.iter().filter(|id| **id != top).filter_map(component).collect();
+    let components: Vec<Value> =
+        seen.iter().filter(|id| **id != top).filter_map(component).collect();
     let dependencies: Vec<Value> = seen
         .iter()
         .map(|id| {
@@ -65,8 +68,9 @@ pub(super) fn of(metadata: &str) -> Result<(String, usize), String> {
 
 /// The packages that a node is linked with: its dependencies of the ordinary kind.
 fn linked(node: &Value) -> Vec<String> {
-    let ordinary =
-        |dep: &&Value| dep["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|it| it["kind"].is_null()));
+    let ordinary = |dep: &&Value| {
+        dep["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|it| it["kind"].is_null()))
+    };
     let all = node["deps"].as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter().filter(ordinary).filter_map(|dep| dep["pkg"].as_str().map(str::to_owned)).collect()
 }
@@ -96,8 +100,12 @@ mod tests {
         let (text, count) = of(&metadata.to_string()).unwrap();
         assert_eq!(count, 2);
         let bom: Value = serde_json::from_str(&text).unwrap();
-        let names: Vec<_> =
-            bom["components"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+        let names: Vec<_> = bom["components"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, ["deep", "used"]);
         assert_eq!(bom["components"][0]["licenses"][0]["expression"], "MIT OR Apache-2.0");
         assert_eq!(bom["metadata"]["component"]["purl"], "pkg:cargo/pointsman@1.0.0");

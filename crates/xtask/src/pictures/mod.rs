@@ -46,14 +46,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let pointsman = through_pointsman(&program, &screenshot)?;
     println!("{}", pointsman.sentence());
     let plot = folder.join("planned-failover.svg");
-    plot::draw(&[haproxy, pointsman], &plot).map_err(|error| format!("{}: {error}", plot.display()))?;
+    plot::draw(&[haproxy, pointsman], &plot)
+        .map_err(|error| format!("{}: {error}", plot.display()))?;
     println!("Written: {} and {}", plot.display(), screenshot.display());
     Ok(ExitCode::SUCCESS)
 }
 
 fn through_haproxy() -> Result<Run, String> {
     let program = find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
-    let version = version_in(&Command::new(&program).arg("-v").output().map(|it| it.stdout).unwrap_or_default());
+    let version = version_in(
+        &Command::new(&program).arg("-v").output().map(|it| it.stdout).unwrap_or_default(),
+    );
     let cluster = Cluster::builder().masters(&["mymaster"]).start();
     let haproxy = Haproxy::start(program, &cluster);
     record::play(&format!("haproxy {version}"), &cluster, haproxy.addr(), || Ok(()))
@@ -63,13 +66,16 @@ fn through_pointsman(program: &Path, screenshot: &Path) -> Result<Run, String> {
     let cluster = Cluster::builder().masters(&["mymaster"]).start();
     let pointsman = Pointsman::builder(program, &cluster).start();
     let url = format!("http://{}/", pointsman.admin());
-    record::play("Pointsman", &cluster, pointsman.addr(), || page::photograph(&url, cluster.folder(), screenshot))
+    record::play("Pointsman", &cluster, pointsman.addr(), || {
+        page::photograph(&url, cluster.folder(), screenshot)
+    })
 }
 
 /// The major and minor number in what `haproxy -v` prints.
 fn version_in(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
-    let full = said.split_whitespace().skip_while(|word| *word != "version").nth(1).unwrap_or_default();
+    let full =
+        said.split_whitespace().skip_while(|word| *word != "version").nth(1).unwrap_or_default();
     full.split(['.', '-']).take(2).collect::<Vec<_>>().join(".")
 }
 

@@ -21,8 +21,18 @@ pub(super) fn photograph(url: &str, folder: &Path, file: &Path) -> Result<(), St
     let browser = named.or_else(|| BROWSERS.iter().find_map(|name| find_in_path(name)));
     let mut command = Command::new(browser.ok_or("chromium is missing")?);
     // Root has no sandbox, and /dev/shm is small in containers; the only page is our own.
-    command.args(["--headless=new", "--disable-gpu", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"]);
-    command.args(["--no-first-run", "--disable-background-networking", "--disable-component-update"]);
+    command.args([
+        "--headless=new",
+        "--disable-gpu",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ]);
+    command.args([
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]);
     command.arg(format!("--window-size={SIZE}")).arg(format!("--virtual-time-budget={TIME}"));
     command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
     // A fresh file first: what stands there from an earlier run would hide that nothing was
@@ -31,7 +41,10 @@ pub(super) fn photograph(url: &str, folder: &Path, file: &Path) -> Result<(), St
     command.arg(format!("--screenshot={}", fresh.display())).arg(url);
     command.env("HOME", folder).env("XDG_CONFIG_HOME", folder).env("XDG_CACHE_HOME", folder);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    let done = command.output().map_err(|error| format!("the browser cannot be started: {error}"))?;
+    let done =
+        command.output().map_err(|error| format!("the browser cannot be started: {error}"))?;
     let said = || String::from_utf8_lossy(&done.stderr).into_owned();
-    fs::copy(&fresh, file).map(drop).map_err(|error| format!("no screenshot: {error}; the browser says: {}", said()))
+    fs::copy(&fresh, file)
+        .map(drop)
+        .map_err(|error| format!("no screenshot: {error}; the browser says: {}", said()))
 }

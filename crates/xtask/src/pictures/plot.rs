@@ -83,8 +83,9 @@ fn paint(run: &Run, panel: &Area<'_>, last: bool) -> Outcome {
     mesh.disable_x_mesh().light_line_style(WHITE).bold_line_style(GRID).axis_style(INK);
     mesh.label_style(text(13, false)).axis_desc_style(text(14, false));
     let signed = |at: &f64| format!("{at:.0}").replace('-', "\u{2212}");
-    let thousands =
-        |rate: &f64| if *rate < 1000.0 { format!("{rate:.0}") } else { format!("{:.0},000", rate / 1000.0) };
+    let thousands = |rate: &f64| {
+        if *rate < 1000.0 { format!("{rate:.0}") } else { format!("{:.0},000", rate / 1000.0) }
+    };
     mesh.x_labels(10).y_labels(3).x_label_formatter(&signed).y_label_formatter(&thousands);
     mesh.y_desc("writes per second");
     if last {
@@ -104,9 +105,10 @@ fn paint(run: &Run, panel: &Area<'_>, last: bool) -> Outcome {
 }
 
 fn legend(area: &Area<'_>) -> Outcome {
-    for (left, color, words) in
-        [(66, KEPT, "acknowledged, and on the new master in the end"), (430, LOST, "acknowledged, and lost")]
-    {
+    for (left, color, words) in [
+        (66, KEPT, "acknowledged, and on the new master in the end"),
+        (430, LOST, "acknowledged, and lost"),
+    ] {
         area.draw(&Rectangle::new([(left, 10), (left + 14, 24)], color.filled()))?;
         area.draw(&Text::new(words, (left + 21, 17), text(14, false)))?;
     }
@@ -125,8 +127,14 @@ mod tests {
 
     #[test]
     fn counts_each_write_in_its_bar() {
-        let bars =
-            bars(&run(&[(-3.1, false), (-2.95, false), (0.05, false), (0.1, true), (14.95, true), (15.1, false)]));
+        let bars = bars(&run(&[
+            (-3.1, false),
+            (-2.95, false),
+            (0.05, false),
+            (0.1, true),
+            (14.95, true),
+            (15.1, false),
+        ]));
         assert_eq!(bars.len(), 90);
         assert_eq!(bars[0].acknowledged, 5.0);
         let at = bars.iter().position(|bar| bar.from > -0.01).expect("a bar at zero");
@@ -140,9 +148,13 @@ mod tests {
         let file = folder.path().join("plot.svg");
         draw(&[run(&[(1.0, true)]), run(&[(1.0, false)])], &file).expect("a plot");
         let text = std::fs::read_to_string(file).expect("a plot");
-        for words in
-            ["1 of 1 acknowledged", "0 of 1 acknowledged", "writes per second", "SENTINEL FAILOVER", "and lost"]
-        {
+        for words in [
+            "1 of 1 acknowledged",
+            "0 of 1 acknowledged",
+            "writes per second",
+            "SENTINEL FAILOVER",
+            "and lost",
+        ] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

@@ -51,7 +51,8 @@ impl Run {
 
     /// The title of its panel.
     pub(super) fn sentence(&self) -> String {
-        let errors = if self.errors == 1 { "1 error".to_owned() } else { format!("{} errors", self.errors) };
+        let errors =
+            if self.errors == 1 { "1 error".to_owned() } else { format!("{} errors", self.errors) };
         format!(
             "{}: {} of {} acknowledged writes lost, {errors}",
             self.name,
@@ -106,8 +107,14 @@ pub(super) fn play(
         Some(after) => after.as_secs_f64(),
         None => -ordered.duration_since(*at).as_secs_f64(),
     };
-    let writes = acknowledged.iter().map(|(at, key)| Write { at: seconds(at), lost: missing.contains(key.as_str()) });
-    Ok(Run { name: name.to_owned(), writes: writes.collect(), errors: tally.errors.load(Ordering::Relaxed) })
+    let writes = acknowledged
+        .iter()
+        .map(|(at, key)| Write { at: seconds(at), lost: missing.contains(key.as_str()) });
+    Ok(Run {
+        name: name.to_owned(),
+        writes: writes.collect(),
+        errors: tally.errors.load(Ordering::Relaxed),
+    })
 }
 
 /// Orders the failover after enough writes, and waits for its end: when it was ordered.
@@ -117,7 +124,8 @@ fn order(cluster: &Cluster, old: &harness::Node, tally: &Tally) -> Result<Instan
     wait("the first writes", || count() as u64 as f64 > enough)?;
     let ordered = cluster.begin_failover_of(cluster.name());
     let follows = || {
-        let says = |field: &str, wanted: &str| old.info("replication", field).is_ok_and(|it| it == wanted);
+        let says =
+            |field: &str, wanted: &str| old.info("replication", field).is_ok_and(|it| it == wanted);
         says("role", "slave") && says("master_link_status", "up")
     };
     wait("the old master to become a replica", follows)?;
@@ -146,7 +154,9 @@ fn write(writer: u32, proxy: SocketAddr, tally: &Tally) {
         number += 1;
         let key = format!("{writer}:{number}");
         match set(&mut client, proxy, &key) {
-            Ok(()) => drop(tally.acknowledged.lock().map(|mut all| all.push((Instant::now(), key)))),
+            Ok(()) => {
+                drop(tally.acknowledged.lock().map(|mut all| all.push((Instant::now(), key))))
+            }
             Err(_) if tally.stop.load(Ordering::Acquire) => {}
             Err(_) => {
                 client = None;

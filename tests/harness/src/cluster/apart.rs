@@ -36,7 +36,10 @@ impl Builder {
     /// # Panics As `start` does, and outside of a private network namespace.
     #[must_use]
     pub fn start_apart(self) -> Cluster {
-        assert!(in_private_namespace(), "members with addresses of their own need a private network namespace");
+        assert!(
+            in_private_namespace(),
+            "members with addresses of their own need a private network namespace"
+        );
         let prefix = format!("pointsman-harness-{}-", std::process::id());
         let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
         let mut nodes = Vec::new();
@@ -47,10 +50,12 @@ impl Builder {
         nodes.iter().for_each(Node::start);
         let master = nodes.first().map(Node::addr).expect("a master");
         let group = Group::new(self.names[0].clone(), nodes);
-        let mut cluster = Cluster::new(vec![group], Vec::new(), Address::claim(Family::Ipv4), folder, &self);
+        let mut cluster =
+            Cluster::new(vec![group], Vec::new(), Address::claim(Family::Ipv4), folder, &self);
         cluster.wait_in_sync();
-        cluster.sentinels =
-            (0..self.sentinels).map(|number| sentinel(cluster.folder(), number, &self.watch(master))).collect();
+        cluster.sentinels = (0..self.sentinels)
+            .map(|number| sentinel(cluster.folder(), number, &self.watch(master)))
+            .collect();
         cluster.sentinels.iter().for_each(Node::start);
         cluster.wait_whole();
         cluster

@@ -192,7 +192,13 @@ impl Builder {
         let nodes = (0..=self.replicas)
             .map(|index| {
                 let addr = address.port();
-                let plan = RedisPlan { builder: self, bind: &bind, announced: &announced, port: addr.port(), master };
+                let plan = RedisPlan {
+                    builder: self,
+                    bind: &bind,
+                    announced: &announced,
+                    port: addr.port(),
+                    master,
+                };
                 let conf = redis_conf(&plan);
                 master = master.or(Some(addr.port()));
                 let launch = launch(folder, &format!("redis-{number}-{index}"), server, &conf);
@@ -230,7 +236,8 @@ impl Builder {
             .enumerate()
             .map(|(index, addr)| {
                 let conf = sentinel_conf(&plan(index));
-                let launch = launch(cluster.folder(), &format!("sentinel-{index}"), &program, &conf);
+                let launch =
+                    launch(cluster.folder(), &format!("sentinel-{index}"), &program, &conf);
                 Node::new(launch, *addr, login(self.sentinel_password.as_ref()))
             })
             .collect()
@@ -240,9 +247,11 @@ impl Builder {
 /// Writes the configuration into a folder of the server's own and says how to start it.
 pub(super) fn launch(folder: &Path, name: &str, program: &Path, conf: &str) -> Launch {
     let own = folder.join(name);
-    std::fs::create_dir(&own).unwrap_or_else(|error| panic!("cannot make {}: {error}", own.display()));
+    std::fs::create_dir(&own)
+        .unwrap_or_else(|error| panic!("cannot make {}: {error}", own.display()));
     let file = own.join(format!("{name}.conf"));
-    std::fs::write(&file, conf).unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+    std::fs::write(&file, conf)
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
     Launch {
         name: name.to_owned(),
         program: program.to_owned(),

@@ -103,7 +103,10 @@ pub(super) fn sentinel_conf(plan: &SentinelPlan<'_>) -> String {
                 line(&mut conf, &format!("sentinel known-replica {name} {announced} {replica}"));
             }
             for (port, run_id) in sentinels.iter().filter(|(other, _)| other != port) {
-                line(&mut conf, &format!("sentinel known-sentinel {name} {announced} {port} {run_id}"));
+                line(
+                    &mut conf,
+                    &format!("sentinel known-sentinel {name} {announced} {port} {run_id}"),
+                );
             }
         }
     }
@@ -125,9 +128,17 @@ mod tests {
     #[test]
     fn passwords_reach_servers_replication_and_sentinels() {
         let builder = Builder::default().password("secret").sentinel_password("other");
-        let plan = RedisPlan { builder: &builder, bind: "127.1.2.3", announced: "127.1.2.3", port: 7, master: Some(6) };
+        let plan = RedisPlan {
+            builder: &builder,
+            bind: "127.1.2.3",
+            announced: "127.1.2.3",
+            port: 7,
+            master: Some(6),
+        };
         let conf = redis_conf(&plan);
-        for line in ["requirepass secret", "masterauth secret", "replicaof 127.1.2.3 6", "bind 127.1.2.3"] {
+        for line in
+            ["requirepass secret", "masterauth secret", "replicaof 127.1.2.3 6", "bind 127.1.2.3"]
+        {
             assert!(conf.lines().any(|found| found == line), "{line} in\n{conf}");
         }
         let sentinels = [(8, "a".repeat(40)), (9, "b".repeat(40))];
@@ -142,9 +153,17 @@ mod tests {
         };
         let conf = sentinel_conf(&plan);
         let peer = format!("sentinel known-sentinel m 127.1.2.3 8 {}", "a".repeat(40));
-        for line in ["requirepass other", "sentinel sentinel-pass other", "sentinel auth-pass m secret", &peer] {
+        for line in [
+            "requirepass other",
+            "sentinel sentinel-pass other",
+            "sentinel auth-pass m secret",
+            &peer,
+        ] {
             assert!(conf.lines().any(|found| found == line), "{line} in\n{conf}");
         }
-        assert!(!conf.contains(&format!("9 {}", "b".repeat(40))), "a sentinel is no peer of itself");
+        assert!(
+            !conf.contains(&format!("9 {}", "b".repeat(40))),
+            "a sentinel is no peer of itself"
+        );
     }
 }

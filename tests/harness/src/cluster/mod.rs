@@ -48,15 +48,25 @@ impl Group {
     /// replica that is promoted before that has nothing.
     #[track_caller]
     fn wait_streaming(&self) {
-        let (Some(master), replicas) = (self.nodes.first(), self.nodes.len().saturating_sub(1)) else { return };
+        let (Some(master), replicas) = (self.nodes.first(), self.nodes.len().saturating_sub(1))
+        else {
+            return;
+        };
         let mut client = master.client();
         wait_until(&format!("every replica of {} to follow", self.name), WHOLE, || {
-            let wrote = client.cmd(&["PUBLISH", "harness", "sync"]).map_err(|error| error.to_string())?;
+            let wrote =
+                client.cmd(&["PUBLISH", "harness", "sync"]).map_err(|error| error.to_string())?;
             if wrote.is_error() {
                 return Err(format!("{wrote:?}"));
             }
-            let followed = client.cmd(&["WAIT", &replicas.to_string(), "1000"]).map_err(|error| error.to_string())?;
-            if followed.int() == i64::try_from(replicas).ok() { Ok(()) } else { Err(format!("{followed:?}")) }
+            let followed = client
+                .cmd(&["WAIT", &replicas.to_string(), "1000"])
+                .map_err(|error| error.to_string())?;
+            if followed.int() == i64::try_from(replicas).ok() {
+                Ok(())
+            } else {
+                Err(format!("{followed:?}"))
+            }
         });
     }
 
@@ -96,7 +106,13 @@ impl Cluster {
         Builder::default()
     }
 
-    fn new(groups: Vec<Group>, sentinels: Vec<Node>, address: Address, mut folder: TempDir, builder: &Builder) -> Self {
+    fn new(
+        groups: Vec<Group>,
+        sentinels: Vec<Node>,
+        address: Address,
+        mut folder: TempDir,
+        builder: &Builder,
+    ) -> Self {
         // For looking at what is left after a failed test.
         folder.disable_cleanup(std::env::var_os("HARNESS_KEEP").is_some());
         Self { groups, sentinels, discover: builder.discover, address, folder }
@@ -157,8 +173,10 @@ impl Cluster {
     #[must_use]
     #[track_caller]
     pub fn master(&self) -> &Node {
-        let addr = wait_until("sentinels that agree on the master", WHOLE, || self.current_master_addr());
-        self.node_at(addr).unwrap_or_else(|| panic!("the sentinels name {addr}, which is not of this cluster"))
+        let addr =
+            wait_until("sentinels that agree on the master", WHOLE, || self.current_master_addr());
+        self.node_at(addr)
+            .unwrap_or_else(|| panic!("the sentinels name {addr}, which is not of this cluster"))
     }
 
     /// The running servers of the first group that are not the master.
@@ -177,12 +195,19 @@ impl Cluster {
     /// # Errors
     /// In words: it cannot be asked, or knows no such name.
     pub fn master_addr_of(&self, sentinel: &Node, name: &str) -> Result<SocketAddr, String> {
-        let reply =
-            sentinel.ask_briefly(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]).map_err(|error| error.to_string())?;
-        let [host, port] = reply.items() else { return Err(format!("{} knows no {name}", sentinel.name())) };
-        let pair = (host.text().unwrap_or_default(), port.int().and_then(|port| port.try_into().ok()).unwrap_or(0));
+        let reply = sentinel
+            .ask_briefly(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])
+            .map_err(|error| error.to_string())?;
+        let [host, port] = reply.items() else {
+            return Err(format!("{} knows no {name}", sentinel.name()));
+        };
+        let pair = (
+            host.text().unwrap_or_default(),
+            port.int().and_then(|port| port.try_into().ok()).unwrap_or(0),
+        );
         // A name may stand for an address of the other family too.
-        let ours = |addr: &SocketAddr| addr.ip() == self.address.ip() || self.node_at(*addr).is_some();
+        let ours =
+            |addr: &SocketAddr| addr.ip() == self.address.ip() || self.node_at(*addr).is_some();
         let mut found = pair.to_socket_addrs().map_err(|error| format!("{}: {error}", pair.0))?;
         found.find(ours).ok_or_else(|| format!("{} names {}:{}", sentinel.name(), pair.0, pair.1))
     }
@@ -202,9 +227,12 @@ impl Cluster {
     pub fn master_addr(&self, name: &str) -> Result<SocketAddr, String> {
         if self.sentinels.is_empty() {
             let group = self.groups.iter().find(|group| group.name() == name);
-            return group.map(|group| group.nodes[0].addr()).ok_or_else(|| format!("no group {name}"));
+            return group
+                .map(|group| group.nodes[0].addr())
+                .ok_or_else(|| format!("no group {name}"));
         }
-        let answers: Vec<_> = self.sentinels.iter().map(|sentinel| self.master_addr_of(sentinel, name)).collect();
+        let answers: Vec<_> =
+            self.sentinels.iter().map(|sentinel| self.master_addr_of(sentinel, name)).collect();
         let named = |addr: SocketAddr| answers.iter().filter(|answer| **answer == Ok(addr)).count();
         let majority = |addr: &SocketAddr| named(*addr) * 2 > answers.len();
         answers
@@ -230,10 +258,12 @@ impl Cluster {
     /// If that takes too long.
     #[track_caller]
     pub fn failover_of(&self, name: &str) -> Failover {
-        let from = wait_until("sentinels that agree on the master", WHOLE, || self.master_addr(name));
+        let from =
+            wait_until("sentinels that agree on the master", WHOLE, || self.master_addr(name));
         let asked = self.begin_failover_of(name);
         let to = wait_until("another master after SENTINEL FAILOVER", WHOLE, || {
-            self.master_addr(name).and_then(|to| if to == from { Err(format!("still {to}")) } else { Ok(to) })
+            self.master_addr(name)
+                .and_then(|to| if to == from { Err(format!("still {to}")) } else { Ok(to) })
         });
         Failover { from, to, asked }
     }
@@ -249,7 +279,9 @@ impl Cluster {
         let mut turn = 0;
         wait_until("a sentinel that accepts SENTINEL FAILOVER", WHOLE, || {
             turn += 1;
-            self.sentinels[turn % self.sentinels.len()].ask(&["SENTINEL", "FAILOVER", name]).map(|_| Instant::now())
+            self.sentinels[turn % self.sentinels.len()]
+                .ask(&["SENTINEL", "FAILOVER", name])
+                .map(|_| Instant::now())
         })
     }
 
@@ -285,9 +317,11 @@ impl Cluster {
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_running()) {
             sentinel.wait_answers();
             for group in &self.groups {
-                wait_until(&format!("{} seeing all of {}", sentinel.name(), group.name()), WHOLE, || {
-                    self.sees_all(sentinel, group)
-                });
+                wait_until(
+                    &format!("{} seeing all of {}", sentinel.name(), group.name()),
+                    WHOLE,
+                    || self.sees_all(sentinel, group),
+                );
             }
         }
     }
@@ -299,20 +333,27 @@ impl Cluster {
     }
 
     fn sees_all(&self, sentinel: &Node, group: &Group) -> Result<(), String> {
-        let ask =
-            |what: &str| sentinel.ask_briefly(&["SENTINEL", what, group.name()]).map_err(|error| error.to_string());
-        let text = |value: &Value, key: &str| value.field(key).map(Value::to_string).unwrap_or_default();
+        let ask = |what: &str| {
+            sentinel
+                .ask_briefly(&["SENTINEL", what, group.name()])
+                .map_err(|error| error.to_string())
+        };
+        let text =
+            |value: &Value, key: &str| value.field(key).map(Value::to_string).unwrap_or_default();
         let (master, replicas, others) = (ask("MASTER")?, ask("REPLICAS")?, ask("SENTINELS")?);
         if text(&master, "flags") != "master" || text(&master, "runid").is_empty() {
             return Err(format!("the master is {:?}", text(&master, "flags")));
         }
-        let good = |replica: &&Value| text(replica, "flags") == "slave" && text(replica, "master-link-status") == "ok";
+        let good = |replica: &&Value| {
+            text(replica, "flags") == "slave" && text(replica, "master-link-status") == "ok"
+        };
         let replicas = replicas.items().iter().filter(good).count();
         let expected = group.nodes.iter().filter(|node| node.is_running()).count() - 1;
         if replicas < expected {
             return Err(format!("{replicas} of {expected} replicas are fine"));
         }
-        let others = others.items().iter().filter(|other| text(other, "flags") == "sentinel").count();
+        let others =
+            others.items().iter().filter(|other| text(other, "flags") == "sentinel").count();
         let expected = self.sentinels.iter().filter(|node| node.is_running()).count() - 1;
         if others < expected {
             return Err(format!("{others} of {expected} other sentinels are fine"));

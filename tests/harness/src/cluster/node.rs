@@ -121,7 +121,9 @@ impl Node {
     #[must_use]
     #[track_caller]
     pub fn client(&self) -> Client {
-        self.connect(GIVE_UP).unwrap_or_else(|error| panic!("cannot reach {} at {}: {error}", self.name(), self.addr))
+        self.connect(GIVE_UP).unwrap_or_else(|error| {
+            panic!("cannot reach {} at {}: {error}", self.name(), self.addr)
+        })
     }
 
     /// Asks it one thing over a connection of its own, and waits as long for the answer as a busy server may need.
@@ -168,9 +170,14 @@ impl Node {
         let reply = self.ask(&["INFO", section])?;
         let text = reply.text().unwrap_or_default();
         text.lines()
-            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(|value| value.trim().to_owned()))
+            .find_map(|line| {
+                line.strip_prefix(field)?.strip_prefix(':').map(|value| value.trim().to_owned())
+            })
             .ok_or_else(|| {
-                io::Error::new(io::ErrorKind::NotFound, format!("{}: no {field} in INFO {section}", self.name()))
+                io::Error::new(
+                    io::ErrorKind::NotFound,
+                    format!("{}: no {field} in INFO {section}", self.name()),
+                )
             })
     }
 

@@ -101,7 +101,9 @@ impl Load {
     /// Writers that ask before each connecting where to connect, as clients do that know of Sentinel. `None` means nowhere at
     /// the moment and counts as an error.
     #[must_use]
-    pub fn to_whoever(find: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static) -> LoadBuilder {
+    pub fn to_whoever(
+        find: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static,
+    ) -> LoadBuilder {
         let plan = Plan {
             find: writer::Find(Arc::new(find)),
             prefix: "load".to_owned(),

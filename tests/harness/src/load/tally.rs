@@ -201,7 +201,10 @@ mod tests {
             rhythm.beat(start + Duration::from_millis(ms));
         }
         assert_eq!(rhythm.longest, Duration::from_millis(300));
-        assert_eq!(rhythm.gaps.iter().map(Gap::length).collect::<Vec<_>>(), [300, 50].map(Duration::from_millis));
+        assert_eq!(
+            rhythm.gaps.iter().map(Gap::length).collect::<Vec<_>>(),
+            [300, 50].map(Duration::from_millis)
+        );
     }
 
     #[test]

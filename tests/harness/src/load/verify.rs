@@ -24,7 +24,12 @@ pub struct Verdict {
     pub examples: Vec<String>,
 }
 
-pub(super) fn verify(ranges: &Ranges, prefix: &str, addr: SocketAddr, login: Option<&Login>) -> io::Result<Verdict> {
+pub(super) fn verify(
+    ranges: &Ranges,
+    prefix: &str,
+    addr: SocketAddr,
+    login: Option<&Login>,
+) -> io::Result<Verdict> {
     let mut client = Client::connect_as(addr, login, Duration::from_secs(10))?;
     let mut verdict = Verdict::default();
     each_batch(ranges, prefix, |keys| {
@@ -45,12 +50,21 @@ pub(super) fn verify(ranges: &Ranges, prefix: &str, addr: SocketAddr, login: Opt
     Ok(verdict)
 }
 
-pub(super) fn remove(ranges: &Ranges, prefix: &str, addr: SocketAddr, login: Option<&Login>) -> io::Result<()> {
+pub(super) fn remove(
+    ranges: &Ranges,
+    prefix: &str,
+    addr: SocketAddr,
+    login: Option<&Login>,
+) -> io::Result<()> {
     let mut client = Client::connect_as(addr, login, Duration::from_secs(10))?;
     each_batch(ranges, prefix, |keys| count(&mut client, "UNLINK", keys).map(|_| ()))
 }
 
-fn each_batch(ranges: &Ranges, prefix: &str, mut act: impl FnMut(&[String]) -> io::Result<()>) -> io::Result<()> {
+fn each_batch(
+    ranges: &Ranges,
+    prefix: &str,
+    mut act: impl FnMut(&[String]) -> io::Result<()>,
+) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH);
     for (writer, ranges) in ranges.iter().enumerate() {
         for number in ranges.iter().cloned().flatten() {
@@ -68,5 +82,7 @@ fn count(client: &mut Client, command: &str, keys: &[String]) -> io::Result<usiz
     let args: Vec<&str> = std::iter::once(command).chain(keys.iter().map(String::as_str)).collect();
     let reply = client.cmd(&args)?;
     let count = reply.int().and_then(|count| usize::try_from(count).ok());
-    count.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{command} was answered {reply}")))
+    count.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{command} was answered {reply}"))
+    })
 }

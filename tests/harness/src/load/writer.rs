@@ -67,7 +67,8 @@ impl Writer {
             let number = self.next;
             self.next += 1;
             let key = key(&self.plan.prefix, self.index, number);
-            let reply = client.cmd(&["SET", &key, "1"]).map_err(|error| format!("writing: {error}"))?;
+            let reply =
+                client.cmd(&["SET", &key, "1"]).map_err(|error| format!("writing: {error}"))?;
             if !reply.is_ok() {
                 return Err(format!("answered: {reply}"));
             }

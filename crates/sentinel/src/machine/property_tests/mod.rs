@@ -38,7 +38,13 @@ impl World {
         assert_eq!(self.machine.broken_invariant(), None);
         assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already");
         let target = self.machine.committed().is_some_and(|it| it.published);
-        assert!(target || !matches!(self.machine.state(), State::Stable | State::Suspect { .. } | State::Armed { .. }));
+        assert!(
+            target
+                || !matches!(
+                    self.machine.state(),
+                    State::Stable | State::Suspect { .. } | State::Armed { .. }
+                )
+        );
         for action in actions {
             match &action {
                 Action::Probe(addr) => self.open.push((addr.clone(), self.now)),
@@ -55,13 +61,17 @@ impl World {
         match happening.clone() {
             Happening::View { from, addr, epoch, flags, peers, age } => {
                 let view = a_view_of(from, addr, epoch, flags, peers);
-                let (asked_at, configured) = (self.now.checked_sub(ms(age)).unwrap_or(self.now), from != 5);
+                let (asked_at, configured) =
+                    (self.now.checked_sub(ms(age)).unwrap_or(self.now), from != 5);
                 self.step(Event::View { from: id(from), view, asked_at, configured });
             }
-            Happening::Notice { from, notice } => self.step(Event::Notice { from: from.map(id), notice }),
+            Happening::Notice { from, notice } => {
+                self.step(Event::Notice { from: from.map(id), notice })
+            }
             Happening::Answer { which, answer, keep } if !self.open.is_empty() => {
                 let which = which % self.open.len();
-                let (addr, asked_at) = if keep { self.open[which].clone() } else { self.open.remove(which) };
+                let (addr, asked_at) =
+                    if keep { self.open[which].clone() } else { self.open.remove(which) };
                 let outcome = outcome(&addr, answer);
                 self.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
             }
@@ -104,7 +114,8 @@ impl World {
             self.now += ms(1);
             if std::mem::take(&mut self.asked) {
                 for sentinel in 1..=3 {
-                    let others: Vec<Letter> = LETTERS.into_iter().filter(|letter| *letter != addr).collect();
+                    let others: Vec<Letter> =
+                        LETTERS.into_iter().filter(|letter| *letter != addr).collect();
                     let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
                     let (view, asked_at) = (view(addr, epoch, &peers, &others), self.now);
                     self.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
@@ -120,7 +131,8 @@ impl World {
 
     fn publishes(&self, addr: Letter, epoch: Epoch) -> bool {
         let it = self.machine.committed();
-        it.is_some_and(|it| it.published && it.addr == node(addr) && it.epoch == epoch) && !self.machine.is_holding()
+        it.is_some_and(|it| it.published && it.addr == node(addr) && it.epoch == epoch)
+            && !self.machine.is_holding()
     }
 
     /// A master is committed, and all is calm.
@@ -169,7 +181,8 @@ fn outcome(addr: &NodeAddr, said: Said) -> Result<Report, ProbeFailure> {
 
 /// How often `wanted` is in the log within any minute, at most.
 fn most_in_a_minute(log: &[(Instant, Action)], wanted: &Action) -> usize {
-    let times: Vec<Instant> = log.iter().filter(|(_, it)| it == wanted).map(|(at, _)| *at).collect();
+    let times: Vec<Instant> =
+        log.iter().filter(|(_, it)| it == wanted).map(|(at, _)| *at).collect();
     times
         .iter()
         .map(|from| times.iter().filter(|at| **at >= *from && **at < *from + ms(60_000)).count())

@@ -89,12 +89,22 @@ pub(super) fn said() -> impl Strategy<Value = Said> {
 }
 
 pub(super) fn a_view(any_peers: bool) -> BoxedStrategy<Happening> {
-    let peers =
-        if any_peers { prop::option::of(prop::collection::vec(1_u8..=9, 0..4)).boxed() } else { Just(None).boxed() };
+    let peers = if any_peers {
+        prop::option::of(prop::collection::vec(1_u8..=9, 0..4)).boxed()
+    } else {
+        Just(None).boxed()
+    };
     let from = prop_oneof![8 => 1_u8..=3, 1 => 4_u8..=5];
     let age = prop_oneof![3 => Just(0_u64), 1 => 1_u64..1250];
     (from, letter(), 4_u64..=8, any::<u8>(), peers, age)
-        .prop_map(|(from, addr, epoch, flags, peers, age)| Happening::View { from, addr, epoch, flags, peers, age })
+        .prop_map(|(from, addr, epoch, flags, peers, age)| Happening::View {
+            from,
+            addr,
+            epoch,
+            flags,
+            peers,
+            age,
+        })
         .boxed()
 }
 
@@ -117,6 +127,7 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
 }
 
 pub(super) fn rules() -> impl Strategy<Value = Rules> {
-    let minority = prop_oneof![4 => Just(Minority::Keep), 1 => Just(Minority::Hold), 1 => Just(Minority::Cut)];
+    let minority =
+        prop_oneof![4 => Just(Minority::Keep), 1 => Just(Minority::Hold), 1 => Just(Minority::Cut)];
     minority.prop_map(|minority| Rules { minority, ..Rules::default() })
 }

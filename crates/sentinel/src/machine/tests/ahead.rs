@@ -34,7 +34,11 @@ fn an_announced_switch_to_what_the_leader_names_moves_the_points_at_once() {
     announces(&mut rig, 2, 1, 'A');
     assert_eq!(rig.told(), ["0 hold"], "the announcement alone is nothing");
     switched(&mut rig, 2, 'B');
-    assert_eq!(rig.told(), ["0 hold", "1085 commit B@6 Majority"], "neither a sentinel nor the node is asked again");
+    assert_eq!(
+        rig.told(),
+        ["0 hold", "1085 commit B@6 Majority"],
+        "neither a sentinel nor the node is asked again"
+    );
     assert_eq!(*rig.machine.state(), State::Stable);
     assert!(!rig.machine.is_holding());
 }
@@ -113,7 +117,10 @@ fn an_announced_switch_is_a_vote_for_one_move_and_its_own_next_view_replaces_it(
     assert!(matches!(rig.machine.state(), State::Committing { .. }));
     rig.hears(2, view('A', 5, &[1, 3], &['B', 'C']));
     rig.hears(3, view('A', 5, &[1, 2], &['B', 'C']));
-    assert!(!matches!(rig.machine.state(), State::Committing { .. }), "its own word is newer than what was inferred");
+    assert!(
+        !matches!(rig.machine.state(), State::Committing { .. }),
+        "its own word is newer than what was inferred"
+    );
     // What the leader says again does not revive the vote.
     rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.promotes('B').run(300);

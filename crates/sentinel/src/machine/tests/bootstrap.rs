@@ -104,8 +104,16 @@ fn seeds_that_are_one_and_the_same_sentinel_have_one_vote_and_do_not_block_the_s
     let mut rig = Rig::with(rules(), 5);
     rig.loses(3);
     rig.run(3000);
-    assert_eq!(rig.told(), ["1502 commit A@5 BootstrapMinority"], "two of five seeds are no majority yet");
-    assert_eq!(rig.machine.quorum(), (3, 2), "but the electorate is who they are, not how often they are named");
+    assert_eq!(
+        rig.told(),
+        ["1502 commit A@5 BootstrapMinority"],
+        "two of five seeds are no majority yet"
+    );
+    assert_eq!(
+        rig.machine.quorum(),
+        (3, 2),
+        "but the electorate is who they are, not how often they are named"
+    );
 }
 
 #[test]
@@ -142,7 +150,12 @@ fn whoever_does_not_verify_is_not_committed() {
         Answer::Report(report) => Answer::Report(Report { role: Role::Unknown, ..report }),
         other => other,
     };
-    let failing = [ProbeFailure::Unreachable, ProbeFailure::Silent, ProbeFailure::Denied, ProbeFailure::Rejected];
+    let failing = [
+        ProbeFailure::Unreachable,
+        ProbeFailure::Silent,
+        ProbeFailure::Denied,
+        ProbeFailure::Rejected,
+    ];
     let mut answers: Vec<Answer> = failing.into_iter().map(Answer::Failure).collect();
     answers.extend([loading(), unreadable(), replica('A', 'B', "history-1"), Answer::Lost]);
     for answer in answers {
@@ -168,7 +181,10 @@ fn a_weaker_verification_is_a_weaker_verification() {
     ] {
         let mut rig = Rig::with(Rules { verify, ..rules() }, 3);
         let Answer::Report(report) = master('A', "", "") else { panic!("a report") };
-        rig.nodes.insert('A', Answer::Report(Report { role: role.clone(), pong, lineage: None, ..report }));
+        rig.nodes.insert(
+            'A',
+            Answer::Report(Report { role: role.clone(), pong, lineage: None, ..report }),
+        );
         rig.run(3000);
         assert_eq!(!rig.told().is_empty(), commits, "{verify:?} {role:?} pong={pong}");
     }
@@ -210,7 +226,10 @@ fn evidence_from_before_a_stall_is_not_verified_after_it() {
     rig.loses(1).loses(2).loses(3);
     rig.stall(30_000);
     let Answer::Report(report) = master('A', "history-1", "") else { panic!("a report") };
-    rig.step(Event::Probed { node: node('A'), probe: crate::Probe { asked_at, outcome: Ok(report) } });
+    rig.step(Event::Probed {
+        node: node('A'),
+        probe: crate::Probe { asked_at, outcome: Ok(report) },
+    });
     rig.now += ms(1);
     assert!(rig.told().is_empty());
 }
@@ -256,10 +275,18 @@ fn a_late_majority_is_followed_after_a_minority_began() {
     assert_eq!(rig.deeds(), ["commit D@0 BootstrapMinority"]);
     rig.mark();
     rig.finds(2).finds(3).run(2000);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit A@5 Majority"), "{:?}", rig.told());
+    assert_eq!(
+        rig.deeds().last().map(String::as_str),
+        Some("commit A@5 Majority"),
+        "{:?}",
+        rig.told()
+    );
     assert!(rig.machine.named_masters().len() > 1, "the disagreement is shown");
     rig.run(60_000);
-    assert!(rig.machine.committed().is_some_and(|it| it.published && it.addr == node('A')), "for good");
+    assert!(
+        rig.machine.committed().is_some_and(|it| it.published && it.addr == node('A')),
+        "for good"
+    );
 }
 
 #[test]

@@ -23,21 +23,37 @@ fn empty_master(letter: char) -> Answer {
 #[test]
 fn old_masters_own_word_does_not_open_the_gate() {
     // The network of this process is gone for a while, in which a planned failover takes place.
-    for (failure, dark) in
-        [(ProbeFailure::Unreachable, 4000), (ProbeFailure::Silent, 2000), (ProbeFailure::Silent, 600)]
-    {
+    for (failure, dark) in [
+        (ProbeFailure::Unreachable, 4000),
+        (ProbeFailure::Silent, 2000),
+        (ProbeFailure::Silent, 600),
+    ] {
         for late in [300, 1000, 2000] {
             let mut rig = Rig::booted();
             blackout(&mut rig, failure);
             rig.run(dark);
             old_master_is_back(&mut rig);
             rig.promotes('B').run(late);
-            assert_eq!(rig.deeds(), ["hold"], "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}", rig.told());
+            assert_eq!(
+                rig.deeds(),
+                ["hold"],
+                "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}",
+                rig.told()
+            );
             // The stale one is heard first.
             rig.finds(3).run(200);
-            assert_eq!(rig.deeds(), ["hold"], "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}", rig.told());
+            assert_eq!(
+                rig.deeds(),
+                ["hold"],
+                "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}",
+                rig.told()
+            );
             rig.finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(2000);
-            assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"], "{failure:?} for {dark} ms, {late} ms late");
+            assert_eq!(
+                rig.deeds(),
+                ["hold", "commit B@6 Majority"],
+                "{failure:?} for {dark} ms, {late} ms late"
+            );
         }
     }
 }
@@ -151,14 +167,16 @@ fn a_candidate_announced_during_the_doubt_is_heeded() {
 #[test]
 fn an_empty_process_at_the_address_waits_for_calm_sentinels() {
     type Flag = fn(&mut crate::View);
-    let flags: [Flag; 3] = [|it| it.down = true, |it| it.rebooted = true, |it| it.failing_over = true];
+    let flags: [Flag; 3] =
+        [|it| it.down = true, |it| it.rebooted = true, |it| it.failing_over = true];
     for flag in flags {
         let mut rig = Rig::booted();
         rig.fails('A', ProbeFailure::Unreachable).change(2, flag).run(3000);
         rig.nodes.insert('A', empty_master('A'));
         rig.run(20_000);
         assert_eq!(rig.deeds(), ["hold"], "the sentinels are about to replace it");
-        rig.change(2, |it| (it.down, it.rebooted, it.failing_over) = (false, false, false)).run(1000);
+        rig.change(2, |it| (it.down, it.rebooted, it.failing_over) = (false, false, false))
+            .run(1000);
         assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"], "they keep it");
         assert_eq!(rig.notes(Note::LineageBroken), 1);
     }
@@ -184,7 +202,11 @@ fn demoted_master_is_used_again_only_on_fresh_votes() {
     rig.loses(1).loses(2).loses(3);
     old_master_is_back(&mut rig);
     rig.run(4000);
-    assert_eq!(rig.deeds(), ["clear Demoted"], "what was heard before it was a replica says nothing");
+    assert_eq!(
+        rig.deeds(),
+        ["clear Demoted"],
+        "what was heard before it was a replica says nothing"
+    );
     rig.finds(1).finds(2).run(300);
     assert_eq!(rig.deeds(), ["clear Demoted", "commit A@5 Again"]);
 }
@@ -211,7 +233,11 @@ fn gate_stays_shut_without_a_gap() {
         rig.run(30);
         rig.fails('A', ProbeFailure::Unreachable).run(1500);
     }
-    let opened = rig.log.iter().filter(|(_, action)| matches!(action, Action::Release | Action::Hold)).count();
+    let opened = rig
+        .log
+        .iter()
+        .filter(|(_, action)| matches!(action, Action::Release | Action::Hold))
+        .count();
     assert_eq!(opened, 1, "{:?}", rig.told());
 }
 
@@ -225,7 +251,13 @@ fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
     rig.stall(5000);
     rig.mark();
     rig.run(3000);
-    assert_eq!(rig.deeds(), ["hold", "release"], "{:?} {:?}", rig.machine.quorum(), rig.machine.finding());
+    assert_eq!(
+        rig.deeds(),
+        ["hold", "release"],
+        "{:?} {:?}",
+        rig.machine.quorum(),
+        rig.machine.finding()
+    );
     rig.mark();
     rig.run(60_000);
     assert!(rig.told().is_empty(), "{:?}", rig.told());

@@ -22,7 +22,10 @@ fn from_selection(rig: &mut Rig, [selected, writable, promoted, first, other, le
 #[test]
 fn golden_planned() {
     let mut rig = Rig::booted();
-    rig.says(1, Notice::Trouble).at(8).says(1, Notice::Trouble).change(1, |it| it.failing_over = true);
+    rig.says(1, Notice::Trouble)
+        .at(8)
+        .says(1, Notice::Trouble)
+        .change(1, |it| it.failing_over = true);
     from_selection(&mut rig, [84, 175, 1061, 1146, 1147, 2164]);
     rig.change(1, |it| it.failing_over = false);
     // The old master says role:master and takes writes for eleven seconds.
@@ -77,7 +80,11 @@ fn golden_partition() {
         from_selection(&mut rig, [2993, 3056, 3850, 3935, 0, 4953]);
         rig.at(15_000);
         let hold = if proxy_sees_it { "2993 hold" } else { "1023 hold" };
-        assert_eq!(rig.told(), [hold, "3935 commit B@6 Majority"], "proxy sees the old master: {proxy_sees_it}");
+        assert_eq!(
+            rig.told(),
+            [hold, "3935 commit B@6 Majority"],
+            "proxy sees the old master: {proxy_sees_it}"
+        );
         assert!(rig.notes(Note::StaleView) > 0);
         // The partition heals.
         rig.names(3, 'B', 6).change(3, |it| it.peers.iter_mut().for_each(|(_, up)| *up = true));
@@ -116,7 +123,11 @@ fn an_announced_switch_that_the_announced_one_denies_is_one_vote() {
     rig.nodes.insert('B', Answer::Lost);
     rig.at(100).switches(2, Some(1), 'B', 6);
     rig.at(1000);
-    assert_eq!(rig.told(), ["101 hold", "101 release"], "S1 itself, asked after that, still names the old one");
+    assert_eq!(
+        rig.told(),
+        ["101 hold", "101 release"],
+        "S1 itself, asked after that, still names the old one"
+    );
     rig.promotes('B').at(1100);
     assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
 }
@@ -191,7 +202,11 @@ fn one_voice_alone_suffices_after_its_grace_if_the_history_continues() {
     rig.run(5000);
     let told = rig.told();
     assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Solo"), "{told:?}");
-    let at: u64 = told.last().and_then(|it| it.split(' ').next()).and_then(|it| it.parse().ok()).expect("a time");
+    let at: u64 = told
+        .last()
+        .and_then(|it| it.split(' ').next())
+        .and_then(|it| it.parse().ok())
+        .expect("a time");
     assert!((250..=250 + 1003).contains(&at), "{told:?}");
 }
 
@@ -272,7 +287,9 @@ fn a_switch_to_a_node_that_is_still_a_replica_waits_for_its_promotion() {
 
 #[test]
 fn a_new_master_that_never_verifies_ends_the_old_ones_sessions_and_is_still_waited_for() {
-    for answer in [replica('B', 'A', "history-1"), Answer::Lost, Answer::Failure(ProbeFailure::Denied)] {
+    for answer in
+        [replica('B', 'A', "history-1"), Answer::Lost, Answer::Failure(ProbeFailure::Denied)]
+    {
         let mut rig = Rig::booted();
         rig.nodes.insert('B', answer);
         rig.at(100).all_name('B', 6).says(2, Notice::Switched { to: node('B') });
@@ -291,7 +308,9 @@ fn ten_switches_a_second_end_at_the_latest() {
     for round in 0..100_usize {
         let (new, old) = (letters[round % 3], letters[(round + 2) % 3]);
         epoch += 1;
-        rig.at(100 * round as u64).nodes.insert(new, master(new, &format!("h{epoch}"), &format!("h{}", epoch - 1)));
+        rig.at(100 * round as u64)
+            .nodes
+            .insert(new, master(new, &format!("h{epoch}"), &format!("h{}", epoch - 1)));
         rig.all_name(new, epoch).says(2, Notice::Switched { to: node(new) });
         rig.run(30);
         rig.demotes(old, new);
@@ -371,7 +390,10 @@ fn a_slow_answer_from_before_the_evidence_verifies_nothing() {
     rig.run(5);
     assert!(matches!(rig.machine.state(), State::Committing { .. }));
     let Answer::Report(report) = master('B', "history-B", "history-1") else { panic!("a report") };
-    rig.step(Event::Probed { node: node('B'), probe: crate::Probe { asked_at, outcome: Ok(report) } });
+    rig.step(Event::Probed {
+        node: node('B'),
+        probe: crate::Probe { asked_at, outcome: Ok(report) },
+    });
     assert_eq!(rig.deeds(), ["hold"]);
     rig.promotes('B').run(30);
     assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);

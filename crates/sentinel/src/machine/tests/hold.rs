@@ -53,7 +53,10 @@ fn the_time_of_a_hold_begins_anew_at_the_promotion_and_only_then() {
     rig.selects(1, 'B').at(2500).selects(1, 'B').at(3500);
     assert_eq!(rig.told(), ["0 hold", "3001 release"]);
     // Nor by the word of a sentinel that the replica itself does not bear out.
-    for word in [Notice::Promoted { candidate: node('B') }, Notice::PromotionOrdered { candidate: node('B') }] {
+    for word in [
+        Notice::Promoted { candidate: node('B') },
+        Notice::PromotionOrdered { candidate: node('B') },
+    ] {
         let mut rig = Rig::booted();
         rig.selects(1, 'B').at(2500).says(1, word).at(3500);
         assert_eq!(rig.told(), ["0 hold", "3001 release"]);
@@ -74,7 +77,11 @@ fn the_old_master_dies_while_held() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').fails('A', ProbeFailure::Unreachable);
     rig.at(60_000);
-    assert_eq!(rig.told(), ["0 hold"], "when the hold expires there is nothing to open the gate to");
+    assert_eq!(
+        rig.told(),
+        ["0 hold"],
+        "when the hold expires there is nothing to open the gate to"
+    );
     rig.nodes.insert('A', master('A', "history-1", ""));
     rig.run(300);
     assert_eq!(rig.deeds(), ["hold", "release"]);
@@ -127,7 +134,9 @@ fn only_a_member_and_only_for_one_of_ours() {
     let selected = |letter| Notice::CandidateSelected { candidate: node(letter) };
     rig.step(Event::Notice { from: None, notice: selected('B') });
     rig.step(Event::Notice { from: Some(id(77)), notice: selected('B') });
-    rig.says(1, selected('X')).says(1, Notice::Promoted { candidate: node('X') }).says(1, selected('A'));
+    rig.says(1, selected('X'))
+        .says(1, Notice::Promoted { candidate: node('X') })
+        .says(1, selected('A'));
     rig.run(3000);
     assert!(rig.told().is_empty());
 }
@@ -145,7 +154,9 @@ fn a_stranger_that_calls_itself_master_holds_nothing() {
 fn a_new_candidate_replaces_the_old_one_without_a_new_hold() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').at(1000).selects(2, 'C');
-    assert!(matches!(rig.machine.state(), State::Armed { candidate: Some(it), .. } if *it == node('C')));
+    assert!(
+        matches!(rig.machine.state(), State::Armed { candidate: Some(it), .. } if *it == node('C'))
+    );
     rig.at(10_000);
     assert_eq!(rig.told(), ["0 hold", "3001 release"]);
 }

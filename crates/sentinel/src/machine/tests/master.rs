@@ -15,7 +15,11 @@ fn report(letter: char) -> Report {
 fn demoted() {
     let mut rig = Rig::booted();
     rig.demotes('A', 'B').at(20_000);
-    assert_eq!(rig.deeds(), ["clear Demoted"], "the sentinels still name it, but it does not verify");
+    assert_eq!(
+        rig.deeds(),
+        ["clear Demoted"],
+        "the sentinels still name it, but it does not verify"
+    );
     rig.nodes.insert('A', master('A', "history-1", ""));
     rig.run(300);
     assert_eq!(rig.deeds(), ["clear Demoted", "commit A@5 Again"]);
@@ -28,7 +32,9 @@ fn demoted_while_its_successor_is_verified() {
     rig.all_name('B', 6).says(2, Notice::Switched { to: node('B') }).run(50);
     rig.demotes('A', 'B').run(100);
     assert_eq!(rig.deeds(), ["hold", "clear Demoted"]);
-    let State::Committing { evidence_at, .. } = rig.machine.state() else { panic!("{:?}", rig.machine.state()) };
+    let State::Committing { evidence_at, .. } = rig.machine.state() else {
+        panic!("{:?}", rig.machine.state())
+    };
     assert!(
         rig.now.duration_since(*evidence_at).as_millis() >= 140,
         "the verification goes on, it does not begin anew"
@@ -70,7 +76,10 @@ fn hung_is_not_gone() {
         let mut rig = Rig::booted();
         rig.nodes.insert('A', answer);
         rig.at(600_000);
-        assert!(rig.told().is_empty(), "a server busy with a long command accepts connections and stays silent");
+        assert!(
+            rig.told().is_empty(),
+            "a server busy with a long command accepts connections and stays silent"
+        );
     }
 }
 
@@ -149,7 +158,10 @@ fn commits_anew_at_other_address_of_unknown_process() {
     rig.run(1000);
     answers_at(&mut rig, 'Z');
     rig.run(3000);
-    let moved = rig.log.iter().any(|(_, it)| matches!(it, Action::Commit(it) if it.dialled == dialled('Z')));
+    let moved = rig
+        .log
+        .iter()
+        .any(|(_, it)| matches!(it, Action::Commit(it) if it.dialled == dialled('Z')));
     assert!(moved, "{:?}", rig.told());
     assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"], "and once is enough");
 }
@@ -189,7 +201,10 @@ fn suspicion_ends_by_itself() {
     rig.says(1, Notice::Trouble).run(1100);
     assert_eq!(*rig.machine.state(), State::Stable);
     rig.change(1, |it| it.down = true).run(30_000);
-    assert!(matches!(rig.machine.state(), State::Suspect { .. }), "as long as somebody says it is down");
+    assert!(
+        matches!(rig.machine.state(), State::Suspect { .. }),
+        "as long as somebody says it is down"
+    );
     rig.change(1, |it| it.tilt = true).run(3000);
     assert_eq!(*rig.machine.state(), State::Stable, "in TILT that means nothing");
     assert!(rig.told().is_empty());

@@ -45,7 +45,11 @@ fn hold_until_a_majority_is_heard_again() {
     rig.finds(3).change(3, |it| it.tilt = true).run(60_000);
     assert_eq!(rig.deeds(), ["hold"], "in TILT it does not know");
     rig.change(3, |it| it.tilt = false).change(3, together).run(60_000);
-    assert_eq!(rig.deeds(), ["hold"], "its word alone is no majority, whatever it says of its peers");
+    assert_eq!(
+        rig.deeds(),
+        ["hold"],
+        "its word alone is no majority, whatever it says of its peers"
+    );
     heal(&mut rig);
     rig.run(2000);
     assert_eq!(rig.deeds(), ["hold", "release"]);
@@ -67,7 +71,11 @@ fn cut_and_back() {
     isolate(&mut rig);
     assert_eq!(rig.deeds(), ["clear Minority"]);
     rig.run(60_000);
-    assert_eq!(rig.deeds(), ["clear Minority"], "the isolated one still names it, and it still verifies");
+    assert_eq!(
+        rig.deeds(),
+        ["clear Minority"],
+        "the isolated one still names it, and it still verifies"
+    );
     rig.change(3, together).finds(1).finds(2).run(3000);
     assert_eq!(rig.deeds(), ["clear Minority", "commit A@5 Again"]);
 }
@@ -95,18 +103,28 @@ fn does_not_leave_minority_on_one_word() {
         assert_eq!(rig.deeds().len(), before, "{minority:?}: {:?}", rig.told());
         // One of the other side is heard: a claim at a higher epoch, without a majority yet.
         rig.promotes('B').finds(1).names(1, 'B', 6).run(100);
-        assert!(!rig.deeds().iter().any(|it| it.starts_with("release")), "{minority:?}: {:?}", rig.told());
+        assert!(
+            !rig.deeds().iter().any(|it| it.starts_with("release")),
+            "{minority:?}: {:?}",
+            rig.told()
+        );
         rig.finds(2).names(2, 'B', 6).run(2000);
-        assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"), "{minority:?}");
+        assert_eq!(
+            rig.deeds().last().map(String::as_str),
+            Some("commit B@6 Majority"),
+            "{minority:?}"
+        );
         assert!(!rig.machine.is_holding() && !rig.machine.is_minority());
     }
 }
 
 #[test]
 fn one_fresh_voter_of_three_is_a_minority_unless_kept() {
-    for (minority, deeds) in
-        [(Minority::Keep, vec![]), (Minority::Hold, vec!["hold"]), (Minority::Cut, vec!["clear Minority"])]
-    {
+    for (minority, deeds) in [
+        (Minority::Keep, vec![]),
+        (Minority::Hold, vec!["hold"]),
+        (Minority::Cut, vec!["clear Minority"]),
+    ] {
         let mut rig = with(minority);
         rig.loses(1).loses(2).change(3, |view| view.peers[0].1 = false).run(60_000);
         assert_eq!(rig.deeds(), deeds, "{minority:?}");
@@ -117,7 +135,9 @@ fn one_fresh_voter_of_three_is_a_minority_unless_kept() {
 fn two_of_three_is_no_minority() {
     for minority in [Minority::Hold, Minority::Cut] {
         let mut rig = with(minority);
-        rig.loses(1).change(2, |view| view.peers[0].1 = false).change(3, |view| view.peers[0].1 = false);
+        rig.loses(1)
+            .change(2, |view| view.peers[0].1 = false)
+            .change(3, |view| view.peers[0].1 = false);
         rig.run(60_000);
         assert!(rig.told().is_empty(), "{minority:?}: {:?}", rig.told());
     }
@@ -131,8 +151,13 @@ fn silence_is_a_minority_after_its_time_unless_kept() {
         assert!(rig.told().is_empty(), "{minority:?}: a poll or two may be lost: {:?}", rig.told());
         rig.run(60_000);
         assert_eq!(rig.deeds(), [deed]);
-        let at: u64 = rig.told()[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-        assert!((2000..=3001).contains(&at), "three seconds after the last majority: {:?}", rig.told());
+        let at: u64 =
+            rig.told()[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+        assert!(
+            (2000..=3001).contains(&at),
+            "three seconds after the last majority: {:?}",
+            rig.told()
+        );
         rig.finds(1).finds(2).finds(3).run(2000);
         let back = if minority == Minority::Hold { "release" } else { "commit A@5 Again" };
         assert_eq!(rig.deeds(), [deed, back]);
@@ -165,13 +190,16 @@ fn solo_commit_in_minority_keeps_gate_shut() {
 
 #[test]
 fn first_minority_master_is_held_or_not_published() {
-    for (minority, deeds) in [(Minority::Hold, vec!["commit A@5 BootstrapMinority"]), (Minority::Cut, vec![])] {
+    for (minority, deeds) in
+        [(Minority::Hold, vec!["commit A@5 BootstrapMinority"]), (Minority::Cut, vec![])]
+    {
         let mut rig = Rig::with(Rules { minority, ..Rules::default() }, 3);
         rig.loses(2).loses(3).run(20_000);
         assert_eq!(rig.deeds(), deeds, "{minority:?}");
         assert_eq!(rig.machine.is_holding(), minority == Minority::Hold);
         rig.finds(2).run(2000);
-        let open = rig.machine.committed().is_some_and(|it| it.published) && !rig.machine.is_holding();
+        let open =
+            rig.machine.committed().is_some_and(|it| it.published) && !rig.machine.is_holding();
         assert!(open, "{minority:?}: {:?}", rig.told());
     }
 }
@@ -181,7 +209,8 @@ fn ghosts_are_no_minority() {
     // After a rolling restart with new identities, two ghosts are listed by the oldest of the new ones, one by the next.
     let mut rig = with(Minority::Hold);
     let ghosts = [(id(21), false), (id(22), false)];
-    rig.change(1, |it| it.peers.extend(ghosts.clone())).change(2, |it| it.peers.push(ghosts[1].clone()));
+    rig.change(1, |it| it.peers.extend(ghosts.clone()))
+        .change(2, |it| it.peers.push(ghosts[1].clone()));
     rig.run(3000);
     // Then one of the three is lost as well.
     rig.loses(1);

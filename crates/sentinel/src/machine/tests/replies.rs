@@ -14,7 +14,10 @@ fn told(rig: &Rig, zero: std::time::Instant) -> Vec<String> {
         _ => None,
     };
     let at = |at: std::time::Instant| at.saturating_duration_since(zero).as_millis();
-    rig.log.iter().filter_map(|(when, action)| Some(format!("{} {}", at(*when), said(action)?))).collect()
+    rig.log
+        .iter()
+        .filter_map(|(when, action)| Some(format!("{} {}", at(*when), said(action)?)))
+        .collect()
 }
 
 fn ordered(candidate: char) -> Notice {
@@ -33,11 +36,20 @@ fn passes_them_between_selection_and_promotion() {
 fn drops_them_from_the_order_of_the_promotion_on() {
     let mut rig = Rig::booted();
     let zero = rig.now;
-    rig.selects(1, 'B').at(90).says(1, ordered('B')).says(1, ordered('B')).at(92).promotes('B').at(900);
+    rig.selects(1, 'B')
+        .at(90)
+        .says(1, ordered('B'))
+        .says(1, ordered('B'))
+        .at(92)
+        .promotes('B')
+        .at(900);
     rig.says(1, Notice::Promoted { candidate: node('B') }).all_name('B', 6).at(2100);
     let told = told(&rig, zero);
     assert_eq!(told[..2], ["0 Hold", "90 Drop"], "{told:?}");
-    assert!(told.len() == 3 && told[2].ends_with("Commit"), "said once, and over with the commit: {told:?}");
+    assert!(
+        told.len() == 3 && told[2].ends_with("Commit"),
+        "said once, and over with the commit: {told:?}"
+    );
 }
 
 #[test]
@@ -160,5 +172,9 @@ fn waits_with_them_while_the_master_is_unconfirmed() {
     assert!(said.len() == 2 && said[0].ends_with("Hold") && said[1].ends_with("Wait"), "{said:?}");
     // It is not: whatever it said is dropped with its sessions.
     rig.promotes('B').finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(500);
-    assert!(told(&rig, zero).last().is_some_and(|it| it.ends_with("Commit")), "{:?}", told(&rig, zero));
+    assert!(
+        told(&rig, zero).last().is_some_and(|it| it.ends_with("Commit")),
+        "{:?}",
+        told(&rig, zero)
+    );
 }

@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::witness::Witness;
 use crate::machine::{Action, Event, Machine};
-use crate::{Epoch, Lineage, MyId, NodeAddr, Notice, Probe, ProbeFailure, ReplicaView, Report, Role, Rules, View};
+use crate::{
+    Epoch, Lineage, MyId, NodeAddr, Notice, Probe, ProbeFailure, ReplicaView, Report, Role, Rules,
+    View,
+};
 
 /// A redis node's letter.
 pub(in crate::machine) type Letter = char;
@@ -32,11 +35,22 @@ pub(in crate::machine) fn dialled(letter: Letter) -> SocketAddr {
 }
 
 pub(in crate::machine) fn lineage(run_id: &str, replid: &str, replid2: &str) -> Lineage {
-    Lineage { run_id: run_id.into(), replid: replid.into(), replid2: replid2.into(), offset: 1000, second_offset: -1 }
+    Lineage {
+        run_id: run_id.into(),
+        replid: replid.into(),
+        replid2: replid2.into(),
+        offset: 1000,
+        second_offset: -1,
+    }
 }
 
 /// A view as a healthy sentinel of three gives it.
-pub(in crate::machine) fn view(addr: Letter, epoch: Epoch, peers: &[u8], replicas: &[Letter]) -> View {
+pub(in crate::machine) fn view(
+    addr: Letter,
+    epoch: Epoch,
+    peers: &[u8],
+    replicas: &[Letter],
+) -> View {
     View {
         addr: node(addr),
         epoch,
@@ -47,7 +61,10 @@ pub(in crate::machine) fn view(addr: Letter, epoch: Epoch, peers: &[u8], replica
         tilt: false,
         quorum: 2,
         peers: peers.iter().map(|peer| (id(*peer), true)).collect(),
-        replicas: replicas.iter().map(|addr| ReplicaView { addr: node(*addr), healthy: true }).collect(),
+        replicas: replicas
+            .iter()
+            .map(|addr| ReplicaView { addr: node(*addr), healthy: true })
+            .collect(),
     }
 }
 
@@ -171,7 +188,11 @@ impl Rig {
                 }
             }
             Due::ProbeOf(addr, asked_at) => {
-                let answer = self.nodes.iter().find(|(letter, _)| node(**letter) == addr).map(|(_, it)| it.clone());
+                let answer = self
+                    .nodes
+                    .iter()
+                    .find(|(letter, _)| node(**letter) == addr)
+                    .map(|(_, it)| it.clone());
                 let outcome = match answer.unwrap_or(Answer::Failure(ProbeFailure::Unreachable)) {
                     Answer::Report(report) => Ok(report),
                     Answer::Failure(failure) => Err(failure),
@@ -188,7 +209,10 @@ impl Rig {
         let actions = self.machine.step(self.now, event);
         self.witness.saw(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
-        assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already would be a busy loop");
+        assert!(
+            self.machine.next_deadline() > self.now,
+            "a deadline that has passed already would be a busy loop"
+        );
         for action in actions {
             match &action {
                 Action::Ask => {
@@ -196,7 +220,9 @@ impl Rig {
                         self.later(Self::ANSWER * 2, Due::ViewOf(sentinel, self.now));
                     }
                 }
-                Action::Probe(addr) => self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now)),
+                Action::Probe(addr) => {
+                    self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now))
+                }
                 _ => {}
             }
             self.log.push((self.now, action));
@@ -228,7 +254,9 @@ impl Rig {
                         format!("commit {letter}@{} {:?}", it.epoch, it.basis)
                     }
                     Action::Redirect(to) => format!("redirect {to}"),
-                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::Replies(_) => return None,
+                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::Replies(_) => {
+                        return None;
+                    }
                 };
                 Some(format!("{} {what}", at(when)))
             })
@@ -237,7 +265,10 @@ impl Rig {
 
     /// The same without times, for scenarios in which only the order matters.
     pub(in crate::machine) fn deeds(&self) -> Vec<String> {
-        self.told().iter().filter_map(|line| line.split_once(' ').map(|(_, what)| what.to_owned())).collect()
+        self.told()
+            .iter()
+            .filter_map(|line| line.split_once(' ').map(|(_, what)| what.to_owned()))
+            .collect()
     }
 
     /// How often a note was given.
@@ -254,8 +285,14 @@ impl Rig {
 /// What the world does.
 impl Rig {
     /// From now on this sentinel names `addr` at `epoch`, and lists the others as its replicas.
-    pub(in crate::machine) fn names(&mut self, sentinel: u8, addr: Letter, epoch: Epoch) -> &mut Self {
-        let others: Vec<Letter> = ['A', 'B', 'C'].into_iter().filter(|letter| *letter != addr).collect();
+    pub(in crate::machine) fn names(
+        &mut self,
+        sentinel: u8,
+        addr: Letter,
+        epoch: Epoch,
+    ) -> &mut Self {
+        let others: Vec<Letter> =
+            ['A', 'B', 'C'].into_iter().filter(|letter| *letter != addr).collect();
         self.change(sentinel, |it| {
             let listed = view(addr, epoch, &[], &others);
             (it.addr, it.epoch, it.replicas) = (listed.addr, listed.epoch, listed.replicas);
@@ -271,7 +308,11 @@ impl Rig {
         self
     }
 
-    pub(in crate::machine) fn change(&mut self, sentinel: u8, change: impl FnOnce(&mut View)) -> &mut Self {
+    pub(in crate::machine) fn change(
+        &mut self,
+        sentinel: u8,
+        change: impl FnOnce(&mut View),
+    ) -> &mut Self {
         let deaf = self.deaf.get_mut(&sentinel);
         change(self.sentinels.get_mut(&sentinel).or(deaf).expect("a sentinel of this rig"));
         self
@@ -295,7 +336,13 @@ impl Rig {
     }
 
     /// An observer's switch: `+config-update-from` where `after` is given, then `+switch-master`, then its new answers.
-    pub(in crate::machine) fn switches(&mut self, sentinel: u8, after: Option<u8>, addr: Letter, epoch: Epoch) {
+    pub(in crate::machine) fn switches(
+        &mut self,
+        sentinel: u8,
+        after: Option<u8>,
+        addr: Letter,
+        epoch: Epoch,
+    ) {
         let leaving = self.sentinels[&sentinel].addr.clone();
         self.names(sentinel, addr, epoch);
         if let Some(peer) = after {
@@ -361,5 +408,11 @@ pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) ->
 pub(in crate::machine) fn replica(letter: Letter, of: Letter, replid: &str) -> Answer {
     let role = Role::Replica { master: node(of), connected: true };
     let lineage = lineage(&format!("process-{letter}"), replid, "");
-    Answer::Report(Report { dialled: dialled(letter), role, pong: true, offset: None, lineage: Some(lineage) })
+    Answer::Report(Report {
+        dialled: dialled(letter),
+        role,
+        pong: true,
+        offset: None,
+        lineage: Some(lineage),
+    })
 }

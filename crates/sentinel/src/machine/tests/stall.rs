@@ -82,7 +82,10 @@ fn an_answer_from_before_the_stall_is_no_answer() {
     rig.mark();
     rig.nodes.insert('A', Answer::Lost);
     let Answer::Report(report) = master('A', "history-1", "") else { panic!("a report") };
-    rig.step(Event::Probed { node: node('A'), probe: crate::Probe { asked_at, outcome: Ok(report) } });
+    rig.step(Event::Probed {
+        node: node('A'),
+        probe: crate::Probe { asked_at, outcome: Ok(report) },
+    });
     rig.run(500);
     assert_eq!(rig.told(), ["0 hold"]);
 }
@@ -139,7 +142,9 @@ fn restarted_old_master_needs_a_fresh_vote_after_a_stall() {
         rig.stall(30_000);
         rig.mark();
         // Another process with the same history answers at once, the sentinels later: there was a failover.
-        let Answer::Report(mut report) = master('A', "history-2", "history-1") else { panic!("a report") };
+        let Answer::Report(mut report) = master('A', "history-2", "history-1") else {
+            panic!("a report")
+        };
         report.lineage.as_mut().expect("a lineage").run_id = "another process".into();
         rig.nodes.insert('A', Answer::Report(report));
         rig.promotes('B').run(late);

@@ -34,7 +34,12 @@ fn a_sentinel_reached_under_many_names_has_one_vote() {
 fn strangers_do_not_vote_however_many_they_are() {
     let mut rig = Rig::booted();
     rig.nodes.insert('D', master('D', "other", ""));
-    keeps_saying(&mut rig, &[11, 12, 13, 14, 15], &view('D', 99, &[11, 12, 13, 14, 15], &[]), 60_000);
+    keeps_saying(
+        &mut rig,
+        &[11, 12, 13, 14, 15],
+        &view('D', 99, &[11, 12, 13, 14, 15], &[]),
+        60_000,
+    );
     assert!(rig.told().is_empty());
     assert_eq!(rig.machine.quorum(), (3, 2));
 }
@@ -44,7 +49,12 @@ fn a_merging_cluster_that_one_member_lists_does_not_get_in() {
     let mut rig = Rig::booted();
     rig.nodes.insert('D', master('D', "other", ""));
     rig.change(1, |it| it.peers.extend([11, 12, 13, 14, 15].map(|peer| (id(peer), true))));
-    keeps_saying(&mut rig, &[11, 12, 13, 14, 15], &view('D', 99, &[11, 12, 13, 14, 15, 1], &[]), 60_000);
+    keeps_saying(
+        &mut rig,
+        &[11, 12, 13, 14, 15],
+        &view('D', 99, &[11, 12, 13, 14, 15, 1], &[]),
+        60_000,
+    );
     assert_eq!(rig.machine.quorum(), (3, 2));
     assert!(rig.told().is_empty(), "{:?}", rig.told());
 }
@@ -52,7 +62,9 @@ fn a_merging_cluster_that_one_member_lists_does_not_get_in() {
 #[test]
 fn a_new_sentinel_that_most_members_list_votes() {
     let mut rig = Rig::booted();
-    rig.change(1, |it| it.peers.push((id(4), true))).change(2, |it| it.peers.push((id(4), true))).run(1100);
+    rig.change(1, |it| it.peers.push((id(4), true)))
+        .change(2, |it| it.peers.push((id(4), true)))
+        .run(1100);
     assert_eq!(rig.machine.quorum(), (4, 3));
 }
 
@@ -100,7 +112,11 @@ fn all_sentinels_replaced() {
     let new = view('B', 1, &[31, 32, 33], &['A', 'C']);
     rig.promotes('B');
     keeps_saying(&mut rig, &[31, 32, 33], &new, 20_000);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "not at once: {:?}", rig.told());
+    assert!(
+        !rig.deeds().iter().any(|it| it.starts_with("commit")),
+        "not at once: {:?}",
+        rig.told()
+    );
     keeps_saying(&mut rig, &[31, 32, 33], &new, 40_000);
     assert_eq!(rig.machine.quorum(), (3, 2));
     assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@1 Regress"));
@@ -121,7 +137,8 @@ fn replaced_one_after_another() {
         let all: Vec<u8> = rig.sentinels.keys().copied().collect();
         for sentinel in &all {
             // RESET: only the living are known.
-            let peers = all.iter().filter(|peer| *peer != sentinel).map(|peer| (id(*peer), true)).collect();
+            let peers =
+                all.iter().filter(|peer| *peer != sentinel).map(|peer| (id(*peer), true)).collect();
             rig.change(*sentinel, |it| it.peers = peers);
         }
         rig.run(40_000);

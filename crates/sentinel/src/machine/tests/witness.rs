@@ -139,26 +139,38 @@ impl Witness {
                         asked.remove(0);
                     }
                 }
-                Action::Redirect(_) => assert!(self.published.is_some(), "redirected without a target"),
-                Action::Replies(_) => assert!(self.held, "replies are dropped or wait although the gate is open"),
+                Action::Redirect(_) => {
+                    assert!(self.published.is_some(), "redirected without a target")
+                }
+                Action::Replies(_) => {
+                    assert!(self.held, "replies are dropped or wait although the gate is open")
+                }
                 Action::Ask | Action::Note(_) => {}
             }
         }
         self.ordered = self.ordered.filter(|(until, _)| now < *until);
-        assert!(self.held || self.ordered.is_none() || self.published.is_none(), "open against an order");
+        assert!(
+            self.held || self.ordered.is_none() || self.published.is_none(),
+            "open against an order"
+        );
         self.agrees_with(after);
     }
 
     /// What the machine shows and what it did must be the same.
     fn agrees_with(&mut self, after: Option<&Committed>) {
         let shown = after.filter(|it| it.published).map(|it| it.addr.clone());
-        assert_eq!(shown, self.published.as_ref().map(|(addr, _)| addr.clone()), "S1: shown and published differ");
+        assert_eq!(
+            shown,
+            self.published.as_ref().map(|(addr, _)| addr.clone()),
+            "S1: shown and published differ"
+        );
         if let (Some((addr, epoch)), Some(after)) = (&mut self.last, after) {
             assert_eq!(*addr, after.addr);
             if after.epoch != *epoch {
                 // There and back, or configured anew, to the same master: no commit, and their clock counts from here.
                 let named = self.named.get(&(addr.clone(), after.epoch));
-                let voters: BTreeSet<&MyId> = named.into_iter().flatten().map(|(by, _)| by).collect();
+                let voters: BTreeSet<&MyId> =
+                    named.into_iter().flatten().map(|(by, _)| by).collect();
                 assert!(voters.len() >= self.majority.unwrap_or(1), "an epoch that too few named");
                 if after.epoch < *epoch {
                     self.left.clear();
@@ -197,14 +209,18 @@ impl Witness {
                 self.followed(now);
             }
             Event::Probed { node, probe } => {
-                let younger = self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
+                let younger =
+                    self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
                 if younger && self.stalled_at.is_none_or(|at| probe.asked_at >= at) {
                     self.look_at_target(now, node, probe);
                     self.answers.insert(node.clone(), probe.clone());
                 }
             }
             Event::CanaryLost { node } => drop(self.ended.insert(node.clone(), (now, false))),
-            Event::Notice { from: Some(from), notice: Notice::ConfigUpdateFrom { peer, leaving } } => {
+            Event::Notice {
+                from: Some(from),
+                notice: Notice::ConfigUpdateFrom { peer, leaving },
+            } => {
                 if let Some((addr, was)) = self.last_word.get(from)
                     && addr == leaving
                 {
@@ -221,10 +237,16 @@ impl Witness {
         if self.last.as_ref().is_none_or(|(addr, _)| addr != node) {
             return;
         }
-        let process = probe.outcome.as_ref().ok().and_then(|it| it.lineage.as_ref()).map(|it| it.run_id.clone());
+        let process = probe
+            .outcome
+            .as_ref()
+            .ok()
+            .and_then(|it| it.lineage.as_ref())
+            .map(|it| it.run_id.clone());
         let denied = probe.outcome == Err(crate::ProbeFailure::Denied);
         let (committed, other) = &mut self.processes;
-        let restarted = process.is_some() && committed.is_some() && process != *committed && process != *other;
+        let restarted =
+            process.is_some() && committed.is_some() && process != *committed && process != *other;
         if committed.is_none() && verifies(probe, self.rules.verify) {
             committed.clone_from(&process);
         }
@@ -240,26 +262,34 @@ impl Witness {
     fn fresh_voters(&self) -> usize {
         let fresh = |at: &Instant| self.doubted_at.is_none_or(|doubted| *at >= doubted);
         // The epoch may be taken over, and the gate opened, in one step.
-        let ours =
-            |claim: &Claim| self.last.as_ref().is_some_and(|(addr, epoch)| *addr == claim.0 && claim.1 >= *epoch);
+        let ours = |claim: &Claim| {
+            self.last.as_ref().is_some_and(|(addr, epoch)| *addr == claim.0 && claim.1 >= *epoch)
+        };
         self.asked_about.iter().filter(|((claim, _), at)| ours(claim) && fresh(at)).count()
     }
 
     /// The gate opens to the same target: after a stop of the process only on a sentinel's word from after it, or where nobody says
     /// anything for as long as a word is good.
     fn released(&self, now: Instant) {
-        let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stalled_at) else { return };
+        let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stalled_at) else {
+            return;
+        };
         let patient = now >= doubted_at + self.rules.view_expiry;
         assert!(patient || self.fresh_voters() >= 1, "released on the old master's own word");
         let policy = self.rules.minority == Minority::Keep;
-        assert!(policy || self.fresh_voters() >= self.majority.unwrap_or(1).min(1), "released in a minority");
+        assert!(
+            policy || self.fresh_voters() >= self.majority.unwrap_or(1).min(1),
+            "released in a minority"
+        );
     }
 
     /// Whoever announced a peer's hello, and then that it switched to where that peer's own word is by now, names what it names.
     fn followed(&mut self, now: Instant) {
         let of = |(id, it): (&MyId, &Announced)| {
             let word = self.last_word.get(&it.peer)?;
-            let follows = it.to.as_ref() == Some(&word.0) && word.1 > it.was && now - it.at <= self.rules.view_expiry;
+            let follows = it.to.as_ref() == Some(&word.0)
+                && word.1 > it.was
+                && now - it.at <= self.rules.view_expiry;
             follows.then(|| (id.clone(), word.clone()))
         };
         let followers: Vec<(MyId, Claim)> = self.announced.iter().filter_map(of).collect();
@@ -329,9 +359,16 @@ impl Witness {
         self.ordered = self.ordered.filter(|(_, ends)| !ends);
     }
 
-    fn verified_after_its_evidence(&self, now: Instant, commit: &Commit, claim: &Claim, probe: &Probe) {
+    fn verified_after_its_evidence(
+        &self,
+        now: Instant,
+        commit: &Commit,
+        claim: &Claim,
+        probe: &Probe,
+    ) {
         assert!(probe.asked_at <= now);
-        let asked = self.asked.get(&commit.addr).into_iter().flatten().any(|at| *at <= probe.asked_at);
+        let asked =
+            self.asked.get(&commit.addr).into_iter().flatten().any(|at| *at <= probe.asked_at);
         assert!(asked, "S4: never asked before {commit:?}");
         let at = probe.asked_at;
         let voters = self.voters_by(claim, at);
@@ -339,25 +376,38 @@ impl Witness {
             Basis::Again => {
                 let last = self.last.as_ref().map(|(addr, epoch)| (addr, *epoch));
                 assert_eq!(last, Some((&commit.addr, commit.epoch)), "again, but it never was");
-                assert!(self.fresh_voters() >= 1, "again, without a vote from after the doubt: {commit:?}");
+                assert!(
+                    self.fresh_voters() >= 1,
+                    "again, without a vote from after the doubt: {commit:?}"
+                );
             }
             Basis::Solo => {
-                let early = at.checked_sub(self.rules.solo_grace).expect("a clock that has run for a while");
+                let early = at
+                    .checked_sub(self.rules.solo_grace)
+                    .expect("a clock that has run for a while");
                 assert!(self.voters_by(claim, early) >= 1, "solo without its grace: {commit:?}");
             }
-            Basis::BootstrapMinority => assert!(voters >= 1, "nobody named {commit:?} before it was asked"),
+            Basis::BootstrapMinority => {
+                assert!(voters >= 1, "nobody named {commit:?} before it was asked")
+            }
             Basis::Majority | Basis::Regress => {
                 let (needed, now_are) = (self.majority.unwrap_or(1), self.voters_by(claim, now));
                 assert!(now_are >= needed, "S6: {now_are} of {needed} named {commit:?}");
-                let ahead = commit.basis == Basis::Majority && self.held && self.is_ahead(now, commit, probe, voters);
-                assert!(voters >= needed || ahead, "S4: {voters} of {needed} named {commit:?} before it was asked");
+                let ahead = commit.basis == Basis::Majority
+                    && self.held
+                    && self.is_ahead(now, commit, probe, voters);
+                assert!(
+                    voters >= needed || ahead,
+                    "S4: {voters} of {needed} named {commit:?} before it was asked"
+                );
             }
         }
     }
 
     /// Asked after the first word, answered a moment ago, behind a shut gate, and not a word against it since.
     fn is_ahead(&self, now: Instant, commit: &Commit, probe: &Probe, voters: usize) -> bool {
-        let after = |(at, again): &(Instant, bool)| *at < probe.asked_at || *at == probe.asked_at && *again;
+        let after =
+            |(at, again): &(Instant, bool)| *at < probe.asked_at || *at == probe.asked_at && *again;
         let whole = self.ended.get(&commit.addr).is_none_or(after);
         voters >= 1 && whole && now - probe.asked_at <= AHEAD
     }
@@ -368,7 +418,9 @@ impl Witness {
         assert!(self.heard_within(now, long), "S5: cleared out of silence");
         match lack {
             Lack::Demoted => {
-                let Event::Probed { node, probe } = event else { panic!("demoted, but nobody said so") };
+                let Event::Probed { node, probe } = event else {
+                    panic!("demoted, but nobody said so")
+                };
                 assert_eq!(*node, target);
                 assert!(matches!(probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })));
             }

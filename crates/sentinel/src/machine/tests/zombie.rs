@@ -20,7 +20,11 @@ fn a_stale_sentinel_is_ignored_and_counted_though_the_old_master_says_master() {
     rig.names(3, 'A', 5).run(30_000);
     assert!(rig.told().is_empty());
     assert!(rig.notes(Note::StaleView) >= 29);
-    assert_eq!(*rig.machine.state(), State::Stable, "one stale sentinel is no reason for suspicion");
+    assert_eq!(
+        *rig.machine.state(),
+        State::Stable,
+        "one stale sentinel is no reason for suspicion"
+    );
 }
 
 #[test]
@@ -51,7 +55,10 @@ fn an_old_view_with_the_old_epoch_contradicts_and_is_then_outvoted() {
     let mut rig = Rig::booted();
     // The leader: the new epoch shows with the old address nowhere, since the address is asked from get-master-addr.
     rig.promotes('B').names(1, 'B', 6).at(1500);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "two of three still name the old one");
+    assert!(
+        !rig.deeds().iter().any(|it| it.starts_with("commit")),
+        "two of three still name the old one"
+    );
     rig.names(2, 'B', 6).at(2600);
     assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
 }
@@ -81,7 +88,11 @@ fn an_answer_from_before_the_commit_does_not_absolve_a_zombie() {
     rig.without_lineage();
     rig.nodes.insert('A', Answer::Lost);
     let asked_at = rig.now;
-    rig.promotes('B').without_lineage().all_name('B', 6).at(10).says(2, Notice::Switched { to: node('B') });
+    rig.promotes('B')
+        .without_lineage()
+        .all_name('B', 6)
+        .at(10)
+        .says(2, Notice::Switched { to: node('B') });
     rig.run(100);
     rig.mark();
     // Somebody demoted it for a moment, long ago; now it is a zombie master.
@@ -101,9 +112,15 @@ fn an_answer_that_newer_ones_have_overtaken_is_history() {
     rig.run(2000);
     let Answer::Report(report) = master('A', "history-1", "") else { panic!("a report") };
     let demoted = Report { role: Role::Replica { master: node('C'), connected: true }, ..report };
-    rig.step(Event::Probed { node: node('A'), probe: Probe { asked_at, outcome: Ok(demoted.clone()) } });
+    rig.step(Event::Probed {
+        node: node('A'),
+        probe: Probe { asked_at, outcome: Ok(demoted.clone()) },
+    });
     assert!(rig.told().is_empty());
-    rig.step(Event::Probed { node: node('A'), probe: Probe { asked_at: rig.now, outcome: Ok(demoted) } });
+    rig.step(Event::Probed {
+        node: node('A'),
+        probe: Probe { asked_at: rig.now, outcome: Ok(demoted) },
+    });
     assert_eq!(rig.deeds(), ["clear Demoted"]);
 }
 
@@ -112,7 +129,11 @@ fn removed_and_monitored_anew_at_another_address() {
     let mut rig = after_failover();
     rig.nodes.insert('C', master('C', "history-C", "history-B"));
     rig.all_name('C', 0).run(9500);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "a majority has to insist: {:?}", rig.told());
+    assert!(
+        !rig.deeds().iter().any(|it| it.starts_with("commit")),
+        "a majority has to insist: {:?}",
+        rig.told()
+    );
     rig.run(2500);
     assert_eq!(rig.deeds().last().map(String::as_str), Some("commit C@0 Regress"));
     // Their clock counts from there: also for an address that was superseded at a higher epoch before.
@@ -172,10 +193,18 @@ fn monitored_back_and_forth_by_an_operator_that_never_raises_the_epoch() {
 fn split_at_one_epoch_keeps_what_stands_and_says_so() {
     let mut rig = Rig::booted();
     rig.names(1, 'B', 5).loses(3).promotes('B').at(20_000);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit") || it.starts_with("clear")), "{:?}", rig.told());
+    assert!(
+        !rig.deeds().iter().any(|it| it.starts_with("commit") || it.starts_with("clear")),
+        "{:?}",
+        rig.told()
+    );
     assert_eq!(rig.notes(Note::Split), 1);
     rig.finds(3).names(3, 'B', 5).run(2000);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@5 Majority"), "a majority decides");
+    assert_eq!(
+        rig.deeds().last().map(String::as_str),
+        Some("commit B@5 Majority"),
+        "a majority decides"
+    );
 }
 
 #[test]
@@ -196,7 +225,9 @@ fn books_on_old_masters_are_bounded() {
     for epoch in 6..300_u32 {
         let letter = char::from_u32(0x400 + epoch).expect("a letter");
         rig.nodes.insert(letter, master(letter, &format!("h{epoch}"), &format!("h{}", epoch - 1)));
-        rig.all_name(letter, u64::from(epoch)).says(2, Notice::Switched { to: node(letter) }).run(5);
+        rig.all_name(letter, u64::from(epoch))
+            .says(2, Notice::Switched { to: node(letter) })
+            .run(5);
     }
     assert_eq!(rig.machine.committed().map(|it| it.epoch), Some(299));
     assert!(rig.machine.superseded.len() <= 64);

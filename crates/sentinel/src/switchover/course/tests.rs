@@ -16,7 +16,10 @@ fn cast() -> Cast {
         dialled: "10.0.0.1:1".parse().unwrap(),
         generation: 4,
         epoch: 6,
-        replicas: vec![(node(2), "10.0.0.1:2".parse().unwrap()), (node(3), "10.0.0.1:3".parse().unwrap())],
+        replicas: vec![
+            (node(2), "10.0.0.1:2".parse().unwrap()),
+            (node(3), "10.0.0.1:3".parse().unwrap()),
+        ],
         sentinels: vec![node(9)],
     }
 }
@@ -34,7 +37,14 @@ fn sight(holding: bool, port: u16, generation: u64, epoch: u64) -> Input {
 }
 
 fn calm_view() -> LeaderView {
-    LeaderView { master: node(1), epoch: 6, failing_over: false, down: false, selected: None, down_after: None }
+    LeaderView {
+        master: node(1),
+        epoch: 6,
+        failing_over: false,
+        down: false,
+        selected: None,
+        down_after: None,
+    }
 }
 
 /// A course with its clock, and everything that it asked for.
@@ -51,8 +61,15 @@ impl Play {
     fn begin(down_after: Option<Duration>) -> Self {
         let start = Instant::now();
         let cast_of = (cast(), node(9));
-        let (course, actions) = Course::begin(start, cast_of, Limits::default(), down_after).unwrap();
-        Self { course, start, at: 0, did: actions.into_iter().map(|it| (0, it)).collect(), answered: 0 }
+        let (course, actions) =
+            Course::begin(start, cast_of, Limits::default(), down_after).unwrap();
+        Self {
+            course,
+            start,
+            at: 0,
+            did: actions.into_iter().map(|it| (0, it)).collect(),
+            answered: 0,
+        }
     }
 
     fn put(&mut self, input: Input) -> &mut Self {
@@ -98,7 +115,9 @@ impl Play {
     }
 
     fn result(&self) -> Option<Result<Outcome, Reason>> {
-        self.did.iter().find_map(|(_, it)| if let Action::Done(result) = it { Some(result.clone()) } else { None })
+        self.did.iter().find_map(|(_, it)| {
+            if let Action::Done(result) = it { Some(result.clone()) } else { None }
+        })
     }
 
     /// It is over with this reason now, the gate is open, and nobody is left paused.
@@ -109,10 +128,17 @@ impl Play {
 
     fn left_nothing_behind(&self) {
         let last = |wanted: fn(&Action) -> bool| self.did.iter().rposition(|(_, it)| wanted(it));
-        let (held, released) = (last(|it| matches!(it, Action::Hold { .. })), last(|it| matches!(it, Action::Release)));
+        let (held, released) = (
+            last(|it| matches!(it, Action::Hold { .. })),
+            last(|it| matches!(it, Action::Release)),
+        );
         assert!(held < released, "the gate stays shut: {:?}", self.did);
         let paused = last(|it| matches!(it, Action::Pause(_)));
-        assert!(paused.is_none() || paused < last(|it| matches!(it, Action::Unpause)), "{:?}", self.did);
+        assert!(
+            paused.is_none() || paused < last(|it| matches!(it, Action::Unpause)),
+            "{:?}",
+            self.did
+        );
         assert_eq!(self.count(|it| matches!(it, Action::Done(_))), 1, "{:?}", self.did);
         let (done, others) = (last(|it| matches!(it, Action::Done(_))), self.did.len());
         assert_eq!(done, Some(others - 1), "something comes after the end: {:?}", self.did);
@@ -126,12 +152,25 @@ fn aborted(event: &str) -> Reason {
 #[test]
 fn succeeds_with_the_selected_replica_at_its_epoch() {
     let mut play = Play::begin(None);
-    play.select().pass(900).put(Input::Event(LeaderEvent::Promoted(node(2)))).pass(90).put(sight(false, 2, 5, 7));
+    play.select()
+        .pass(900)
+        .put(Input::Event(LeaderEvent::Promoted(node(2))))
+        .pass(90)
+        .put(sight(false, 2, 5, 7));
     let outcome = play.result().unwrap().unwrap();
     assert_eq!((outcome.from, outcome.to, outcome.generation), (node(1), node(2), 5));
-    assert!(outcome.held >= MS(1020) && outcome.sentinel < outcome.held, "{:?} {:?}", outcome.held, outcome.sentinel);
+    assert!(
+        outcome.held >= MS(1020) && outcome.sentinel < outcome.held,
+        "{:?} {:?}",
+        outcome.held,
+        outcome.sentinel
+    );
     play.left_nothing_behind();
-    assert_eq!(play.count(|it| matches!(it, Action::Pause(_) | Action::Unpause)), 0, "nobody asked for a pause");
+    assert_eq!(
+        play.count(|it| matches!(it, Action::Pause(_) | Action::Unpause)),
+        0,
+        "nobody asked for a pause"
+    );
 }
 
 #[test]
@@ -155,7 +194,8 @@ fn ends_when_the_leader_answers_that_nothing_is_under_way() {
     let mut play = Play::begin(None);
     play.select().put(Input::View(LeaderView { failing_over: true, ..calm_view() })).pass(200);
     assert_eq!(play.result(), None);
-    play.put(Input::View(calm_view())).ended_with(&aborted("no failover is under way there any more"));
+    play.put(Input::View(calm_view()))
+        .ended_with(&aborted("no failover is under way there any more"));
     // After the promotion the same answer is the moment before its own switch.
     let mut play = Play::begin(None);
     play.select().put(Input::Event(LeaderEvent::Promoted(node(2)))).put(Input::View(calm_view()));
@@ -165,7 +205,10 @@ fn ends_when_the_leader_answers_that_nothing_is_under_way() {
 #[test]
 fn takes_end_by_timeout_for_a_completion() {
     let mut play = Play::begin(None);
-    play.select().put(Input::Event(LeaderEvent::Promoted(node(2)))).put(Input::Event(LeaderEvent::Ended)).pass(500);
+    play.select()
+        .put(Input::Event(LeaderEvent::Promoted(node(2))))
+        .put(Input::Event(LeaderEvent::Ended))
+        .pass(500);
     assert_eq!(play.result(), None);
     play.put(sight(false, 2, 5, 7));
     assert!(play.result().unwrap().is_ok());
@@ -208,7 +251,12 @@ fn follows_answers_where_events_are_lost() {
 fn ignores_aborts_from_before_the_order() {
     let mut play = Play::begin(None);
     let stale = || Input::Event(LeaderEvent::Aborted("-failover-abort-not-elected".into()));
-    play.put(stale()).pass(2).put(sight(true, 1, 4, 6)).pass(150).put(stale()).put(Input::Ordered(Answer::Taken));
+    play.put(stale())
+        .pass(2)
+        .put(sight(true, 1, 4, 6))
+        .pass(150)
+        .put(stale())
+        .put(Input::Ordered(Answer::Taken));
     assert_eq!(play.result(), None);
     play.put(stale());
     assert_eq!(play.result(), None, "the failover has not begun");
@@ -233,8 +281,13 @@ fn ends_hold_when_leader_is_lost() {
     let unknown = |play: &mut Play| {
         play.pass(2).put(sight(true, 1, 4, 6)).pass(150);
         play.put(Input::Event(LeaderEvent::Epoch(7))).put(Input::Event(LeaderEvent::Begun));
-        play.put(Input::Event(LeaderEvent::Selected(node(2)))).put(Input::Ordered(Answer::Unknown("gone".to_owned())));
-        assert_eq!((play.result(), play.count(|it| *it == Action::Release)), (None, 1), "traffic is not held for it");
+        play.put(Input::Event(LeaderEvent::Selected(node(2))))
+            .put(Input::Ordered(Answer::Unknown("gone".to_owned())));
+        assert_eq!(
+            (play.result(), play.count(|it| *it == Action::Release)),
+            (None, 1),
+            "traffic is not held for it"
+        );
     };
     let mut play = Play::begin(None);
     unknown(&mut play);
@@ -249,7 +302,10 @@ fn ends_hold_when_leader_is_lost() {
 fn takes_all_back_on_refusal_lag_and_death() {
     let refused = Reason::Refused("-INPROG".to_owned());
     let mut play = Play::begin(Some(MS(10_000)));
-    play.pass(2).put(sight(true, 1, 4, 6)).pass(150).put(Input::Ordered(Answer::Refused(refused.clone())));
+    play.pass(2)
+        .put(sight(true, 1, 4, 6))
+        .pass(150)
+        .put(Input::Ordered(Answer::Refused(refused.clone())));
     assert_eq!(play.count(|it| *it == Action::Unpause), 1);
     play.put(Input::Unpaused).ended_with(&refused);
 

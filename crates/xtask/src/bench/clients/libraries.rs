@@ -56,8 +56,20 @@ pub(super) fn python(home: &Path) -> Result<Library, String> {
     let home = home.join("python");
     must(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
     let runner = home.join("bin/python");
-    must(Command::new(&runner).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "redis"]))?;
-    Ok(Library { program: runner, script: Some("benches/clients/redis_py.py".into()), home, version: String::new() })
+    must(Command::new(&runner).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "redis",
+    ]))?;
+    Ok(Library {
+        program: runner,
+        script: Some("benches/clients/redis_py.py".into()),
+        home,
+        version: String::new(),
+    })
 }
 
 pub(super) fn node(home: &Path) -> Result<Library, String> {
@@ -87,8 +99,16 @@ pub(super) fn rust() -> Result<Library, String> {
         cargo
     };
     must(cargo().args(["build", "--quiet"]))?;
-    let found = cargo().args(["pkgid", "redis"]).output().map_err(|error| format!("cargo pkgid: {error}"))?;
-    let version = String::from_utf8_lossy(&found.stdout).trim().rsplit('@').next().unwrap_or_default().to_owned();
+    let found = cargo()
+        .args(["pkgid", "redis"])
+        .output()
+        .map_err(|error| format!("cargo pkgid: {error}"))?;
+    let version = String::from_utf8_lossy(&found.stdout)
+        .trim()
+        .rsplit('@')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     Ok(Library { program: home.join("target/debug/clients-redis-rs"), script: None, home, version })
 }
 
@@ -97,15 +117,20 @@ pub(super) fn rust() -> Result<Library, String> {
 /// # Errors
 /// Why it has to be left out.
 pub(super) fn go(built: Option<&Path>, home: &Path) -> Result<Library, String> {
-    let library = |program| Library { program, script: None, home: PathBuf::new(), version: String::new() };
+    let library =
+        |program| Library { program, script: None, home: PathBuf::new(), version: String::new() };
     if let Some(built) = built {
         let built = built.canonicalize().map_err(|error| format!("--go-redis: {error}"))?;
         return Ok(library(built));
     }
     let program = home.join("clients-go-redis");
     let mut go = Command::new("go");
-    go.current_dir("benches/clients/go_redis").args(["build", "-mod=readonly", "-o"]).arg(&program).arg(".");
-    let output = go.stdin(Stdio::null()).output().map_err(|error| format!("`go` does not run: {error}"))?;
+    go.current_dir("benches/clients/go_redis")
+        .args(["build", "-mod=readonly", "-o"])
+        .arg(&program)
+        .arg(".");
+    let output =
+        go.stdin(Stdio::null()).output().map_err(|error| format!("`go` does not run: {error}"))?;
     if output.status.success() {
         return Ok(library(program));
     }
@@ -115,12 +140,15 @@ pub(super) fn go(built: Option<&Path>, home: &Path) -> Result<Library, String> {
 
 /// The line of a failed build that says most: the first that is not about what it does.
 fn why(words: &str) -> &str {
-    let telling = |line: &&str| !line.is_empty() && !line.starts_with("go: downloading") && !line.starts_with('#');
+    let telling = |line: &&str| {
+        !line.is_empty() && !line.starts_with("go: downloading") && !line.starts_with('#')
+    };
     words.lines().map(str::trim).find(telling).unwrap_or("no word")
 }
 
 fn must(command: &mut Command) -> Result<(), String> {
-    let status = command.stdin(Stdio::null()).status().map_err(|error| format!("{command:?}: {error}"))?;
+    let status =
+        command.stdin(Stdio::null()).status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
 }
 

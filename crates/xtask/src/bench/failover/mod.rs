@@ -68,15 +68,20 @@ impl Options {
 
     /// What to play, in order: the proxies in turns, so that both meet the same weather; who begins changes too.
     fn playlist(&self, partitions: bool) -> Vec<(u32, Scenario, Proxy)> {
-        let wanted = |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
+        let wanted =
+            |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
         let scenarios = Scenario::ALL.into_iter().filter(wanted);
-        let scenarios: Vec<_> = scenarios.filter(|it| partitions || *it != Scenario::Partition).collect();
+        let scenarios: Vec<_> =
+            scenarios.filter(|it| partitions || *it != Scenario::Partition).collect();
         let proxies = if self.proxy.is_empty() { Proxy::ALL.to_vec() } else { self.proxy.clone() };
         let mut list = Vec::new();
         for run in 1..=self.runs() {
             for scenario in &scenarios {
-                let turn: Vec<Proxy> =
-                    if run % 2 == 1 { proxies.clone() } else { proxies.iter().rev().copied().collect() };
+                let turn: Vec<Proxy> = if run % 2 == 1 {
+                    proxies.clone()
+                } else {
+                    proxies.iter().rev().copied().collect()
+                };
                 list.extend(turn.into_iter().map(|proxy| (run, *scenario, proxy)));
             }
         }
@@ -93,7 +98,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         install::for_failovers()?;
     }
     let program = match &options.program {
-        Some(program) => fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?,
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
         None => build::released_pointsman()?,
     };
     if !options.namespaced {
@@ -124,8 +131,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     conclude(&records, &targets);
     if let Some(raw) = raw.filter(|_| options.whole() && !stop.load(Ordering::Acquire)) {
         let (runs, name) = (options.runs(), raw.name);
-        let about =
-            report::About { machine: &sentence, runs, writers: WRITERS, rate: RATE, raw: &name, failed: &failed };
+        let about = report::About {
+            machine: &sentence,
+            runs,
+            writers: WRITERS,
+            rate: RATE,
+            raw: &name,
+            failed: &failed,
+        };
         let file = benches().join("FAILOVER.md");
         fs::write(&file, report::document(&records, &targets, &about))
             .map_err(|error| format!("{}: {error}", file.display()))?;
@@ -149,7 +162,9 @@ fn play_all(
         let what = format!("{:<9} through {:<9} run {run}", scenario.name(), proxy.name());
         let start = Instant::now();
         // On a thread of its own: the harness panics when something does not come, and the other runs are to go on.
-        let played = std::thread::scope(|scope| scope.spawn(|| scene::play(stage, *scenario, *proxy, *run)).join());
+        let played = std::thread::scope(|scope| {
+            scope.spawn(|| scene::play(stage, *scenario, *proxy, *run)).join()
+        });
         let said = match played.unwrap_or_else(|panic| Err(words(&*panic))) {
             Ok(record) => {
                 if let Some(raw) = &mut raw {
@@ -164,7 +179,12 @@ fn play_all(
                 format!("FAILED: {why}")
             }
         };
-        println!("{:>3}/{}  {what}  {:>3} s  {said}", index + 1, list.len(), start.elapsed().as_secs());
+        println!(
+            "{:>3}/{}  {what}  {:>3} s  {said}",
+            index + 1,
+            list.len(),
+            start.elapsed().as_secs()
+        );
     }
     Ok((records, failed))
 }
@@ -205,7 +225,15 @@ mod tests {
     use super::*;
 
     fn options(runs: u32, quick: bool) -> Options {
-        Options { runs, quick, scenario: Vec::new(), proxy: Vec::new(), raw: None, program: None, namespaced: false }
+        Options {
+            runs,
+            quick,
+            scenario: Vec::new(),
+            proxy: Vec::new(),
+            raw: None,
+            program: None,
+            namespaced: false,
+        }
     }
 
     #[test]

@@ -52,14 +52,21 @@ pub(super) struct Observer {
 impl Observer {
     /// Begins to look at a master and its replicas. `inside` is an address from which the old master is reached even when it is cut
     /// off: what it executes in its exile is then seen as it happens.
-    pub(super) fn start(old: SocketAddr, replicas: &[SocketAddr], inside: Option<Ipv4Addr>) -> Self {
+    pub(super) fn start(
+        old: SocketAddr,
+        replicas: &[SocketAddr],
+        inside: Option<Ipv4Addr>,
+    ) -> Self {
         let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
         let watch = |addr: SocketAddr, old: bool| {
             let (seen, stop) = (Arc::clone(&seen), Arc::clone(&stop));
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Acquire) {
-                    let looked =
-                        if old { look_at_old(addr, inside, &seen, &stop) } else { look_at_replica(addr, &seen, &stop) };
+                    let looked = if old {
+                        look_at_old(addr, inside, &seen, &stop)
+                    } else {
+                        look_at_replica(addr, &seen, &stop)
+                    };
                     // A connection that ends is what happens to these servers; the next one tells more.
                     drop(looked);
                     pause(REPLICA);
@@ -97,8 +104,16 @@ impl Drop for Observer {
     }
 }
 
-fn look_at_old(addr: SocketAddr, inside: Option<Ipv4Addr>, seen: &Mutex<Seen>, stop: &AtomicBool) -> io::Result<()> {
-    let connected = inside.map_or_else(|| Client::connect_within(addr, PATIENCE), |it| Client::connect_from(it, addr));
+fn look_at_old(
+    addr: SocketAddr,
+    inside: Option<Ipv4Addr>,
+    seen: &Mutex<Seen>,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let connected = inside.map_or_else(
+        || Client::connect_within(addr, PATIENCE),
+        |it| Client::connect_from(it, addr),
+    );
     let mut client = connected?;
     client.set_timeout(PATIENCE)?;
     while !stop.load(Ordering::Acquire) {
@@ -124,7 +139,9 @@ fn look_at_replica(addr: SocketAddr, seen: &Mutex<Seen>, stop: &AtomicBool) -> i
                 if is_master(&client.cmd(&["ROLE"])?) {
                     let writable = Instant::now();
                     let sets = sets(&client.cmd(&["INFO", "commandstats"])?);
-                    lock(seen).promoted.insert(addr, Promotion { writable, first_write: None, sets });
+                    lock(seen)
+                        .promoted
+                        .insert(addr, Promotion { writable, first_write: None, sets });
                 }
             }
             Some(promotion) if promotion.first_write.is_none() => {
@@ -147,7 +164,11 @@ fn is_master(role: &Value) -> bool {
 
 /// `calls` of SET in INFO commandstats; zero if it was never called.
 fn sets(info: &Value) -> u64 {
-    let line = info.text().unwrap_or_default().lines().find_map(|line| line.strip_prefix("cmdstat_set:calls="));
+    let line = info
+        .text()
+        .unwrap_or_default()
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_set:calls="));
     line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
@@ -171,6 +192,8 @@ mod tests {
     #[test]
     fn only_a_master_is_one() {
         let role = |word: &str| Value::Array(vec![Value::Bulk(word.as_bytes().to_vec())]);
-        assert!(is_master(&role("master")) && !is_master(&role("slave")) && !is_master(&Value::Nil));
+        assert!(
+            is_master(&role("master")) && !is_master(&role("slave")) && !is_master(&Value::Nil)
+        );
     }
 }

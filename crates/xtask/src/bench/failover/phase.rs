@@ -42,9 +42,14 @@ pub(super) fn milestones(events: &[Event], cause: Instant) -> Value {
             let of_master = channel != "+sdown" || event.payload.starts_with("master ");
             event.channel == channel && event.at >= cause && of_master
         };
-        events.iter().find(ours).map(|event| event.at.saturating_duration_since(cause).as_secs_f64() * 1000.0)
+        events
+            .iter()
+            .find(ours)
+            .map(|event| event.at.saturating_duration_since(cause).as_secs_f64() * 1000.0)
     };
-    let pairs = MILESTONES.iter().map(|channel| ((*channel).to_owned(), json!(first(channel).map(f64::round))));
+    let pairs = MILESTONES
+        .iter()
+        .map(|channel| ((*channel).to_owned(), json!(first(channel).map(f64::round))));
     Value::Object(pairs.collect::<Map<_, _>>())
 }
 
@@ -75,7 +80,11 @@ mod tests {
             channel: channel.to_owned(),
             payload: payload.to_owned(),
         };
-        let events = [event(5, "+sdown", "slave a"), event(20, "+sdown", "master m"), event(30, "+sdown", "master m")];
+        let events = [
+            event(5, "+sdown", "slave a"),
+            event(20, "+sdown", "master m"),
+            event(30, "+sdown", "master m"),
+        ];
         let found = milestones(&events, cause);
         assert_eq!(found["+sdown"], 20.0);
         assert!(found["+odown"].is_null());

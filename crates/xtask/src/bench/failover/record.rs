@@ -20,7 +20,8 @@ pub(super) enum Scenario {
 
 impl Scenario {
     /// In the order of the tables.
-    pub(super) const ALL: [Self; 4] = [Self::Planned, Self::Sigkill, Self::Sigstop, Self::Partition];
+    pub(super) const ALL: [Self; 4] =
+        [Self::Planned, Self::Sigkill, Self::Sigstop, Self::Partition];
 
     /// As in the raw data.
     pub(super) fn name(self) -> &'static str {
@@ -165,7 +166,9 @@ impl Record {
             "more": self.more,
         });
         for measure in Measure::ALL {
-            let value = self.value(measure).map_or(Value::Null, |value| json!((value * 1000.0).round() / 1000.0));
+            let value = self
+                .value(measure)
+                .map_or(Value::Null, |value| json!((value * 1000.0).round() / 1000.0));
             if let Some(object) = object.as_object_mut() {
                 object.insert(measure.key().to_owned(), value);
             }

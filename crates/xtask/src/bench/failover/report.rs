@@ -92,12 +92,21 @@ mod tests {
         let record = Record { scenario, proxy, run: 1, values, more: serde_json::Value::Null };
         let target = Target { promise: "nothing is lost".to_owned(), kept: 1, of: 1, worst: 0.0 };
         let failed = ["run 2: no +switch-master".to_owned()];
-        let about =
-            About { machine: "2 cores.", runs: 1, writers: 16, rate: 2000, raw: "failover-1.jsonl", failed: &failed };
+        let about = About {
+            machine: "2 cores.",
+            runs: 1,
+            writers: 16,
+            rate: 2000,
+            raw: "failover-1.jsonl",
+            failed: &failed,
+        };
         let text = document(&[record], &[target], &about);
-        for part in
-            ["benches/runs/failover-1.jsonl", "2 cores.", "- kept: nothing is lost", "- run 2: no +switch-master"]
-        {
+        for part in [
+            "benches/runs/failover-1.jsonl",
+            "2 cores.",
+            "- kept: nothing is lost",
+            "- run 2: no +switch-master",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         assert!(text.contains("## Planned") && !text.contains("## SIGKILL"));

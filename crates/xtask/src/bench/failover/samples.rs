@@ -44,7 +44,11 @@ mod tests {
 
     fn samples(start: Instant, rows: &[(u64, bool, u64)]) -> Vec<Sample> {
         rows.iter()
-            .map(|(ms, master, sets)| Sample { at: start + Duration::from_millis(*ms), master: *master, sets: *sets })
+            .map(|(ms, master, sets)| Sample {
+                at: start + Duration::from_millis(*ms),
+                master: *master,
+                sets: *sets,
+            })
             .collect()
     }
 
@@ -52,8 +56,10 @@ mod tests {
     fn only_what_it_did_as_a_master_counts() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        let rows =
-            samples(start, &[(0, true, 100), (5, true, 110), (10, true, 113), (15, false, 500), (20, false, 900)]);
+        let rows = samples(
+            start,
+            &[(0, true, 100), (5, true, 110), (10, true, 113), (15, false, 500), (20, false, 900)],
+        );
         assert_eq!(writes_after(&rows, at(7)), Some(3));
         assert_eq!(writes_after(&rows, at(12)), Some(0));
         assert_eq!(writes_after(&rows, at(2)), Some(13));
@@ -62,7 +68,10 @@ mod tests {
     #[test]
     fn a_restarted_server_counts_from_zero() {
         let start = Instant::now();
-        let rows = samples(start, &[(0, true, 100), (50, true, 0), (60, true, 4), (70, true, 6), (80, false, 80)]);
+        let rows = samples(
+            start,
+            &[(0, true, 100), (50, true, 0), (60, true, 4), (70, true, 6), (80, false, 80)],
+        );
         assert_eq!(writes_after(&rows, start + Duration::from_millis(20)), Some(6));
     }
 

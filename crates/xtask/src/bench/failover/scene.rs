@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{
-    Client, Cluster, Event, Events, Haproxy, Load, LoadBuilder, Node, Partition, Pointsman, own_source, pause,
+    Client, Cluster, Event, Events, Haproxy, Load, LoadBuilder, Node, Partition, Pointsman,
+    own_source, pause,
 };
 use serde_json::{Value, json};
 
@@ -64,7 +65,9 @@ impl Front {
         match proxy {
             Proxy::Direct => Self::Direct(timed.addr(), cluster.name().to_owned()),
             Proxy::Haproxy => Self::Haproxy(Haproxy::start(stage.haproxy, cluster)),
-            Proxy::Pointsman => Self::Pointsman(Pointsman::builder(stage.pointsman, cluster).start()),
+            Proxy::Pointsman => {
+                Self::Pointsman(Pointsman::builder(stage.pointsman, cluster).start())
+            }
         }
     }
 
@@ -85,7 +88,8 @@ impl Front {
         let asked = Instant::now();
         let (_, body) = pointsman.get("/status").ok()?;
         let status: Value = serde_json::from_str(&body).ok()?;
-        let failover = status.get("services")?.get(0)?.get("failovers")?.as_array()?.last()?.clone();
+        let failover =
+            status.get("services")?.get(0)?.get("failovers")?.as_array()?.last()?.clone();
         // Counted from before the question, so that the moment is rather too early than too late.
         let age = Duration::from_secs_f64(failover.get("age_s")?.as_f64()?);
         failover.get("from").filter(|from| !from.is_null())?;
@@ -105,7 +109,12 @@ fn named_by(sentinel: SocketAddr, name: &str) -> Option<SocketAddr> {
 ///
 /// # Errors
 /// In words: what did not come, or that the end was asked for.
-pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32) -> Result<Record, String> {
+pub(super) fn play(
+    stage: &Stage<'_>,
+    scenario: Scenario,
+    proxy: Proxy,
+    run: u32,
+) -> Result<Record, String> {
     let load_average = machine::load_average();
     let cluster = Cluster::builder().start();
     let beside = cluster.sentinels().first().ok_or("no sentinel")?;
@@ -117,14 +126,20 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     let replicas: Vec<_> = cluster.replicas().iter().map(|node| node.addr()).collect();
     let events = Events::of_all(cluster.sentinels());
     let observer = Observer::start(old.addr(), &replicas, source);
-    let mut load = front.load().prefix("bench").writers(WRITERS).rate(RATE).timeout(TIMEOUT).start();
+    let mut load =
+        front.load().prefix("bench").writers(WRITERS).rate(RATE).timeout(TIMEOUT).start();
     let waited = machine::waited_for_cpu();
     let began = Instant::now();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > BEFORE)?;
 
     let aim = phase::aim(run, stage.runs);
-    wait("the right moment", FAILOVER, stage, || phase::age(&cluster, timed).is_some_and(|age| phase::near(age, aim)))?;
-    let ages = cluster.sentinels().iter().map(|it| phase::age(&cluster, it).map(|age| age.as_secs_f64() * 1000.0));
+    wait("the right moment", FAILOVER, stage, || {
+        phase::age(&cluster, timed).is_some_and(|age| phase::near(age, aim))
+    })?;
+    let ages = cluster
+        .sentinels()
+        .iter()
+        .map(|it| phase::age(&cluster, it).map(|age| age.as_secs_f64() * 1000.0));
     let ages: Vec<_> = ages.collect();
 
     let tap = Tap::start(old.addr().port())?;
@@ -145,10 +160,13 @@ pub(super) fn play(stage: &Stage<'_>, scenario: Scenario, proxy: Proxy, run: u32
     wait("the old master to follow the new one", SETTLE, stage, || follows(&cluster, old))?;
     let settled = cause.elapsed();
     let seen = load.counts().acknowledged;
-    wait("writing to go on after that", FAILOVER, stage, || load.counts().acknowledged > seen + u64::from(RATE) / 2)?;
+    wait("writing to go on after that", FAILOVER, stage, || {
+        load.counts().acknowledged > seen + u64::from(RATE) / 2
+    })?;
     load.stop();
     let busy = machine::waited_for_cpu().zip(waited).map(|(now, then)| {
-        Duration::from_micros(now.saturating_sub(then)).as_secs_f64() / began.elapsed().as_secs_f64()
+        Duration::from_micros(now.saturating_sub(then)).as_secs_f64()
+            / began.elapsed().as_secs_f64()
     });
     let mut record = count(&cluster, &events, &observer, &load, (cause, commit.as_ref()))?;
     (record.scenario, record.proxy, record.run) = (scenario, proxy, run);
@@ -202,7 +220,9 @@ fn bring_about(
         (Scenario::Planned, _) => drop(cluster.begin_failover_of(cluster.name())),
         (Scenario::Sigkill, _) => old.kill(),
         (Scenario::Sigstop, _) => old.stop(),
-        (Scenario::Partition, Some(source)) => return Partition::around(old, beside, source).map(Some),
+        (Scenario::Partition, Some(source)) => {
+            return Partition::around(old, beside, source).map(Some);
+        }
         (Scenario::Partition, None) => return Err("a partition without a source".to_owned()),
     }
     Ok(None)
@@ -227,7 +247,8 @@ fn count(
     (cause, commit): (Instant, Option<&(Instant, Value)>),
 ) -> Result<Record, String> {
     let master = cluster.current_master_addr()?;
-    let verdict = load.verify(master).map_err(|error| format!("the new master cannot be asked: {error}"))?;
+    let verdict =
+        load.verify(master).map_err(|error| format!("the new master cannot be asked: {error}"))?;
     let counts = load.counts();
     let switch = switch(events).ok_or("no +switch-master")?;
     let sentinel = switch.at.saturating_duration_since(cause);
@@ -248,7 +269,8 @@ fn count(
         values.insert(Measure::OldWrites, number(writes));
     }
     let after = |at: Instant| signed_ms(cause, at);
-    let gaps = load.gaps().into_iter().map(|gap| json!([after(gap.from).round(), after(gap.to).round()]));
+    let gaps =
+        load.gaps().into_iter().map(|gap| json!([after(gap.from).round(), after(gap.to).round()]));
     let more = json!({
         "switches": switches(events),
         "writable_ms": promotion.map(|it| after(it.writable)),
@@ -267,15 +289,23 @@ fn switch(events: &Events) -> Option<Event> {
 
 /// How many different switches the sentinels announced: more than one means that a second failover followed.
 fn switches(events: &Events) -> usize {
-    let all = events.all().into_iter().filter(|event| event.channel == "+switch-master").map(|event| event.payload);
+    let all = events
+        .all()
+        .into_iter()
+        .filter(|event| event.channel == "+switch-master")
+        .map(|event| event.payload);
     all.collect::<std::collections::BTreeSet<_>>().len()
 }
 
 /// Whether the old master replicates, in sync, from the one that the sentinels name.
 fn follows(cluster: &Cluster, old: &Node) -> bool {
     let Ok(master) = cluster.current_master_addr() else { return false };
-    let says = |field: &str, wanted: &str| old.info("replication", field).is_ok_and(|value| value == wanted);
-    says("role", "slave") && says("master_port", &master.port().to_string()) && says("master_link_status", "up")
+    let says = |field: &str, wanted: &str| {
+        old.info("replication", field).is_ok_and(|value| value == wanted)
+    };
+    says("role", "slave")
+        && says("master_port", &master.port().to_string())
+        && says("master_link_status", "up")
 }
 
 /// Pointsman's own account of the move, without the addresses.
@@ -288,7 +318,12 @@ fn anonymous(mut failover: Value) -> Value {
     failover
 }
 
-fn wait(what: &str, timeout: Duration, stage: &Stage<'_>, mut look: impl FnMut() -> bool) -> Result<(), String> {
+fn wait(
+    what: &str,
+    timeout: Duration,
+    stage: &Stage<'_>,
+    mut look: impl FnMut() -> bool,
+) -> Result<(), String> {
     let deadline = Instant::now() + timeout;
     while !look() {
         if stage.stop.load(Ordering::Acquire) {

@@ -34,7 +34,9 @@ impl Tap {
                 quickest = Some((took, ended, ages));
             }
         }
-        Ok(quickest.map_or(0, |(_, ended, ages)| sent_after(&ages, ended.saturating_duration_since(moment))))
+        Ok(quickest.map_or(0, |(_, ended, ages)| {
+            sent_after(&ages, ended.saturating_duration_since(moment))
+        }))
     }
 }
 

@@ -38,7 +38,9 @@ impl Budgets {
         if text.trim().is_empty() {
             return Ok(Self(Map::new()));
         }
-        serde_json::from_str(text).map(Self).map_err(|error| format!("benches/instructions.json: {error}"))
+        serde_json::from_str(text)
+            .map(Self)
+            .map_err(|error| format!("benches/instructions.json: {error}"))
     }
 
     /// Holds a count against its budget.
@@ -57,7 +59,8 @@ impl Budgets {
 
     /// Writes a count down.
     pub(super) fn set(&mut self, case: &str, counted: f64, compiler: &str) {
-        let mut budgets = self.own().and_then(|own| own.get("budgets")?.as_object().cloned()).unwrap_or_default();
+        let mut budgets =
+            self.own().and_then(|own| own.get("budgets")?.as_object().cloned()).unwrap_or_default();
         budgets.insert(case.to_owned(), json!((counted * 10.0).round() / 10.0));
         let own = json!({ "budgets": budgets, "compiler": compiler });
         self.0.insert(std::env::consts::ARCH.to_owned(), own);
@@ -89,8 +92,12 @@ impl fmt::Display for Outcome {
             Self::Recorded => write!(f, "recorded"),
             Self::Unknown => write!(f, "no budget for {}", std::env::consts::ARCH),
             Self::Within { budget, change } => write!(f, "{budget:>9.1}  {:+.1} %", change * 100.0),
-            Self::Under { budget, change } => write!(f, "{budget:>9.1}  {:+.1} %, worth recording", change * 100.0),
-            Self::Over { budget, change } => write!(f, "{budget:>9.1}  {:+.1} %  OVER BUDGET", change * 100.0),
+            Self::Under { budget, change } => {
+                write!(f, "{budget:>9.1}  {:+.1} %, worth recording", change * 100.0)
+            }
+            Self::Over { budget, change } => {
+                write!(f, "{budget:>9.1}  {:+.1} %  OVER BUDGET", change * 100.0)
+            }
         }
     }
 }
@@ -117,8 +124,10 @@ mod tests {
     #[test]
     fn the_committed_budgets_can_be_read() {
         let file = crate::bench::raw::benches().join("instructions.json");
-        let budgets = Budgets::read(&std::fs::read_to_string(file).expect("it is committed")).expect("JSON");
-        let own = budgets.0.get("x86_64").and_then(|own| own.get("budgets")).and_then(Value::as_object);
+        let budgets =
+            Budgets::read(&std::fs::read_to_string(file).expect("it is committed")).expect("JSON");
+        let own =
+            budgets.0.get("x86_64").and_then(|own| own.get("budgets")).and_then(Value::as_object);
         assert!(own.is_some_and(|own| own.len() == super::super::Case::ALL.len()), "{budgets:?}");
     }
 }

@@ -95,11 +95,17 @@ fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     let kept = tempfile::tempdir().map_err(words)?;
     let out = format!("--callgrind-out-file={}", kept.path().join(OUT).display());
     let flags = ["--tool=callgrind".to_owned(), "--separate-threads=yes".to_owned(), out];
-    let plain = [program.display().to_string(), listen.to_string(), loader.sink().to_string(), "1".to_owned()];
+    let plain = [
+        program.display().to_string(),
+        listen.to_string(),
+        loader.sink().to_string(),
+        "1".to_owned(),
+    ];
     let args = flags.into_iter().chain(plain).map(Into::into).collect();
     let name = "counted".to_owned();
     let folder = kept.path().to_owned();
-    let process = Process::start(&Launch { name, program: valgrind()?, args, env: Vec::new(), folder });
+    let process =
+        Process::start(&Launch { name, program: valgrind()?, args, env: Vec::new(), folder });
     let mut client = connect(listen, &process)?;
     let (requests, reply) = (Workload::Small.request().repeat(at_once), Workload::Small.reply());
     let mut came = vec![0; reply.len() * at_once];
@@ -127,7 +133,10 @@ fn connect(to: SocketAddr, process: &Process) -> Result<TcpStream, String> {
                 return Ok(stream);
             }
             Err(error) if !process.is_running() || Instant::now() > deadline => {
-                return Err(format!("the data plane does not accept under valgrind ({error}):\n{}", process.log()));
+                return Err(format!(
+                    "the data plane does not accept under valgrind ({error}):\n{}",
+                    process.log()
+                ));
             }
             Err(_) => pause(Duration::from_millis(20)),
         }
@@ -141,7 +150,8 @@ fn busiest(folder: &Path) -> Result<u64, String> {
     for file in std::fs::read_dir(folder).map_err(words)? {
         let file = file.map_err(words)?;
         if file.file_name().to_string_lossy().starts_with(OUT) {
-            most = most.max(total(&std::fs::read_to_string(file.path()).map_err(words)?).unwrap_or(0));
+            most =
+                most.max(total(&std::fs::read_to_string(file.path()).map_err(words)?).unwrap_or(0));
         }
     }
     if most == 0 { Err("valgrind counted nothing".to_owned()) } else { Ok(most) }
@@ -149,7 +159,11 @@ fn busiest(folder: &Path) -> Result<u64, String> {
 
 /// The last line of a file of callgrind's.
 fn total(profile: &str) -> Option<u64> {
-    profile.lines().rev().find_map(|line| line.strip_prefix("totals: ")).and_then(|number| number.trim().parse().ok())
+    profile
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("totals: "))
+        .and_then(|number| number.trim().parse().ok())
 }
 
 /// The sum that callgrind tells at the end.

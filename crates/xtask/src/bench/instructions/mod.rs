@@ -47,7 +47,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     println!("Instructions a request (user space), budget and difference:");
     for case in Case::ALL {
         let counted = case.count(&programs)?;
-        let outcome = if options.record { Outcome::Recorded } else { budgets.judge(&case.name(), counted) };
+        let outcome =
+            if options.record { Outcome::Recorded } else { budgets.judge(&case.name(), counted) };
         over += u32::from(matches!(outcome, Outcome::Over { .. }));
         println!("  {:<17} {counted:>9.1}   {outcome}", case.name());
         if options.record {
@@ -56,7 +57,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     }
     if options.record {
         fs::write(&file, budgets.text()).map_err(|error| format!("{}: {error}", file.display()))?;
-        println!("Recorded in benches/instructions.json; commit it with the change that it belongs to.");
+        println!(
+            "Recorded in benches/instructions.json; commit it with the change that it belongs to."
+        );
         return Ok(ExitCode::SUCCESS);
     }
     println!("Counted in {}.", seconds(start.elapsed()));

@@ -41,14 +41,24 @@ pub(in crate::bench) fn configuration(
     let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     match peer {
         Peer::Direct => ("none", String::new(), Vec::new()),
-        Peer::Pointsman => ("pointsman.toml", pointsman(routes, around), words("run --config FILE")),
+        Peer::Pointsman => {
+            ("pointsman.toml", pointsman(routes, around), words("run --config FILE"))
+        }
         Peer::Floor => {
-            let pairs = routes.iter().flat_map(|route| [route.listen.to_string(), route.target.to_string()]);
+            let pairs = routes
+                .iter()
+                .flat_map(|route| [route.listen.to_string(), route.target.to_string()]);
             ("none", String::new(), pairs.collect())
         }
-        Peer::Haproxy2 | Peer::Haproxy3 => ("haproxy.cfg", haproxy(routes, "", ""), words("-db -f FILE")),
-        Peer::Haproxy3Buffers => ("haproxy.cfg", haproxy(routes, "  tune.bufsize 65536\n", ""), words("-db -f FILE")),
-        Peer::Haproxy3Splice => ("haproxy.cfg", haproxy(routes, "", "  option splice-auto\n"), words("-db -f FILE")),
+        Peer::Haproxy2 | Peer::Haproxy3 => {
+            ("haproxy.cfg", haproxy(routes, "", ""), words("-db -f FILE"))
+        }
+        Peer::Haproxy3Buffers => {
+            ("haproxy.cfg", haproxy(routes, "  tune.bufsize 65536\n", ""), words("-db -f FILE"))
+        }
+        Peer::Haproxy3Splice => {
+            ("haproxy.cfg", haproxy(routes, "", "  option splice-auto\n"), words("-db -f FILE"))
+        }
         Peer::Nginx => {
             let args = format!("-e stderr -p {} -c FILE", around.folder.display());
             ("nginx.conf", nginx(routes, around.root), words(&args))
@@ -56,7 +66,11 @@ pub(in crate::bench) fn configuration(
         Peer::Twemproxy => {
             let (ip, port) = (around.admin.ip(), around.admin.port());
             let log = around.folder.join("log").display().to_string();
-            ("nutcracker.yml", twemproxy(routes), words(&format!("-c FILE -a {ip} -s {port} -v 4 -o {log}")))
+            (
+                "nutcracker.yml",
+                twemproxy(routes),
+                words(&format!("-c FILE -a {ip} -s {port} -v 4 -o {log}")),
+            )
         }
         Peer::Envoy => {
             let args = "-c FILE --concurrency 1 --log-level error --disable-hot-restart";
@@ -69,7 +83,10 @@ fn pointsman(routes: &[Route], around: &Around<'_>) -> String {
     let mut text = String::new();
     for Route { name, listen, .. } in routes {
         let sentinel = around.sentinel;
-        let _ = writeln!(text, "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = [\"{sentinel}\"]");
+        let _ = writeln!(
+            text,
+            "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = [\"{sentinel}\"]"
+        );
     }
     let _ = writeln!(text, "[admin]\nlisten = [\"{}\"]", around.admin);
     // Each service gets an equal share.
@@ -97,7 +114,10 @@ fn nginx(routes: &[Route], root: &Path) -> String {
         2 * CONNECTIONS
     );
     for Route { listen, target, .. } in routes {
-        let _ = writeln!(text, "  server {{ listen {listen}; proxy_pass {target}; proxy_timeout 1h; }}");
+        let _ = writeln!(
+            text,
+            "  server {{ listen {listen}; proxy_pass {target}; proxy_timeout 1h; }}"
+        );
     }
     text.push_str("}\n");
     text
@@ -114,8 +134,9 @@ fn twemproxy(routes: &[Route]) -> String {
 }
 
 fn envoy(routes: &[Route]) -> String {
-    let address =
-        |addr: &SocketAddr| format!("{{ socket_address: {{ address: {}, port_value: {} }} }}", addr.ip(), addr.port());
+    let address = |addr: &SocketAddr| {
+        format!("{{ socket_address: {{ address: {}, port_value: {} }} }}", addr.ip(), addr.port())
+    };
     let mut text = String::from("static_resources:\n  listeners:\n");
     for Route { name, listen, .. } in routes {
         let listen = address(listen);
@@ -152,11 +173,15 @@ mod tests {
             Route { name: "sink", listen: addr(1002), target: addr(2002) },
         ];
         let folder = Path::new("/folder");
-        let around = Around { sentinel: addr(26379), admin: addr(8888), root: Path::new("/root"), folder };
+        let around =
+            Around { sentinel: addr(26379), admin: addr(8888), root: Path::new("/root"), folder };
         for peer in Peer::ALL.into_iter().filter(|peer| *peer != Peer::Direct) {
             let (file, text, args) = configuration(peer, &routes, &around);
             if peer == Peer::Floor {
-                assert_eq!(args.join(" "), "127.1.2.3:1001 127.1.2.3:2001 127.1.2.3:1002 127.1.2.3:2002");
+                assert_eq!(
+                    args.join(" "),
+                    "127.1.2.3:1001 127.1.2.3:2001 127.1.2.3:1002 127.1.2.3:2002"
+                );
                 continue;
             }
             assert!(!file.is_empty() && args.iter().any(|arg| arg == "FILE"), "{peer:?}");
@@ -171,7 +196,10 @@ mod tests {
             }
         }
         let of = |peer| configuration(peer, &routes, &around).1;
-        assert!(of(Peer::Haproxy3).contains("nbthread 1") && !of(Peer::Haproxy3).contains("tune.bufsize"));
+        assert!(
+            of(Peer::Haproxy3).contains("nbthread 1")
+                && !of(Peer::Haproxy3).contains("tune.bufsize")
+        );
         assert!(of(Peer::Haproxy3Buffers).contains("tune.bufsize 65536"));
         assert!(of(Peer::Haproxy3Splice).contains("option splice-auto"));
     }

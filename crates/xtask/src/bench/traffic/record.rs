@@ -80,15 +80,23 @@ impl Row {
         match self {
             Self::Small => "Small requests, the proxy being the limit (GET of 64 B, 50 clients)",
             Self::Redis => "Small requests to a Redis (GET of 64 B, 50 clients)",
-            Self::Pipeline => "Pipelines of 16, the proxy being the limit (GET of 64 B, 50 clients)",
-            Self::Latency => "Latency at 20,000 requests a second to a Redis (GET of 64 B, 50 clients)",
+            Self::Pipeline => {
+                "Pipelines of 16, the proxy being the limit (GET of 64 B, 50 clients)"
+            }
+            Self::Latency => {
+                "Latency at 20,000 requests a second to a Redis (GET of 64 B, 50 clients)"
+            }
             Self::Get64 => "Bulk: GET of 64 KiB, 8 clients",
             Self::Set64 => "Bulk: SET of 64 KiB, 8 clients",
             Self::Get1m => "Bulk: GET of 1 MiB, 8 clients",
             Self::Set1m => "Bulk: SET of 1 MiB, 8 clients",
-            Self::Fairness => "Fairness: PING every 5 ms beside 8 clients with pipelines of 4 GETs of 1 MiB",
+            Self::Fairness => {
+                "Fairness: PING every 5 ms beside 8 clients with pipelines of 4 GETs of 1 MiB"
+            }
             Self::Idle => "Idle connections",
-            Self::Connections => "New connections, the proxy being the limit (connect, PING, close; 16 at a time)",
+            Self::Connections => {
+                "New connections, the proxy being the limit (connect, PING, close; 16 at a time)"
+            }
             Self::First => "First reply on a new connection to a Redis (one at a time)",
         }
     }
@@ -96,9 +104,13 @@ impl Row {
     /// What it brings, in the order of the tables.
     pub(super) fn measures(self) -> &'static [Measure] {
         match self {
-            Self::Small | Self::Redis | Self::Pipeline => &[Measure::Rps, Measure::CpuRequest, Measure::Busy],
+            Self::Small | Self::Redis | Self::Pipeline => {
+                &[Measure::Rps, Measure::CpuRequest, Measure::Busy]
+            }
             Self::Latency => &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest],
-            Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m => &[Measure::Bulk, Measure::CpuBulk],
+            Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m => {
+                &[Measure::Bulk, Measure::CpuBulk]
+            }
             Self::Fairness => &[Measure::P50, Measure::P99, Measure::Bulk, Measure::CpuBulk],
             Self::Idle => &[Measure::Memory],
             Self::Connections => &[Measure::Conns, Measure::CpuConn, Measure::Busy],
@@ -108,7 +120,8 @@ impl Row {
 
     /// Whether a peer has something to say in it.
     pub(super) fn includes(self, peer: Peer) -> bool {
-        let bulk = matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
+        let bulk =
+            matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
         match peer {
             // Without a proxy nothing of it can be the limit, and nothing of it be idle.
             Peer::Direct => bulk || matches!(self, Self::Redis | Self::Latency | Self::First),
@@ -230,8 +243,14 @@ mod tests {
     #[test]
     fn a_line_is_json_with_every_value() {
         let values = BTreeMap::from([(Measure::Rps, 1000.12344), (Measure::CpuRequest, 9.5)]);
-        let record =
-            Record { row: Row::Small, peer: Peer::Pointsman, round: 2, values, foreign: 0.01, disturbed: false };
+        let record = Record {
+            row: Row::Small,
+            peer: Peer::Pointsman,
+            round: 2,
+            values,
+            foreign: 0.01,
+            disturbed: false,
+        };
         let line: Value = serde_json::from_str(&record.line()).expect("JSON");
         assert_eq!(line["row"], "small");
         assert_eq!(line["requests_per_second"], 1000.1234);

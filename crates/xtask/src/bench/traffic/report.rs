@@ -39,8 +39,12 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
     for verdict in verdicts {
         let said = if verdict.met { "met" } else { "**missed**" };
         let Verdict { title, against, bound, .. } = verdict;
-        let _ =
-            writeln!(text, "| {title} | {against} | {bound} | {} | {} | {said} |", verdict.measured(), verdict.floor());
+        let _ = writeln!(
+            text,
+            "| {title} | {against} | {bound} | {} | {} | {said} |",
+            verdict.measured(),
+            verdict.floor()
+        );
     }
     for plot in *plots {
         let _ = write!(text, "\n![{plot}]({plot})\n");
@@ -66,8 +70,10 @@ fn table(records: &[Record], row: Row) -> Option<String> {
         let records = records.iter().filter(|it| it.row == row && it.peer == peer);
         spread(&records.filter_map(|record| record.value(measure)).collect::<Vec<_>>())
     };
-    let peers: Vec<Peer> =
-        Peer::ALL.into_iter().filter(|peer| row.measures().iter().any(|it| of(*peer, *it).is_some())).collect();
+    let peers: Vec<Peer> = Peer::ALL
+        .into_iter()
+        .filter(|peer| row.measures().iter().any(|it| of(*peer, *it).is_some()))
+        .collect();
     if peers.is_empty() {
         return None;
     }
@@ -84,8 +90,13 @@ fn table(records: &[Record], row: Row) -> Option<String> {
                 || "–".to_owned(),
                 |it| format!("{} ({} to {})", figure(it.median), figure(it.min), figure(it.max)),
             );
-            let ratio = own.zip(of(Peer::Haproxy3, *measure)).map(|(own, other)| own.median / other.median);
-            let _ = write!(text, " {cell} | {} |", ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}")));
+            let ratio =
+                own.zip(of(Peer::Haproxy3, *measure)).map(|(own, other)| own.median / other.median);
+            let _ = write!(
+                text,
+                " {cell} | {} |",
+                ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"))
+            );
         }
         text.push('\n');
     }

@@ -84,7 +84,8 @@ impl Scene {
         let target = cluster.master().addr();
         for workload in [Workload::Small, Workload::Set(64 << 10), Workload::Set(1 << 20)] {
             if let Some(preparation) = workload.preparation() {
-                tell(target, &preparation, b"+OK\r\n").map_err(|error| format!("redis-server: {error}"))?;
+                tell(target, &preparation, b"+OK\r\n")
+                    .map_err(|error| format!("redis-server: {error}"))?;
             }
         }
         Ok(Self { running: BTreeMap::new(), loader, cluster, built, core: cores.1, started: 0 })
@@ -106,7 +107,11 @@ impl Scene {
         let program = match peers::find(peer)? {
             Some(program) => program,
             None => {
-                let own = if peer == Peer::Floor { self.built.floor.clone()? } else { self.built.pointsman.clone() };
+                let own = if peer == Peer::Floor {
+                    self.built.floor.clone()?
+                } else {
+                    self.built.pointsman.clone()
+                };
                 Program { words: vec![own.into_os_string()], root: PathBuf::new() }
             }
         };
@@ -127,9 +132,16 @@ impl Scene {
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         // Before its start, so that each of its threads has the core, and whoever counts cores finds one.
         let taskset = find_in_path("taskset").ok_or("taskset is missing (Debian's util-linux)")?;
-        let args = args.iter().map(|arg| if arg == "FILE" { file.clone().into_os_string() } else { arg.into() });
-        let args = ["-c".into(), self.core.to_string().into()].into_iter().chain(program.words).chain(args).collect();
-        let process = Process::start(&Launch { name, program: taskset, args, env: Vec::new(), folder });
+        let args = args
+            .iter()
+            .map(|arg| if arg == "FILE" { file.clone().into_os_string() } else { arg.into() });
+        let args = ["-c".into(), self.core.to_string().into()]
+            .into_iter()
+            .chain(program.words)
+            .chain(args)
+            .collect();
+        let process =
+            Process::start(&Launch { name, program: taskset, args, env: Vec::new(), folder });
         let deadline = Instant::now() + READY;
         for addr in [redis, sink] {
             while let Err(error) = tell(addr, &Workload::Ping.request(), &Workload::Ping.reply()) {
@@ -157,7 +169,9 @@ impl Scene {
     ) -> Result<(BTreeMap<Measure, f64>, Option<Window>), String> {
         if row == Row::Idle {
             let fresh = self.launch(peer)?;
-            return self.idle(&fresh).map(|bytes| (BTreeMap::from([(Measure::Memory, bytes)]), None));
+            return self
+                .idle(&fresh)
+                .map(|bytes| (BTreeMap::from([(Measure::Memory, bytes)]), None));
         }
         let (redis, sink, pids) = match self.running.get(&peer) {
             Some(running) => (running.redis, running.sink, vec![running.process.pid()]),
@@ -165,38 +179,64 @@ impl Scene {
         };
         let meter = self.meter(pids);
         let Pace { warm, time } = pace;
-        let closed = |to, workload, clients, pipeline| Closed { to, workload, clients, pipeline, warm, time };
+        let closed = |to, workload, clients, pipeline| Closed {
+            to,
+            workload,
+            clients,
+            pipeline,
+            warm,
+            time,
+        };
         let values = match row {
             Row::Small => self.closed(closed(sink, Workload::Small, CLIENTS, 1), meter),
             Row::Pipeline => self.closed(closed(sink, Workload::Small, CLIENTS, 16), meter),
             Row::Redis => self.closed(closed(redis, Workload::Small, CLIENTS, 1), meter),
-            Row::Get64 => self.closed(closed(redis, Workload::Get(64 << 10), BULK_CLIENTS, 1), meter),
-            Row::Set64 => self.closed(closed(redis, Workload::Set(64 << 10), BULK_CLIENTS, 1), meter),
-            Row::Get1m => self.closed(closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, 1), meter),
-            Row::Set1m => self.closed(closed(redis, Workload::Set(1 << 20), BULK_CLIENTS, 1), meter),
+            Row::Get64 => {
+                self.closed(closed(redis, Workload::Get(64 << 10), BULK_CLIENTS, 1), meter)
+            }
+            Row::Set64 => {
+                self.closed(closed(redis, Workload::Set(64 << 10), BULK_CLIENTS, 1), meter)
+            }
+            Row::Get1m => {
+                self.closed(closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, 1), meter)
+            }
+            Row::Set1m => {
+                self.closed(closed(redis, Workload::Set(1 << 20), BULK_CLIENTS, 1), meter)
+            }
             Row::Latency => {
                 let (workload, clients, rate) = (Workload::Small, CLIENTS, RATE);
                 let job = Open { to: redis, workload, clients, rate, warm, time };
-                self.loader.run(move |engine| job.run(engine, &meter)).map(|(l, w)| (latencies(l, w), w))
+                self.loader
+                    .run(move |engine| job.run(engine, &meter))
+                    .map(|(l, w)| (latencies(l, w), w))
             }
             Row::Fairness => {
                 let bulk = closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, BULK_PIPELINE);
                 self.mixed(Mixed { bulk, gap: PING_GAP }, meter)
             }
             Row::Connections => self.churn(Churn { to: sink, at_once: 16, warm, time }, meter),
-            Row::First | Row::Idle => self.churn(Churn { to: redis, at_once: 1, warm, time }, meter),
+            Row::First | Row::Idle => {
+                self.churn(Churn { to: redis, at_once: 1, warm, time }, meter)
+            }
         };
         let (mut values, window) = values.map_err(|error| error.to_string())?;
         if peer == Peer::Direct {
             values.retain(|measure, _| {
-                !matches!(measure, Measure::CpuRequest | Measure::CpuBulk | Measure::CpuConn | Measure::Busy)
+                !matches!(
+                    measure,
+                    Measure::CpuRequest | Measure::CpuBulk | Measure::CpuConn | Measure::Busy
+                )
             });
         }
         values.retain(|measure, _| row.measures().contains(measure));
         Ok((values, Some(window)))
     }
 
-    fn closed(&self, job: Closed, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
+    fn closed(
+        &self,
+        job: Closed,
+        meter: Meter,
+    ) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
         let payload = job.workload.payload();
         let rate = self.loader.run(move |engine| job.run(engine, &meter))?;
         Ok(rates(rate, payload))
@@ -206,7 +246,11 @@ impl Scene {
         let payload = job.bulk.workload.payload();
         let (latency, rate) = self.loader.run(move |engine| job.run(engine, &meter))?;
         let (mut values, window) = rates(rate, payload);
-        values.extend(latencies(latency, window).into_iter().filter(|(measure, _)| *measure != Measure::CpuRequest));
+        values.extend(
+            latencies(latency, window)
+                .into_iter()
+                .filter(|(measure, _)| *measure != Measure::CpuRequest),
+        );
         Ok((values, window))
     }
 
@@ -220,16 +264,29 @@ impl Scene {
     }
 
     fn idle(&self, running: &Running) -> Result<f64, String> {
-        let job = Idle { to: running.sink, before: 100, pairs: PAIRS, rest: Duration::from_millis(400) };
+        let job =
+            Idle { to: running.sink, before: 100, pairs: PAIRS, rest: Duration::from_millis(400) };
         let pids = vec![running.process.pid()];
-        let memory = self.loader.run(move |engine| job.run(engine, &pids)).map_err(|error| error.to_string())?;
+        let memory = self
+            .loader
+            .run(move |engine| job.run(engine, &pids))
+            .map_err(|error| error.to_string())?;
         Ok((number(memory.after) - number(memory.before)) / number(PAIRS as u64))
     }
 
     /// Counts a proxy, and everything else of ours so that it is not taken for somebody else's.
     fn meter(&self, proxy: Vec<u32>) -> Meter {
-        let nodes = self.cluster.nodes().iter().chain(self.cluster.sentinels()).filter_map(harness::Node::pid);
-        let idle = self.running.values().map(|running| running.process.pid()).filter(|pid| !proxy.contains(pid));
+        let nodes = self
+            .cluster
+            .nodes()
+            .iter()
+            .chain(self.cluster.sentinels())
+            .filter_map(harness::Node::pid);
+        let idle = self
+            .running
+            .values()
+            .map(|running| running.process.pid())
+            .filter(|pid| !proxy.contains(pid));
         let others = nodes.chain(idle).collect();
         Meter { proxy, others }
     }
@@ -267,7 +324,11 @@ fn tell(to: SocketAddr, request: &[u8], reply: &[u8]) -> std::io::Result<()> {
     stream.write_all(request)?;
     let mut came = vec![0; reply.len()];
     stream.read_exact(&mut came)?;
-    if came == reply { Ok(()) } else { Err(std::io::Error::other(String::from_utf8_lossy(&came).into_owned())) }
+    if came == reply {
+        Ok(())
+    } else {
+        Err(std::io::Error::other(String::from_utf8_lossy(&came).into_owned()))
+    }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts of one measurement are far below 2^53")]

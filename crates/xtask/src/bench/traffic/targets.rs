@@ -67,7 +67,13 @@ pub(super) struct Verdict {
 /// So many undisturbed rounds make the disturbed ones needless.
 const ENOUGH: usize = 3;
 
-const fn target(title: &'static str, row: Row, measure: Measure, against: Against, bound: Bound) -> Target {
+const fn target(
+    title: &'static str,
+    row: Row,
+    measure: Measure,
+    against: Against,
+    bound: Bound,
+) -> Target {
     Target { title, row, measure, against, bound }
 }
 
@@ -75,7 +81,10 @@ const TARGETS: [Target; 22] = {
     use Against::{Direct, Stock, Tuned};
     use Bound::{Least, Most};
     use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
-    use Row::{Connections, Fairness, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64, Small};
+    use Row::{
+        Connections, Fairness, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64,
+        Small,
+    };
     [
         target("CPU a small request", Small, CpuRequest, Stock, Most(0.86)),
         target("Throughput, the proxy being the limit", Small, Rps, Stock, Least(1.18)),
@@ -110,7 +119,8 @@ pub(super) fn judge(records: &[Record]) -> Vec<Verdict> {
 /// The ratios of one of ours to what the target names: of the rounds in which neither was disturbed, if there are enough.
 fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
     let of = |peer: Peer, round: u32| {
-        let found = records.iter().find(|it| it.row == target.row && it.peer == peer && it.round == round);
+        let found =
+            records.iter().find(|it| it.row == target.row && it.peer == peer && it.round == round);
         found.and_then(|record| Some((record.value(target.measure)?, record.disturbed)))
     };
     let better = |one: (f64, bool), other: (f64, bool)| match target.bound {
@@ -121,12 +131,14 @@ fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
     let rounds = 1..=records.iter().map(|record| record.round).max()?;
     let all: Vec<(f64, bool)> = rounds
         .filter_map(|round| {
-            let theirs = target.against.peers().iter().filter_map(|peer| of(*peer, round)).reduce(better)?;
+            let theirs =
+                target.against.peers().iter().filter_map(|peer| of(*peer, round)).reduce(better)?;
             let own = of(ours, round)?;
             Some((own.0 / theirs.0, own.1 || theirs.1))
         })
         .collect();
-    let quiet: Vec<f64> = all.iter().filter(|(_, disturbed)| !disturbed).map(|(ratio, _)| *ratio).collect();
+    let quiet: Vec<f64> =
+        all.iter().filter(|(_, disturbed)| !disturbed).map(|(ratio, _)| *ratio).collect();
     let enough = quiet.len() >= ENOUGH;
     spread(&if enough { quiet } else { all.into_iter().map(|(ratio, _)| ratio).collect() })
 }
@@ -172,7 +184,14 @@ mod tests {
     use super::*;
 
     fn record(row: Row, peer: Peer, round: u32, measure: Measure, value: f64) -> Record {
-        Record { row, peer, round, values: BTreeMap::from([(measure, value)]), foreign: 0.0, disturbed: false }
+        Record {
+            row,
+            peer,
+            round,
+            values: BTreeMap::from([(measure, value)]),
+            foreign: 0.0,
+            disturbed: false,
+        }
     }
 
     #[test]
@@ -187,9 +206,14 @@ mod tests {
             cpu(Peer::Pointsman, 3, 1.0),
         ];
         let [verdict] = &judge(&records)[..] else { panic!("one target has values") };
-        assert!((verdict.ratio.median - 0.825).abs() < 1e-9 && verdict.ratio.runs == 2 && verdict.met);
+        assert!(
+            (verdict.ratio.median - 0.825).abs() < 1e-9 && verdict.ratio.runs == 2 && verdict.met
+        );
         records.push(cpu(Peer::Haproxy3, 3, 1.0));
-        assert!(!judge(&records).iter().all(|verdict| verdict.met) || judge(&records)[0].ratio.median <= 0.86);
+        assert!(
+            !judge(&records).iter().all(|verdict| verdict.met)
+                || judge(&records)[0].ratio.median <= 0.86
+        );
         records[0] = cpu(Peer::Pointsman, 1, 9.9);
         assert!(judge(&records)[0].line().starts_with("MISSED CPU a small request"));
     }
@@ -207,10 +231,18 @@ mod tests {
                 cpu(Peer::Floor, round, 7.0, false),
             ]
         };
-        let mut records =
-            [round(1, 8.0, false), round(2, 8.0, false), round(3, 30.0, true), round(4, 20.0, true)].concat();
+        let mut records = [
+            round(1, 8.0, false),
+            round(2, 8.0, false),
+            round(3, 30.0, true),
+            round(4, 20.0, true),
+        ]
+        .concat();
         let judged = |records: &[Record]| {
-            judge(records).into_iter().map(|it| (it.ratio.runs, it.ratio.median)).collect::<Vec<_>>()
+            judge(records)
+                .into_iter()
+                .map(|it| (it.ratio.runs, it.ratio.median))
+                .collect::<Vec<_>>()
         };
         assert_eq!(judged(&records), [(4, 1.4)]);
         records.extend(round(5, 8.0, false));
@@ -225,7 +257,11 @@ mod tests {
     #[test]
     fn the_better_of_the_tuned_ones_counts() {
         let cpu = |peer, value| record(Row::Get1m, peer, 1, Measure::CpuBulk, value);
-        let records = [cpu(Peer::Pointsman, 0.2), cpu(Peer::Haproxy3Buffers, 0.4), cpu(Peer::Haproxy3Splice, 0.25)];
+        let records = [
+            cpu(Peer::Pointsman, 0.2),
+            cpu(Peer::Haproxy3Buffers, 0.4),
+            cpu(Peer::Haproxy3Splice, 0.25),
+        ];
         let [verdict] = &judge(&records)[..] else { panic!("one target has values") };
         assert!((verdict.ratio.median - 0.8).abs() < 1e-9 && verdict.met);
         assert!(judge(&[]).is_empty());

@@ -8,7 +8,11 @@ fn pauses_clients_without_gap_until_after_the_commit() {
     play.select().pass(1000).put(sight(false, 2, 5, 7));
     let committed = play.at;
     assert_eq!(play.result(), None);
-    assert_eq!(play.count(|it| *it == Action::Release), 1, "traffic through this proxy does not wait for that");
+    assert_eq!(
+        play.count(|it| *it == Action::Release),
+        1,
+        "traffic through this proxy does not wait for that"
+    );
     play.pass(1100);
     assert!(play.result().unwrap().is_ok(), "{:?}", play.did);
     let pauses: Vec<(u64, u64)> = play
@@ -38,7 +42,8 @@ fn ends_when_pause_is_refused_or_too_long() {
     play.put(Input::Paused(Err("NOPERM".to_owned()))).put(Input::Unpaused);
     play.ended_with(&Reason::NotPaused("NOPERM".to_owned()));
     assert_eq!(play.count(|it| *it == Action::Order), 0);
-    let refused = Course::begin(Instant::now(), (cast(), node(9)), Limits::default(), Some(MS(1000)));
+    let refused =
+        Course::begin(Instant::now(), (cast(), node(9)), Limits::default(), Some(MS(1000)));
     assert_eq!(refused.unwrap_err(), Reason::TooLong(MS(1000)));
 }
 
@@ -91,5 +96,6 @@ fn lets_clients_go_when_traffic_flows_without_a_leader() {
     assert_eq!(play.count(|it| *it == Action::Unpause), 1);
     play.pass(1000).put(sight(false, 1, 4, 6));
     assert_eq!((play.result(), play.count(|it| matches!(it, Action::Pause(_)))), (None, pauses));
-    play.pass(2000).ended_with(&Reason::LeaderLost { sentinel: node(9), problem: "gone".to_owned() });
+    play.pass(2000)
+        .ended_with(&Reason::LeaderLost { sentinel: node(9), problem: "gone".to_owned() });
 }
