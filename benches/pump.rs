@@ -1,7 +1,9 @@
-//! What the data plane costs from socket to socket: a request and its reply, a pipeline of a hundred, a value of 1 MiB.
+//! What the data plane costs from socket to socket: a request and its reply, a pipeline of a
+//! hundred, a value of 1 MiB.
 //!
-//! Run with `cargo bench -p pointsman-proxy`. A client and a backend in this process talk through a real proxy over loopback, each
-//! case beside the same exchange without the proxy: the figure to watch is the difference. Most of it is the kernel's.
+//! Run with `cargo bench -p pointsman-proxy`. A client and a backend in this process talk through a
+//! real proxy over loopback, each case beside the same exchange without the proxy: the figure to
+//! watch is the difference. Most of it is the kernel's.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
 

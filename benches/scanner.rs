@@ -1,6 +1,8 @@
-//! What the bookkeeping costs: one request, one reply, a pipeline, bodies that are only skipped, and nested arrays.
+//! What the bookkeeping costs: one request, one reply, a pipeline, bodies that are only skipped,
+//! and nested arrays.
 //!
-//! Run with `cargo bench -p pointsman-resp`. The figures to hold are about 14 ns a small request and 6 ns a small reply.
+//! Run with `cargo bench -p pointsman-resp`. The figures to hold are about 14 ns a small request
+//! and 6 ns a small reply.
 
 use std::hint::black_box;
 
@@ -51,7 +53,8 @@ fn small(c: &mut Criterion) {
 }
 
 fn replies(c: &mut Criterion) {
-    // A thousand replies to a thousand requests; the requests are forwarded outside of the measured part.
+    // A thousand replies to a thousand requests; the requests are forwarded outside of the measured
+    // part.
     let mut group = c.benchmark_group("1000 replies");
     group.throughput(Throughput::Elements(1000));
     for (name, reply) in [

@@ -1,4 +1,5 @@
-//! The command line as scripts and people meet it: the real binary, its two streams and its exit code.
+//! The command line as scripts and people meet it: the real binary, its two streams and its exit
+//! code.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
@@ -249,7 +250,8 @@ fn no_password_appears_in_any_output() {
 
 #[test]
 fn status_says_when_nothing_listens() {
-    // The near end of a connection: the port is taken for as long as it lives, and nobody listens on it.
+    // The near end of a connection: the port is taken for as long as it lives, and nobody listens
+    // on it.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let holder = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let addr = holder.local_addr().unwrap().to_string();
@@ -331,7 +333,8 @@ fn status_is_watched_until_ctrl_c_or_until_nobody_reads() {
         }
     });
     let watch = |more: &[&str]| {
-        // Whoever runs the tests in the background of a script ignores Ctrl-C, and so do his children if nobody says otherwise.
+        // Whoever runs the tests in the background of a script ignores Ctrl-C, and so do his
+        // children if nobody says otherwise.
         let program = ["--default-signal=INT", env!("CARGO_BIN_EXE_pointsman")];
         let args = [&program, &["status", "--watch", "--admin", &addr][..], more].concat();
         let mut watching = Command::new("env");

@@ -1,6 +1,6 @@
-//! What is in deploy/, held against the program: metrics that the dashboard and the alerts name exist, every alert has its unit tests and
-//! its entry in the runbook, and numbers that stand in two places are the same. What needs other people's tools is in `cargo xtask
-//! deploy-check`.
+//! What is in deploy/, held against the program: metrics that the dashboard and the alerts name
+//! exist, every alert has its unit tests and its entry in the runbook, and numbers that stand in
+//! two places are the same. What needs other people's tools is in `cargo xtask deploy-check`.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -53,7 +53,8 @@ fn dashboard_alerts_and_runbook_name_metrics_that_exist() {
     }
 }
 
-/// What nobody has to look at every day: it is in another form on the dashboard, or asked for when something is looked into.
+/// What nobody has to look at every day: it is in another form on the dashboard, or asked for when
+/// something is looked into.
 const LOOKED_UP: &[&str] = &[
     "pointsman_uptime_seconds",
     "process_start_time_seconds",

@@ -1,5 +1,6 @@
-//! The rules of the house, as tests: which crate may use which, which files only decide, how long anything may get, and that
-//! every promise of the documents names a test that exists. A rule that only stands in a document is broken by the next change.
+//! The rules of the house, as tests: which crate may use which, which files only decide, how long
+//! anything may get, and that every promise of the documents names a test that exists. A rule that
+//! only stands in a document is broken by the next change.
 #![allow(clippy::expect_used, clippy::panic, reason = "tests report by a clear panic")]
 
 use std::collections::BTreeMap;

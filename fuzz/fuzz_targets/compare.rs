@@ -1,8 +1,9 @@
-//! What every target compares: ledgers that were shown the same bytes in different pieces, after each of which they must
-//! agree in all that can be asked of them.
+//! What every target compares: ledgers that were shown the same bytes in different pieces, after
+//! each of which they must agree in all that can be asked of them.
 //!
-//! Ordinary requests and replies that come whole are taken many at a time by a loop of their own (`run.rs`). A ledger that is shown
-//! single bytes never gets there, so it is the judge of that loop.
+//! Ordinary requests and replies that come whole are taken many at a time by a loop of their own
+//! (`run.rs`). A ledger that is shown single bytes never gets there, so it is the judge of that
+//! loop.
 
 use resp::{Class, Direction, Ledger, Limits, Notices, Replay, Standing};
 

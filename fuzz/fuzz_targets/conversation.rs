@@ -1,5 +1,6 @@
-//! Both directions, in turns: the byte `0xff`, which belongs to neither, changes the speaker. Ledgers that are shown this in other
-//! pieces, or not the bodies that may be skipped, must come to the same.
+//! Both directions, in turns: the byte `0xff`, which belongs to neither, changes the speaker.
+//! Ledgers that are shown this in other pieces, or not the bodies that may be skipped, must come to
+//! the same.
 
 #![no_main]
 

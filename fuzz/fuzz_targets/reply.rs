@@ -1,5 +1,5 @@
-//! Any pieces of the same replies give the same ends, and many replies at once what one byte after the other gives. The first byte
-//! chooses the pieces.
+//! Any pieces of the same replies give the same ends, and many replies at once what one byte after
+//! the other gives. The first byte chooses the pieces.
 
 #![no_main]
 
@@ -24,7 +24,8 @@ const ORDINARY: &[u8] = b"PING\r\n";
 fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> Seen {
     let mut ledger = Ledger::new(&limits());
     ledger.request(ASKED);
-    // As many as a frame of a few bytes each can use up; each costs the fuzzer time, three times an input.
+    // As many as a frame of a few bytes each can use up; each costs the fuzzer time, three times an
+    // input.
     ledger.request(&ORDINARY.repeat(20));
     let (mut found, mut hints, mut offset, mut rest) = (Vec::new(), Vec::new(), 0, bytes);
     for size in sizes {

@@ -1,5 +1,5 @@
-//! Any pieces of the same requests give the same ends, and many requests at once what one byte after the other gives. The first
-//! byte chooses the pieces.
+//! Any pieces of the same requests give the same ends, and many requests at once what one byte
+//! after the other gives. The first byte chooses the pieces.
 
 #![no_main]
 

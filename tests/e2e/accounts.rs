@@ -1,5 +1,6 @@
-//! One failover, told in four places: metrics, status, history, log. Whoever compares them after a bad night must not find that they
-//! differ. (The page shows the status, which `tests/page` holds it to.)
+//! One failover, told in four places: metrics, status, history, log. Whoever compares them after a
+//! bad night must not find that they differ. (The page shows the status, which `tests/page` holds
+//! it to.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -224,8 +225,9 @@ impl Accounts {
     }
 }
 
-/// Waits until a move was made, its first session was there, and nothing changes any more; then everything is read anew and compared:
-/// of what was read on the way, the first part may be from before the first session and the last from after it.
+/// Waits until a move was made, its first session was there, and nothing changes any more; then
+/// everything is read anew and compared: of what was read on the way, the first part may be from
+/// before the first session and the last from after it.
 #[track_caller]
 fn settled(pointsman: &Pointsman, generation: u64, carried: u64) -> Accounts {
     wait_until("the same numbers everywhere", PATIENCE, || {

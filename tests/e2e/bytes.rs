@@ -1,5 +1,6 @@
-//! Byte for byte: what a client gets through the proxy is what it gets from the same server directly, whatever the protocol can
-//! say, in both its versions, and however the bytes are cut into pieces.
+//! Byte for byte: what a client gets through the proxy is what it gets from the same server
+//! directly, whatever the protocol can say, in both its versions, and however the bytes are cut
+//! into pieces.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -85,8 +86,8 @@ fn speaking(mut client: Client, version: u8) -> Client {
 /// What answers the last request of everything that is said here.
 const END: &[u8] = b"$7\r\nthe end\r\n";
 
-/// All that a client gets for these bytes, sent in pieces of this size while what comes is read. The client does not end its
-/// direction: Redis drops what it still owes to one that does.
+/// All that a client gets for these bytes, sent in pieces of this size while what comes is read.
+/// The client does not end its direction: Redis drops what it still owes to one that does.
 fn answers(client: &Client, bytes: &[u8], piece: usize) -> Vec<u8> {
     client.set_timeout(PATIENCE).expect("a patient client");
     let (mut writer, mut reader) = (client.stream(), client.stream());
@@ -142,7 +143,8 @@ fn every_type_of_the_protocol_comes_through_in_both_versions_and_in_any_pieces()
     assert_eq!(counted, (8 * each + 4) as f64, "some session was not followed to its end");
 }
 
-/// Requests in the conversation: those encoded, and four inline ones; neither the empty line nor `*0` is one.
+/// Requests in the conversation: those encoded, and four inline ones; neither the empty line nor
+/// `*0` is one.
 fn conversation_length() -> usize {
     34 + 13 + 4
 }

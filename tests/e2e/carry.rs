@@ -1,4 +1,5 @@
-//! Failovers that applications do not notice: sessions that go on with the new master as if nothing had been.
+//! Failovers that applications do not notice: sessions that go on with the new master as if nothing
+//! had been.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,8 @@ use crate::{builder, metric, pointsman, vitals};
 const PATIENCE: Duration = Duration::from_secs(40);
 /// An election that was lost is held again after twelve seconds.
 const LONG_HOLD: &str = "hold_timeout = \"30s\"";
-/// From the first `+switch-master` to the last client's answer: until a majority has heard of it, every sentinel every two seconds.
+/// From the first `+switch-master` to the last client's answer: until a majority has heard of it,
+/// every sentinel every two seconds.
 const AFTER_THE_SWITCH: Duration = Duration::from_secs(3);
 const USER: &str = "app on >pw ~* &* +@all";
 
@@ -35,7 +37,8 @@ struct Failed {
     error: String,
 }
 
-/// Clients that authenticated, chose a database and gave themselves a name, and each ask now and then who they are.
+/// Clients that authenticated, chose a database and gave themselves a name, and each ask now and
+/// then who they are.
 struct Crowd {
     seen: Arc<Mutex<Seen>>,
     over: Arc<AtomicBool>,
@@ -133,7 +136,8 @@ impl Member {
         Self { client, db, name, count: 0 }
     }
 
-    /// A write, and the question who this is, in one: both have to be answered, by the right server, as the right one.
+    /// A write, and the question who this is, in one: both have to be answered, by the right
+    /// server, as the right one.
     fn ask(&mut self) -> Result<(), String> {
         self.count += 1;
         let commands = [vec!["INCR", &self.name], vec!["CLIENT", "INFO"]];
@@ -175,14 +179,16 @@ fn two_hundred_clients_do_not_notice_a_planned_failover() {
     if warning.was_enough("that no client notices") {
         assert_eq!(seen.errors, [], "{warning:?}");
     } else {
-        // On its way to a server that is dismissed, or counting on a write that only this server had.
+        // On its way to a server that is dismissed, or counting on a write that only this server
+        // had.
         let during = warning.from..=warning.until;
         let explained = |it: &Failed| {
             it.sent <= warning.until && it.at >= warning.from || during.contains(&it.before)
         };
         assert!(seen.errors.iter().all(explained), "{:?}; {warning:?}", seen.errors);
     }
-    // Sentinel's own time between the selection of a replica and the switch is about a second of it.
+    // Sentinel's own time between the selection of a replica and the switch is about a second of
+    // it.
     let switch = events.wait_for("+switch-master", PATIENCE);
     let most = switch.at.saturating_duration_since(failover.asked) + AFTER_THE_SWITCH;
     assert!(seen.longest < most, "the longest pause: {:?}, of {most:?}", seen.longest);
@@ -211,7 +217,8 @@ fn of_two_hundred_clients_only_those_with_a_request_in_flight_notice_a_masters_d
     let before = crowd.answered();
     wait_until("requests to go on", PATIENCE, || crowd.answered() > before + 400);
     let seen = crowd.end();
-    // On its way to a server that is dying, or to a connection of which it is not known yet that it has died.
+    // On its way to a server that is dying, or to a connection of which it is not known yet that it
+    // has died.
     let slack = Duration::from_millis(500);
     for Failed { sent, at, error, .. } in &seen.errors {
         let slack = slack + absences.between(dead, *sent);
@@ -345,7 +352,8 @@ fn resident(pointsman: &Pointsman, field: &str) -> u64 {
 
 #[test]
 fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhile() {
-    // Two descriptors a session here, one with the server; the limit of a container is often no higher.
+    // Two descriptors a session here, one with the server; the limit of a container is often no
+    // higher.
     let count: u32 = std::env::var("POINTSMAN_IDLE_SESSIONS")
         .map_or(2000, |count| count.parse().expect("a number"));
     let limit = u64::from(count) + 1000;
@@ -375,8 +383,9 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
     println!(
         "{count} idle: carried in {took:?}, {each:?} of CPU each, {worst:?}, {before} KiB before, {peak} at most"
     );
-    // The promise is about a program that was built to be fast. One that was built to be debugged, on a busy machine, is held to what
-    // it does and not to how long that takes; the probes' cost is in it.
+    // The promise is about a program that was built to be fast. One that was built to be debugged,
+    // on a busy machine, is held to what it does and not to how long that takes; the probes' cost
+    // is in it.
     if cfg!(debug_assertions) {
         worst.check("thousands that come over");
         assert!(each < Duration::from_millis(3), "{each:?} of CPU each");

@@ -1,4 +1,5 @@
-//! Failovers under sessions that rely on what only the old master knew: they end, and nothing is answered wrongly.
+//! Failovers under sessions that rely on what only the old master knew: they end, and nothing is
+//! answered wrongly.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -107,7 +108,8 @@ fn carries_connections_that_sent_eval_over_a_failover() {
     assert_eq!(client.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("scripted"));
     let mut queues = self::client(&pointsman, &[&["EVAL", script, "0"]]);
     cluster.failover();
-    // Nothing can fall back in a transaction: the answer says so, and then a new connection is due, which begins with `EVAL`.
+    // Nothing can fall back in a transaction: the answer says so, and then a new connection is due,
+    // which begins with `EVAL`.
     assert!(queues.cmd(&["MULTI"]).expect("the connection stands").is_ok());
     assert_eq!(queues.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("QUEUED"));
     let answers = queues.cmd(&["EXEC"]).expect("an answer");

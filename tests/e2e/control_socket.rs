@@ -82,9 +82,9 @@ fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
         text(&missing)
     );
     if rustix::process::geteuid().is_root() {
-        // Even if the file lets him: the kernel says who he is. From a copy, since the program's folder may be closed to him. Another
-        // process makes it: what this one has open for writing a child of a neighbouring test may hold for a moment, and such a
-        // file cannot be run.
+        // Even if the file lets him: the kernel says who he is. From a copy, since the program's
+        // folder may be closed to him. Another process makes it: what this one has open for writing
+        // a child of a neighbouring test may hold for a moment, and such a file cannot be run.
         let copy = cluster.folder().join("program");
         assert!(Command::new("cp").args([Path::new(PROGRAM), &copy]).status().unwrap().success());
         for (path, mode) in

@@ -1,4 +1,5 @@
-//! File descriptors: at the start, under a limit that is lowered at run time, and what clients, probes and discovery get.
+//! File descriptors: at the start, under a limit that is lowered at run time, and what clients,
+//! probes and discovery get.
 
 use std::process::Command;
 use std::time::Duration;
@@ -84,7 +85,8 @@ fn follows_a_failover_when_the_limit_falls_below_its_sessions() {
         .iter_mut()
         .filter_map(|client| client.cmd(&["PING"]).ok()?.text().map(str::to_owned));
     let served = served.filter(|text| text == "PONG").count();
-    // Each needs a descriptor below the limit for its new connection, and finds as many as become free.
+    // Each needs a descriptor below the limit for its new connection, and finds as many as become
+    // free.
     assert!(served > 20, "only {served} of 300 were carried");
 }
 

@@ -85,7 +85,8 @@ fn one_sentinel_named_is_enough_to_find_the_others() {
 fn sentinels_are_found_by_a_name_with_several_addresses() {
     let cluster = Cluster::builder().family(Family::Localhost).start();
     let port = cluster.sentinels()[0].addr().port();
-    // "localhost" is the one name that every machine has; it may give an IPv6 address too, where nobody listens.
+    // "localhost" is the one name that every machine has; it may give an IPv6 address too, where
+    // nobody listens.
     let pointsman =
         Pointsman::builder(PROGRAM, &cluster).sentinels(&[format!("localhost:{port}")]).start();
     assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
@@ -109,7 +110,8 @@ fn it_works_over_ipv6() {
 
 #[test]
 fn a_failover_among_announced_names_is_followed() {
-    // Every node is announced as "localhost" with a port of its own: in the sentinels' answers, and in what they publish.
+    // Every node is announced as "localhost" with a port of its own: in the sentinels' answers, and
+    // in what they publish.
     let cluster = Cluster::builder().family(Family::Localhost).start();
     let pointsman = pointsman(&cluster);
     assert!(pointsman.client().cmd(&["SET", "name", "1"]).expect("SET").is_ok());

@@ -1,4 +1,5 @@
-//! `pointsman sentinels` against real clusters, healthy and in each kind of trouble. No proxy runs here.
+//! `pointsman sentinels` against real clusters, healthy and in each kind of trouble. No proxy runs
+//! here.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,7 +11,8 @@ use crate::PROGRAM;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the doctor says of `name`, with further lines of the service's configuration: its exit code and its document.
+/// What the doctor says of `name`, with further lines of the service's configuration: its exit code
+/// and its document.
 fn examine(cluster: &Cluster, name: &str, lines: &str) -> (Option<i32>, Json) {
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
     let config = cluster.folder().join(format!("doctor-{name}.toml"));
@@ -27,7 +29,8 @@ fn examine(cluster: &Cluster, name: &str, lines: &str) -> (Option<i32>, Json) {
 fn run(args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(PROGRAM);
     command.arg("sentinels").args(args).env_clear().stdin(Stdio::null());
-    // A name server that does not answer is not waited for: one question, for the name as it stands.
+    // A name server that does not answer is not waited for: one question, for the name as it
+    // stands.
     command.env("RES_OPTIONS", "timeout:1 attempts:1").env("LOCALDOMAIN", "");
     let output = command.output().expect("the program");
     (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"))
@@ -72,7 +75,8 @@ fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
         "{said}"
     );
 
-    // One sentinel is enough to find the others, and a name that does not resolve is told beside it.
+    // One sentinel is enough to find the others, and a name that does not resolve is told beside
+    // it.
     let (code, page) =
         run(&["--service", "mymaster", "--sentinel", &first, "--sentinel", "nowhere.invalid"]);
     assert_eq!(code, Some(1), "{page}");

@@ -1,4 +1,5 @@
-//! Drains when it is inconvenient: with many sessions, during a failover, during a hold, and under health checks.
+//! Drains when it is inconvenient: with many sessions, during a failover, during a hold, and under
+//! health checks.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
@@ -61,8 +62,8 @@ fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
     let last = ends.last().copied().unwrap_or_default();
     let away = absences.between(begin, begin + last);
     assert!(last <= spread + slack, "the last of {count} left after {last:?}");
-    // Nobody may come back in a crowd: in no half second more than twice its share, and some for chance. And who was to leave while the
-    // machine was away leaves when it is back.
+    // Nobody may come back in a crowd: in no half second more than twice its share, and some for
+    // chance. And who was to leave while the machine was away leaves when it is back.
     let half = Duration::from_millis(500);
     let share =
         count / usize::try_from(spread.as_millis() / half.as_millis()).expect("a small number");
@@ -147,7 +148,8 @@ fn a_failover_during_a_drain_ends_the_sessions_of_the_old_master_and_then_the_pr
     pointsman.sigterm();
     wait_until("the drain", PATIENCE, || pointsman.process().log().contains("told to stop"));
     cluster.failover();
-    // Redis itself ends a blocked client of a demoted master with -UNBLOCKED; whichever came first, it is the end.
+    // Redis itself ends a blocked client of a demoted master with -UNBLOCKED; whichever came first,
+    // it is the end.
     let (_, _ending) = blocked.read_to_end().expect("its end");
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(begin.elapsed() < Duration::from_secs(55), "it waited for its deadline");

@@ -1,4 +1,5 @@
-//! Failovers: planned, and after a master's death. Acknowledged writes are counted on the new master.
+//! Failovers: planned, and after a master's death. Acknowledged writes are counted on the new
+//! master.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use crate::{builder, metric, pointsman};
 const PATIENCE: Duration = Duration::from_secs(40);
 /// An election that was lost is held again after twelve seconds.
 const LONG_HOLD: &str = "hold_timeout = \"30s\"";
-/// From the first `+switch-master` to the last client's answer: until a majority has heard of it, every sentinel every two seconds.
+/// From the first `+switch-master` to the last client's answer: until a majority has heard of it,
+/// every sentinel every two seconds.
 const AFTER_THE_SWITCH: Duration = Duration::from_secs(3);
 const WRITERS: usize = 16;
 /// Writes a second.
@@ -35,11 +37,13 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
     let failover = cluster.failover();
     assert_ne!(failover.from, failover.to);
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
-    // From the commit on, the old master must not see another write of ours. It stays `role:master` for seconds.
+    // From the commit on, the old master must not see another write of ours. It stays `role:master`
+    // for seconds.
     let at_commit = sets(old);
     let seen = load.counts().acknowledged;
     wait_until("writes to go on", PATIENCE, || load.counts().acknowledged > seen + 1000);
-    // As a replica it is given every write of the new master; who is a master now has not been one yet.
+    // As a replica it is given every write of the new master; who is a master now has not been one
+    // yet.
     let now = sets(old);
     if old.role().expect("ROLE") == "master" {
         assert_eq!(now, at_commit, "the superseded master was written to");
@@ -61,7 +65,8 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
     }
 }
 
-/// The gate was shut at once when the machine was back, and not more is missing than was acknowledged until then.
+/// The gate was shut at once when the machine was back, and not more is missing than was
+/// acknowledged until then.
 fn only_the_last_writes_are_missing(load: &Load, verdict: &Verdict, warning: &Warning) {
     let pause = load
         .gaps()
@@ -78,7 +83,8 @@ fn only_the_last_writes_are_missing(load: &Load, verdict: &Verdict, warning: &Wa
     );
 }
 
-/// The phases, the same in the metrics, the status and the log: from the deciding notice to the first session over there.
+/// The phases, the same in the metrics, the status and the log: from the deciding notice to the
+/// first session over there.
 #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
 fn the_phases_are_told(pointsman: &Pointsman) {
     let count = |phase: &str| {
@@ -102,7 +108,8 @@ fn the_phases_are_told(pointsman: &Pointsman) {
         "{last}"
     );
     assert!(number("first_session_ms") < 1000.0, "{last}");
-    // Where only one sentinel was heard in time there was no notice that made a majority, from which a switch is counted.
+    // Where only one sentinel was heard in time there was no notice that made a majority, from
+    // which a switch is counted.
     let by_majority = last["basis"] == "Majority";
     if by_majority {
         assert!(count("switch") >= 1.0 && number("verified_ms") <= number("switched_ms"), "{last}");
@@ -151,7 +158,8 @@ fn discovery_goes_first_and_nothing_else_does() {
         niceness(&main) == Some(if allowed { -10 } else { own })
     });
     assert!(tasks().len() > 3, "{:?}", tasks());
-    // Made by the main thread when it is needed: for looks at the configuration's file, once a second.
+    // Made by the main thread when it is needed: for looks at the configuration's file, once a
+    // second.
     let name = |task: &String| {
         std::fs::read_to_string(format!("/proc/{main}/task/{task}/comm")).unwrap_or_default()
     };
@@ -200,7 +208,8 @@ fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
     wait_until("traffic to be stopped", PATIENCE, || {
         metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
     });
-    // Nothing is refused and nothing fails: the connection stands, and its request is answered by the next master.
+    // Nothing is refused and nothing fails: the connection stands, and its request is answered by
+    // the next master.
     let asked = Instant::now();
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).expect("a patient client");
@@ -268,7 +277,8 @@ fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
     pointsman.process().signal(Signal::STOP);
     let stopped = Instant::now();
     let failover = cluster.failover();
-    // The request waits in the kernel and is the first thing a worker finds when it goes on; the old master still takes writes.
+    // The request waits in the kernel and is the first thing a worker finds when it goes on; the
+    // old master still takes writes.
     client.send(&harness::encode(&["SET", "stale", "1"])).expect("send");
     wait_until("longer than the process may be believed to have been away", PATIENCE, || {
         stopped.elapsed() > Duration::from_secs(4)
@@ -280,7 +290,8 @@ fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
     );
     pointsman.process().signal(Signal::CONT);
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
-    // The client either got its answer from the new master or lost its connection; the old master saw nothing.
+    // The client either got its answer from the new master or lost its connection; the old master
+    // saw nothing.
     if client.read_value().is_ok_and(|answer| answer.is_ok()) {
         let there = cluster
             .node_at(failover.to)

@@ -1,4 +1,5 @@
-//! More than there is room for: rows 30, 31, 35 and 36 of the table in `main.rs`, and the limit on one source.
+//! More than there is room for: rows 30, 31, 35 and 36 of the table in `main.rs`, and the limit on
+//! one source.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -123,8 +124,8 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
         begin.elapsed()
     );
     pointsman.process().limit_files(4096);
-    // They waited in the queue all the time. A few may have come in with a descriptor that became free for a moment, and were
-    // closed for want of a second one; nobody is left waiting.
+    // They waited in the queue all the time. A few may have come in with a descriptor that became
+    // free for a moment, and were closed for want of a second one; nobody is left waiting.
     for client in &mut clients {
         let answer = client.cmd(&["PING"]);
         let timed_out =

@@ -1,5 +1,6 @@
-//! Networks that misbehave, and more connections than neighbours would like: rows 21, 23, 27, 33 and 34 of the table in
-//! `main.rs`. Each of these tests runs in a process and a network namespace of its own.
+//! Networks that misbehave, and more connections than neighbours would like: rows 21, 23, 27, 33
+//! and 34 of the table in `main.rs`. Each of these tests runs in a process and a network namespace
+//! of its own.
 
 use std::time::{Duration, Instant};
 
@@ -51,8 +52,8 @@ fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
         assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     }
     wait_until("all sessions to be open", PATIENCE, || open(&pointsman) == many as f64);
-    // Redis takes some of so many only at the kernel's second or third attempt. Who gets there after the failover goes to the new
-    // master, and stays.
+    // Redis takes some of so many only at the kernel's second or third attempt. Who gets there
+    // after the failover goes to the new master, and stays.
     wait_until("all to have got to the master", PATIENCE, || {
         metric(&pointsman, "pointsman_dials_total{service=\"mymaster\"}") >= Some(many as f64)
     });

@@ -52,7 +52,8 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
 #[test]
 fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
     let cluster = small();
-    // A session that could be carried over is closed at once when its server let it go; one that could not has a half-close.
+    // A session that could be carried over is closed at once when its server let it go; one that
+    // could not has a half-close.
     for (sessions, reason, least) in
         [("carry", "upstream_closed", 0), ("close", "half_close_timeout", 1000)]
     {
@@ -196,7 +197,8 @@ fn the_time_of_commands_and_dials_is_measured() {
     assert!((20.0..=22.0).contains(&count), "{count}");
     let below = of("command_duration_seconds_bucket{service=\"mymaster\",le=\"0.065536\"}");
     assert!(count - below >= 1.0 && below >= 1.0, "{below} of {count}");
-    // Less than the 100 ms that it took, if the proxy got no CPU between its write and its look at the clock.
+    // Less than the 100 ms that it took, if the proxy got no CPU between its write and its look at
+    // the clock.
     assert!(of("command_duration_seconds_sum{service=\"mymaster\"}") > 0.07);
     assert_eq!(of("dial_duration_seconds_count{service=\"mymaster\"}"), 1.0);
     let (_, status) = pointsman.get("/status").expect("status");

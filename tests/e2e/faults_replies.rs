@@ -32,7 +32,8 @@ fn candidate(event: &Event) -> SocketAddr {
     format!("{}:{}", words[2], words[3]).parse().expect("an address in the event")
 }
 
-/// Connections whose last write has reached every replica: what follows is about the next one alone.
+/// Connections whose last write has reached every replica: what follows is about the next one
+/// alone.
 fn writers(pointsman: &Pointsman, round: u32) -> Vec<Client> {
     let connect = |writer: usize| {
         let mut client = pointsman.client();
@@ -52,8 +53,9 @@ fn writers(pointsman: &Pointsman, round: u32) -> Vec<Client> {
     writers
 }
 
-/// Each writer has a request in flight when the master stops. The master wakes at the moment at which its successor is
-/// promoted, executes all of them and answers; the successor never gets them.
+/// Each writer has a request in flight when the master stops. The master wakes at the moment at
+/// which its successor is promoted, executes all of them and answers; the successor never gets
+/// them.
 #[test]
 #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
 fn acknowledges_nothing_of_a_master_that_wakes_after_the_promotion() {

@@ -1,6 +1,6 @@
-//! Import of haproxy configurations against a real cluster: every sample of tests/import that is not
-//! refused becomes a configuration that `check` accepts and that serves clients. Only addresses are
-//! replaced by those of the cluster.
+//! Import of haproxy configurations against a real cluster: every sample of tests/import that is
+//! not refused becomes a configuration that `check` accepts and that serves clients. Only addresses
+//! are replaced by those of the cluster.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -101,8 +101,8 @@ fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
     );
 }
 
-/// A client at the address for readers reaches a replica. The proxy is ready once it knows the master,
-/// and finds the replicas later.
+/// A client at the address for readers reaches a replica. The proxy is ready once it knows the
+/// master, and finds the replicas later.
 fn reads(
     addr: std::net::SocketAddr,
     password: Option<&str>,

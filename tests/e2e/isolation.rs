@@ -1,5 +1,6 @@
-//! A master that hangs, that is cut off, or that only the sentinels cannot see: rows 2, 3 and 4 of the fault table. The partitions are
-//! made in a network namespace of their own, for which each of these tests starts itself again.
+//! A master that hangs, that is cut off, or that only the sentinels cannot see: rows 2, 3 and 4 of
+//! the fault table. The partitions are made in a network namespace of their own, for which each of
+//! these tests starts itself again.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use crate::{builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a client's SET begins. Nothing else that goes to a master does: neither what discovery asks, nor Sentinel, nor a replica.
+/// How a client's SET begins. Nothing else that goes to a master does: neither what discovery asks,
+/// nor Sentinel, nor a replica.
 const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
 
 fn generation(pointsman: &Pointsman) -> f64 {
@@ -52,8 +54,9 @@ fn a_hung_master_is_sent_nothing_after_the_commit() {
     }
     old.stop();
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
-    // Whoever was connected tries again and again on its old connection, and newcomers come as well. Whatever reached the stopped
-    // server's sockets it will execute when it goes on, and MONITOR will tell of it.
+    // Whoever was connected tries again and again on its old connection, and newcomers come as
+    // well. Whatever reached the stopped server's sockets it will execute when it goes on, and
+    // MONITOR will tell of it.
     for (number, client) in sticky.iter_mut().enumerate() {
         // It has ended, or is about to; what matters is where the bytes go.
         let _ = client.send(&harness::encode(&["SET", &format!("after-{number}"), "1"]));
@@ -97,7 +100,8 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
         client.set_timeout(PATIENCE).expect("a timeout");
     }
     old.stop();
-    // A request that goes on its way while nobody suspects anything, and stays in the stopped server's socket.
+    // A request that goes on its way while nobody suspects anything, and stays in the stopped
+    // server's socket.
     let mut busy = sticky.pop().expect("nine");
     busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
     wait_until("the gate to shut", PATIENCE, || {
@@ -105,7 +109,8 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
             || generation(&pointsman) >= 2.0
     });
     let shut = counter.packets().expect("a count");
-    // Nine before, and the one that was under way if it came in time, each perhaps sent again by a kernel that had to wait.
+    // Nine before, and the one that was under way if it came in time, each perhaps sent again by a
+    // kernel that had to wait.
     let ages = counter.ages().expect("the connections");
     assert!(shut >= 9 && ages.len() == 9, "{shut} packets of {} connections", ages.len());
     // Some ask while they are held, some when the points have moved, and newcomers come as well.
@@ -153,7 +158,8 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
         client.set_timeout(PATIENCE).expect("a timeout");
     }
     let partition = Partition::around(old, beside, source).expect("a partition");
-    // Under way when the master vanishes: it stays in the kernel, which would deliver it when the network is whole again.
+    // Under way when the master vanishes: it stays in the kernel, which would deliver it when the
+    // network is whole again.
     busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
     let asked = Instant::now();
     let mut newcomer = pointsman.client();
@@ -174,8 +180,9 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     let at_commit = counter.packets().expect("a count");
     assert!(at_commit > 3, "{at_commit}");
     assert!(newcomer.read_value().expect("the answer of the new master").is_ok());
-    // The old connections are cut at the switch, although nobody over there says a word: the outcome of what was under way is not
-    // known, so that client's ends too. A quiet client's is carried over to the new master.
+    // The old connections are cut at the switch, although nobody over there says a word: the
+    // outcome of what was under way is not known, so that client's ends too. A quiet client's is
+    // carried over to the new master.
     let (bytes, _) = busy.read_to_end().expect("the end of the connection");
     assert!(bytes.is_empty(), "{bytes:?}");
     assert!(idle.cmd(&["SET", "carried", "1"]).expect("an answer of the new master").is_ok());
@@ -183,7 +190,8 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     let to = cluster.node_at(cluster.master().addr()).expect("the new master");
     assert_eq!((exists(to, "held"), exists(to, "carried")), (Ok(true), Ok(true)));
     drop(partition);
-    // From the healing until it follows the new master, which is longer than the kernel's next attempts to deliver.
+    // From the healing until it follows the new master, which is longer than the kernel's next
+    // attempts to deliver.
     wait_until("the old master to follow the new one", Duration::from_secs(60), || {
         assert_ne!(
             exists(old, "late"),

@@ -1,5 +1,5 @@
-//! A log whose reader stalls, goes away or comes back: the process keeps serving and ends in time, and dropped lines
-//! are counted and reported.
+//! A log whose reader stalls, goes away or comes back: the process keeps serving and ends in time,
+//! and dropped lines are counted and reported.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};

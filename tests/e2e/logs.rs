@@ -1,4 +1,5 @@
-//! The log of a real process: the line at a session's end, its bound, and that nobody waits for a reader.
+//! The log of a real process: the line at a session's end, its bound, and that nobody waits for a
+//! reader.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -70,7 +71,8 @@ fn by_default_only_failures_are_told_and_no_more_than_so_many_a_second() {
         metric(&pointsman, closed) == Some(1.0)
     });
     assert_eq!(ends(&pointsman).len(), 0, "it ended well");
-    // Who cannot be had from the target has failed; a few of them in a second are more than are told.
+    // Who cannot be had from the target has failed; a few of them in a second are more than are
+    // told.
     cluster.master().kill();
     let mut sent = 0;
     wait_until("sessions that are told of, and others that are left out", PATIENCE, || {
@@ -131,7 +133,8 @@ fn a_log_that_nobody_reads_holds_nobody_up_and_what_is_lost_is_counted() {
 fn on_a_terminal(no_colour: Option<&str>) -> String {
     let quick =
         "--set shutdown.accept_min=0s --set shutdown.accept_quiet=0s --set shutdown.accept_max=0s";
-    // `exec`: a shell that stays in between (as dash does; `$SHELL` decides) dies of the Ctrl-C, and tells of that.
+    // `exec`: a shell that stays in between (as dash does; `$SHELL` decides) dies of the Ctrl-C,
+    // and tells of that.
     let run = format!(
         "exec {PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 {quick}"
     );

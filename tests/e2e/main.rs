@@ -1,7 +1,7 @@
 //! The program as people run it, against real redis-server and redis-sentinel, with real signals.
 //!
-//! Every test has a cluster of its own on an address of its own; they run side by side. Nothing sleeps: each wait names the
-//! condition it waits for.
+//! Every test has a cluster of its own on an address of its own; they run side by side. Nothing
+//! sleeps: each wait names the condition it waits for.
 //!
 //! Faults of the data plane, and the tests that hold them (files without a folder are of this one):
 //!

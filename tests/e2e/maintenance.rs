@@ -1,5 +1,5 @@
-//! Clients that ask to be told of maintenance: what a real redis, which knows nothing of it, and a real process that ends let
-//! them hear.
+//! Clients that ask to be told of maintenance: what a real redis, which knows nothing of it, and a
+//! real process that ends let them hear.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ fn handshake(client: &mut Client, kind: &str) -> Value {
         .expect("an answer")
 }
 
-/// The next thing the client is sent, which has to be a push of that name; what stands behind its number.
+/// The next thing the client is sent, which has to be a push of that name; what stands behind its
+/// number.
 #[track_caller]
 fn push(client: &mut Client, name: &str) -> Vec<Value> {
     match client.read_value().expect("a push") {
@@ -66,7 +67,8 @@ fn clients_that_ask_for_it_hear_when_a_failover_begins_and_when_it_is_over() {
     assert!(told_client.cmd(&["SET", "k", "v"]).expect("a write").is_ok());
     cluster.master().kill();
     assert_eq!(push(&mut told_client, "FAILING_OVER")[0], Value::Int(30));
-    // A request of the time in between waits for the new master, and is answered behind the word that it is there.
+    // A request of the time in between waits for the new master, and is answered behind the word
+    // that it is there.
     told_client.send(&harness::encode(&["SET", "l", "v"])).expect("send");
     push(&mut told_client, "FAILED_OVER");
     assert!(told_client.read_value().expect("an answer").is_ok());
@@ -124,7 +126,8 @@ fn a_client_told_to_move_goes_to_the_next_process_and_ends_its_connection_by_its
     assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
 }
 
-/// redis-py as it is installed, with a timeout of one second: what it is told makes it wait for longer.
+/// redis-py as it is installed, with a timeout of one second: what it is told makes it wait for
+/// longer.
 #[test]
 #[ignore = "installs redis-py from its registry: cargo test --test e2e -- --ignored redis_py --nocapture"]
 fn redis_py_outlasts_a_pause_and_moves_without_an_error() {
@@ -146,7 +149,8 @@ fn redis_py_outlasts_a_pause_and_moves_without_an_error() {
     });
 }
 
-/// go-redis, built here or before. It makes something of every push, and needs a timeout longer than the pause all the same.
+/// go-redis, built here or before. It makes something of every push, and needs a timeout longer
+/// than the pause all the same.
 #[test]
 #[ignore = "builds with go-redis, or takes what GO_REDIS_CLIENT names: cargo test --test e2e -- --ignored go_redis --nocapture"]
 fn go_redis_outlasts_a_pause_and_moves_without_an_error() {
@@ -176,8 +180,9 @@ fn run(command: &mut Command) {
     assert!(command.status().expect("it runs").success(), "{command:?}");
 }
 
-/// A client library without retries outlasts a pause of three seconds, and moves to the next process without an error. The programs
-/// in benches/clients say what they saw; four threads of each share a pool.
+/// A client library without retries outlasts a pause of three seconds, and moves to the next
+/// process without an error. The programs in benches/clients say what they saw; four threads of
+/// each share a pool.
 #[allow(clippy::print_stdout, reason = "what a library saw is what the test is run by hand for")]
 fn outlasts_a_pause_and_moves_without_an_error(client: impl Fn(&str, &str) -> Command) {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();

@@ -1,4 +1,5 @@
-//! The metrics of a real process: in order by the rules of Prometheus, complete, and small enough with many services.
+//! The metrics of a real process: in order by the rules of Prometheus, complete, and small enough
+//! with many services.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

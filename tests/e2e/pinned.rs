@@ -1,4 +1,5 @@
-//! What a failover would close is visible before it, and what it closed is counted by reason after it.
+//! What a failover would close is visible before it, and what it closed is counted by reason after
+//! it.
 
 use std::process::Command;
 use std::time::Duration;

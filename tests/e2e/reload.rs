@@ -1,4 +1,5 @@
-//! A configuration that changes under a running process: by SIGHUP, by a new file, by Kubernetes' exchanged link, and with faults.
+//! A configuration that changes under a running process: by SIGHUP, by a new file, by Kubernetes'
+//! exchanged link, and with faults.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -117,7 +118,8 @@ fn a_config_map_that_is_exchanged_is_read() {
     let first = builder(&cluster).start();
     let text = std::fs::read_to_string(file(&first)).expect("the file");
     drop(first);
-    // As a kubelet lays out a volume: the file is a link to a file below a link that is exchanged as a whole.
+    // As a kubelet lays out a volume: the file is a link to a file below a link that is exchanged
+    // as a whole.
     let volume = cluster.folder().join("volume");
     let lay = |name: &str, text: &str| {
         let place = volume.join(name);

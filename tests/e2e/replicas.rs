@@ -1,5 +1,5 @@
-//! The listener for readers: spread over replicas that are verified, in sync and answer, and never on a master unless it was asked
-//! for.
+//! The listener for readers: spread over replicas that are verified, in sync and answer, and never
+//! on a master unless it was asked for.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -90,8 +90,9 @@ pub(super) fn port_of(client: &mut Client) -> u16 {
     try_port_of(client).expect("INFO")
 }
 
-/// Waits until the points lead to the new master and the third node follows it. Sentinel ends every connection of a node that it
-/// points elsewhere, in one transaction with that, and a reader whose question is under way would meet it.
+/// Waits until the points lead to the new master and the third node follows it. Sentinel ends every
+/// connection of a node that it points elsewhere, in one transaction with that, and a reader whose
+/// question is under way would meet it.
 fn wait_moved(pointsman: &Pointsman, cluster: &Cluster, old: SocketAddr) {
     wait_until("the points to move", LONG_PATIENCE, || {
         metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
@@ -199,13 +200,13 @@ fn a_replica_that_is_killed_is_put_out_and_a_reader_meets_no_error() {
     wait_eligible(&pointsman, 2);
 }
 
-/// Runs for a fifth of a second. A replica that is kept busy by these answers questions in between, and reads no more than 16 KiB
-/// of its master's stream.
+/// Runs for a fifth of a second. A replica that is kept busy by these answers questions in between,
+/// and reads no more than 16 KiB of its master's stream.
 const BUSY: &str = "local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end \
                     local begin = now() repeat until now() - begin >= 200000 return 'done'";
 
-/// Keeps a server busy without a break until it is dropped: while one client reads its answer and asks anew, the other one's question
-/// is under way.
+/// Keeps a server busy without a break until it is dropped: while one client reads its answer and
+/// asks anew, the other one's question is under way.
 struct Busy {
     over: Arc<AtomicBool>,
     clients: Vec<JoinHandle<()>>,
@@ -270,15 +271,16 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
     });
     beginning.recv_timeout(PATIENCE).expect("it is kept busy");
     let mut writer = pointsman.client();
-    // Half a million bytes at a time. The healthy replica may well be eight such bursts behind where the machine is busy, and comes
-    // back at once; the other one reads next to nothing.
+    // Half a million bytes at a time. The healthy replica may well be eight such bursts behind
+    // where the machine is busy, and comes back at once; the other one reads next to nothing.
     let value = "x".repeat(1000);
     let writes = vec![vec!["SET", "k", &value]; 500];
     wait_until("the busy one to be too far behind", PATIENCE, || {
         assert!(writer.pipeline(&writes).expect("SET").iter().all(harness::Value::is_ok));
         if state_of(&pointsman, slow) == "behind" { Ok(()) } else { Err(states(&pointsman)) }
     });
-    // Each request that was taken was answered; then the session went on elsewhere, in the database that it had chosen.
+    // Each request that was taken was answered; then the session went on elsewhere, in the database
+    // that it had chosen.
     assert!(matches!(busy.join().expect("the reader"), (1.., true)));
     drop(others);
     for (_, client) in &mut on_it {

@@ -1,4 +1,5 @@
-//! Restarts that clients do not notice: with a listening socket that outlives the process, and by hand-over to a new one.
+//! Restarts that clients do not notice: with a listening socket that outlives the process, and by
+//! hand-over to a new one.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -74,7 +75,8 @@ impl Callers {
     }
 }
 
-/// A stand-in for systemd: it holds the listening socket and starts the program with it as descriptor 3.
+/// A stand-in for systemd: it holds the listening socket and starts the program with it as
+/// descriptor 3.
 fn activated(number: usize, folder: &Path, config: &Path, socket: &TcpListener) -> Process {
     let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
     let args = [

@@ -1,9 +1,11 @@
-//! A document held against its JSON schema: as much of the language as ours uses, and one rule more. A schema lets people add what
-//! they like; here a key that it does not know is a fault, because it is one that nobody documented.
+//! A document held against its JSON schema: as much of the language as ours uses, and one rule
+//! more. A schema lets people add what they like; here a key that it does not know is a fault,
+//! because it is one that nobody documented.
 
 use serde_json::{Value, json};
 
-/// What is wrong with `value`, each fault with its place. `root` is the whole schema, `schema` the part that is about the value.
+/// What is wrong with `value`, each fault with its place. `root` is the whole schema, `schema` the
+/// part that is about the value.
 pub(crate) fn faults(root: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(name) = schema["$ref"].as_str() {
         let Some(part) = name.strip_prefix('#').and_then(|path| root.pointer(path)) else {

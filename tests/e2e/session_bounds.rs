@@ -1,4 +1,5 @@
-//! Bounds of what is kept of a session, and of how long it may be silent: what is in flight, half a request, unfinished names.
+//! Bounds of what is kept of a session, and of how long it may be silent: what is in flight, half a
+//! request, unfinished names.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -23,7 +24,8 @@ fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
     series(pointsman, "sessions_closed_total", &format!(",reason=\"{reason}\""))
 }
 
-/// Sends a pipeline of which nothing is answered before the server has all of it, and reads the answers.
+/// Sends a pipeline of which nothing is answered before the server has all of it, and reads the
+/// answers.
 fn all_in_flight(
     cluster: &Cluster,
     pointsman: &Pointsman,
@@ -105,7 +107,8 @@ fn asks_a_session_beyond_its_marks_to_leave_in_a_drain() {
     );
 }
 
-/// A client that writes everything before it reads anything is not made to wait for the replies that it does not read yet.
+/// A client that writes everything before it reads anything is not made to wait for the replies
+/// that it does not read yet.
 #[test]
 fn forwards_deep_pipelines_of_clients_that_read_last() {
     const TRANSACTIONS: usize = 3_000;
@@ -169,7 +172,8 @@ fn closes_clients_that_stop_within_a_request() {
     );
 }
 
-/// CPU time for single bytes of a session, each in a packet of its own as far as the machine is fast enough.
+/// CPU time for single bytes of a session, each in a packet of its own as far as the machine is
+/// fast enough.
 fn cost_of_bytes(pointsman: &Pointsman, client: &Client) -> Duration {
     const BYTES: usize = 2_000;
     let before =
@@ -216,7 +220,8 @@ fn bounds_memory_and_work_for_unfinished_subscriptions() {
     println!(
         "{grown} KiB more for {SESSIONS} sessions; bytes cost {costs:?}, plain ones {plain_cost:?}"
     );
-    // 32 MiB of names, and what the allocator keeps of copies that grew: without the budget it is 94 MB of names alone.
+    // 32 MiB of names, and what the allocator keeps of copies that grew: without the budget it is
+    // 94 MB of names alone.
     assert!(grown < 64 * 1024, "{grown} KiB");
     assert!(
         costs.iter().all(|cost| *cost < 4 * plain_cost),

@@ -1,4 +1,5 @@
-//! SIGTERM: what is accepted is served, who is idle is let go, who stays is cut, and the exit code is 0.
+//! SIGTERM: what is accepted is served, who is idle is let go, who stays is cut, and the exit code
+//! is 0.
 
 use std::time::{Duration, Instant};
 

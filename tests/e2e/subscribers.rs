@@ -75,10 +75,12 @@ fn everybody_hears(cluster: &Cluster, clients: &mut [(Client, bool)], text: &str
     }
 }
 
-/// Subscribers of both versions hear what is published after `what`, and only that, and stay who they were.
+/// Subscribers of both versions hear what is published after `what`, and only that, and stay who
+/// they were.
 fn subscribers_go_on_after(what: impl FnOnce(&Cluster)) {
     let cluster = Cluster::builder().user(USER).start();
-    // A lost election is held again after twelve seconds; so long they have to be held after a death.
+    // A lost election is held again after twelve seconds; so long they have to be held after a
+    // death.
     let pointsman = builder(&cluster)
         .service_line("subscriptions = \"replay\"")
         .service_line("hold_timeout = \"30s\"")

@@ -1,4 +1,5 @@
-//! Under a service manager that listens, as systemd does: READY, RELOADING, STOPPING, more time, and the watchdog.
+//! Under a service manager that listens, as systemd does: READY, RELOADING, STOPPING, more time,
+//! and the watchdog.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -89,7 +90,8 @@ fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later(
             .lines("[shutdown]\naccept_min = \"1s\"\naccept_quiet = \"0s\"")
             .start()
     };
-    // Started, reloaded, drained and ended, with a message every ten milliseconds that finds no room.
+    // Started, reloaded, drained and ended, with a message every ten milliseconds that finds no
+    // room.
     let first = start();
     first.process().signal(Signal::HUP);
     wait_until("the reload", PATIENCE, || {
@@ -97,7 +99,8 @@ fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later(
     });
     first.sigterm();
     assert_eq!(first.wait_exit(PATIENCE).code(), Some(0));
-    // The next one is heard once the manager reads again: a start that is not heard of would count as failed.
+    // The next one is heard once the manager reads again: a start that is not heard of would count
+    // as failed.
     let next = start();
     assert_eq!(next.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     let mut ear = Ear { socket, heard: String::new() };

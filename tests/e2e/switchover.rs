@@ -85,7 +85,8 @@ fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
         .iter()
         .find(|node| node.addr() != cluster.master().addr())
         .expect("a replica");
-    // It answers discovery's next probe no more; until that is noticed, and after, nothing may be ordered.
+    // It answers discovery's next probe no more; until that is noticed, and after, nothing may be
+    // ordered.
     stopped.stop();
     let asked = Instant::now();
     let done = order(&pointsman, &["switchover", "mymaster"], TOKEN);

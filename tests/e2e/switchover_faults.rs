@@ -1,4 +1,5 @@
-//! Switchovers that go wrong, or that are not alone: an abort by Sentinel, the end of the proxy, a second proxy, TILT.
+//! Switchovers that go wrong, or that are not alone: an abort by Sentinel, the end of the proxy, a
+//! second proxy, TILT.
 
 use std::net::{Shutdown, SocketAddr};
 use std::process::{Command, Stdio};
@@ -10,9 +11,11 @@ use crate::switchover::{TOKEN, controlled, generation, order, stderr, stdout};
 use crate::{PROGRAM, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// From the abort's event to the first write that passes. The alternative is the hold's own end, seconds later.
+/// From the abort's event to the first write that passes. The alternative is the hold's own end,
+/// seconds later.
 const AFTER_THE_ABORT: Duration = Duration::from_secs(1);
-/// After the end of the proxy nothing is paused for longer: one short pause, and time for a busy machine.
+/// After the end of the proxy nothing is paused for longer: one short pause, and time for a busy
+/// machine.
 const AFTER_THE_PROXY: Duration = Duration::from_millis(2500);
 
 /// Whether every replica may be promoted. Sentinel sees a refusal only by its own timeout.
@@ -37,7 +40,8 @@ fn for_a_while(time: Duration) {
     wait_until("time to pass", PATIENCE, || since.elapsed() > time);
 }
 
-/// Every node follows one master and every sentinel knows it, so that the next switchover is possible.
+/// Every node follows one master and every sentinel knows it, so that the next switchover is
+/// possible.
 fn wait_settled(cluster: &Cluster) {
     let replicas = cluster.nodes().len() - 1;
     wait_until("all replicas of the master", PATIENCE, || {

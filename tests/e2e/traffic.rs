@@ -1,4 +1,5 @@
-//! Ordinary traffic: whatever a client may do to Redis directly, it may do through the proxy, and gets the same bytes.
+//! Ordinary traffic: whatever a client may do to Redis directly, it may do through the proxy, and
+//! gets the same bytes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -69,7 +70,8 @@ fn a_deep_pipeline_and_single_bytes_arrive_in_order() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
-    // More than every buffer on the way holds, and nothing is read before all is sent: written by a thread of its own.
+    // More than every buffer on the way holds, and nothing is read before all is sent: written by a
+    // thread of its own.
     let deep = 100_000;
     let mut writer = client.stream().try_clone().expect("a second handle");
     let sending = std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! A Unix socket as a listener, used by redis-cli, through failovers, drains, takeovers and crashes; and `[::]` for both
-//! families.
+//! A Unix socket as a listener, used by redis-cli, through failovers, drains, takeovers and
+//! crashes; and `[::]` for both families.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -26,8 +26,8 @@ fn socket(cluster: &Cluster) -> PathBuf {
     cluster.folder().join("redis.sock")
 }
 
-/// A pointsman whose service also listens on a Unix socket. Of two equal keys in a table the file would be refused, so the
-/// address is given by a flag.
+/// A pointsman whose service also listens on a Unix socket. Of two equal keys in a table the file
+/// would be refused, so the address is given by a flag.
 fn with_socket<'a>(cluster: &'a Cluster, lines: &str) -> PointsmanBuilder<'a> {
     let listen = format!("unix:{}", socket(cluster).display());
     let tcp = format!("{}", cluster.address().port());

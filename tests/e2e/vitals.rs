@@ -1,4 +1,5 @@
-//! What the kernel says of a running pointsman, and how fast its probes answer while something is done to it.
+//! What the kernel says of a running pointsman, and how fast its probes answer while something is
+//! done to it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,7 +25,8 @@ pub(crate) fn memory(pointsman: &Pointsman) -> u64 {
     found.map(|kib: u64| kib * 1024).expect("its memory")
 }
 
-/// CPU time that all its threads have used, ended ones too: by the process's own clock, which never goes back.
+/// CPU time that all its threads have used, ended ones too: by the process's own clock, which never
+/// goes back.
 pub(crate) fn cpu(pointsman: &Pointsman) -> Duration {
     let pid = Pid::from_raw(pointsman.process().pid().try_into().expect("a process id"));
     clock_getcpuclockid(pid).and_then(clock_gettime).expect("its clock").into()
@@ -43,7 +45,8 @@ pub(crate) fn first_free_file(pointsman: &Pointsman) -> u64 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Worst {
     probe: Duration,
-    /// What a server that does nothing needed at the worst, for as many turns of as many threads: the machine's own part.
+    /// What a server that does nothing needed at the worst, for as many turns of as many threads:
+    /// the machine's own part.
     machine: Duration,
 }
 
@@ -61,7 +64,8 @@ impl Worst {
     }
 }
 
-/// Does something, and meanwhile asks for liveness and metrics again and again. Tells the longest answer with the outcome.
+/// Does something, and meanwhile asks for liveness and metrics again and again. Tells the longest
+/// answer with the outcome.
 pub(crate) fn probed<R>(pointsman: &Pointsman, work: impl FnOnce() -> R) -> (R, Worst) {
     let (admin, over) = (pointsman.admin(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -109,8 +113,9 @@ pub(crate) fn probed<R>(pointsman: &Pointsman, work: impl FnOnce() -> R) -> (R, 
     })
 }
 
-/// Does something again and again, and returns the longest time it took from when it was due: a machine that is away between two turns
-/// holds up the next one, and a turn of a tenth of a millisecond would hardly ever be the one to meet that.
+/// Does something again and again, and returns the longest time it took from when it was due: a
+/// machine that is away between two turns holds up the next one, and a turn of a tenth of a
+/// millisecond would hardly ever be the one to meet that.
 fn longest(over: &AtomicBool, mut turn: impl FnMut()) -> Duration {
     let (mut worst, mut due, mut first) = (Duration::ZERO, Instant::now(), true);
     while first || !over.load(Ordering::Relaxed) {

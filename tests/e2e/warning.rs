@@ -1,14 +1,17 @@
-//! How much warning a planned failover gave: Sentinel leaves 50 to 90 ms between the naming of a candidate and its promotion, and
-//! traffic has to be held by then. A machine that is away in that time lets the old master acknowledge what the new one never gets,
-//! which nobody in front of Redis can prevent (decision 63). So "nothing is lost" is held against the program whenever
-//! it was given some of that time, and otherwise only what was under way in these milliseconds may be lost.
+//! How much warning a planned failover gave: Sentinel leaves 50 to 90 ms between the naming of a
+//! candidate and its promotion, and traffic has to be held by then. A machine that is away in that
+//! time lets the old master acknowledge what the new one never gets, which nobody in front of Redis
+//! can prevent (decision 63). So "nothing is lost" is held against the program whenever it was
+//! given some of that time, and otherwise only what was under way in these milliseconds may be
+//! lost.
 
 use std::time::{Duration, Instant};
 
 use harness::{Absences, Event, Events};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So much of the warning has to be left by the machine: a good part of what Sentinel leaves at the least.
+/// So much of the warning has to be left by the machine: a good part of what Sentinel leaves at the
+/// least.
 const ENOUGH: Duration = Duration::from_millis(20);
 /// What the gate may need to shut on a machine that is there.
 const SHUT: Duration = Duration::from_millis(100);
@@ -16,7 +19,8 @@ const SHUT: Duration = Duration::from_millis(100);
 /// Of the first failover that came as far as a promotion.
 #[derive(Debug)]
 pub(crate) struct Warning {
-    /// What was left of the time between the two notices, as they were heard, when the absences of all cores are taken off.
+    /// What was left of the time between the two notices, as they were heard, when the absences of
+    /// all cores are taken off.
     left: Duration,
     /// No write that was acknowledged before this may be lost, however little warning there was.
     pub(crate) from: Instant,

@@ -1,8 +1,8 @@
 //! Configurations written from a model, and a comparison of the import with the model.
 //!
 //! The model is a list of Redis groups with their names, servers, passwords and checks. The writer
-//! turns it into a haproxy.cfg in one of several spellings. What the import has to understand, or to
-//! refuse, follows from the model alone.
+//! turns it into a haproxy.cfg in one of several spellings. What the import has to understand, or
+//! to refuse, follows from the model alone.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -376,8 +376,8 @@ fn understood(import: &Import) -> (Vec<Understood>, Vec<String>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The import understands what the model says, refuses what must not be guessed, and writes what
-    /// `pointsman check` accepts.
+    /// The import understands what the model says, refuses what must not be guessed, and writes
+    /// what `pointsman check` accepts.
     #[test]
     fn understands_configurations_written_from_a_model(model in model()) {
         let text = model.write();

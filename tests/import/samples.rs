@@ -1,5 +1,5 @@
-//! Samples: each ends with its expectation, in comments that begin with `#=`. These are the command,
-//! the exit code, every key of the configuration, and the warnings or refusals.
+//! Samples: each ends with its expectation, in comments that begin with `#=`. These are the
+//! command, the exit code, every key of the configuration, and the warnings or refusals.
 //!
 //! `UPDATE=1 cargo test --test import` writes the expectations anew; review the difference.
 

@@ -1,7 +1,8 @@
 //! A headless Chromium on a pipe, by its DevTools protocol.
 //!
-//! The protocol is JSON with a NUL behind each message; `--remote-debugging-pipe` speaks it over two descriptors, so there is no
-//! port, no WebSocket and no driver in between. The browser ends with the pipe, and so with the test, whatever becomes of that.
+//! The protocol is JSON with a NUL behind each message; `--remote-debugging-pipe` speaks it over
+//! two descriptors, so there is no port, no WebSocket and no driver in between. The browser ends
+//! with the pipe, and so with the test, whatever becomes of that.
 //!
 //! Deliberately absent: anything that waits for the page; see `tab`.
 
@@ -46,7 +47,8 @@ fn program() -> PathBuf {
 impl Browser {
     /// Starts it with a profile of its own in `folder`.
     pub(crate) fn start(folder: &Path) -> Self {
-        // The shell turns its standard input and output into the two descriptors that the browser wants, and becomes the browser.
+        // The shell turns its standard input and output into the two descriptors that the browser
+        // wants, and becomes the browser.
         let log = std::fs::File::create(folder.join("browser.log")).expect("a log for the browser");
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>&2"]).arg(program());

@@ -1,10 +1,12 @@
-//! The status page in a real browser, in front of a real cluster, before, during and after a failover.
+//! The status page in a real browser, in front of a real cluster, before, during and after a
+//! failover.
 //!
-//! One browser, one page that is never loaded again, one story. At each station the page is looked at on a telephone and on a
-//! desk, by day and by night, and a picture of each is left in the folder that the test names at its end.
+//! One browser, one page that is never loaded again, one story. At each station the page is looked
+//! at on a telephone and on a desk, by day and by night, and a picture of each is left in the
+//! folder that the test names at its end.
 //!
-//! A page that changes every second is photographed by its own button: the test has it pressed at the moment when it shows what is
-//! wanted, so that nothing depends on how fast the machine is.
+//! A page that changes every second is photographed by its own button: the test has it pressed at
+//! the moment when it shows what is wanted, so that nothing depends on how fast the machine is.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -75,8 +77,9 @@ fn the_page_tells_a_failover_on_every_screen_without_being_loaded_again() {
     eprintln!("the page, as it was: {}", scene.pictures.display());
 }
 
-/// The names in each section, in the order of the page. Outside of the sections the order is left out: the services there stand by how
-/// they are, and on a busy machine one of them is in doubt for a second now and then.
+/// The names in each section, in the order of the page. Outside of the sections the order is left
+/// out: the services there stand by how they are, and on a busy machine one of them is in doubt for
+/// a second now and then.
 fn by_section(places: &[Value]) -> BTreeMap<&str, Vec<&str>> {
     let mut sections = BTreeMap::<_, Vec<_>>::new();
     for place in places {
@@ -163,7 +166,8 @@ impl Scene<'_> {
         self.look("calm", &SCREENS);
     }
 
-    /// Tab goes through everything that can be used, in the order of the page, each with a frame that is seen; the button obeys.
+    /// Tab goes through everything that can be used, in the order of the page, each with a frame
+    /// that is seen; the button obeys.
     fn keyboard(&self) {
         let tab = &self.tab;
         tab.show_on(SCREENS[0]);
@@ -257,7 +261,8 @@ impl Scene<'_> {
         assert_eq!((last["from"].as_str(), last["to"].as_str()), (Some(from), Some(to)));
     }
 
-    /// States that last too short, or need a worse day: the page is given a status that is made of the real one.
+    /// States that last too short, or need a worse day: the page is given a status that is made of
+    /// the real one.
     fn what_real_servers_will_not_do_to_order(&self) {
         let tab = &self.tab;
         let stopped = "document.getElementById('freeze').getAttribute('aria-pressed') === 'true'";

@@ -1,4 +1,5 @@
-//! One page in the browser: what is on it, what it looks like, what can be done to it, and what it did unasked.
+//! One page in the browser: what is on it, what it looks like, what can be done to it, and what it
+//! did unasked.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! Three kinds of clients at the service, each counting what it meets.
 //!
-//! Callers open a new connection for every PING. Talkers keep a connection and send one PING after the other with a pause
-//! between; pipeliners send a batch at a time. Before it sends, a client looks whether its connection has ended, as connection
-//! pools do; if it has, nothing was outstanding, and it opens another: that is a clean close. Everything else is counted as what
-//! it is. Nobody tries anything twice.
+//! Callers open a new connection for every PING. Talkers keep a connection and send one PING after
+//! the other with a pause between; pipeliners send a batch at a time. Before it sends, a client
+//! looks whether its connection has ended, as connection pools do; if it has, nothing was
+//! outstanding, and it opens another: that is a clean close. Everything else is counted as what it
+//! is. Nobody tries anything twice.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::network::SERVICE;
 
 /// How long a client waits for anything.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Threads that make the callers' calls; more than one, so that one slow call does not stop the clock.
+/// Threads that make the callers' calls; more than one, so that one slow call does not stop the
+/// clock.
 const CALLERS: u64 = 8;
 /// Requests of a pipeliner's batch.
 const BATCH: usize = 16;
@@ -94,7 +96,8 @@ impl Tally {
         }
     }
 
-    /// Sends so many requests at once and reads the replies; `false` if the connection is of no use any more.
+    /// Sends so many requests at once and reads the replies; `false` if the connection is of no use
+    /// any more.
     fn exchange(&mut self, client: &mut Client, requests: usize) -> bool {
         let begin = Instant::now();
         let batch = encode(&["PING"]).repeat(requests);

@@ -1,12 +1,12 @@
 //! Rolling replacements under load, in a rig that behaves like Kubernetes.
 //!
-//! The short test replaces three pods of pointsman and wants nobody to notice. The matrix does it with every lag, and with haproxy
-//! beside it; it is started by hand and writes benches/ROLLOUT.md:
+//! The short test replaces three pods of pointsman and wants nobody to notice. The matrix does it
+//! with every lag, and with haproxy beside it; it is started by hand and writes benches/ROLLOUT.md:
 //!
 //!     cargo test --test rollout -- --ignored --nocapture
 //!
-//! Deliberately absent: a kubelet and a kube-proxy. What they do to a pod and to its clients is done here, with the kernel's
-//! own means, so that the lag between the two can be set.
+//! Deliberately absent: a kubelet and a kube-proxy. What they do to a pod and to its clients is
+//! done here, with the kernel's own means, so that the lag between the two can be set.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -46,9 +46,10 @@ const CROWD: Crowd = Crowd {
 
 /// Whether nobody has noticed anything.
 ///
-/// A session leaves behind an answer, while its client thinks; between the proxy's last look for a next request and the FIN lie
-/// microseconds. No proxy can do more: a core that is away just there for as long as a client thinks lets that client send into the
-/// end of its connection. So that may happen once for each such absence, and on a machine that was there, never.
+/// A session leaves behind an answer, while its client thinks; between the proxy's last look for a
+/// next request and the FIN lie microseconds. No proxy can do more: a core that is away just there
+/// for as long as a client thinks lets that client send into the end of its connection. So that may
+/// happen once for each such absence, and on a machine that was there, never.
 #[track_caller]
 fn nobody_noticed(record: &Record, crowd: Crowd) {
     let line = report::raw(record);
@@ -81,7 +82,8 @@ fn a_rolling_replacement_goes_unnoticed() {
         let record =
             roll(Plan { kind: Kind::Pointsman, lag: Duration::from_secs(3), crowd, settings }, 1);
         nobody_noticed(&record, crowd);
-        // The lag and the quiet after it, the spread and what a session takes to leave, and a machine that is busy.
+        // The lag and the quiet after it, the spread and what a session takes to leave, and a
+        // machine that is busy.
         assert!(
             record.stops.iter().all(|stop| stop.took < Duration::from_secs(12)),
             "{}",
@@ -90,7 +92,8 @@ fn a_rolling_replacement_goes_unnoticed() {
     });
 }
 
-/// Under a lag that ends before the accepting phase may: whoever still arrives was served, and the rest was refused.
+/// Under a lag that ends before the accepting phase may: whoever still arrives was served, and the
+/// rest was refused.
 #[test]
 fn the_rig_sees_what_goes_wrong() {
     network::inside("the_rig_sees_what_goes_wrong", || {

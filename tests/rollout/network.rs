@@ -1,11 +1,12 @@
 //! A node with pods and a service, made of network namespaces.
 //!
-//! The test runs on the node. Each pod has a namespace and an address of its own behind a bridge. The service has an address that
-//! nobody has: rules of the kernel's packet filter send each new connection to one of its endpoints at random and remember
-//! which, exactly as kube-proxy does it; connections that exist stay where they are, whatever becomes of the endpoints.
+//! The test runs on the node. Each pod has a namespace and an address of its own behind a bridge.
+//! The service has an address that nobody has: rules of the kernel's packet filter send each new
+//! connection to one of its endpoints at random and remember which, exactly as kube-proxy does it;
+//! connections that exist stay where they are, whatever becomes of the endpoints.
 //!
-//! Everything is in namespaces of the test's own, mounts included, so nothing is left when it ends. It needs root; without it
-//! the tests fail and say so.
+//! Everything is in namespaces of the test's own, mounts included, so nothing is left when it ends.
+//! It needs root; without it the tests fail and say so.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

@@ -25,7 +25,8 @@ pub(crate) enum Kind {
     Pointsman,
     /// As the official image of haproxy is stopped: SIGUSR1, without a hook.
     HaproxyPlain,
-    /// The known-good recipe: a hook that sleeps ten seconds, then SIGUSR1, with `hard-stop-after 20s`.
+    /// The known-good recipe: a hook that sleeps ten seconds, then SIGUSR1, with `hard-stop-after
+    /// 20s`.
     HaproxyRecipe,
 }
 
@@ -146,7 +147,8 @@ impl Pod {
                     self.ready.store(false, Ordering::Relaxed);
                 }
             }
-            // Until it was ready once it is looked at more often, so that a run is not mostly waiting.
+            // Until it was ready once it is looked at more often, so that a run is not mostly
+            // waiting.
             let period = if self.is_ready() { PERIOD } else { PERIOD / 10 };
             pause(period.saturating_sub(begin.elapsed()));
         }
@@ -156,7 +158,8 @@ impl Pod {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Whether the packet filter of the node still sends clients here, if it learns of a deletion so much later.
+    /// Whether the packet filter of the node still sends clients here, if it learns of a deletion
+    /// so much later.
     pub(crate) fn is_endpoint(&self, lag: Duration) -> bool {
         match *self.deleted.lock().expect("no panic") {
             None => self.is_ready(),

@@ -1,4 +1,5 @@
-//! A rolling replacement of all pods under load, as a Deployment does it with one pod more and none less.
+//! A rolling replacement of all pods under load, as a Deployment does it with one pod more and none
+//! less.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,8 @@ const REPLICAS: usize = 3;
 const SYNC: Duration = Duration::from_millis(20);
 /// Load before the first and after the last pod has gone.
 const MARGIN: Duration = Duration::from_secs(1);
-/// What of a client's pause may have gone by when its proxy decides to leave it, and what a watcher of the machine may oversee.
+/// What of a client's pause may have gone by when its proxy decides to leave it, and what a watcher
+/// of the machine may oversee.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// One replacement.
@@ -84,8 +86,8 @@ impl Endpoints {
     }
 }
 
-/// Starts a cluster and the pods, replaces them all under load, and counts. `first` is the number of the first pod, since
-/// none is used twice.
+/// Starts a cluster and the pods, replaces them all under load, and counts. `first` is the number
+/// of the first pod, since none is used twice.
 pub(crate) fn roll(plan: Plan<'_>, first: u8) -> Record {
     let cluster = Cluster::builder().family(Family::On(NODE)).replicas(0).sentinels(1).start();
     let endpoints = Endpoints::follow(plan.lag);

@@ -1,4 +1,5 @@
-//! Clients of redis-rs, asynchronous and multiplexed, that open a new connection after an error; every error is counted.
+//! Clients of redis-rs, asynchronous and multiplexed, that open a new connection after an error;
+//! every error is counted.
 //!
 //! Arguments: host, port, clients, seconds. Writes one line of JSON.
 
@@ -9,7 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 
-/// Longer than any pause that is expected: the library's own half a second would end every failover with an error.
+/// Longer than any pause that is expected: the library's own half a second would end every failover
+/// with an error.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -24,8 +26,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Counts a wrong reply and shows the first few: a counter that fell back was not on the new master, one that is far off is
-    /// another client's, and so is another name.
+    /// Counts a wrong reply and shows the first few: a counter that fell back was not on the new
+    /// master, one that is far off is another client's, and so is another name.
     fn check<T: PartialEq + std::fmt::Debug>(&mut self, name: &str, expected: T, came: T) {
         if expected != came {
             self.wrong += 1;

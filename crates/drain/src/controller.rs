@@ -1,12 +1,12 @@
 //! Drives one plan with real timers: the only part of this crate that waits.
 //!
-//! It sleeps until the plan's next deadline or until there is news, tells the plan what it sees, and does what the plan
-//! demands, which is never more than to store a word and to ring a bell. Arrivals do not wake it: a deadline that
-//! they have moved is noticed when it is due.
+//! It sleeps until the plan's next deadline or until there is news, tells the plan what it sees,
+//! and does what the plan demands, which is never more than to store a word and to ring a bell.
+//! Arrivals do not wake it: a deadline that they have moved is noticed when it is due.
 //!
-//! Sessions are asked when every listener is closed: who is told to move comes back at once, and where a later process listens on the
-//! same sockets, a listener of this one that is still open would let him in again. A listener whose worker hangs is not waited
-//! for longer than a moment.
+//! Sessions are asked when every listener is closed: who is told to move comes back at once, and
+//! where a later process listens on the same sockets, a listener of this one that is still open
+//! would let him in again. A listener whose worker hangs is not waited for longer than a moment.
 //!
 //! Deliberately absent: signals (whoever receives them calls [`Drain::order`]), and any decision.
 
@@ -49,10 +49,11 @@ pub struct Summary {
     pub draining: Duration,
     /// Time given to sessions that were cut; zero if nobody was.
     pub cutting: Duration,
-    /// Sessions since the start of the process. Those still open have not closed their ticket within
-    /// [`CUT_GRACE`](crate::CUT_GRACE).
+    /// Sessions since the start of the process. Those still open have not closed their ticket
+    /// within [`CUT_GRACE`](crate::CUT_GRACE).
     pub tally: Tally,
-    /// The same, of those sessions only that ended after the first order: what the last line of a process should say.
+    /// The same, of those sessions only that ended after the first order: what the last line of a
+    /// process should say.
     pub since_order: Tally,
 }
 
@@ -72,19 +73,22 @@ struct Log {
 }
 
 impl Controller {
-    /// Waits for orders, carries the shutdown out, and returns when it is over. Needs a runtime with timers; one thread is
-    /// enough. To be run to its end: if it is dropped, the phase stays what it was.
+    /// Waits for orders, carries the shutdown out, and returns when it is over. Needs a runtime
+    /// with timers; one thread is enough. To be run to its end: if it is dropped, the phase stays
+    /// what it was.
     pub async fn run(mut self) -> Summary {
         let mut log = Log::default();
         loop {
-            // A permit is kept if the bell rings before the wait, so looking first and waiting then leaves no gap.
+            // A permit is kept if the bell rings before the wait, so looking first and waiting then
+            // leaves no gap.
             let before = self.plan.phase();
             self.look(&mut log);
             if self.plan.phase() == Phase::Stopped {
                 return self.summary(&log);
             }
             if self.plan.phase() != before {
-                // Who closed between the count and the new phase did not know that it is awaited: count again.
+                // Who closed between the count and the new phase did not know that it is awaited:
+                // count again.
                 continue;
             }
             self.ask();
@@ -113,9 +117,10 @@ impl Controller {
 
     /// Tells the plan everything there is to be told at this moment.
     fn look(&mut self, log: &mut Log) {
-        // First what must not be missing when the time moves on: a count that is too old would take a full house for an
-        // empty one, and an arrival told too late would no longer move the deadline that is due now. An empty house is
-        // told last, with the present time, because that is when it ends a phase.
+        // First what must not be missing when the time moves on: a count that is too old would take
+        // a full house for an empty one, and an arrival told too late would no longer move the
+        // deadline that is due now. An empty house is told last, with the present time, because
+        // that is when it ends a phase.
         let open = self.shared.open();
         if open > 0 {
             self.step(self.plan.entered(), Event::Open(open), log);

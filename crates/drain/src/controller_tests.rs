@@ -100,7 +100,8 @@ async fn an_open_door_keeps_the_drain_from_ending_but_not_beyond_its_bound() {
     drain.order(Order::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
-    // The last client in the queue gets a ticket before the door closes, so there is no moment without either.
+    // The last client in the queue gets a ticket before the door closes, so there is no moment
+    // without either.
     tokio::time::sleep(SECOND).await;
     let last = drain.ticket();
     drop(shut);

@@ -1,35 +1,39 @@
-//! Decides which phase a shutdown is in: orders, arrivals, counts and the time come in, actions and a deadline go out.
+//! Decides which phase a shutdown is in: orders, arrivals, counts and the time come in, actions and
+//! a deadline go out.
 //!
-//! A ratchet: the phases are passed in one direction only, some may be skipped, and each has a latest end, so whatever
-//! happens the plan is over at most `accept_max + drain_timeout +` [`CUT_GRACE`] after the first order. Within a phase the plan
-//! is level-triggered: it looks at what it knows now and goes on as far as that allows, so one event may pass several
-//! phases, and an event that is told twice does no harm.
+//! A ratchet: the phases are passed in one direction only, some may be skipped, and each has a
+//! latest end, so whatever happens the plan is over at most `accept_max + drain_timeout +`
+//! [`CUT_GRACE`] after the first order. Within a phase the plan is level-triggered: it looks at
+//! what it knows now and goes on as far as that allows, so one event may pass several phases, and
+//! an event that is told twice does no harm.
 //!
-//! Deliberately absent: timers, a clock and threads. The time is an argument, and a time earlier than one already seen
-//! counts as that later one.
+//! Deliberately absent: timers, a clock and threads. The time is an argument, and a time earlier
+//! than one already seen counts as that later one.
 
 use std::time::{Duration, Instant};
 
-/// How long [`Phase::Cutting`] may last: time for sessions that were cut to run their last lines. It is a constant because
-/// nothing an operator waits for happens in it.
+/// How long [`Phase::Cutting`] may last: time for sessions that were cut to run their last lines.
+/// It is a constant because nothing an operator waits for happens in it.
 pub const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A second [`Order::Drain`] within this time of the first counts as the first one told twice. Supervisors repeat signals
-/// (a kubelet that restarts, a process group that gets what its leader forwards too), and such an echo must not turn an
-/// orderly drain into a cut.
+/// A second [`Order::Drain`] within this time of the first counts as the first one told twice.
+/// Supervisors repeat signals (a kubelet that restarts, a process group that gets what its leader
+/// forwards too), and such an echo must not turn an orderly drain into a cut.
 pub const REPEAT_WINDOW: Duration = Duration::from_secs(1);
 
-/// No single wait is longer than this, whatever the settings say, so that adding it to a time cannot overflow.
+/// No single wait is longer than this, whatever the settings say, so that adding it to a time
+/// cannot overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Where a shutdown stands. The order of the variants is the order of time: a later phase compares greater, and a process
-/// never goes back to an earlier one.
+/// Where a shutdown stands. The order of the variants is the order of time: a later phase compares
+/// greater, and a process never goes back to an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Phase {
     /// Nobody has ordered anything.
     Serving = 0,
-    /// Unready, so that no new clients are sent here, but those who still come are served like any others.
+    /// Unready, so that no new clients are sent here, but those who still come are served like any
+    /// others.
     Leaving = 1,
     /// The listeners are closed, and sessions leave at their next boundary, spread over a window.
     Draining = 2,
@@ -44,8 +48,9 @@ impl Phase {
     pub const ALL: [Self; 5] =
         [Self::Serving, Self::Leaving, Self::Draining, Self::Cutting, Self::Stopped];
 
-    /// Whether a shutdown in this phase may step to `next`. Serving may skip Leaving (drain at once), anything before
-    /// Cutting may go there (a cut), and Stopped is reached only where nobody is left or nothing more can be done.
+    /// Whether a shutdown in this phase may step to `next`. Serving may skip Leaving (drain at
+    /// once), anything before Cutting may go there (a cut), and Stopped is reached only where
+    /// nobody is left or nothing more can be done.
     #[must_use]
     pub fn may_become(self, next: Self) -> bool {
         matches!(
@@ -73,22 +78,24 @@ impl Phase {
 /// What an operator or a supervisor can order, usually by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// SIGTERM, SIGINT: leave, then drain. Given again at least [`REPEAT_WINDOW`] after the first time, it is a cut; given
-    /// again before, it changes nothing.
+    /// SIGTERM, SIGINT: leave, then drain. Given again at least [`REPEAT_WINDOW`] after the first
+    /// time, it is a cut; given again before, it changes nothing.
     Drain,
-    /// SIGUSR1: drain without the accepting phase, as haproxy does on this signal. Given again, it changes nothing.
+    /// SIGUSR1: drain without the accepting phase, as haproxy does on this signal. Given again, it
+    /// changes nothing.
     DrainAtOnce,
     /// SIGQUIT: cut now.
     Cut,
 }
 
-/// How long the phases last. All are durations from the beginning of their phase. No combination is refused here: see
-/// [`Settings::sound`] for what contradictions are turned into.
+/// How long the phases last. All are durations from the beginning of their phase. No combination is
+/// refused here: see [`Settings::sound`] for what contradictions are turned into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Keep accepting at least this long after the order.
     pub accept_min: Duration,
-    /// Keep accepting until no real client has come for this long, counted from the order at the earliest.
+    /// Keep accepting until no real client has come for this long, counted from the order at the
+    /// earliest.
     pub accept_quiet: Duration,
     /// Never keep accepting longer than this.
     pub accept_max: Duration,
@@ -99,7 +106,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// 5 s, 3 s, 15 s, 5 s, 20 s: 36 s at the very most with [`CUT_GRACE`], inside a grace period of 60 s.
+    /// 5 s, 3 s, 15 s, 5 s, 20 s: 36 s at the very most with [`CUT_GRACE`], inside a grace period
+    /// of 60 s.
     fn default() -> Self {
         Self {
             accept_min: Duration::from_secs(5),
@@ -112,8 +120,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// These settings without contradictions: `accept_max` is at least `accept_min`, `drain_spread` at most
-    /// `drain_timeout`, and nothing is longer than a year.
+    /// These settings without contradictions: `accept_max` is at least `accept_min`, `drain_spread`
+    /// at most `drain_timeout`, and nothing is longer than a year.
     #[must_use]
     pub fn sound(self) -> Self {
         let accept_min = self.accept_min.min(LONGEST);
@@ -127,8 +135,8 @@ impl Settings {
         }
     }
 
-    /// The longest time from the first order to the end: `accept_max + drain_timeout +` [`CUT_GRACE`]. A supervisor's grace
-    /// period has to be longer than this.
+    /// The longest time from the first order to the end: `accept_max + drain_timeout +`
+    /// [`CUT_GRACE`]. A supervisor's grace period has to be longer than this.
     #[must_use]
     pub fn longest(self) -> Duration {
         let sound = self.sound();
@@ -141,8 +149,8 @@ impl Settings {
 pub enum Event {
     /// Somebody ordered something now.
     Ordered(Order),
-    /// A real client, one that sent a byte, came at this time (not later than now). Clients that came before the order
-    /// say nothing about whether others still get sent here, and are ignored.
+    /// A real client, one that sent a byte, came at this time (not later than now). Clients that
+    /// came before the order say nothing about whether others still get sent here, and are ignored.
     Arrived(Instant),
     /// So many sessions and listeners are open now. The last count told is the one that counts.
     Open(u64),
@@ -184,7 +192,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan in [`Phase::Serving`] that knows of no session. `settings` are made [`sound`](Settings::sound).
+    /// A plan in [`Phase::Serving`] that knows of no session. `settings` are made
+    /// [`sound`](Settings::sound).
     #[must_use]
     pub fn new(settings: Settings, now: Instant) -> Self {
         let settings = settings.sound();
@@ -224,13 +233,14 @@ impl Plan {
         self.settings
     }
 
-    /// Puts other settings in force. Deadlines of the present phase count from its beginning as before, so a shorter one may
-    /// be due at once; what has been done is not undone.
+    /// Puts other settings in force. Deadlines of the present phase count from its beginning as
+    /// before, so a shorter one may be due at once; what has been done is not undone.
     pub fn configure(&mut self, settings: Settings) {
         self.settings = settings.sound();
     }
 
-    /// When [`Event::Tick`] is due at the latest. `None` while nothing but another event can change anything.
+    /// When [`Event::Tick`] is due at the latest. `None` while nothing but another event can change
+    /// anything.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
@@ -296,7 +306,8 @@ impl Plan {
         }
     }
 
-    /// Moves to `next` if that is a legal move, and demands what the phases passed on the way have not yet demanded.
+    /// Moves to `next` if that is a legal move, and demands what the phases passed on the way have
+    /// not yet demanded.
     fn enter(&mut self, next: Phase, actions: &mut Vec<Action>) {
         let previous = self.phase;
         if !previous.may_become(next) {

@@ -8,7 +8,8 @@ use crate::plan::{Action, CUT_GRACE, Event, Order, Phase, Plan, REPEAT_WINDOW, S
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A plan with the default settings (5 s, 3 s, 15 s, 5 s, 20 s) and `open` sessions, and the time it starts at.
+/// A plan with the default settings (5 s, 3 s, 15 s, 5 s, 20 s) and `open` sessions, and the time
+/// it starts at.
 fn plan(open: u64) -> (Plan, Instant) {
     let start = Instant::now();
     let mut plan = Plan::new(Settings::default(), start);

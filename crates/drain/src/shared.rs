@@ -1,10 +1,11 @@
 //! The few words of memory that tickets, doors and the controller share.
 //!
-//! The counts are exact because each is only ever added to, once for a ticket, and because what is open is not counted but
-//! computed: opened less closed. The closed are read first, so a reader may see a session that has just left as still open
-//! but never the other way round.
+//! The counts are exact because each is only ever added to, once for a ticket, and because what is
+//! open is not counted but computed: opened less closed. The closed are read first, so a reader may
+//! see a session that has just left as still open but never the other way round.
 //!
-//! Deliberately absent: a list of sessions, and locks where sessions come by, except those of the bells.
+//! Deliberately absent: a list of sessions, and locks where sessions come by, except those of the
+//! bells.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +17,8 @@ use tokio::sync::futures::Notified;
 use crate::plan::{Order, Phase, Settings};
 use crate::ticket::Exit;
 
-/// How many bells tickets are spread over, so that workers whose sessions begin and end waits rarely meet at one lock.
+/// How many bells tickets are spread over, so that workers whose sessions begin and end waits
+/// rarely meet at one lock.
 const BELLS: usize = 16;
 
 /// How many orders may wait for the controller. More than this are repetitions.
@@ -28,7 +30,8 @@ const NOBODY: u64 = u64::MAX;
 /// `Shared::turns_from` when it is everybody's turn.
 const EVERYBODY: u64 = 0;
 
-/// How many sessions are open and how many ended in which way. `open + left + asked + cut` is the number ever opened.
+/// How many sessions are open and how many ended in which way. `open + left + asked + cut` is the
+/// number ever opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Sessions open now.
@@ -48,7 +51,8 @@ impl Tally {
         self.open + self.left + self.asked + self.cut
     }
 
-    /// The sessions that ended after `earlier` was taken, by the way they ended, beside those open now.
+    /// The sessions that ended after `earlier` was taken, by the way they ended, beside those open
+    /// now.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -60,7 +64,8 @@ impl Tally {
     }
 }
 
-/// A place of its own in the processor's caches, so that what is read all the time is not where others write.
+/// A place of its own in the processor's caches, so that what is read all the time is not where
+/// others write.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
@@ -73,7 +78,8 @@ struct Counts {
     asked: AtomicU64,
     cut: AtomicU64,
     doors: AtomicU64,
-    /// Nanoseconds since `Shared::origin` at which a real client last came during Leaving; 0 for never.
+    /// Nanoseconds since `Shared::origin` at which a real client last came during Leaving; 0 for
+    /// never.
     arrived: AtomicU64,
 }
 
@@ -85,13 +91,15 @@ pub(crate) struct Shared {
     spread: AtomicU64,
     settings: Mutex<Option<Settings>>,
     phase: AtomicU8,
-    /// Nanoseconds since `origin` at which the first turn comes, or one of `NOBODY` and `EVERYBODY`.
+    /// Nanoseconds since `origin` at which the first turn comes, or one of `NOBODY` and
+    /// `EVERYBODY`.
     turns_from: AtomicU64,
     /// Nanoseconds since `origin` at which those who have not left are cut; 0 before that is known.
     cut_at: AtomicU64,
     counts: Apart<Counts>,
     orders: Mutex<Vec<(Instant, Order)>>,
-    /// Rung when the controller has something to look at: an order, or a closed ticket or door while it waits for them.
+    /// Rung when the controller has something to look at: an order, or a closed ticket or door
+    /// while it waits for them.
     pub(crate) news: Notify,
     /// Rung when the phase changes.
     passage: Notify,
@@ -116,8 +124,9 @@ impl Shared {
         }
     }
 
-    /// Sequentially consistent, as are the counts: a ticket adds itself to the closed and then looks at the phase, while
-    /// the controller stores the phase and then looks at the counts, so that at least one of the two sees the other.
+    /// Sequentially consistent, as are the counts: a ticket adds itself to the closed and then
+    /// looks at the phase, while the controller stores the phase and then looks at the counts, so
+    /// that at least one of the two sees the other.
     pub(crate) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::SeqCst) {
             0 => Phase::Serving,
@@ -174,7 +183,8 @@ impl Shared {
         self.phase.load(Ordering::Acquire) >= Phase::Cutting as u8
     }
 
-    /// When the turn at `place` (0 to 1) of the spread comes: one load; `None` while nobody is asked.
+    /// When the turn at `place` (0 to 1) of the spread comes: one load; `None` while nobody is
+    /// asked.
     pub(crate) fn turn(&self, place: f64) -> Option<Instant> {
         match self.turns_from.load(Ordering::Acquire) {
             NOBODY => None,
@@ -228,7 +238,8 @@ impl Shared {
 
     /// Notes that a real client came now.
     pub(crate) fn note_arrival(&self) {
-        // Only Leaving waits for quiet; any other time the stamp would be written for nobody and shared for nothing.
+        // Only Leaving waits for quiet; any other time the stamp would be written for nobody and
+        // shared for nothing.
         if self.phase.load(Ordering::Relaxed) == Phase::Leaving as u8 {
             self.counts.0.arrived.store(self.stamp(now()).max(1), Ordering::Relaxed);
         }
@@ -238,7 +249,8 @@ impl Shared {
     pub(crate) fn put_order(&self, at: Instant, order: Order) {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if orders.len() >= ORDERS {
-            // So many unread orders can only be repetitions, except that a cut among them must not be lost.
+            // So many unread orders can only be repetitions, except that a cut among them must not
+            // be lost.
             if order != Order::Cut {
                 return;
             }
@@ -258,8 +270,9 @@ impl Shared {
         Tally { open: opened.saturating_sub(left + asked + cut), left, asked, cut }
     }
 
-    /// Sessions and listeners that are open now. A listener lets a session in before it goes itself, so the listeners are
-    /// counted first: a session can then be counted beside its listener but not be missed with it.
+    /// Sessions and listeners that are open now. A listener lets a session in before it goes
+    /// itself, so the listeners are counted first: a session can then be counted beside its
+    /// listener but not be missed with it.
     pub(crate) fn open(&self) -> u64 {
         let doors = self.doors();
         doors + self.tally().open
@@ -312,7 +325,8 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The present time by the runtime's clock, which is the system's monotonic clock unless a test has stopped it.
+/// The present time by the runtime's clock, which is the system's monotonic clock unless a test has
+/// stopped it.
 pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

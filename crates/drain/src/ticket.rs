@@ -1,12 +1,13 @@
 //! What sessions and listeners hold of the drain.
 //!
-//! A ticket costs a connection three atomic operations in its life, and a look at it one load. Nobody keeps a list of
-//! sessions: the number on a ticket says when its holder's turn comes. Multiples of the golden ratio, taken modulo one, fill
-//! an interval evenly whichever run or every-so-manieth of the numbers is still there, so whoever happens to be left when
-//! the drain begins leaves evenly spread, and nothing had to be arranged beforehand.
+//! A ticket costs a connection three atomic operations in its life, and a look at it one load.
+//! Nobody keeps a list of sessions: the number on a ticket says when its holder's turn comes.
+//! Multiples of the golden ratio, taken modulo one, fill an interval evenly whichever run or
+//! every-so-manieth of the numbers is still there, so whoever happens to be left when the drain
+//! begins leaves evenly spread, and nothing had to be arranged beforehand.
 //!
-//! Deliberately absent: timers before the drain begins (ten thousand idle sessions wait on a bell, not on a clock), and any
-//! way for a ticket to influence the plan other than by being closed.
+//! Deliberately absent: timers before the drain begins (ten thousand idle sessions wait on a bell,
+//! not on a clock), and any way for a ticket to influence the plan other than by being closed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ pub enum Exit {
     Cut,
 }
 
-/// The handle on a drain that everybody gets: cheap to clone, usable from any thread. Without a running
-/// [`Controller`](crate::Controller) orders wait and the phase does not change.
+/// The handle on a drain that everybody gets: cheap to clone, usable from any thread. Without a
+/// running [`Controller`](crate::Controller) orders wait and the phase does not change.
 #[derive(Debug, Clone)]
 pub struct Drain {
     shared: Arc<Shared>,
@@ -40,8 +41,8 @@ impl Drain {
         Self { shared }
     }
 
-    /// A ticket for a session that begins now, in whatever phase. One let in after the drain began has its turn like any
-    /// other, which may be at once.
+    /// A ticket for a session that begins now, in whatever phase. One let in after the drain began
+    /// has its turn like any other, which may be at once.
     pub fn ticket(&self) -> Ticket {
         Ticket {
             shared: Arc::clone(&self.shared),
@@ -50,15 +51,17 @@ impl Drain {
         }
     }
 
-    /// A door for a listener, to be held until the listener is closed and everything it accepted has a ticket. The drain
-    /// does not count as empty while a door is open, so a client in a listener's queue is not forgotten.
+    /// A door for a listener, to be held until the listener is closed and everything it accepted
+    /// has a ticket. The drain does not count as empty while a door is open, so a client in a
+    /// listener's queue is not forgotten.
     pub fn door(&self) -> Door {
         self.shared.open_door();
         Door { shared: Arc::clone(&self.shared) }
     }
 
-    /// Notes that a real client has come: one that sent a byte. Health checks that connect and close are not to be told.
-    /// One load while serving, one store more while leaving; never a lock.
+    /// Notes that a real client has come: one that sent a byte. Health checks that connect and
+    /// close are not to be told. One load while serving, one store more while leaving; never a
+    /// lock.
     pub fn arrival(&self) {
         self.shared.note_arrival();
     }
@@ -69,7 +72,8 @@ impl Drain {
         self.shared.phase()
     }
 
-    /// Returns once the shutdown stands at `phase` or beyond; at once if it already does. Safe to drop and to call again.
+    /// Returns once the shutdown stands at `phase` or beyond; at once if it already does. Safe to
+    /// drop and to call again.
     pub async fn reached(&self, phase: Phase) {
         loop {
             let passage = self.shared.passage();
@@ -80,13 +84,15 @@ impl Drain {
         }
     }
 
-    /// Gives an order, stamped with the present time. What it leads to is decided by [`Plan`](crate::Plan).
+    /// Gives an order, stamped with the present time. What it leads to is decided by
+    /// [`Plan`](crate::Plan).
     pub fn order(&self, order: Order) {
         self.shared.put_order(now(), order);
     }
 
-    /// Puts other settings in force, also in the middle of a shutdown: a longer `drain_timeout` gives those who still stay
-    /// more time. The spread holds as it is once the first have been asked.
+    /// Puts other settings in force, also in the middle of a shutdown: a longer `drain_timeout`
+    /// gives those who still stay more time. The spread holds as it is once the first have been
+    /// asked.
     pub fn configure(&self, settings: Settings) {
         self.shared.put_settings(settings);
     }
@@ -127,16 +133,17 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Whether this session's turn to leave has come: one atomic load until the drain begins, a look at the clock more
-    /// after that. Made to be asked at every boundary.
+    /// Whether this session's turn to leave has come: one atomic load until the drain begins, a
+    /// look at the clock more after that. Made to be asked at every boundary.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.turn().is_some_and(|turn| turn <= now())
     }
 
-    /// Returns when this session's turn to leave has come; at once if it already has. Safe to drop and to call again, but
-    /// it enters a waiting list behind a lock, so a busy session is better served by [`is_asked`](Self::is_asked) or by
-    /// keeping one future across its rounds. Uses a timer only once the drain has begun.
+    /// Returns when this session's turn to leave has come; at once if it already has. Safe to drop
+    /// and to call again, but it enters a waiting list behind a lock, so a busy session is better
+    /// served by [`is_asked`](Self::is_asked) or by keeping one future across its rounds. Uses a
+    /// timer only once the drain has begun.
     pub async fn asked(&self) {
         let turn = loop {
             let bell = self.shared.bell(self.number);
@@ -162,7 +169,8 @@ impl Ticket {
         self.shared.is_cut()
     }
 
-    /// Returns when this session is to end now; at once if it already is. Safe to drop and to call again.
+    /// Returns when this session is to end now; at once if it already is. Safe to drop and to call
+    /// again.
     pub async fn cut(&self) {
         loop {
             let bell = self.shared.bell(self.number);

@@ -1,4 +1,5 @@
-//! Tickets: their size, their even spread, their exact counts, and that nobody who waits is forgotten.
+//! Tickets: their size, their even spread, their exact counts, and that nobody who waits is
+//! forgotten.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -151,7 +152,8 @@ async fn a_ticket_taken_late_has_its_turn_too() {
     assert_eq!(summary.tally, Tally { open: 0, left: 1, asked: 1, cut: 0 });
 }
 
-/// Many workers that take tickets, wait and leave in every way while the shutdown comes: nobody hangs, nobody is lost.
+/// Many workers that take tickets, wait and leave in every way while the shutdown comes: nobody
+/// hangs, nobody is lost.
 #[test]
 fn counts_are_exact_and_no_wake_up_is_lost_under_real_threads() {
     for round in 0..20 {

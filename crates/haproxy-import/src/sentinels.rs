@@ -116,8 +116,8 @@ impl<'a> Planner<'a> {
         group
     }
 
-    /// The only sentinels of the file, or those on hosts of the listener's servers. Sentinels of two
-    /// installations are never mixed.
+    /// The only sentinels of the file, or those on hosts of the listener's servers. Sentinels of
+    /// two installations are never mixed.
     fn elsewhere(&mut self, listener: &RedisListener) -> Option<SentinelGroup<'a>> {
         let groups = match self.sentinel_groups.take() {
             Some(groups) => groups,

@@ -1,9 +1,11 @@
-//! The floor under every proxy of this kind: the least that a program in user space can do to carry bytes both ways between two
-//! sockets. One thread, one epoll, edge-triggered; an `accept`, a `connect`, and then one `recv` and one `send` for whatever came,
-//! through one buffer of 256 KiB. No deadline, no limit, no count, no fence, no protocol.
+//! The floor under every proxy of this kind: the least that a program in user space can do to carry
+//! bytes both ways between two sockets. One thread, one epoll, edge-triggered; an `accept`, a
+//! `connect`, and then one `recv` and one `send` for whatever came, through one buffer of 256 KiB.
+//! No deadline, no limit, no count, no fence, no protocol.
 //!
-//! The benches measure it beside the proxies: what it misses on a machine no proxy that keeps one connection to the server for
-//! each client can reach there, and what a proxy costs beyond it is that proxy's own.
+//! The benches measure it beside the proxies: what it misses on a machine no proxy that keeps one
+//! connection to the server for each client can reach there, and what a proxy costs beyond it is
+//! that proxy's own.
 //!
 //! `floor [listen target]...`; it ends with its process.
 

@@ -1,5 +1,5 @@
-//! New connections: connect, ask once, close, again. One at a time it tells how long the first reply takes, many at a time
-//! how many connections fit through.
+//! New connections: connect, ask once, close, again. One at a time it tells how long the first
+//! reply takes, many at a time how many connections fit through.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +32,8 @@ struct Visit {
 }
 
 impl Churn {
-    /// Runs it: how long from before the connect to the reply, of every connection; the request is [`Workload::Ping`].
+    /// Runs it: how long from before the connect to the reply, of every connection; the request is
+    /// [`Workload::Ping`].
     ///
     /// # Errors
     /// If a connection fails or is not answered.

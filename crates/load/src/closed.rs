@@ -1,4 +1,5 @@
-//! Closed loop: each client sends its next requests when the last ones are answered. Tells how much fits through.
+//! Closed loop: each client sends its next requests when the last ones are answered. Tells how much
+//! fits through.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! One epoll for the sink and the clients.
 //!
-//! Edge-triggered, so that a client costs one `recv` and one `send` a request and no `epoll_ctl`: whoever is told of an event
-//! reads until a read comes back short.
+//! Edge-triggered, so that a client costs one `recv` and one `send` a request and no `epoll_ctl`:
+//! whoever is told of an event reads until a read comes back short.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -54,7 +54,8 @@ impl Engine {
         Ok(epoll::add(&self.epoll, stream, epoll::EventData::new_u64(number as u64), flags())?)
     }
 
-    /// Lets [`turn`](Self::turn) return at least that often, or no more so. Its own timeout is of whole milliseconds.
+    /// Lets [`turn`](Self::turn) return at least that often, or no more so. Its own timeout is of
+    /// whole milliseconds.
     pub(crate) fn tick_every(&mut self, gap: Option<Duration>) -> io::Result<()> {
         self.timer = None;
         if let Some(gap) = gap.map(timespec) {
@@ -94,7 +95,8 @@ impl Engine {
         for event in &self.events {
             let number = event.data.u64();
             if number == TICK {
-                // Reading it starts it again. How often it ticked meanwhile is of no interest, nor that it was read before.
+                // Reading it starts it again. How often it ticked meanwhile is of no interest, nor
+                // that it was read before.
                 let _ = self.timer.as_ref().map(|timer| rustix::io::read(timer, &mut [0_u8; 8]));
             } else if number == LISTENER {
                 self.sink.accept(&self.epoll, flags())?;

@@ -18,7 +18,8 @@ const BATCH: usize = 50;
 pub struct Idle {
     /// Where to connect to.
     pub to: SocketAddr,
-    /// Connections that are there when the first look is taken, so that what is made once does not count.
+    /// Connections that are there when the first look is taken, so that what is made once does not
+    /// count.
     pub before: usize,
     /// Connections that are added for the second look.
     pub pairs: usize,

@@ -1,14 +1,17 @@
-//! Load for measurements, on one core: requests as fast as they go, at a fixed rate, new connections, idle ones; and a backend.
+//! Load for measurements, on one core: requests as fast as they go, at a fixed rate, new
+//! connections, idle ones; and a backend.
 //!
-//! The backend ("sink") lives in the same event loop as the clients. It answers every GET with the same 64 bytes and costs
-//! less than a Redis, so that the proxy between the two is what limits. Between measurements the loop goes on serving it:
-//! a sentinel watches it as it would watch a master, and probes must find it alive.
+//! The backend ("sink") lives in the same event loop as the clients. It answers every GET with the
+//! same 64 bytes and costs less than a Redis, so that the proxy between the two is what limits.
+//! Between measurements the loop goes on serving it: a sentinel watches it as it would watch a
+//! master, and probes must find it alive.
 //!
-//! Each job runs for a bounded time, checks the length and the beginning of every reply, and brings along what the processes
-//! used of the machine in exactly the time in which it counted ([`Window`]).
+//! Each job runs for a bounded time, checks the length and the beginning of every reply, and brings
+//! along what the processes used of the machine in exactly the time in which it counted
+//! ([`Window`]).
 //!
-//! Deliberately absent: threads beyond the one, since generator and backend share a core by design; retries; any use of the
-//! crates under test.
+//! Deliberately absent: threads beyond the one, since generator and backend share a core by design;
+//! retries; any use of the crates under test.
 
 mod churn;
 mod closed;

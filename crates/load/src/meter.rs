@@ -1,8 +1,9 @@
 //! What processes used of the machine, read from `/proc` at both ends of a measurement.
 //!
-//! CPU is the process's own clock (`clock_getcpuclockid`), in nanoseconds: `/proc/PID/stat` counts whole ticks only, and in a sum over
-//! `/proc/PID/task` what a thread has used is gone with it, so that sum can fall. What the machine did besides (`/proc/stat` less
-//! what is ours) tells whether a measurement was disturbed.
+//! CPU is the process's own clock (`clock_getcpuclockid`), in nanoseconds: `/proc/PID/stat` counts
+//! whole ticks only, and in a sum over `/proc/PID/task` what a thread has used is gone with it, so
+//! that sum can fall. What the machine did besides (`/proc/stat` less what is ours) tells whether a
+//! measurement was disturbed.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -38,7 +39,8 @@ pub struct Window {
     pub seconds: f64,
     /// CPU of the processes under test.
     pub proxy: f64,
-    /// CPU of everybody who has nothing to do with the measurement. Counted in ticks, so a little below zero means none.
+    /// CPU of everybody who has nothing to do with the measurement. Counted in ticks, so a little
+    /// below zero means none.
     pub foreign: f64,
     /// Time in which the machine wanted to run and its host did not let it.
     pub stolen: f64,
@@ -84,7 +86,8 @@ fn machine(stat: &str) -> (Duration, Duration) {
     ([0, 1, 2, 5, 6].into_iter().map(at).sum(), at(7))
 }
 
-/// Bytes of memory that a process has for itself and has written to; all its processes together, for those that have several.
+/// Bytes of memory that a process has for itself and has written to; all its processes together,
+/// for those that have several.
 #[must_use]
 pub fn private_memory(pids: &[u32]) -> u64 {
     let of = |pid: &u32| {

@@ -1,9 +1,10 @@
-//! Bulk and small requests at once: clients that are sent large values as fast as they take them, and one that asks for a PONG at
-//! fixed moments. Tells how long small requests wait for large ones, and how much fits through meanwhile.
+//! Bulk and small requests at once: clients that are sent large values as fast as they take them,
+//! and one that asks for a PONG at fixed moments. Tells how long small requests wait for large
+//! ones, and how much fits through meanwhile.
 //!
-//! The small requests have a thread of their own on the core of the load: its loop takes milliseconds for the large values, and a
-//! latency that is measured there would be the loop's. A latency counts from the moment at which the request was due, as in the
-//! [open loop](crate::Open).
+//! The small requests have a thread of their own on the core of the load: its loop takes
+//! milliseconds for the large values, and a latency that is measured there would be the loop's. A
+//! latency counts from the moment at which the request was due, as in the [open loop](crate::Open).
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -71,7 +72,8 @@ impl Pings {
         loop {
             let now = Instant::now();
             while next <= now.min(end) {
-                // A socket that does not take a few bytes has had no answer for long: that is an error here.
+                // A socket that does not take a few bytes has had no answer for long: that is an
+                // error here.
                 self.stream.write_all(&request)?;
                 self.due.push_back(next);
                 next += gap;

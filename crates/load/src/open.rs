@@ -1,6 +1,6 @@
-//! Open loop: requests leave at fixed moments, whatever the answers do, and a latency counts from the moment at which the
-//! request was due. A pause of the proxy so shows in all requests that it delayed, not only in the one that met it
-//! ("coordinated omission").
+//! Open loop: requests leave at fixed moments, whatever the answers do, and a latency counts from
+//! the moment at which the request was due. A pause of the proxy so shows in all requests that it
+//! delayed, not only in the one that met it ("coordinated omission").
 
 use std::collections::VecDeque;
 use std::io;

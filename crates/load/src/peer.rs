@@ -50,10 +50,12 @@ impl Peer {
         self.sent = 0;
     }
 
-    /// Reads all there is. `begin` says where in the expected `reply` the first byte belongs; gives how many came.
+    /// Reads all there is. `begin` says where in the expected `reply` the first byte belongs; gives
+    /// how many came.
     ///
     /// # Errors
-    /// If the other side closed, or sent something else; of a long reply only the first bytes of each read are compared.
+    /// If the other side closed, or sent something else; of a long reply only the first bytes of
+    /// each read are compared.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
@@ -93,7 +95,8 @@ impl Peer {
     }
 }
 
-/// Whether there is nothing to do but to wait. A socket that has not been connected yet says so in another way.
+/// Whether there is nothing to do but to wait. A socket that has not been connected yet says so in
+/// another way.
 fn waits(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

@@ -1,7 +1,8 @@
 //! The backend in the loop of the load: accepts, answers, and forgets.
 //!
-//! A GET of the load is recognised by comparing its bytes and answered from a text made beforehand; whatever else comes
-//! (a sentinel, a proxy's own checks) goes the long way. A connection that talks nonsense is closed.
+//! A GET of the load is recognised by comparing its bytes and answered from a text made beforehand;
+//! whatever else comes (a sentinel, a proxy's own checks) goes the long way. A connection that
+//! talks nonsense is closed.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

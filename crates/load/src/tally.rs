@@ -1,4 +1,5 @@
-//! Percentiles of latencies, from all of them: a run of a second has thousands, so nothing needs to be estimated.
+//! Percentiles of latencies, from all of them: a run of a second has thousands, so nothing needs to
+//! be estimated.
 
 use std::time::Duration;
 

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 /// Length of a small value.
 const SMALL: usize = 64;
-/// The keys of the big values, with their sizes; a Redis has to hold them before [`Workload::Get`] is run.
+/// The keys of the big values, with their sizes; a Redis has to hold them before [`Workload::Get`]
+/// is run.
 pub const BIG_KEYS: [(&str, usize); 2] = [("bulk:64KiB", 64 << 10), ("bulk:1MiB", 1 << 20)];
 /// What the sink calls itself.
 const RUN_ID: &str = "51a451a451a451a451a451a451a451a451a451a4";

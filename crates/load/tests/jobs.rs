@@ -17,7 +17,8 @@ fn me() -> Meter {
     Meter { proxy: vec![std::process::id()], others: Vec::new() }
 }
 
-/// Counts in as many windows as it takes for more than `least`: what fits into one is the machine's business.
+/// Counts in as many windows as it takes for more than `least`: what fits into one is the machine's
+/// business.
 fn counts(least: u64, mut window: impl FnMut() -> u64) {
     let (start, mut counted) = (Instant::now(), 0);
     while counted <= least {

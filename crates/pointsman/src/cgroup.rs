@@ -1,7 +1,9 @@
-//! Where the cgroups are that bound this process, in both versions, and what one of them says of the CPU.
+//! Where the cgroups are that bound this process, in both versions, and what one of them says of
+//! the CPU.
 //!
-//! A container's limit on CPU is a budget for each tenth of a second. Whoever has spent it stands still until the next one, which
-//! looks from outside like a slow network; the kernel counts it, and nobody else can tell.
+//! A container's limit on CPU is a budget for each tenth of a second. Whoever has spent it stands
+//! still until the next one, which looks from outside like a slow network; the kernel counts it,
+//! and nobody else can tell.
 //!
 //! Deliberately absent: memory, which has rules of its own ([`memory`](crate::memory)).
 
@@ -44,7 +46,8 @@ pub fn of(controller: &str, read: Read<'_>) -> Vec<Own> {
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let ours = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let found = mounts.lines().filter_map(|line| {
-        // proc_pid_mountinfo(5): id, parent, device, root, mount point, options, optional fields, "-", type, source, options.
+        // proc_pid_mountinfo(5): id, parent, device, root, mount point, options, optional fields,
+        // "-", type, source, options.
         let (mount, kind) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
         let (root, top) = (mount.next()?, mount.next()?);
@@ -132,7 +135,8 @@ impl Cpu {
     }
 }
 
-/// CPUs that the cgroups of this process allow it, the smallest number on the way up; `None` for any number.
+/// CPUs that the cgroups of this process allow it, the smallest number on the way up; `None` for
+/// any number.
 #[must_use]
 pub fn cores(read: Read<'_>) -> Option<f64> {
     let limits = of("cpu", read).into_iter().flat_map(|own| {
@@ -143,10 +147,12 @@ pub fn cores(read: Read<'_>) -> Option<f64> {
     limits.min_by(f64::total_cmp)
 }
 
-/// How many workers suit a process that may run on so many CPUs and use `cores` of them: one a whole core, and at least one.
+/// How many workers suit a process that may run on so many CPUs and use `cores` of them: one a
+/// whole core, and at least one.
 ///
-/// A part of a core gets no worker. When a budget is spent the kernel stops all threads until the next tenth of a second, discovery and
-/// the probes with them; so what workers leave over is what lets those run while all workers are busy.
+/// A part of a core gets no worker. When a budget is spent the kernel stops all threads until the
+/// next tenth of a second, discovery and the probes with them; so what workers leave over is what
+/// lets those run while all workers are busy.
 #[must_use]
 pub fn workers(cpus: NonZeroUsize, cores: Option<f64>) -> NonZeroUsize {
     #[expect(

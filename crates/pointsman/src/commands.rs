@@ -1,4 +1,5 @@
-//! The reference of commands for users, `docs/commands.md`: what becomes of a session that sent each of them.
+//! The reference of commands for users, `docs/commands.md`: what becomes of a session that sent
+//! each of them.
 //!
 //! Made from the table that classifies requests; a test compares.
 

@@ -1,11 +1,14 @@
 //! Orders over the admin server: pause, resume, switchover.
 //!
-//! Off unless the configuration turns it on and names a token or a Unix socket, because whoever reaches the admin port can otherwise
-//! only read. An order is a POST, through the socket (then the kernel has said whose it is) or with `Authorization: Bearer TOKEN`; the token is compared in a time that does not depend on where it
-//! differs. What runs for longer than an answer may take, a switchover, runs on the runtime of discovery and tells its steps as
-//! lines of JSON; if whoever asked goes away before the failover was ordered, it is taken back.
+//! Off unless the configuration turns it on and names a token or a Unix socket, because whoever
+//! reaches the admin port can otherwise only read. An order is a POST, through the socket (then the
+//! kernel has said whose it is) or with `Authorization: Bearer TOKEN`; the token is compared in a
+//! time that does not depend on where it differs. What runs for longer than an answer may take, a
+//! switchover, runs on the runtime of discovery and tells its steps as lines of JSON; if whoever
+//! asked goes away before the failover was ordered, it is taken back.
 //!
-//! Deliberately absent: what the orders do (that is `sentinel`), and bodies: everything is in the query.
+//! Deliberately absent: what the orders do (that is `sentinel`), and bodies: everything is in the
+//! query.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -208,12 +211,13 @@ impl Handler for Path {
     }
 }
 
-/// How often somebody who waits for the next step is sent an empty line. The admin server hears of a client that left only by
-/// writing to it, since one that has merely finished sending still wants its answer.
+/// How often somebody who waits for the next step is sent an empty line. The admin server hears of
+/// a client that left only by writing to it, since one that has merely finished sending still wants
+/// its answer.
 const STILL_THERE: Duration = Duration::from_millis(100);
 
-/// Passes the steps on as lines, until there are no more or nobody listens: then the other end of `told` notices that too, which
-/// must not wait for the next step.
+/// Passes the steps on as lines, until there are no more or nobody listens: then the other end of
+/// `told` notices that too, which must not wait for the next step.
 async fn pass_on(
     mut told: mpsc::Receiver<Told>,
     lines: mpsc::Sender<Bytes>,

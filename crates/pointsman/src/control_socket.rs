@@ -40,7 +40,8 @@ pub enum ControlSocketError {
 pub(crate) struct ControlSocket(Arc<SocketFile>);
 
 impl ControlSocket {
-    /// Makes the socket for `path`, not there yet. `instead`: of that of a running process, which may still have it.
+    /// Makes the socket for `path`, not there yet. `instead`: of that of a running process, which
+    /// may still have it.
     ///
     /// # Errors
     ///
@@ -79,7 +80,8 @@ impl ControlSocket {
     }
 }
 
-/// Connects to the socket at `path`. Never waits: a process that does not accept is as good as none.
+/// Connects to the socket at `path`. Never waits: a process that does not accept is as good as
+/// none.
 ///
 /// # Errors
 ///
@@ -117,7 +119,8 @@ mod tests {
         drop(greeted);
 
         assert!(matches!(ControlSocket::make(&path, false), Err(ControlSocketError::Occupied(_))));
-        // A process that takes over and fails before it serves leaves nothing behind and takes nothing.
+        // A process that takes over and fails before it serves leaves nothing behind and takes
+        // nothing.
         drop(ControlSocket::make(&path, true).unwrap());
         assert!(UnixStream::connect(&path).is_ok());
         let (second, second_listener) = ControlSocket::make(&path, true).unwrap();

@@ -1,16 +1,18 @@
-//! Open files: as many as the connections need, asked for at the start, and watched while the process runs.
+//! Open files: as many as the connections need, asked for at the start, and watched while the
+//! process runs.
 //!
-//! A session needs two. A reserve beside them is never given to a session, since no more sessions are let in than there are
-//! files for: from it the listeners, the links to sentinels, the probes of nodes, the admin server and the log get theirs,
-//! however many clients there are. Pipes for large values are a convenience and get at most an eighth of what the reserve
-//! leaves.
+//! A session needs two. A reserve beside them is never given to a session, since no more sessions
+//! are let in than there are files for: from it the listeners, the links to sentinels, the probes
+//! of nodes, the admin server and the log get theirs, however many clients there are. Pipes for
+//! large values are a convenience and get at most an eighth of what the reserve leaves.
 //!
-//! The limit can change while the process runs (`prlimit`), so it is looked at again and again. Clients beyond what it
-//! carries are refused with Redis's own words: they would wait in the kernel's queue for as long as others stay, which for
-//! Redis clients is days, and time out without a reason. Sessions that are there stay when the limit falls below them.
+//! The limit can change while the process runs (`prlimit`), so it is looked at again and again.
+//! Clients beyond what it carries are refused with Redis's own words: they would wait in the
+//! kernel's queue for as long as others stay, which for Redis clients is days, and time out without
+//! a reason. Sessions that are there stay when the limit falls below them.
 //!
-//! What the reserve is made of was counted in `/proc/PID/fd` of a process with two workers: 28 files for the process, four
-//! for each address, and one for each sentinel and each node.
+//! What the reserve is made of was counted in `/proc/PID/fd` of a process with two workers: 28
+//! files for the process, four for each address, and one for each sentinel and each node.
 
 use std::fmt;
 
@@ -20,13 +22,17 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::planes;
 
-/// Files of the process itself: standard streams, event loops, signals, name look-ups, the configuration, `/proc`.
+/// Files of the process itself: standard streams, event loops, signals, name look-ups, the
+/// configuration, `/proc`.
 const PROCESS: usize = 64;
-/// Files of a worker beside its listeners: its event loop and bell, and clients that are being refused.
+/// Files of a worker beside its listeners: its event loop and bell, and clients that are being
+/// refused.
 const A_WORKER: usize = 4;
-/// Handles on each worker's listening socket: its own, one for reloads and takeovers, and one during a takeover.
+/// Handles on each worker's listening socket: its own, one for reloads and takeovers, and one
+/// during a takeover.
 const A_LISTENER: usize = 3;
-/// Files of a service: a probe connection for each of its nodes, and new ones while old ones are closed.
+/// Files of a service: a probe connection for each of its nodes, and new ones while old ones are
+/// closed.
 const A_SERVICE: usize = 8;
 /// Files of a sentinel: links, new and old at once, and commands.
 const A_SENTINEL: usize = 4;
@@ -191,7 +197,8 @@ impl Watch {
         Self { files, limit: None }
     }
 
-    /// How many sessions, and pipes of each worker, the limit carries, if it has changed. `most` sessions are allowed anyhow.
+    /// How many sessions, and pipes of each worker, the limit carries, if it has changed. `most`
+    /// sessions are allowed anyhow.
     pub(crate) fn look(&mut self, most: usize) -> Option<(usize, usize)> {
         // Answered from the kernel's memory, so it may be asked on the main thread.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

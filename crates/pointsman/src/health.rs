@@ -1,6 +1,7 @@
 //! What the probes answer, decided from facts alone.
 //!
-//! Liveness never looks at Redis: a process whose loops turn is alive, and restarting it would not bring a master back.
+//! Liveness never looks at Redis: a process whose loops turn is alive, and restarting it would not
+//! bring a master back.
 //!
 //! Readiness says whether new clients should be sent here rather than elsewhere, so the question is
 //! what they would find elsewhere. A master is lost by all instances together. An instance without
@@ -19,9 +20,10 @@
 //! | no master was ever found | unready | unready |
 //! | it is leaving, or full | unready | unready |
 //!
-//! With several services in one process, readiness asks whether *any* of them can be served: a pod is taken out of all its
-//! Kubernetes Services at once, and one dead master must not take the clients of the others along. For the same reason a
-//! service whose replicas serve readers is no reason against readiness while it has no master.
+//! With several services in one process, readiness asks whether *any* of them can be served: a pod
+//! is taken out of all its Kubernetes Services at once, and one dead master must not take the
+//! clients of the others along. For the same reason a service whose replicas serve readers is no
+//! reason against readiness while it has no master.
 
 use std::time::Duration;
 

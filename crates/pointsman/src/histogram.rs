@@ -1,10 +1,10 @@
 //! Distributions measured by the workers, as Prometheus histograms.
 //!
-//! They come counted in a hundred fine buckets each, of which few are shown: bounds four times apart where commands are slow, powers
-//! of two of microseconds, because those are exact.
+//! They come counted in a hundred fine buckets each, of which few are shown: bounds four times
+//! apart where commands are slow, powers of two of microseconds, because those are exact.
 //!
-//! Deliberately absent: quantiles in metrics. Prometheus makes them of buckets, over any time and all instances; the status
-//! document has them for people.
+//! Deliberately absent: quantiles in metrics. Prometheus makes them of buckets, over any time and
+//! all instances; the status document has them for people.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! The last ten minutes in small: what the page draws, kept here because whoever opens it comes after the event.
+//! The last ten minutes in small: what the page draws, kept here because whoever opens it comes
+//! after the event.
 //!
-//! A sample every two seconds and no more of them than fit into ten minutes: five numbers each, whatever the traffic.
-//! For anything longer there is Prometheus.
+//! A sample every two seconds and no more of them than fit into ten minutes: five numbers each,
+//! whatever the traffic. For anything longer there is Prometheus.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,12 +1,15 @@
-//! Listening sockets that somebody else has bound: by socket activation, or handed over by an older process.
+//! Listening sockets that somebody else has bound: by socket activation, or handed over by an older
+//! process.
 //!
-//! Such a socket outlives the process that accepts from it, and with it the queue of clients: who connects while nobody accepts
-//! waits and is not refused. From a service manager each socket comes with a name (`FileDescriptorName=`), which is the name of
-//! a service or `admin`; one with another name is recognised by its address. A service that is given sockets listens on
-//! those alone, because its addresses are then the manager's business. From an older process only those sockets are taken
-//! that the configuration asks for; the others stay with it until it ends.
+//! Such a socket outlives the process that accepts from it, and with it the queue of clients: who
+//! connects while nobody accepts waits and is not refused. From a service manager each socket comes
+//! with a name (`FileDescriptorName=`), which is the name of a service or `admin`; one with another
+//! name is recognised by its address. A service that is given sockets listens on those alone,
+//! because its addresses are then the manager's business. From an older process only those sockets
+//! are taken that the configuration asks for; the others stay with it until it ends.
 //!
-//! An older process gives its IPv4 socket for every address along where the configuration now has `[::]` for both families.
+//! An older process gives its IPv4 socket for every address along where the configuration now has
+//! `[::]` for both families.
 //!
 //! Deliberately absent: UDP, which nobody here listens on, and the files of Unix sockets (`unix`).
 
@@ -27,8 +30,8 @@ use crate::planes;
 const NAMES: &str = "LISTEN_FDNAMES";
 /// The name of the admin server's sockets.
 pub const ADMIN: &str = "admin";
-/// What a Unix socket is called in a takeover whose file belongs to a service manager. No service is
-/// called so: a master's name has no slash in it.
+/// What a Unix socket is called in a takeover whose file belongs to a service manager. No service
+/// is called so: a master's name has no slash in it.
 pub const OF_MANAGER: &str = "/service-manager";
 
 /// A listening socket, and what it is called.

@@ -1,7 +1,8 @@
 //! The composition root: configuration, command line, and the wiring of everything else.
 //!
-//! The other crates each do one thing and know nothing of their neighbours; here they meet. What a person or a script
-//! touches (flags, files, exit codes) is in `cli` and `config`; `run` is the process itself.
+//! The other crates each do one thing and know nothing of their neighbours; here they meet. What a
+//! person or a script touches (flags, files, exit codes) is in `cli` and `config`; `run` is the
+//! process itself.
 
 pub mod cgroup;
 pub mod cli;

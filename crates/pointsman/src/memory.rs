@@ -1,13 +1,15 @@
 //! How much memory the process may use, how much it uses, and how many connections that carries.
 //!
-//! The bound comes from where the kernel enforces it: the cgroup's `memory.max` and `memory.high` (version 2) or
-//! `memory.limit_in_bytes` (version 1), the smallest on the way from our own cgroup to the top of what is mounted; without one,
-//! what the machine has available at the start. Sockets' buffers count against a cgroup's bound (the kernel's cgroup-v2
-//! documentation, "Memory", `sock`), and the OOM killer ends the process for them, so a proxy is sized by this and never by
+//! The bound comes from where the kernel enforces it: the cgroup's `memory.max` and `memory.high`
+//! (version 2) or `memory.limit_in_bytes` (version 1), the smallest on the way from our own cgroup
+//! to the top of what is mounted; without one, what the machine has available at the start.
+//! Sockets' buffers count against a cgroup's bound (the kernel's cgroup-v2 documentation, "Memory",
+//! `sock`), and the OOM killer ends the process for them, so a proxy is sized by this and never by
 //! its limit on open files.
 //!
-//! What a connection costs is in part an assumption, since it depends on what clients do. So while the process runs
-//! [`Memory::is_scarce`] compares what is used with the bound, and near it nobody new is let in.
+//! What a connection costs is in part an assumption, since it depends on what clients do. So while
+//! the process runs [`Memory::is_scarce`] compares what is used with the bound, and near it nobody
+//! new is let in.
 //!
 //! Deliberately absent: the clock that asks again, and any way to take memory back from sessions.
 
@@ -15,12 +17,15 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup::{self, Own, Version, field};
 
-/// What a session is counted with, in bytes. Measured on Linux 6.18 with 3000 idle sessions: 2 KiB of our own, 5.5 KiB of the
-/// kernel's for its two sockets. The rest is an assumption on the average of all sessions: bytes on their way in four socket
-/// buffers, and 16 KiB in a buffer of ours for each direction whose receiver is slow (the proxy sees to that; it allows itself 16 MiB a worker
-/// beyond it). The kernel's own buffers for one very slow reader of large values can cost some MiB.
+/// What a session is counted with, in bytes. Measured on Linux 6.18 with 3000 idle sessions: 2 KiB
+/// of our own, 5.5 KiB of the kernel's for its two sockets. The rest is an assumption on the
+/// average of all sessions: bytes on their way in four socket buffers, and 16 KiB in a buffer of
+/// ours for each direction whose receiver is slow (the proxy sees to that; it allows itself 16 MiB
+/// a worker beyond it). The kernel's own buffers for one very slow reader of large values can cost
+/// some MiB.
 pub const A_SESSION: u64 = 32 * 1024;
-/// What the process is counted with before its first session: code, stacks, the workers' buffers, logs.
+/// What the process is counted with before its first session: code, stacks, the workers' buffers,
+/// logs.
 const THE_PROCESS: u64 = 24 * 1024 * 1024;
 /// Numbers as high as this stand for no limit in version 1 of cgroups, which has no word for it.
 const NO_LIMIT: u64 = 1 << 60;
@@ -44,12 +49,14 @@ struct Cgroup {
 fn limit_files(version: Version) -> &'static [&'static str] {
     match version {
         Version::One => &["memory.limit_in_bytes"],
-        // Above `high` the process is slowed down until it hardly runs, which is no better than its end.
+        // Above `high` the process is slowed down until it hardly runs, which is no better than its
+        // end.
         Version::Two => &["memory.max", "memory.high"],
     }
 }
 
-/// The file with the present use, and the field of `memory.stat` that can be taken back at any time.
+/// The file with the present use, and the field of `memory.stat` that can be taken back at any
+/// time.
 fn usage_files(version: Version) -> (&'static str, &'static str) {
     match version {
         Version::One => ("memory.usage_in_bytes", "total_inactive_file"),
@@ -91,8 +98,9 @@ impl Memory {
         usize::try_from(for_sessions / A_SESSION).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Whether so little is left that nobody new should be let in: below a tenth of the bound, and if it `was` so before, below
-    /// an eighth. Never where no cgroup enforces the bound, because what others use of a machine is not ours to answer for.
+    /// Whether so little is left that nobody new should be let in: below a tenth of the bound, and
+    /// if it `was` so before, below an eighth. Never where no cgroup enforces the bound, because
+    /// what others use of a machine is not ours to answer for.
     #[must_use]
     pub fn is_scarce(&self, read: Read<'_>, was: bool) -> bool {
         let Some(used) = self.cgroup.as_ref().and_then(|cgroup| cgroup.used(read)) else {
@@ -102,7 +110,8 @@ impl Memory {
         self.limit.saturating_sub(used) < least
     }
 
-    /// What is enforced, in bytes, and what of it is in use and cannot be taken back at once. `None` where nothing is enforced.
+    /// What is enforced, in bytes, and what of it is in use and cannot be taken back at once.
+    /// `None` where nothing is enforced.
     #[must_use]
     pub fn enforced(&self, read: Read<'_>) -> Option<(u64, Option<u64>)> {
         self.cgroup.as_ref().map(|cgroup| (self.limit, cgroup.used(read)))

@@ -1,7 +1,7 @@
 //! What the kernel says of this process and its workers: CPU, memory, files.
 //!
-//! The kernel counts anyway, exactly, and costs the workers nothing: no clock is read on their behalf. What it cannot say stays
-//! away.
+//! The kernel counts anyway, exactly, and costs the workers nothing: no clock is read on their
+//! behalf. What it cannot say stays away.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -32,10 +32,12 @@ pub struct Own {
     pub started: Option<f64>,
 }
 
-/// CPU time of a thread, and for how long it had something to do and no CPU to do it on. `None` where the kernel does not count.
+/// CPU time of a thread, and for how long it had something to do and no CPU to do it on. `None`
+/// where the kernel does not count.
 #[must_use]
 pub fn thread(id: u32, read: Read<'_>) -> Option<(Duration, Duration)> {
-    // Documentation/scheduler/sched-stats.rst: time on the CPU, time on a run queue, timeslices; in nanoseconds.
+    // Documentation/scheduler/sched-stats.rst: time on the CPU, time on a run queue, timeslices; in
+    // nanoseconds.
     let text = read(Path::new(&format!("/proc/self/task/{id}/schedstat")))?;
     let mut numbers =
         text.split_whitespace().map(|word| word.parse().ok().map(Duration::from_nanos));
@@ -60,8 +62,8 @@ impl Own {
     }
 }
 
-/// Since Linux 6.2 the size of the folder is the number; before that somebody has to count, which takes its time where there are
-/// many, but is done on the thread that has nothing else to do.
+/// Since Linux 6.2 the size of the folder is the number; before that somebody has to count, which
+/// takes its time where there are many, but is done on the thread that has nothing else to do.
 fn open_files() -> Option<u64> {
     let folder = Path::new("/proc/self/fd");
     match std::fs::metadata(folder).map(|it| it.size()) {
@@ -71,7 +73,8 @@ fn open_files() -> Option<u64> {
     }
 }
 
-/// The clock of the wall is asked nothing: the kernel knows when it booted, and how long after that we came.
+/// The clock of the wall is asked nothing: the kernel knows when it booted, and how long after that
+/// we came.
 fn started(read: Read<'_>) -> Option<f64> {
     let booted = field(&read(Path::new("/proc/stat"))?, "btime")?;
     let stat = read(Path::new("/proc/self/stat"))?;

@@ -1,8 +1,9 @@
 //! From the configuration to the listeners of the data plane and to what discovery moves for them.
 //!
-//! A service has one plane for those who write, and one more for readers where replicas are asked for. Both follow what the same
-//! discovery decides: the one by the points, the other by the pool beside them. What a session notices goes back to that discovery,
-//! but a reader's word is about its replica and never about the master.
+//! A service has one plane for those who write, and one more for readers where replicas are asked
+//! for. Both follow what the same discovery decides: the one by the points, the other by the pool
+//! beside them. What a session notices goes back to that discovery, but a reader's word is about
+//! its replica and never about the master.
 
 use std::sync::{Arc, OnceLock};
 
@@ -33,8 +34,8 @@ pub struct Plane {
     pub reads: bool,
 }
 
-/// The planes of a configuration: one for each service in its order, then those for readers. Their numbers are those of the data
-/// plane's services.
+/// The planes of a configuration: one for each service in its order, then those for readers. Their
+/// numbers are those of the data plane's services.
 #[must_use]
 pub fn of(config: &Config) -> Vec<Plane> {
     let services = || config.services.iter().enumerate();
@@ -61,7 +62,8 @@ fn mode(service: &Service) -> u32 {
     u32::from_str_radix(&service.unix_socket_mode, 8).unwrap_or(0o600)
 }
 
-/// The settings of every plane's sessions, with its number and name. `limits` are the most connections of each service.
+/// The settings of every plane's sessions, with its number and name. `limits` are the most
+/// connections of each service.
 pub(crate) fn options_of(config: &Config, limits: &[usize]) -> Vec<(usize, String, Options)> {
     let planes = of(config).into_iter().enumerate();
     let settled = planes.filter_map(|(number, plane)| {
@@ -116,13 +118,15 @@ impl Layout {
     }
 }
 
-/// The ears of all services, which hear nothing before they are connected. Discovery has to know our own addresses before it
-/// starts, and the services have to know discovery before they are bound; so this comes in between.
+/// The ears of all services, which hear nothing before they are connected. Discovery has to know
+/// our own addresses before it starts, and the services have to know discovery before they are
+/// bound; so this comes in between.
 #[derive(Default)]
 pub struct Ears(Vec<Arc<OnceLock<Handle>>>);
 
 impl Ears {
-    /// Connects the sessions' hints with the discovery of their service, in the order of the configuration.
+    /// Connects the sessions' hints with the discovery of their service, in the order of the
+    /// configuration.
     pub fn connect(&self, handles: &[Handle]) {
         for (ear, handle) in self.0.iter().zip(handles) {
             let _first = ear.set(handle.clone());
@@ -135,7 +139,8 @@ struct Ear(Arc<OnceLock<Handle>>);
 
 impl proxy::Hints for Ear {
     fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
-        // Whatever it was, and whichever target it was about: the machine looks for itself, and backs off.
+        // Whatever it was, and whichever target it was about: the machine looks for itself, and
+        // backs off.
         if let Some(handle) = self.0.get() {
             handle.hint();
         }

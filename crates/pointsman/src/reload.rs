@@ -1,13 +1,15 @@
-//! A reload: the configuration is read again as at the start, checked as a whole, and what can change is changed at once.
+//! A reload: the configuration is read again as at the start, checked as a whole, and what can
+//! change is changed at once.
 //!
 //! The reading is done by `reader` on a thread of its own; here is what becomes of
 //! its result.
 //!
-//! It begins with SIGHUP, or because the file has changed. The file is looked at every second rather than watched by the
-//! kernel: a look sees exactly what a reader would see, through the symbolic links that Kubernetes exchanges for a ConfigMap as
-//! well as on file systems that report nothing, and it uses none of the machine's inotify instances, of which a
-//! Kubernetes node has few. A file is read only once two looks agree, so one that is being written is left alone. One that is
-//! gone is a reload that is refused: the process runs on, and its next start would fail.
+//! It begins with SIGHUP, or because the file has changed. The file is looked at every second
+//! rather than watched by the kernel: a look sees exactly what a reader would see, through the
+//! symbolic links that Kubernetes exchanges for a ConfigMap as well as on file systems that report
+//! nothing, and it uses none of the machine's inotify instances, of which a Kubernetes node has
+//! few. A file is read only once two looks agree, so one that is being written is left alone. One
+//! that is gone is a reload that is refused: the process runs on, and its next start would fail.
 //!
 //! A fault leaves everything as it was. What needs a restart is named and waits for one.
 //!
@@ -86,8 +88,9 @@ fn look(path: &Path) -> Look {
     ))
 }
 
-/// Decides from looks whether it is time to read: when the file differs from what was read, and two looks agree. A file that
-/// is gone, or in a folder that may not be looked into, is read as well: that fails, once, and says why.
+/// Decides from looks whether it is time to read: when the file differs from what was read, and two
+/// looks agree. A file that is gone, or in a folder that may not be looked into, is read as well:
+/// that fails, once, and says why.
 #[derive(Debug)]
 struct Patience {
     read: Look,

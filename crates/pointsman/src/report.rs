@@ -1,4 +1,5 @@
-//! The process's answers to the probe server: health, metrics and status, put together from what everybody counts.
+//! The process's answers to the probe server: health, metrics and status, put together from what
+//! everybody counts.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -71,7 +72,8 @@ pub struct Report {
     pub memory: Option<Memory>,
     /// What the admin server counts about itself.
     pub admin: probe::Stats,
-    /// What is kept between scrapes. Locked by scrapes only, which the admin server makes one after the other.
+    /// What is kept between scrapes. Locked by scrapes only, which the admin server makes one after
+    /// the other.
     pub scraper: Mutex<Scraper>,
 }
 

@@ -1,11 +1,12 @@
 //! Room for the connections: how many there may be, so that neither memory nor open files run out.
 //!
-//! A number that somebody configured is kept or refused, with what would have to change; a number that nobody gave follows
-//! from the bound on memory and is lowered, with a warning, where too few files may be opened. It never follows from the
-//! limit on open files as such: container runtimes allow a billion, and programs that size themselves by that are killed for
-//! their memory.
+//! A number that somebody configured is kept or refused, with what would have to change; a number
+//! that nobody gave follows from the bound on memory and is lowered, with a warning, where too few
+//! files may be opened. It never follows from the limit on open files as such: container runtimes
+//! allow a billion, and programs that size themselves by that are killed for their memory.
 //!
-//! Deliberately absent: reading the limits ([`memory`](crate::memory)) and raising them ([`descriptors`](crate::descriptors)).
+//! Deliberately absent: reading the limits ([`memory`](crate::memory)) and raising them
+//! ([`descriptors`](crate::descriptors)).
 
 use crate::config::{Config, Connections};
 use crate::descriptors::{Files, TooFewFiles};
@@ -115,7 +116,8 @@ mod tests {
             assert_eq!(error.fits(), 1792);
         }
         assert_eq!(planned(&[1000, 0], 0, 64 * 1024, 4096), (vec![1000, 792], 1792, 1));
-        // The kernel refuses files for certain; what memory carries is an estimate, so it only warns.
+        // The kernel refuses files for certain; what memory carries is an estimate, so it only
+        // warns.
         let room = plan(&config(&[0], 5000), Some(&memory(128)), files(MANY)).unwrap();
         assert_eq!(room.connections.total, 5000);
         assert!(room.warnings[0].contains("carries about 2304"), "{:?}", room.warnings);

@@ -41,8 +41,8 @@ use crate::telemetry::Telemetry;
 use crate::threads;
 use crate::unix::{UnixFiles, UnixSocketError};
 
-/// How often the memory in use and the limit on open files are looked at. A flood of clients that each cost some KiB does not
-/// eat a tenth of the memory meanwhile.
+/// How often the memory in use and the limit on open files are looked at. A flood of clients that
+/// each cost some KiB does not eat a tenth of the memory meanwhile.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Why a run did not start, or ended other than by being told to.
@@ -175,7 +175,8 @@ pub(crate) fn workers(config: &Config) -> NonZeroUsize {
     NonZeroUsize::new(config.process.workers).unwrap_or_else(suitable)
 }
 
-/// Lets in no more clients than the process can carry, as memory and the limit on open files are now. Never returns.
+/// Lets in no more clients than the process can carry, as memory and the limit on open files are
+/// now. Never returns.
 pub(crate) async fn watch_room(
     memory: Option<Memory>,
     mut files: descriptors::Watch,
@@ -258,7 +259,8 @@ pub(crate) struct Process {
     pub(crate) doors: Doors,
     /// The socket by which another process may take over, and word of one that has.
     pub(crate) meeting: Option<(Closer, HandedOver)>,
-    /// The conversation with the one that has taken over. Without sessions we would be gone before its last word.
+    /// The conversation with the one that has taken over. Without sessions we would be gone before
+    /// its last word.
     pub(crate) parting: Option<JoinHandle<()>>,
 }
 
@@ -292,7 +294,8 @@ impl Process {
                 _ = &mut self.discovery => return Err(RunError::Lost("discovery")),
                 _ = &mut self.memory => return Err(RunError::Lost("the watch over memory")),
                 _ = &mut self.watch => return Err(RunError::Lost("the watch over the configuration file")),
-                // Without an error only when the drain is over, which the controller is about to say.
+                // Without an error only when the drain is over, which the controller is about to
+                // say.
                 ended = self.workers.ended(), if !workers_ended => {
                     ended?;
                     workers_ended = true;
@@ -349,7 +352,8 @@ impl Process {
         }
     }
 
-    /// Another process accepts from our sockets. Its probes are to be asked from now on, and its metrics scraped.
+    /// Another process accepts from our sockets. Its probes are to be asked from now on, and its
+    /// metrics scraped.
     async fn leave_to_another(&mut self) {
         self.parting = self.meeting.take().map(|(closer, _)| closer.thread());
         // The other one has put its own in that place already.

@@ -30,7 +30,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over. Must be called inside a runtime, and before anything that takes time.
+    /// Takes the signals over. Must be called inside a runtime, and before anything that takes
+    /// time.
     ///
     /// # Errors
     ///

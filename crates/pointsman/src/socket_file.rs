@@ -153,7 +153,8 @@ pub(crate) fn is_something_else(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket())
 }
 
-/// Where the file of `path` is until it is published: in the same folder, by a name that is shorter than most.
+/// Where the file of `path` is until it is published: in the same folder, by a name that is shorter
+/// than most.
 fn draft_of(path: &Path) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,9 @@
 //! The status document: everything a person or a script may want to know of this process, as JSON.
 //!
-//! The schema is versioned: fields are added freely, and `schema` changes when one is renamed, removed or given another
-//! meaning. Times are ages in seconds, because clocks here are monotonic and readers' clocks are not ours. No secret is ever
-//! near: this module sees addresses, names and counters only.
+//! The schema is versioned: fields are added freely, and `schema` changes when one is renamed,
+//! removed or given another meaning. Times are ages in seconds, because clocks here are monotonic
+//! and readers' clocks are not ours. No secret is ever near: this module sees addresses, names and
+//! counters only.
 
 mod shape;
 
@@ -71,8 +72,8 @@ pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
     }
 }
 
-/// What discovery sees of one service, as a part of the document. The listeners are the data plane's: for those who write, and
-/// for readers if there is one.
+/// What discovery sees of one service, as a part of the document. The listeners are the data
+/// plane's: for those who write, and for readers if there is one.
 #[must_use]
 pub fn service(
     seen: &Seen,

@@ -1,16 +1,18 @@
 //! What the service manager is told: started, reloading, stopping, still alive, needs more time.
 //!
-//! The protocol is systemd's (sd_notify(3)) and costs a datagram a second. Without `NOTIFY_SOCKET` every message goes nowhere.
-//! The watchdog is fed from the verdict of liveness: if an event loop hangs, the service manager hears nothing and restarts us,
-//! as a kubelet would for `/alive`.
+//! The protocol is systemd's (sd_notify(3)) and costs a datagram a second. Without `NOTIFY_SOCKET`
+//! every message goes nowhere. The watchdog is fed from the verdict of liveness: if an event loop
+//! hangs, the service manager hears nothing and restarts us, as a kubelet would for `/alive`.
 //!
-//! **Nobody waits for the service manager.** The kernel keeps few messages for it (ten by default), and one that does not read
-//! would stop the loop that tells it, with signals, discovery and the drain. So a message that finds no room is dropped. For what is
-//! said again anyway nothing is lost by that. What is said only once (started, reloading, stopping) is owed to it, in the order in which
-//! it happened, and tried again before whatever comes next: a manager that is merely slow must not take a start for a failed one.
+//! **Nobody waits for the service manager.** The kernel keeps few messages for it (ten by default),
+//! and one that does not read would stop the loop that tells it, with signals, discovery and the
+//! drain. So a message that finds no room is dropped. For what is said again anyway nothing is lost
+//! by that. What is said only once (started, reloading, stopping) is owed to it, in the order in
+//! which it happened, and tried again before whatever comes next: a manager that is merely slow
+//! must not take a start for a failed one.
 //!
-//! Deliberately absent: a thread of its own, since if the loop that tells this hangs, silence is the right message; and a crate for
-//! the protocol, since the one there is waits.
+//! Deliberately absent: a thread of its own, since if the loop that tells this hangs, silence is
+//! the right message; and a crate for the protocol, since the one there is waits.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,7 +25,8 @@ use drain::Phase;
 use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
-/// How often the service manager is told how things stand, if it does not want to hear of us more often.
+/// How often the service manager is told how things stand, if it does not want to hear of us more
+/// often.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Asks for more time while the process drains. The next message comes long before.
@@ -94,7 +97,8 @@ impl Supervisor {
         self.owe("STOPPING=1", EXTEND);
     }
 
-    /// Tells how things stand: that all loops turn, that a drain goes on, and `status` for people where it has changed.
+    /// Tells how things stand: that all loops turn, that a drain goes on, and `status` for people
+    /// where it has changed.
     pub fn tick(&mut self, alive: bool, phase: Phase, status: String) {
         if !self.pay() {
             return;
@@ -158,7 +162,8 @@ impl Ear {
     }
 }
 
-/// Within which time the service manager wants to hear that we are alive, if it does, and means this process.
+/// Within which time the service manager wants to hear that we are alive, if it does, and means
+/// this process.
 fn watchdog(interval_us: Option<String>, pid: Option<String>, own: u32) -> Option<Duration> {
     let interval = interval_us?.parse().ok().filter(|us| *us > 0).map(Duration::from_micros)?;
     let ours = pid.is_none_or(|pid| pid.parse() == Ok(own));

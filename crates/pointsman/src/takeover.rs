@@ -1,9 +1,10 @@
 //! The hand-over of the listening sockets to a newly started process.
 //!
-//! The new process asks the old one through a Unix socket in the state folder, gets second handles on the very same listening
-//! sockets (`SCM_RIGHTS`), starts everything, and says "serving" once it has a master. Only then does the old one stop
-//! accepting and drain. So there is no moment without somebody who accepts, the queue of each socket is one queue all the time
-//! (a second socket of an `SO_REUSEPORT` group would have its own, and lose it), and if the new process fails at anything
+//! The new process asks the old one through a Unix socket in the state folder, gets second handles
+//! on the very same listening sockets (`SCM_RIGHTS`), starts everything, and says "serving" once it
+//! has a master. Only then does the old one stop accepting and drain. So there is no moment without
+//! somebody who accepts, the queue of each socket is one queue all the time (a second socket of an
+//! `SO_REUSEPORT` group would have its own, and lose it), and if the new process fails at anything
 //! before that word, the old one has noticed nothing.
 //!
 //! ```text

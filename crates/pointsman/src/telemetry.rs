@@ -1,11 +1,12 @@
-//! Logging: lines for people on a terminal, for the journal where it listens, JSON for machines, and never a wait on any of them.
+//! Logging: lines for people on a terminal, for the journal where it listens, JSON for machines,
+//! and never a wait on any of them.
 //!
-//! A worker that writes a line hands it to a thread of its own through a bounded queue (`writer`). If the reader stops
-//! reading, lines are dropped and counted; data is never held up by a log. Before that, a throttle bounds how many lines
-//! come from one place.
+//! A worker that writes a line hands it to a thread of its own through a bounded queue (`writer`).
+//! If the reader stops reading, lines are dropped and counted; data is never held up by a log.
+//! Before that, a throttle bounds how many lines come from one place.
 //!
-//! A panic is logged like anything else: the standard hook writes to the standard error, and a thread that panics would
-//! wait there for a reader that has stopped.
+//! A panic is logged like anything else: the standard hook writes to the standard error, and a
+//! thread that panics would wait there for a reader that has stopped.
 
 mod journal;
 mod throttle;
@@ -112,7 +113,8 @@ fn shape(format: LogFormat) -> Shape {
 }
 
 impl Telemetry {
-    /// Starts to log as configured. Later calls in the same process have no effect, which only tests would notice.
+    /// Starts to log as configured. Later calls in the same process have no effect, which only
+    /// tests would notice.
     ///
     /// # Errors
     ///

@@ -72,7 +72,8 @@ pub(crate) fn aside<T: Send + 'static>(
     Ok(told)
 }
 
-/// Writes to the standard error, and waits for its reader at most [`SAY`]: the other end may be a pipe that nobody reads.
+/// Writes to the standard error, and waits for its reader at most [`SAY`]: the other end may be a
+/// pipe that nobody reads.
 pub(crate) fn say(text: String) {
     let (tell, told) = sync_channel(1);
     let said = aside("say", move || {

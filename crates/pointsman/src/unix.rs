@@ -1,12 +1,14 @@
-//! The files of the Unix sockets that clients connect to, from before the start until after the end.
+//! The files of the Unix sockets that clients connect to, from before the start until after the
+//! end.
 //!
-//! Made before anything is served and published when the workers serve ([`socket_file`](crate::socket_file)), so a start
-//! that fails leaves what was there. A file that a dead process left is replaced, one with a living process is not. In a
-//! takeover the socket itself is handed over and its file stays where it is: it becomes the new process's own when the old
-//! one leaves. A socket of a service manager has a file that is the manager's.
+//! Made before anything is served and published when the workers serve
+//! ([`socket_file`](crate::socket_file)), so a start that fails leaves what was there. A file that
+//! a dead process left is replaced, one with a living process is not. In a takeover the socket
+//! itself is handed over and its file stays where it is: it becomes the new process's own when the
+//! old one leaves. A socket of a service manager has a file that is the manager's.
 //!
-//! Deliberately absent: accepting, which the data plane does, and a lock against two processes that start with the same path
-//! in the same moment: the later one has the path then.
+//! Deliberately absent: accepting, which the data plane does, and a lock against two processes that
+//! start with the same path in the same moment: the later one has the path then.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -83,8 +85,8 @@ impl UnixFiles {
         Ok(socket)
     }
 
-    /// Notes the files of sockets that are taken over: those that this process uses, and those that nobody uses any more.
-    /// On a thread that may block.
+    /// Notes the files of sockets that are taken over: those that this process uses, and those that
+    /// nobody uses any more. On a thread that may block.
     pub(crate) fn adopt(&mut self, wanted: &[Wanted], unwanted: &[PathBuf]) -> TakenFiles {
         let mut taken = TakenFiles::default();
         for Wanted { path, mode } in wanted {

@@ -55,7 +55,8 @@ fn verify(service: &config::Service) -> sentinel::Verify {
     }
 }
 
-/// The connections to sentinels are shared by all services, and so are their timeouts: the most patient service decides.
+/// The connections to sentinels are shared by all services, and so are their timeouts: the most
+/// patient service decides.
 #[must_use]
 pub fn timeouts(services: &[config::Service]) -> Timeouts {
     let most = |of: fn(&config::Timers) -> std::time::Duration| {

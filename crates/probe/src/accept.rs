@@ -1,10 +1,12 @@
 //! Takes connections from one listener, whatever state the system is in.
 //!
-//! A probe has to be answered above all when something is wrong. Out of file descriptors, the accepting loop therefore gives
-//! up one it has kept in reserve and takes the connection with it, and if there is none left it closes the connection that
-//! has kept us waiting longest. Only then does it back off; it never spins and never logs more than a line a second.
+//! A probe has to be answered above all when something is wrong. Out of file descriptors, the
+//! accepting loop therefore gives up one it has kept in reserve and takes the connection with it,
+//! and if there is none left it closes the connection that has kept us waiting longest. Only then
+//! does it back off; it never spins and never logs more than a line a second.
 //!
-//! Deliberately absent: a limit on the rate. Work for one connection is small, and the bound on their number holds.
+//! Deliberately absent: a limit on the rate. Work for one connection is small, and the bound on
+//! their number holds.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -22,7 +24,8 @@ use crate::door::{Door, Visitor};
 use crate::life::Life;
 use crate::registry::count;
 
-/// The first and the longest pause after a failure to accept: short enough for a probe to be answered within its second.
+/// The first and the longest pause after a failure to accept: short enough for a probe to be
+/// answered within its second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(10));
 
 /// How soon it is looked again after an attempt without a descriptor that nobody waited for.
@@ -31,14 +34,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a failure may be logged.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// File descriptors kept in reserve by each listener: enough for a liveness and a readiness probe, a scraper and a person.
+/// File descriptors kept in reserve by each listener: enough for a liveness and a readiness probe,
+/// a scraper and a person.
 const RESERVE: usize = 4;
 
 /// Descriptors that are held only to be given up.
 struct Reserve(Vec<File>);
 
 impl Reserve {
-    /// Tries to hold as many as there should be. Without success it stays smaller; it is tried again.
+    /// Tries to hold as many as there should be. Without success it stays smaller; it is tried
+    /// again.
     fn refill(&mut self) {
         while self.0.len() < RESERVE {
             let Ok(file) = File::open("/dev/null") else { return };
@@ -91,8 +96,8 @@ pub(crate) async fn run(shared: Arc<Shared>, door: Door, mut stop: watch::Receiv
                 admit(&shared, &door, visitor, (reserve.0.len() < RESERVE, &stopped)).await;
             }
             Err(error) if is_the_clients(&error) => {}
-            // The system says that it has no descriptor before it looks into the queue. If nobody is there, none is needed, and
-            // nobody's connection may be given up for it.
+            // The system says that it has no descriptor before it looks into the queue. If nobody
+            // is there, none is needed, and nobody's connection may be given up for it.
             Err(_) if !is_awaited(&door) => tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
@@ -134,8 +139,9 @@ async fn rescue(
     if made_room {
         // Lets an evicted connection's task run, which closes its socket.
         tokio::task::yield_now().await;
-        // One try without a pause, because the descriptor just freed is anybody's. If no connection is there, none is
-        // kept waiting: the system says that it has no descriptor before it looks into the queue.
+        // One try without a pause, because the descriptor just freed is anybody's. If no connection
+        // is there, none is kept waiting: the system says that it has no descriptor before it looks
+        // into the queue.
         match poll_fn(|cx| Poll::Ready(door.poll_accept(cx))).await {
             Poll::Ready(Ok(visitor)) => {
                 trouble.pause = PAUSE.0;
@@ -175,7 +181,8 @@ async fn admit(
         count(&registry.stats.counters.refused);
         return;
     };
-    // Small answers, each written at once: waiting for more would only delay them. It may fail on a dead connection.
+    // Small answers, each written at once: waiting for more would only delay them. It may fail on a
+    // dead connection.
     if let Either::Left(stream) = &visitor {
         let _ = stream.set_nodelay(true);
     }

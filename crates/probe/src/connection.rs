@@ -1,8 +1,8 @@
 //! One connection: hyper on a socket whose every read and write is noted, and a clock beside it.
 //!
-//! The clock is looked at in the same poll as the connection, after it, so it always sees what has just happened and needs
-//! no wake-up of its own. Deliberately absent: any decision about patience ([`Life`](crate::life::Life)) or about content
-//! ([`Routes`](crate::routes::Routes)).
+//! The clock is looked at in the same poll as the connection, after it, so it always sees what has
+//! just happened and needs no wake-up of its own. Deliberately absent: any decision about patience
+//! ([`Life`](crate::life::Life)) or about content ([`Routes`](crate::routes::Routes)).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -174,7 +174,8 @@ fn dress(reply: Reply, life: &SharedLife, last: bool) -> Response<Outgoing> {
     response
 }
 
-/// A value that nobody can foresee: keyed hashes of the time, under keys that never leave the process.
+/// A value that nobody can foresee: keyed hashes of the time, under keys that never leave the
+/// process.
 fn nonce(keys: &[RandomState; 2]) -> String {
     let now = Instant::now();
     let [first, second] = keys;

@@ -1,7 +1,9 @@
-//! The two ways in: the network, where whoever reaches the address may ask, and a Unix socket, which belongs to somebody.
+//! The two ways in: the network, where whoever reaches the address may ask, and a Unix socket,
+//! which belongs to somebody.
 //!
-//! Who may open the file of a Unix socket is a question of its mode; that the peer is one of the users it is meant for is asked of the
-//! kernel for each connection, since a mode can be changed and a socket be passed on.
+//! Who may open the file of a Unix socket is a question of its mode; that the peer is one of the
+//! users it is meant for is asked of the kernel for each connection, since a mode can be changed
+//! and a socket be passed on.
 //!
 //! Deliberately absent: making the file and removing it.
 

@@ -1,7 +1,8 @@
 //! Decides how long to have patience with one connection.
 //!
-//! At any moment either we owe the client something or the client keeps us waiting, and whenever it is the latter, a clock
-//! runs. The same clock says who has to go when there are too many: whoever has kept us waiting longest.
+//! At any moment either we owe the client something or the client keeps us waiting, and whenever it
+//! is the latter, a clock runs. The same clock says who has to go when there are too many: whoever
+//! has kept us waiting longest.
 //!
 //! Deliberately absent: sockets and a clock; the time is an argument.
 

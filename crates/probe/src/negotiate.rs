@@ -1,7 +1,9 @@
-//! Decides which text form of the metrics a scraper gets, from its `Accept` header (RFC 9110, 12.5.1).
+//! Decides which text form of the metrics a scraper gets, from its `Accept` header (RFC 9110,
+//! 12.5.1).
 //!
-//! OpenMetrics goes only to whoever names it and likes it no less than plain text; everybody else, browsers and curl
-//! included, gets the form that anything can read. Deliberately absent: answering 406, which would help nobody.
+//! OpenMetrics goes only to whoever names it and likes it no less than plain text; everybody else,
+//! browsers and curl included, gets the form that anything can read. Deliberately absent: answering
+//! 406, which would help nobody.
 
 use crate::report::Format;
 
@@ -9,7 +11,8 @@ use crate::report::Format;
 pub(crate) fn metrics_format(accept: Option<&str>) -> Format {
     let Some(accept) = accept else { return Format::Prometheus };
     let mut open = 0.0_f32;
-    // The more specific range decides, so plain text keeps the quality of the closest one that names it.
+    // The more specific range decides, so plain text keeps the quality of the closest one that
+    // names it.
     let mut plain: Option<(u8, f32)> = None;
     for range in accept.split(',') {
         let mut parts = range.split(';').map(str::trim);

@@ -1,7 +1,7 @@
 //! The connections there are, and which of them has to go when there is one too many.
 //!
-//! All of it happens on the probe's one thread; the locks only satisfy the compiler and are never waited for.
-//! Deliberately absent: anything about what the connections carry.
+//! All of it happens on the probe's one thread; the locks only satisfy the compiler and are never
+//! waited for. Deliberately absent: anything about what the connections carry.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,8 +140,8 @@ impl Registry {
         }
     }
 
-    /// Closes the connection whose client has kept us waiting longest. Its place is free at once, its socket as soon as
-    /// the runtime comes to it. `false` if there is none.
+    /// Closes the connection whose client has kept us waiting longest. Its place is free at once,
+    /// its socket as soon as the runtime comes to it. `false` if there is none.
     pub(crate) fn evict(&self) -> bool {
         let mut inner = lock(&self.inner);
         let oldest = inner

@@ -1,7 +1,8 @@
 //! What the server asks, and what it is answered.
 //!
-//! The composition root implements [`Reporter`]; the server calls it on the probe's own thread, one call at a time.
-//! Deliberately absent: caching. A reporter that finds an answer costly keeps it itself.
+//! The composition root implements [`Reporter`]; the server calls it on the probe's own thread, one
+//! call at a time. Deliberately absent: caching. A reporter that finds an answer costly keeps it
+//! itself.
 
 use std::borrow::Cow;
 
@@ -10,8 +11,8 @@ use std::borrow::Cow;
 pub struct Verdict {
     /// Whether the answer is yes: 200, otherwise 503.
     pub ok: bool,
-    /// One line each, for the body of the answer. A yes may have reasons too, such as a remark that it will not last; the
-    /// body is then those lines instead of `ok`.
+    /// One line each, for the body of the answer. A yes may have reasons too, such as a remark that
+    /// it will not last; the body is then those lines instead of `ok`.
     pub reasons: Vec<String>,
 }
 
@@ -33,7 +34,8 @@ impl Verdict {
         Self { ok: reasons.is_empty(), reasons }
     }
 
-    /// The body of the answer: `ok`, or one reason a line. Line breaks within a reason become spaces.
+    /// The body of the answer: `ok`, or one reason a line. Line breaks within a reason become
+    /// spaces.
     #[must_use]
     pub fn text(&self) -> String {
         if self.reasons.is_empty() {
@@ -70,10 +72,12 @@ impl Format {
 
 /// Answers for the process.
 ///
-/// Every method is called on the probe's own thread and must return soon: it must not block, take a lock that a worker may
-/// hold for long, or wait for anything. A method that panics costs the connection it was called for.
+/// Every method is called on the probe's own thread and must return soon: it must not block, take a
+/// lock that a worker may hold for long, or wait for anything. A method that panics costs the
+/// connection it was called for.
 pub trait Reporter: Send + Sync + 'static {
-    /// Whether the process works as such, so that restarting it would not help. Not whether what it depends on works.
+    /// Whether the process works as such, so that restarting it would not help. Not whether what it
+    /// depends on works.
     fn alive(&self) -> Verdict;
 
     /// Whether new clients should be sent here.
@@ -89,6 +93,7 @@ pub trait Reporter: Send + Sync + 'static {
     fn status(&self) -> String;
 
     /// The page as HTML. Scripts and styles are run only from elements whose `nonce` attribute is
-    /// [`NONCE`](crate::NONCE), which is replaced in every answer; the page may fetch from its own origin, and nothing else.
+    /// [`NONCE`](crate::NONCE), which is replaced in every answer; the page may fetch from its own
+    /// origin, and nothing else.
     fn page(&self) -> Cow<'static, str>;
 }

@@ -1,8 +1,9 @@
 //! Decides what a request gets: a path and a method come in, a reply goes out.
 //!
-//! A table and nothing more; the built-in paths and those added from outside are looked up alike, so a live event stream or
-//! a control path later is one entry. Deliberately absent: patterns, prefixes and parameters in paths, and request bodies,
-//! which are read away and forgotten before a handler is asked.
+//! A table and nothing more; the built-in paths and those added from outside are looked up alike,
+//! so a live event stream or a control path later is one entry. Deliberately absent: patterns,
+//! prefixes and parameters in paths, and request bodies, which are read away and forgotten before a
+//! handler is asked.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use tokio::sync::mpsc;
 use crate::negotiate::metrics_format;
 use crate::report::{Reporter, Verdict};
 
-/// What [`Reporter::page`] writes as the `nonce` attribute of every `<script>` and `<style>`. Each answer gets a fresh value
-/// in its place, and the same value in its `Content-Security-Policy`.
+/// What [`Reporter::page`] writes as the `nonce` attribute of every `<script>` and `<style>`. Each
+/// answer gets a fresh value in its place, and the same value in its `Content-Security-Policy`.
 pub const NONCE: &str = "PROBE-NONCE";
 
 /// A method a handler can take. HEAD is answered wherever GET is.
@@ -41,7 +42,8 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Whether it came through the Unix socket, from one of its users ([`Server::owners`](crate::Server::owners)).
+    /// Whether it came through the Unix socket, from one of its users
+    /// ([`Server::owners`](crate::Server::owners)).
     #[must_use]
     pub fn is_owners(&self) -> bool {
         self.owners
@@ -81,8 +83,9 @@ impl Request<'_> {
 pub enum Body {
     /// All of it.
     Whole(Bytes),
-    /// What comes through a channel, until its other end is dropped. Such a reply has no time limit of its own; there are at
-    /// most [`Settings::max_streams`](crate::Settings::max_streams) of them, and one whose client does not read is closed.
+    /// What comes through a channel, until its other end is dropped. Such a reply has no time limit
+    /// of its own; there are at most [`Settings::max_streams`](crate::Settings::max_streams) of
+    /// them, and one whose client does not read is closed.
     Stream(mpsc::Receiver<Bytes>, StreamPermit),
 }
 
@@ -165,7 +168,8 @@ impl Reply {
 /// a stream, is reserved first ([`Request::reserve_stream`]). Called on the probe's own thread, so
 /// it must not block or wait, as with [`Reporter`].
 pub trait Handler: Send + Sync + 'static {
-    /// The methods it takes; the others are answered with 405. Only GET and HEAD if not said otherwise.
+    /// The methods it takes; the others are answered with 405. Only GET and HEAD if not said
+    /// otherwise.
     fn methods(&self) -> &'static [Method] {
         &[Method::Get]
     }
@@ -228,7 +232,8 @@ impl Routes {
         self.added.insert(path, handler);
     }
 
-    /// The reply to a request, which came through the Unix socket or not. `nonce` is fresh for each call.
+    /// The reply to a request, which came through the Unix socket or not. `nonce` is fresh for each
+    /// call.
     pub(crate) fn answer(
         &self,
         (parts, owners): (&Parts, bool),

@@ -1,7 +1,7 @@
 //! Bind early, serve later, stop within a bound.
 //!
-//! Deliberately absent: where the addresses come from, and what happens when the server cannot be started; the caller
-//! knows whether a process without probes is worth running.
+//! Deliberately absent: where the addresses come from, and what happens when the server cannot be
+//! started; the caller knows whether a process without probes is worth running.
 
 use std::borrow::Cow;
 use std::hash::RandomState;
@@ -28,15 +28,18 @@ const BACKLOG: i32 = 1024;
 /// The bounds of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Connections at a time, over all addresses. One more is let in at the cost of the one whose client has kept us
-    /// waiting longest; if nobody keeps us waiting, the newcomer is closed at once.
+    /// Connections at a time, over all addresses. One more is let in at the cost of the one whose
+    /// client has kept us waiting longest; if nobody keeps us waiting, the newcomer is closed at
+    /// once.
     pub max_connections: usize,
-    /// Answers without an end at a time. Should be well below `max_connections`; one more is answered with 503.
+    /// Answers without an end at a time. Should be well below `max_connections`; one more is
+    /// answered with 503.
     pub max_streams: usize,
-    /// From a new connection, or from the first byte of a later request, to the end of the request's header.
+    /// From a new connection, or from the first byte of a later request, to the end of the
+    /// request's header.
     pub header_timeout: Duration,
-    /// From the end of a request's header to the end of its answer, and the longest time a client may leave unread what we
-    /// want to write.
+    /// From the end of a request's header to the end of its answer, and the longest time a client
+    /// may leave unread what we want to write.
     pub request_timeout: Duration,
     /// From the end of an answer to the first byte of the next request.
     pub idle_timeout: Duration,
@@ -145,8 +148,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds every address, or none. Port 0 is a port of the system's choice, see [`Server::addresses`]. `[::]` takes IPv4
-    /// too where the system does so, unless an IPv4 address of the process has the same port.
+    /// Binds every address, or none. Port 0 is a port of the system's choice, see
+    /// [`Server::addresses`]. `[::]` takes IPv4 too where the system does so, unless an IPv4
+    /// address of the process has the same port.
     ///
     /// # Errors
     ///
@@ -166,7 +170,8 @@ impl Server {
         Self::from_listeners(listeners, settings)
     }
 
-    /// Uses sockets that somebody else has bound and that listen already, such as those of a service manager.
+    /// Uses sockets that somebody else has bound and that listen already, such as those of a
+    /// service manager.
     ///
     /// # Errors
     ///
@@ -202,8 +207,8 @@ impl Server {
         self.stats.clone()
     }
 
-    /// Second handles on the listening sockets, for another process that takes over. As long as one is held, a stop of the
-    /// server does not close its port.
+    /// Second handles on the listening sockets, for another process that takes over. As long as one
+    /// is held, a stop of the server does not close its port.
     ///
     /// # Errors
     ///
@@ -212,16 +217,16 @@ impl Server {
         self.listeners.iter().map(TcpListener::try_clone).collect()
     }
 
-    /// Lets `handler` answer `path`, which is compared byte by byte. A path added twice, or built in, is answered by the
-    /// handler added last.
+    /// Lets `handler` answer `path`, which is compared byte by byte. A path added twice, or built
+    /// in, is answered by the handler added last.
     #[must_use]
     pub fn route(mut self, path: impl Into<Cow<'static, str>>, handler: Arc<dyn Handler>) -> Self {
         self.routes.add(path.into(), handler);
         self
     }
 
-    /// Serves the same on a Unix socket, to peers that belong to one of these users, within the same bounds. The others' connections
-    /// are closed.
+    /// Serves the same on a Unix socket, to peers that belong to one of these users, within the
+    /// same bounds. The others' connections are closed.
     ///
     /// # Errors
     ///
@@ -334,9 +339,9 @@ impl Handle {
         self.stats.clone()
     }
 
-    /// Closes the listeners, lets the answers under way be finished for at most `stop_grace`, and returns when the thread
-    /// has ended: `true`. A reporter that blocks can keep the thread for longer; then this returns `false` a second after
-    /// the grace. Needs a runtime with timers.
+    /// Closes the listeners, lets the answers under way be finished for at most `stop_grace`, and
+    /// returns when the thread has ended: `true`. A reporter that blocks can keep the thread for
+    /// longer; then this returns `false` a second after the grace. Needs a runtime with timers.
     pub async fn stop(self) -> bool {
         self.stop.send_replace(true);
         let bound = self.grace.saturating_add(Duration::from_secs(1));

@@ -1,4 +1,5 @@
-//! What the tests have in common: a reporter that says what it is told, and a client on a bare socket.
+//! What the tests have in common: a reporter that says what it is told, and a client on a bare
+//! socket.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};

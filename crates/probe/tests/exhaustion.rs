@@ -1,4 +1,5 @@
-//! Out of file descriptors, probes are still answered. A process of its own, because it takes all of them.
+//! Out of file descriptors, probes are still answered. A process of its own, because it takes all
+//! of them.
 
 // The lints know helpers of a test only inside a test module.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
@@ -51,7 +52,8 @@ fn connect(handle: &Handle, socket: &Socket) {
     socket.connect(&handle.addresses()[0].into()).unwrap();
 }
 
-/// Whether a probe gets its answer. The socket stays the caller's, so that its descriptor does not become free.
+/// Whether a probe gets its answer. The socket stays the caller's, so that its descriptor does not
+/// become free.
 fn is_answered(handle: &Handle, mut socket: &Socket) -> bool {
     connect(handle, socket);
     socket.write_all(b"GET /alive HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
@@ -65,7 +67,8 @@ fn probes_are_answered_without_a_free_file_descriptor() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(128), maximum: limit.maximum }).unwrap();
     let server = Server::bind(&["127.0.0.1:0".parse().unwrap()], Settings::default()).unwrap();
     let handle = server.serve(Arc::new(Well)).unwrap();
-    // The clients live in this process too, so their sockets are made before the descriptors run out.
+    // The clients live in this process too, so their sockets are made before the descriptors run
+    // out.
     let sockets: Vec<Socket> =
         (0..24).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
     let (first, rest) = sockets.split_first().unwrap();

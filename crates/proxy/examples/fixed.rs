@@ -1,9 +1,10 @@
-//! The data plane alone, with its points fixed on one address: for benches and for trying things by hand.
+//! The data plane alone, with its points fixed on one address: for benches and for trying things by
+//! hand.
 //!
 //!     cargo run --release -p pointsman-proxy --example fixed -- 127.0.0.1:7000 127.0.0.1:6379 [WORKERS [copy]]
 //!
-//! The first address is listened on, the second is the target. On SIGINT or SIGTERM it drains for up to two seconds, then
-//! prints its counters.
+//! The first address is listened on, the second is the target. On SIGINT or SIGTERM it drains for
+//! up to two seconds, then prints its counters.
 #![allow(clippy::print_stdout, clippy::expect_used)]
 
 use std::num::NonZeroUsize;

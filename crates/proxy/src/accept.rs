@@ -1,9 +1,10 @@
 //! What to do when `accept(2)` fails: go on at once, or pause, and whether to say so.
 //!
-//! Some errors are about the one connection that was about to be accepted; the next one may be fine, so the loop goes on.
-//! Others are about this process or machine (no file descriptors, no memory): the connection stays in the queue, the next
-//! attempt fails the same way, and a loop that goes on at once burns a core while it logs a million lines. So those pause,
-//! longer each time, and one line a second tells of all of them.
+//! Some errors are about the one connection that was about to be accepted; the next one may be
+//! fine, so the loop goes on. Others are about this process or machine (no file descriptors, no
+//! memory): the connection stays in the queue, the next attempt fails the same way, and a loop that
+//! goes on at once burns a core while it logs a million lines. So those pause, longer each time,
+//! and one line a second tells of all of them.
 //!
 //! Deliberately absent: the listener, the clock and the log.
 
@@ -13,7 +14,8 @@ use rustix::io::Errno;
 
 /// The first pause.
 const SHORTEST: Duration = Duration::from_millis(5);
-/// The longest pause: after it, whoever has freed a descriptor waits no longer than this for the next client.
+/// The longest pause: after it, whoever has freed a descriptor waits no longer than this for the
+/// next client.
 const LONGEST: Duration = Duration::from_millis(500);
 /// Log lines are at least this far apart.
 const QUIET: Duration = Duration::from_secs(1);
@@ -27,8 +29,8 @@ pub(crate) enum Fault {
     Resource,
 }
 
-/// Sorts an error. Linux hands errors already pending on the new connection to whoever accepts it (accept(2), "Error
-/// handling"); they are as good as a client that left.
+/// Sorts an error. Linux hands errors already pending on the new connection to whoever accepts it
+/// (accept(2), "Error handling"); they are as good as a client that left.
 pub(crate) fn sort(errno: Errno) -> Fault {
     match errno {
         Errno::CONNABORTED
@@ -44,7 +46,8 @@ pub(crate) fn sort(errno: Errno) -> Fault {
         | Errno::NETUNREACH
         | Errno::TIMEDOUT
         | Errno::CONNRESET => Fault::Connection,
-        // Out of descriptors or memory, and whatever is unknown: pausing is never wrong, spinning is.
+        // Out of descriptors or memory, and whatever is unknown: pausing is never wrong, spinning
+        // is.
         _ => Fault::Resource,
     }
 }

@@ -14,7 +14,8 @@ impl Alarm {
     /// Sets it to ring `waker` after `span`, in place of an earlier setting.
     pub(crate) fn set(&mut self, span: Duration, waker: &Waker) {
         let mut sleep = Box::pin(tokio::time::sleep(span));
-        // The first poll is what enters it into the timer wheel. If it is due at once, the waker must be told by hand.
+        // The first poll is what enters it into the timer wheel. If it is due at once, the waker
+        // must be told by hand.
         if sleep.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
             waker.wake_by_ref();
         }

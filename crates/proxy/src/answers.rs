@@ -1,8 +1,9 @@
 //! The last words to a client whose requests were never forwarded.
 //!
-//! What waited in vain is answered by errors, one a request ([`Refusals`]); what is still in the socket counts too, since the
-//! client expects as many replies as it has sent requests. Who has sent nothing is told nothing: a line that nobody asked for
-//! would be taken for the reply to the next request.
+//! What waited in vain is answered by errors, one a request ([`Refusals`]); what is still in the
+//! socket counts too, since the client expects as many replies as it has sent requests. Who has
+//! sent nothing is told nothing: a line that nobody asked for would be taken for the reply to the
+//! next request.
 //!
 //! How much is read for that is bounded, and so is how much of it at a time.
 //!
@@ -18,8 +19,8 @@ use crate::close::Reason;
 use crate::end::End;
 use crate::scratch;
 
-/// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to answer; redis-py and
-/// go-redis try again after it by themselves.
+/// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to
+/// answer; redis-py and go-redis try again after it by themselves.
 const NO_MASTER: &str =
     "LOADING No master is known at present. This request was not forwarded and can be tried again.";
 
@@ -27,19 +28,19 @@ const NO_MASTER: &str =
 const EXHAUSTED: &str = "LOADING The proxy has no file descriptors or local ports left at present. This request was not \
                          forwarded and can be tried again.";
 
-/// Why nothing was forwarded: no replica. The prefix is Redis's for a replica that may not answer (`redis:src/server.c`,
-/// `shared.masterdownerr`).
+/// Why nothing was forwarded: no replica. The prefix is Redis's for a replica that may not answer
+/// (`redis:src/server.c`, `shared.masterdownerr`).
 const NO_REPLICA: &str = "MASTERDOWN No replica is in sync and able to serve reads.";
 
 /// Most bytes that are read at a time before other sessions get their turn.
 const AT_A_TIME: usize = 64 * 1024;
 
-/// Most bytes that are read of a client: more than its requests have in the kernel's queue for it. One that sends on and on is
-/// not answered to the end.
+/// Most bytes that are read of a client: more than its requests have in the kernel's queue for it.
+/// One that sends on and on is not answered to the end.
 const MOST_READ: usize = 16 * 1024 * 1024;
 
-/// What is said to a client whose session ends for `reason` before any of `unsent` was forwarded, which begins between two
-/// requests. Often nothing.
+/// What is said to a client whose session ends for `reason` before any of `unsent` was forwarded,
+/// which begins between two requests. Often nothing.
 pub(crate) async fn last_words(
     client: &mut impl End,
     unsent: Vec<u8>,
@@ -66,7 +67,8 @@ pub(crate) async fn last_words(
             refusals.request(broken::first(room, read)?);
             Poll::Ready(Ok(read))
         }) else {
-            // Nothing more for now, or an error: whether the client is still there shows when it is written to.
+            // Nothing more for now, or an error: whether the client is still there shows when it is
+            // written to.
             return Poll::Ready(());
         };
         left = left.saturating_sub(read);
@@ -81,7 +83,8 @@ pub(crate) async fn last_words(
     refusals.lines().to_vec()
 }
 
-/// What is said to a newcomer that cannot be served and has asked for nothing yet: as Redis does beyond its `maxclients`.
+/// What is said to a newcomer that cannot be served and has asked for nothing yet: as Redis does
+/// beyond its `maxclients`.
 pub(crate) fn greeting(reason: Reason) -> Vec<u8> {
     if reason == Reason::NoReplica { format!("-{NO_REPLICA}\r\n").into_bytes() } else { Vec::new() }
 }

@@ -1,11 +1,12 @@
 //! Invariants whose breach would lose, repeat or misplace bytes of a stream.
 //!
-//! Each bound that is checked for one of them has a caller that keeps it, so none is ever broken unless there is a bug here.
-//! Where it is, going on with what is left would be silent damage: the session ends for [`Reason::InternalError`], is counted,
-//! and what was found is logged with its place.
+//! Each bound that is checked for one of them has a caller that keeps it, so none is ever broken
+//! unless there is a bug here. Where it is, going on with what is left would be silent damage: the
+//! session ends for [`Reason::InternalError`], is counted, and what was found is logged with its
+//! place.
 //!
-//! Such an error travels as an error of the connection at which it was noticed, because that is what ends a session on every
-//! way there is.
+//! Such an error travels as an error of the connection at which it was noticed, because that is
+//! what ends a session on every way there is.
 
 use std::fmt;
 use std::io;

@@ -1,15 +1,18 @@
-//! Bodies of large bulk strings: their length is known and nobody needs to look at them, so they go through a
-//! [pipe](crate::pipe) of the kernel instead of through this process.
+//! Bodies of large bulk strings: their length is known and nobody needs to look at them, so they go
+//! through a [pipe](crate::pipe) of the kernel instead of through this process.
 //!
-//! Everything else is as with bytes that are read: the valve is asked before each move towards the sink, so what is in the pipe
-//! when the fence falls never leaves it; a sink that takes nothing keeps the pipe full and the source unread; an end or error of
-//! the source comes behind what was moved before.
+//! Everything else is as with bytes that are read: the valve is asked before each move towards the
+//! sink, so what is in the pipe when the fence falls never leaves it; a sink that takes nothing
+//! keeps the pipe full and the source unread; an end or error of the source comes behind what was
+//! moved before.
 //!
-//! Moving costs two system calls and some work for each page, copying costs the copy. Measured on loopback, where a copy is all that
-//! "the network" does (values of 1 MiB, four interleaved runs on two cores): GET .202 against .282 CPU seconds a GiB, SET .181
-//! against .357, throughput 3 to 5 % less; at 64 KiB no difference beyond the noise. So it begins at [`LEAST`] bytes.
+//! Moving costs two system calls and some work for each page, copying costs the copy. Measured on
+//! loopback, where a copy is all that "the network" does (values of 1 MiB, four interleaved runs on
+//! two cores): GET .202 against .282 CPU seconds a GiB, SET .181 against .357, throughput 3 to 5 %
+//! less; at 64 KiB no difference beyond the noise. So it begins at [`LEAST`] bytes.
 //!
-//! Deliberately absent: splicing what the ledger does not follow. Of an opaque session no length is known.
+//! Deliberately absent: splicing what the ledger does not follow. Of an opaque session no length is
+//! known.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -21,7 +24,8 @@ use crate::{pipe, tasks};
 /// Least rest of a body that is moved through a pipe.
 const LEAST: u64 = 512 * 1024;
 
-/// Once it goes through a pipe, it does so down to this rest; it then comes in one read with what follows.
+/// Once it goes through a pipe, it does so down to this rest; it then comes in one read with what
+/// follows.
 const REST: u64 = 64 * 1024;
 
 /// What became of an attempt.
@@ -65,7 +69,8 @@ impl Flow {
         None
     }
 
-    /// Moves a part of a body from the source into the pipe, which must be empty, if there is a body and it is large enough.
+    /// Moves a part of a body from the source into the pipe, which must be empty, if there is a
+    /// body and it is large enough.
     pub(crate) fn fill_pipe(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,5 @@
-//! Bodies of large values through pipes: they arrive whole, and what the fence forbids stays where it is.
+//! Bodies of large values through pipes: they arrive whole, and what the fence forbids stays where
+//! it is.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -40,7 +41,8 @@ fn write_in_pieces(mut client: TcpStream, requests: &[Vec<u8>], dice: &mut Dice)
             client.write_all(piece).unwrap();
             rest = left;
             if dice.throw(8) == 0 {
-                // A pause now and then, so that the proxy finds the source empty in the middle of a body.
+                // A pause now and then, so that the proxy finds the source empty in the middle of a
+                // body.
                 thread::yield_now();
             }
         }
@@ -99,7 +101,8 @@ fn where_it_is_not_wanted_nothing_is_spliced() {
     assert_eq!(there_and_back(&house, &backend), 0);
 }
 
-/// Has the system refuse to splice more than so many bytes at once, for this thread and those that it starts.
+/// Has the system refuse to splice more than so many bytes at once, for this thread and those that
+/// it starts.
 fn forbid_more_than(bytes: u64, errno: i32) {
     // The fifth argument of splice(2) is the length.
     let condition =
@@ -162,7 +165,8 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
     let mut house = house(Splice::On, &backend);
     let (mut client, mut upstream) = session(&house, &backend);
     let mut writer = client.try_clone().unwrap();
-    // More than all sockets on the way hold, for a target that does not read: the pipe is full when the fence falls.
+    // More than all sockets on the way hold, for a target that does not read: the pipe is full when
+    // the fence falls.
     let flood = request(&vec![b'A'; 64 * MIB]);
     let writing = thread::spawn(move || drop(writer.write_all(&flood)));
     stands_still(&house);
@@ -191,7 +195,8 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
     expect(&mut client, b"+OK\r\n");
 }
 
-/// Waits until a body is on its way and its target takes no more of it: how many bytes were forwarded.
+/// Waits until a body is on its way and its target takes no more of it: how many bytes were
+/// forwarded.
 #[track_caller]
 fn stands_still(house: &House) -> u64 {
     let (mut before, mut still) = (0, 0);

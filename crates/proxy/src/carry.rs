@@ -12,7 +12,8 @@
 //!
 //! All of it is bounded by `hold_timeout`, and so is the number of sessions that wait.
 //!
-//! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their clients can decide.
+//! Deliberately absent: sessions with a request in flight. Its outcome is unknown, and only their
+//! clients can decide.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -179,7 +180,8 @@ impl<'a> Passenger<'a> {
             }
         };
         match (result, lost) {
-            // The answer of one that is not the target any more, or may not be, says nothing about the time when it was.
+            // The answer of one that is not the target any more, or may not be, says nothing about
+            // the time when it was.
             (Ok(None), Some(_)) if is_overtaken(target) || target.is_shut() => {
                 Ok(Attempt::Superseded)
             }
@@ -210,8 +212,8 @@ impl<'a> Passenger<'a> {
         }
     }
 
-    /// Tells the client, if it agreed to be told and was not yet. It has all its replies, so this is a place for it; that it is over
-    /// it hears where the session goes on.
+    /// Tells the client, if it agreed to be told and was not yet. It has all its replies, so this
+    /// is a place for it; that it is over it hears where the session goes on.
     async fn tell_of_the_failover(&mut self, until: Instant) -> Result<(), Reason> {
         let options = self.seat.shared.service.options.now();
         if self.ledger.is_told_of_failover()
@@ -223,7 +225,8 @@ impl<'a> Passenger<'a> {
         let seconds = notice::seconds(options.hold_timeout);
         let push = Notice::FailingOver { number: notice::number(), seconds };
         let push = push.encode();
-        // Its socket has room for so little, unless the client reads nothing: then nothing can be said to it at all.
+        // Its socket has room for so little, unless the client reads nothing: then nothing can be
+        // said to it at all.
         let written = poll_fn(|cx| Poll::Ready(self.client.poll_write(cx, push.as_bytes()))).await;
         let Poll::Ready(written) = written else { return Ok(()) };
         let rest = written.map_err(|_| Reason::HoldAbandoned)?;

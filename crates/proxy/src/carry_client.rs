@@ -1,7 +1,9 @@
-//! The client of the property that nobody notices: it knows what it may see next, and takes nothing else.
+//! The client of the property that nobody notices: it knows what it may see next, and takes nothing
+//! else.
 //!
-//! At every point that is: the next frame of the answer to its oldest command; a message of what it is subscribed to there; a push about
-//! maintenance, if it has agreed to those there; or the end, if something has happened that a connection need not survive.
+//! At every point that is: the next frame of the answer to its oldest command; a message of what it
+//! is subscribed to there; a push about maintenance, if it has agreed to those there; or the end,
+//! if something has happened that a connection need not survive.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{ErrorKind, Read, Write};
@@ -58,7 +60,8 @@ pub(crate) struct Client<'a> {
     /// Messages that it must not hear, and the last that it heard, by its way.
     pub(crate) elsewhere: BTreeSet<u32>,
     heard_last: (u32, BTreeSet<String>),
-    /// It was told of a failover, and how often there was a reason to that it was not told of: it hears late, and may hear of each.
+    /// It was told of a failover, and how often there was a reason to that it was not told of: it
+    /// hears late, and may hear of each.
     pub(crate) warned: bool,
     pub(crate) alarms: u32,
     /// It was told to move, in these words.
@@ -164,7 +167,8 @@ impl<'a> Client<'a> {
         while self.hear_a_frame() {}
     }
 
-    /// Whether something said since something last happened was answered: it is where it is now, and whole.
+    /// Whether something said since something last happened was answered: it is where it is now,
+    /// and whole.
     pub(crate) fn is_settled(&self) -> bool {
         self.heard > self.happened_at
     }
@@ -208,7 +212,8 @@ impl<'a> Client<'a> {
         self.came.is_empty() && crate::testing::is_silent(&mut self.stream)
     }
 
-    /// The session moves, is held, or loses its server: what it may not survive, and that it is not settled any more.
+    /// The session moves, is held, or loses its server: what it may not survive, and that it is not
+    /// settled any more.
     pub(crate) fn something_happens(&mut self) {
         self.may_end |= !self.owed.is_empty() || !self.expected.is_free(self.rules.subscriptions);
         self.moves();
@@ -229,7 +234,8 @@ impl<'a> Client<'a> {
             match self.stream.read(&mut chunk) {
                 Ok(read @ 1..) => self.came.extend_from_slice(&chunk[..read]),
                 Ok(_) => {
-                    // A client library may count the failovers that it was told of, beyond the end of its connection.
+                    // A client library may count the failovers that it was told of, beyond the end
+                    // of its connection.
                     let promised =
                         self.warned && self.came.is_empty() && self.is_told() != Agreed::No;
                     assert!(!promised, "the end, and not a word that the failover is over");
@@ -253,7 +259,8 @@ impl<'a> Client<'a> {
     fn end(&mut self) -> bool {
         let owed = self.owed.front().map_or("", |it| it.frames.as_str());
         let came = String::from_utf8_lossy(&self.came).into_owned();
-        // A message may have been on its way, too; or half of the server's refusal, for which only all of it is exchanged.
+        // A message may have been on its way, too; or half of the server's refusal, for which only
+        // all of it is exchanged.
         let message = !came.is_empty() && came.contains("message\r\n");
         let refusal = owed == "+OK\r\n" && UNKNOWN.starts_with(&came);
         assert!(

@@ -1,7 +1,9 @@
-//! A model of the server, for the property that nobody notices: what one connection is, and what it answers.
+//! A model of the server, for the property that nobody notices: what one connection is, and what it
+//! answers.
 //!
-//! The same model plays the servers and says what their answers must have been: if a session arrives anywhere as somebody
-//! else, the two differ. The one answer that a client may get in the server's place is that to the handshake about maintenance.
+//! The same model plays the servers and says what their answers must have been: if a session
+//! arrives anywhere as somebody else, the two differ. The one answer that a client may get in the
+//! server's place is that to the handshake about maintenance.
 //!
 //! What depends on the process that answers (the order of keys by its hash seed, the number of the
 //! connection, its cache of scripts) no client can know before. In what is expected such a line is
@@ -16,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::Subscriptions;
 use crate::carry_blanks::{BLANK, KEYS};
 
-/// What a client has agreed to be told of maintenance: nothing, or to move to an address, or to where it is.
+/// What a client has agreed to be told of maintenance: nothing, or to move to an address, or to
+/// where it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Agreed {
     #[default]
@@ -59,7 +62,8 @@ pub(crate) struct Connection {
     /// Something was refused on its way into the queue.
     spoiled: bool,
     watching: bool,
-    /// A transaction changed it, in an answer that nobody looks into; or the server itself agreed to the handshake.
+    /// A transaction changed it, in an answer that nobody looks into; or the server itself agreed
+    /// to the handshake.
     stays: bool,
     /// What changes frames or pushes was queued, and nobody can tell when that takes effect.
     lost_sight_of: bool,
@@ -113,7 +117,8 @@ impl Connection {
         if self.resp3 { '>' } else { '*' }
     }
 
-    /// What a message, published in every way that there is, is to this connection: a frame for each way that leads here.
+    /// What a message, published in every way that there is, is to this connection: a frame for
+    /// each way that leads here.
     pub(crate) fn hears(&self, channel: &str, message: u32) -> Vec<String> {
         let (frame, text) = (self.frame(), message.to_string());
         let tail = format!("${}\r\n{channel}\r\n${}\r\n{text}\r\n", channel.len(), text.len());
@@ -175,8 +180,8 @@ impl Connection {
         })
     }
 
-    /// The answer that the client gets if pointsman `answers` the handshake where the server does not know it; the numbers that the
-    /// command executes go into `log`.
+    /// The answer that the client gets if pointsman `answers` the handshake where the server does
+    /// not know it; the numbers that the command executes go into `log`.
     pub(crate) fn answer_through(
         &mut self,
         command: &[String],
@@ -311,7 +316,8 @@ impl Connection {
                 }
             }
             ["RESET"] => {
-                // The name of the library survives it, and so does what cannot be followed or had again elsewhere.
+                // The name of the library survives it, and so does what cannot be followed or had
+                // again elsewhere.
                 let Self { knows, stays, relies, module, lost_sight_of, iterations, .. } = *self;
                 let (library, process) = (std::mem::take(&mut self.library), self.process.take());
                 let kept = Self {

@@ -1,7 +1,8 @@
-//! Nobody notices: a client that does anything, with failovers, deaths and kicks at any point, never sees a reply that belongs to
-//! another command, a lost or doubled one, a push inside a frame, a message of a channel that it is not subscribed to, or a command
-//! that ran as somebody else or twice. And who had nothing in flight and nothing that pins it never loses its connection, nor a
-//! subscription, unless its server ended it on purpose: then it does lose it.
+//! Nobody notices: a client that does anything, with failovers, deaths and kicks at any point,
+//! never sees a reply that belongs to another command, a lost or doubled one, a push inside a
+//! frame, a message of a channel that it is not subscribed to, or a command that ran as somebody
+//! else or twice. And who had nothing in flight and nothing that pins it never loses its
+//! connection, nor a subscription, unless its server ended it on purpose: then it does lose it.
 //!
 //! What it is worth, by what was broken in the program and put right again:
 //!
@@ -41,7 +42,8 @@ enum Step {
     Publish(String),
     /// A message is published, at the master or at the other server, whatever else goes on.
     Shout(String, bool),
-    /// An answer stops half-way on its way to the client; the next step that needs it lets it go on.
+    /// An answer stops half-way on its way to the client; the next step that needs it lets it go
+    /// on.
     Half,
     /// The gate shuts; whether it is waited for what the client is to be told then.
     Hold(bool),
@@ -245,7 +247,8 @@ impl Game {
             client.something_happens();
         } else {
             client.may_end = true;
-            // It may be on its way to this master, where an end in the middle of its arrival is that of one that does not answer.
+            // It may be on its way to this master, where an end in the middle of its arrival is
+            // that of one that does not answer.
             client.alarms += u32::from(!client.is_settled());
             client.moves();
         }
@@ -285,7 +288,8 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         subscriptions: rules.subscriptions,
         maintenance_push: rules.told,
         moving_to: to.map(Into::into),
-        // A server that does not answer here is one that has died, and never one that waits for the processor.
+        // A server that does not answer here is one that has died, and never one that waits for the
+        // processor.
         connect_timeout: SOON,
         ..Options::default()
     });
@@ -334,7 +338,8 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     assert_eq!(house.stats().closed_for(Reason::Aborted), 0);
 }
 
-/// The end of the game: the house is drained. Who can be told to move is, and is served until it does.
+/// The end of the game: the house is drained. Who can be told to move is, and is served until it
+/// does.
 fn leave(house: &House, game: &mut Game, client: &mut Client<'_>, to: Option<&str>) {
     let moves = match client.is_told() {
         Agreed::No => false,

@@ -200,7 +200,8 @@ fn at_the_end_of_a_hold_each_request_gets_an_error_and_silence_gets_none() {
         [(&b""[..], 0), (b"GET k\r\n", 1), (b"*1\r\n$4\r\nPING\r\nMULTI\r\nEXEC\r\nSET k", 3)]
     {
         let backend = Backend::new();
-        // What is asked is there before the time begins to run: from the first moment, and at a gate where nobody is held yet.
+        // What is asked is there before the time begins to run: from the first moment, and at a
+        // gate where nobody is held yet.
         let (mut house, mut newcomer) = House::awaited(impatient(), None, requests);
         assert_eq!(String::from_utf8(rest(&mut newcomer)).unwrap(), LOADING.repeat(answers));
         house.commit(backend.addr());

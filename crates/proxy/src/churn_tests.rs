@@ -1,4 +1,5 @@
-//! Sessions that come and go, on two workers, under a load of random pieces: bytes arrive, and nobody waits for ever.
+//! Sessions that come and go, on two workers, under a load of random pieces: bytes arrive, and
+//! nobody waits for ever.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -73,7 +74,8 @@ fn sessions_that_come_and_go_keep_their_bytes() {
     assert_eq!(stats.closed_for(Reason::ClientClosed), all);
 }
 
-/// Writes in random pieces, waits now and then until all has come back, ends its direction and reads to the end.
+/// Writes in random pieces, waits now and then until all has come back, ends its direction and
+/// reads to the end.
 fn one_session(mut client: TcpStream, dice: &mut Dice) {
     let (mut sent, mut read) = (Vec::new(), Vec::new());
     for _ in 0..dice.throw(12) {

@@ -1,11 +1,12 @@
 //! The timers of all workers, on a thread of their own.
 //!
-//! Timers are for what is rare: a dial that gets no answer, a hold, a drain. tokio's are good, and its timer wheel may be used
-//! from any thread, so one small runtime that does nothing else serves all workers, whose event loops then know nothing of time.
-//! A timer that is due wakes its task like anything else that comes from another thread.
+//! Timers are for what is rare: a dial that gets no answer, a hold, a drain. tokio's are good, and
+//! its timer wheel may be used from any thread, so one small runtime that does nothing else serves
+//! all workers, whose event loops then know nothing of time. A timer that is due wakes its task
+//! like anything else that comes from another thread.
 //!
-//! Setting a timer that is due before all others would wake this thread. So one of its own is always due soon, and a worker
-//! that dials a thousand times a second only takes a lock for each.
+//! Setting a timer that is due before all others would wake this thread. So one of its own is
+//! always due soon, and a worker that dials a thousand times a second only takes a lock for each.
 
 use std::io;
 use std::thread::JoinHandle;

@@ -1,7 +1,8 @@
 //! Why a session ended: the one word that its counter and its log line share.
 //!
-//! Every session ends with exactly one of these, whatever else was going on. They are an enum and not a text, so that the
-//! number of time series is bounded and nobody can invent a new one in passing.
+//! Every session ends with exactly one of these, whatever else was going on. They are an enum and
+//! not a text, so that the number of time series is bounded and nobody can invent a new one in
+//! passing.
 //!
 //! Deliberately absent: the act of closing.
 
@@ -53,7 +54,8 @@ reasons! {
     ClientReset = "client_reset";
     /// The target's side broke it off.
     UpstreamReset = "upstream_reset";
-    /// The client was not heard of any more (keepalive, or sent bytes that were never acknowledged).
+    /// The client was not heard of any more (keepalive, or sent bytes that were never
+    /// acknowledged).
     ClientLost = "client_lost";
     /// The target was not heard of any more.
     UpstreamLost = "upstream_lost";
@@ -69,9 +71,11 @@ reasons! {
     FirstByteTimeout = "first_byte_timeout";
     /// The points moved: the target is not the master any more.
     Fenced = "fenced";
-    /// The target answered after another node was promoted: the answer would have acknowledged a write that is lost.
+    /// The target answered after another node was promoted: the answer would have acknowledged a
+    /// write that is lost.
     ReplyDropped = "reply_dropped";
-    /// Its replica is worse than others by now, it could not be carried over, and this was a boundary.
+    /// Its replica is worse than others by now, it could not be carried over, and this was a
+    /// boundary.
     Dismissed = "dismissed";
     /// Its target answered nobody any more, and it could not be carried over: what it waited for
     /// may never come.
@@ -80,8 +84,9 @@ reasons! {
     NoReplica = "no_replica";
     /// The new target does not accept what the old one had accepted of the session's state.
     CarryRefused = "carry_refused";
-    /// It was carried over and then asked to wait for replicas, which could only have been answered wrongly; or called scripts within a
-    /// transaction that only its former server had, which it would do again.
+    /// It was carried over and then asked to wait for replicas, which could only have been answered
+    /// wrongly; or called scripts within a transaction that only its former server had, which it
+    /// would do again.
     Forfeit = "forfeit";
     /// There was no target for as long as a client may be held.
     HoldTimeout = "hold_timeout";
@@ -91,16 +96,18 @@ reasons! {
     HoldAbandoned = "hold_abandoned";
     /// The target could not be reached in time.
     DialFailed = "dial_failed";
-    /// This process or host had no file descriptors, memory or local ports left for the connection to the target.
+    /// This process or host had no file descriptors, memory or local ports left for the connection
+    /// to the target.
     Exhausted = "exhausted";
     /// It was its turn in a drain, at a boundary.
     Drained = "drained";
     /// It was cut at the end of a drain, or by a fast stop.
     Cut = "cut";
-    /// An invariant of this program did not hold: going on might have lost or changed bytes. Never in normal operation; the log
-    /// says which.
+    /// An invariant of this program did not hold: going on might have lost or changed bytes. Never
+    /// in normal operation; the log says which.
     InternalError = "internal_error";
-    /// Its task ended without a reason: a panic, or the end of the process. Never in normal operation.
+    /// Its task ended without a reason: a panic, or the end of the process. Never in normal
+    /// operation.
     Aborted = "aborted";
 }
 
@@ -115,8 +122,9 @@ impl Reason {
         }
     }
 
-    /// Whether the session ended otherwise than its client or an operator wanted it to: by a fault of the target or of the way to
-    /// it, by a move of the points that it could not go along with, or by a limit of ours.
+    /// Whether the session ended otherwise than its client or an operator wanted it to: by a fault
+    /// of the target or of the way to it, by a move of the points that it could not go along with,
+    /// or by a limit of ours.
     #[must_use]
     pub const fn is_failure(self) -> bool {
         match self {

@@ -1,7 +1,8 @@
 //! The accept loop of one listening socket on one worker.
 //!
-//! It takes clients in as long as there are places, refuses the others in Redis's own words, and closes its socket when the
-//! drain says so: not before its queue is empty, because the kernel resets what is still in it.
+//! It takes clients in as long as there are places, refuses the others in Redis's own words, and
+//! closes its socket when the drain says so: not before its queue is empty, because the kernel
+//! resets what is still in it.
 //!
 //! Deliberately absent: what to do about errors, which [`accept`](crate::accept) decides.
 
@@ -24,31 +25,34 @@ use crate::session;
 use crate::tasks;
 use crate::worker::Seat;
 
-/// What Redis says to a client beyond its own `maxclients` (`redis:src/networking.c`, `acceptCommonHandler`). Clients know it.
+/// What Redis says to a client beyond its own `maxclients` (`redis:src/networking.c`,
+/// `acceptCommonHandler`). Clients know it.
 const REFUSAL: &[u8] = b"-ERR max number of clients reached\r\n";
 
-/// Most clients taken from the queue after the drain has closed this door. The queue cannot be longer, so this only ends a
-/// flood that arrives faster than it is accepted.
+/// Most clients taken from the queue after the drain has closed this door. The queue cannot be
+/// longer, so this only ends a flood that arrives faster than it is accepted.
 const LAST_GUESTS: usize = 8192;
 
-/// Where clients come from: a listening socket, or in tests one that fails as the system rarely does.
+/// Where clients come from: a listening socket, or in tests one that fails as the system rarely
+/// does.
 pub(crate) trait Accept {
     /// The next client's socket, which does not block, and its address.
     fn poll_accept(&mut self, cx: &Context<'_>) -> Poll<Result<(OwnedFd, Peer), Errno>>;
 
-    /// The same without waiting. Asks the socket itself and not the event loop, which may not have heard yet of whoever came
-    /// last.
+    /// The same without waiting. Asks the socket itself and not the event loop, which may not have
+    /// heard yet of whoever came last.
     fn accept(&self) -> Result<(OwnedFd, Peer), Errno>;
 
-    /// Whether one more session could be served and a few descriptors were left; asked while there is a lack of them.
+    /// Whether one more session could be served and a few descriptors were left; asked while there
+    /// is a lack of them.
     fn has_room(&self) -> Result<(), Errno>;
 }
 
 /// Clients taken in a row before those that are here get their turn.
 const IN_A_ROW: usize = 32;
 
-/// Accepts until the drain closes the listeners and the queue is empty. `service` is the number of the seat's service, `rooms` are
-/// the workers that a client may be passed on to.
+/// Accepts until the drain closes the listeners and the queue is empty. `service` is the number of
+/// the seat's service, `rooms` are the workers that a client may be passed on to.
 pub(crate) async fn serve(
     mut queue: impl Accept,
     seat: Arc<Seat>,
@@ -104,8 +108,9 @@ pub(crate) async fn serve(
     drop(door);
 }
 
-/// The next client. In want of descriptors one is not taken for as long as that alone is possible: it could not be served
-/// without a second one, and meanwhile would keep from probes and discovery what has just become free.
+/// The next client. In want of descriptors one is not taken for as long as that alone is possible:
+/// it could not be served without a second one, and meanwhile would keep from probes and discovery
+/// what has just become free.
 async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, Peer), Errno> {
     if in_want {
         queue.has_room()?;
@@ -165,8 +170,8 @@ fn begin((socket, peer, admission): Client, seat: &Arc<Seat>) -> Result<(), Errn
 
 /// Nothing here waits: in a flood each refused client costs a few system calls and no memory.
 fn refuse(socket: &OwnedFd) {
-    // All of these may fail, and the client is refused all the same. What it has already sent is read, because closing a
-    // socket with unread bytes resets it and may take the answer along.
+    // All of these may fail, and the client is refused all the same. What it has already sent is
+    // read, because closing a socket with unread bytes resets it and may take the answer along.
     let _sent = rustix::net::send(socket, REFUSAL, SendFlags::NOSIGNAL);
     let _read = rustix::net::recv(socket, &mut [0; 4096], RecvFlags::empty());
     let _ended = rustix::net::shutdown(socket, Shutdown::Write);

@@ -1,5 +1,5 @@
-//! The accept loop before a listener that fails as the system rarely does: out of descriptors everywhere, out of memory, and
-//! with clients that are gone before they are taken.
+//! The accept loop before a listener that fails as the system rarely does: out of descriptors
+//! everywhere, out of memory, and with clients that are gone before they are taken.
 
 use std::collections::VecDeque;
 use std::net::{TcpListener, TcpStream};
@@ -55,8 +55,8 @@ impl Accept for Faulty {
     }
 }
 
-/// Lets a client in behind these faults, and returns how often was tried, how long it took by the test's clock, and the
-/// counted failures.
+/// Lets a client in behind these faults, and returns how often was tried, how long it took by the
+/// test's clock, and the counted failures.
 async fn behind(faults: &[Errno], cramped: usize) -> (usize, Duration, u64) {
     let home = Home::new().unwrap();
     let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
@@ -100,7 +100,8 @@ async fn a_client_that_was_aborted_in_the_queue_holds_up_nobody() {
 async fn out_of_descriptors_or_memory_it_pauses_longer_and_longer_and_goes_on() {
     for errno in [Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::MFILE] {
         let (tried, took, errors) = behind(&[errno; 8], 0).await;
-        // 5 + 10 + 20 + 40 + 80 + 160 + 320 + 500 ms, and no more attempts than failures and one success or two.
+        // 5 + 10 + 20 + 40 + 80 + 160 + 320 + 500 ms, and no more attempts than failures and one
+        // success or two.
         assert!((9..=10).contains(&tried) && errors == 8, "{errno:?}: {tried} {errors}");
         assert!(
             took >= Duration::from_millis(1135) && took < Duration::from_millis(1500),

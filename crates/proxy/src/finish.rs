@@ -1,8 +1,9 @@
 //! The last words to a client: what was still to be delivered, then an end it can read.
 //!
-//! A socket that is closed while unread bytes are in it sends a reset, and a reset can overtake the last reply on its way to
-//! the client's program. So our direction is ended first, and what the client still sends is read and thrown away for a moment;
-//! most clients close at once when they see the end.
+//! A socket that is closed while unread bytes are in it sends a reset, and a reset can overtake the
+//! last reply on its way to the client's program. So our direction is ended first, and what the
+//! client still sends is read and thrown away for a moment; most clients close at once when they
+//! see the end.
 
 use std::future::poll_fn;
 use std::io;
@@ -53,10 +54,12 @@ pub(crate) const fn is_heard(reason: Reason) -> bool {
     }
 }
 
-/// Delivers `undelivered` and ends the client's connection, if there is a point in it after `reason`; otherwise at once.
+/// Delivers `undelivered` and ends the client's connection, if there is a point in it after
+/// `reason`; otherwise at once.
 pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Reason) {
     if is_heard(reason) {
-        // An error means that the client has gone, and running out of time that it does not mind us: both are the end.
+        // An error means that the client has gone, and running out of time that it does not mind
+        // us: both are the end.
         drop(tokio::time::timeout(MOMENT, say_goodbye(client, undelivered)).await);
     }
 }

@@ -1,11 +1,13 @@
 //! One direction of a session: from a source to a sink, as fast as the sink takes it.
 //!
-//! What is read is written at once, out of the worker's buffer. Only what the sink does not take stays behind, in a buffer of
-//! its own, and while it is there nothing more is read: so the sender feels the receiver's pace (TCP's own window does the
-//! rest), and memory is bounded by one read. Who has been slow is read from in smaller pieces until it has caught up, and so is
-//! everybody while many are slow ([`kept`](crate::kept)).
+//! What is read is written at once, out of the worker's buffer. Only what the sink does not take
+//! stays behind, in a buffer of its own, and while it is there nothing more is read: so the sender
+//! feels the receiver's pace (TCP's own window does the rest), and memory is bounded by one read.
+//! Who has been slow is read from in smaller pieces until it has caught up, and so is everybody
+//! while many are slow ([`kept`](crate::kept)).
 //!
-//! Whether a byte may go at all is not decided here: the [`Valve`] is asked before every single write.
+//! Whether a byte may go at all is not decided here: the [`Valve`] is asked before every single
+//! write.
 //!
 //! Deliberately absent: which end is the client, what the bytes mean, and time.
 
@@ -23,8 +25,8 @@ use crate::{scratch, tasks};
 /// After a write that its sink did not take, reads are halved so often: 16 KiB are left of them.
 const HALVED: u8 = 4;
 
-/// Reads in a row before other sessions get their turn and the event loop looks for new events. One that brings [`HEAVY`] bytes or
-/// more counts twice, as does a full pipe: 512 KiB then.
+/// Reads in a row before other sessions get their turn and the event loop looks for new events. One
+/// that brings [`HEAVY`] bytes or more counts twice, as does a full pipe: 512 KiB then.
 const ROUNDS: usize = 4;
 
 /// How much of what was read may go.
@@ -43,10 +45,12 @@ pub(crate) trait Valve {
     /// Asked before every read: whether it is of use.
     fn expects(&mut self) -> Leave;
 
-    /// Asked after every read, before the valve is shown the bytes: whether they may go on as always.
+    /// Asked after every read, before the valve is shown the bytes: whether they may go on as
+    /// always.
     fn admits(&mut self) -> bool;
 
-    /// Asked before every write. `waiting` are the bytes that would go next, if they have been read already.
+    /// Asked before every write. `waiting` are the bytes that would go next, if they have been read
+    /// already.
     fn leave(&mut self, waiting: &[u8]) -> Leave;
 
     /// These bytes were read from the source.
@@ -74,7 +78,8 @@ pub(crate) enum Step {
     Stuck,
     /// It could go on, but others want their turn: poll it again.
     More,
-    /// So many bytes were read, and the valve did not admit them. They are in the buffer that was given, and nowhere else.
+    /// So many bytes were read, and the valve did not admit them. They are in the buffer that was
+    /// given, and nowhere else.
     Stopped(usize),
     /// The source has ended, everything was written, and the sink has been told.
     Done,
@@ -104,7 +109,8 @@ pub(crate) struct Flow {
 pub(crate) enum Tell {
     /// As soon as it has.
     Yes,
-    /// Whoever asks decides when he knows: it may be about to be closed, which tells it as well, or the session goes on elsewhere.
+    /// Whoever asks decides when he knows: it may be about to be closed, which tells it as well, or
+    /// the session goes on elsewhere.
     NotYet,
 }
 
@@ -148,7 +154,8 @@ impl Flow {
 
     /// Takes what has come and could not be written.
     pub(crate) fn take_kept(&mut self) -> Vec<u8> {
-        // What is lost of it has been logged. The value that it belongs to ends with the session in any case.
+        // What is lost of it has been logged. The value that it belongs to ends with the session in
+        // any case.
         drop(self.take_over());
         self.kept.take().map_or_else(Vec::new, |kept| kept.into_rest())
     }
@@ -174,8 +181,8 @@ impl Flow {
         self.empty_pipe(cx, sink, valve).or_else(|| self.flush(cx, sink, valve))
     }
 
-    /// Moves bytes until one of the ends makes it wait. Who is told that it waits for its source must have looked at that before
-    /// the call.
+    /// Moves bytes until one of the ends makes it wait. Who is told that it waits for its source
+    /// must have looked at that before the call.
     pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -196,8 +203,8 @@ impl Flow {
                 }
                 return self.pass_on_the_end(cx, sink);
             }
-            // Asked before all else: most rounds end here. Every event is about one direction, and a read that came out short is
-            // the last one.
+            // Asked before all else: most rounds end here. Every event is about one direction, and
+            // a read that came out short is the last one.
             if !source.is_readable() {
                 return Step::Idle;
             }

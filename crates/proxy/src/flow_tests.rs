@@ -1,4 +1,5 @@
-//! One direction between two puppets: its memory, its back-pressure, and that the valve is asked before every write.
+//! One direction between two puppets: its memory, its back-pressure, and that the valve is asked
+//! before every write.
 
 use std::task::{Context, Waker};
 
@@ -193,8 +194,8 @@ fn a_torrent_leaves_room_for_others() {
 proptest! {
     #![proptest_config(ProptestConfig { fork: false, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the pieces and the pace, and whenever the valve shuts: the order is kept, nothing is lost or doubled, and after
-    /// the valve has shut not a byte more goes.
+    /// Whatever the pieces and the pace, and whenever the valve shuts: the order is kept, nothing
+    /// is lost or doubled, and after the valve has shut not a byte more goes.
     #[test]
     fn bytes_keep_their_order_and_a_shut_valve_holds(
         early in prop::collection::vec(any::<u8>(), 0..20),

@@ -1,17 +1,20 @@
 //! Passing a new connection to another worker, when this one is clearly fuller.
 //!
-//! The kernel spreads connections over the workers' sockets by a hash, and Redis clients keep their connections for days: what
-//! chance has made uneven stays uneven, and one core idles while another is full. So whoever accepts a connection looks at how many
-//! tasks each worker has, and gives it to the emptiest if that one has clearly fewer. Only then: it costs the connection
-//! a way through another thread's queue. A session that has begun never moves.
+//! The kernel spreads connections over the workers' sockets by a hash, and Redis clients keep their
+//! connections for days: what chance has made uneven stays uneven, and one core idles while another
+//! is full. So whoever accepts a connection looks at how many tasks each worker has, and gives it
+//! to the emptiest if that one has clearly fewer. Only then: it costs the connection a way through
+//! another thread's queue. A session that has begun never moves.
 //!
-//! Nobody is forgotten on the way: a guest brings a door of the drain along, so the drain does not count as over while he is
-//! on his way, and the queue is read after the bell was unrung (see [`tasks`](crate::tasks)).
+//! Nobody is forgotten on the way: a guest brings a door of the drain along, so the drain does not
+//! count as over while he is on his way, and the queue is read after the bell was unrung (see
+//! [`tasks`](crate::tasks)).
 //!
-//! A guest has been let in already: what waits in a queue counts against the limits, so that a flood does not take the
-//! descriptors of those who are here.
+//! A guest has been let in already: what waits in a queue counts against the limits, so that a
+//! flood does not take the descriptors of those who are here.
 //!
-//! Deliberately absent: load by traffic. Sessions come with unlike loads, but what they will be is not known when they come.
+//! Deliberately absent: load by traffic. Sessions come with unlike loads, but what they will be is
+//! not known when they come.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

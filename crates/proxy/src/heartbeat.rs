@@ -1,7 +1,7 @@
 //! Whether a worker's event loop still turns, and how often it did not.
 //!
-//! The worker writes and anybody reads. What CPU time a worker takes is not measured here: the kernel counts that anyway, under the
-//! number of its thread.
+//! The worker writes and anybody reads. What CPU time a worker takes is not measured here: the
+//! kernel counts that anyway, under the number of its thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -44,7 +44,8 @@ impl Heartbeat {
         Self { origin: Instant::now(), shown: Arc::default() }
     }
 
-    /// How long ago the loop last turned, at `now`. It turns at least ten times a second if nothing holds it up.
+    /// How long ago the loop last turned, at `now`. It turns at least ten times a second if nothing
+    /// holds it up.
     #[must_use]
     pub fn age(&self, now: Instant) -> Duration {
         let last = Duration::from_millis(self.shown.last.load(Ordering::Relaxed));

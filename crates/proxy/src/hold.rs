@@ -1,10 +1,11 @@
 //! Waiting at the gate while there is no target.
 //!
-//! A held client costs a place in a bounded number, a timer, and at most a few kilobytes of what it has already sent: reading
-//! a little is the only way to notice that it went away. Its bytes go to the next target as the first ones, or nowhere. A client
-//! that ends its direction while it is held has given up as far as anybody can tell, and its request must not be executed
-//! after it stopped waiting for it; so it is forgotten. An end that stands behind more bytes than the kernel keeps for us has not
-//! arrived, and is noticed no sooner than at `hold_timeout`.
+//! A held client costs a place in a bounded number, a timer, and at most a few kilobytes of what it
+//! has already sent: reading a little is the only way to notice that it went away. Its bytes go to
+//! the next target as the first ones, or nowhere. A client that ends its direction while it is held
+//! has given up as far as anybody can tell, and its request must not be executed after it stopped
+//! waiting for it; so it is forgotten. An end that stands behind more bytes than the kernel keeps
+//! for us has not arrived, and is noticed no sooner than at `hold_timeout`.
 //!
 //! Deliberately absent: the answer at the end of a hold ([`answers`](crate::answers)).
 
@@ -105,19 +106,22 @@ async fn take(turns: &Turns, urgent: bool) -> Turn<'_> {
     turns.take(urgent).await
 }
 
-/// Returns when the client has gone, with the reason for its end, or when it has sent something, unless it had `already`.
+/// Returns when the client has gone, with the reason for its end, or when it has sent something,
+/// unless it had `already`.
 async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), Reason> {
     if already { Err(gone(client, early).await) } else { read(client, early).await }
 }
 
-/// Returns when the client has gone, with the reason for its end. Reads as much as there is room for on the way.
+/// Returns when the client has gone, with the reason for its end. Reads as much as there is room
+/// for on the way.
 pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> Reason {
     while early.len() < EARLY {
         if let Err(reason) = read(client, early).await {
             return reason;
         }
     }
-    // No room to read more, so its end stands behind its bytes, and is only known from what the event loop has noted.
+    // No room to read more, so its end stands behind its bytes, and is only known from what the
+    // event loop has noted.
     while !client.is_gone() {
         let broken = poll_fn(|cx| client.poll_broken(cx));
         // Either way it is looked again.

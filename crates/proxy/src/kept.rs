@@ -1,11 +1,14 @@
 //! What was read and could not be written yet, and how much of that a worker holds in all.
 //!
-//! One direction keeps no more than was read at a time, so the size of a read bounds it: 256 KiB, which is what makes large values
-//! cheap. Ten thousand receivers that stand still would be 2.5 GB then, and nobody new being let in does not make that less. So the more
-//! a worker keeps, the less it reads at a time, down to what a session is counted with when the memory is shared out. Receivers
-//! that keep up pay for that with more system calls for large values, but only while many others do not.
+//! One direction keeps no more than was read at a time, so the size of a read bounds it: 256 KiB,
+//! which is what makes large values cheap. Ten thousand receivers that stand still would be 2.5 GB
+//! then, and nobody new being let in does not make that less. So the more a worker keeps, the less
+//! it reads at a time, down to what a session is counted with when the memory is shared out.
+//! Receivers that keep up pay for that with more system calls for large values, but only while many
+//! others do not.
 //!
-//! Deliberately absent: the kernel's own buffers, which shrink by themselves when a cgroup comes near its bound.
+//! Deliberately absent: the kernel's own buffers, which shrink by themselves when a cgroup comes
+//! near its bound.
 
 use std::cell::Cell;
 use std::io;
@@ -15,7 +18,8 @@ use crate::{broken, scratch};
 /// The least that is read at a time.
 pub(crate) const LEAST: usize = 16 * 1024;
 
-/// For each of these in bytes that a worker keeps, reads are half as large. It takes four to get to [`LEAST`].
+/// For each of these in bytes that a worker keeps, reads are half as large. It takes four to get to
+/// [`LEAST`].
 const STEP: usize = 4 << 20;
 
 thread_local! {

@@ -1,15 +1,17 @@
 //! How long commands and dials take, measured on the spot and cheap enough to be always on.
 //!
-//! A histogram has four buckets for each power of two of microseconds, so a value is known to a quarter of itself over the whole
-//! range from a microsecond to two minutes, in less than a kilobyte. Like every counter it belongs to one worker, which adds
-//! without atomic operations; whoever reads adds the workers up.
+//! A histogram has four buckets for each power of two of microseconds, so a value is known to a
+//! quarter of itself over the whole range from a microsecond to two minutes, in less than a
+//! kilobyte. Like every counter it belongs to one worker, which adds without atomic operations;
+//! whoever reads adds the workers up.
 //!
-//! Commands are sampled. A [`Stopwatch`] takes up eight bytes of a session, and follows one request at a time: it is started by
-//! every thirty-second write that begins a request, and remembers how many replies come first. The clock is read twice a
-//! sample, so on average once in sixteen requests. What it measures is the time of the target and of the network to it: from
-//! the moment the first bytes of the request have been written to the target until the last byte of its reply has been
-//! read from it. How fast the client takes the reply has no part in it. Commands that wait for data by their nature (`BLPOP`,
-//! `WAIT`) and sessions that are not followed are left out.
+//! Commands are sampled. A [`Stopwatch`] takes up eight bytes of a session, and follows one request
+//! at a time: it is started by every thirty-second write that begins a request, and remembers how
+//! many replies come first. The clock is read twice a sample, so on average once in sixteen
+//! requests. What it measures is the time of the target and of the network to it: from the moment
+//! the first bytes of the request have been written to the target until the last byte of its reply
+//! has been read from it. How fast the client takes the reply has no part in it. Commands that wait
+//! for data by their nature (`BLPOP`, `WAIT`) and sessions that are not followed are left out.
 //!
 //! Deliberately absent: quantiles kept while measuring, and labels.
 
@@ -29,7 +31,8 @@ const PARTS: usize = 4;
 /// Number of buckets; the last one holds everything beyond two minutes too.
 const BUCKETS: usize = (OCTAVES as usize - 1) * PARTS;
 
-/// The bucket for so many microseconds: below four each has its own, then each power of two has four.
+/// The bucket for so many microseconds: below four each has its own, then each power of two has
+/// four.
 fn bucket(micros: u64) -> usize {
     let octave = (micros | 1).ilog2();
     if octave < 2 {
@@ -170,7 +173,8 @@ impl Commands {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Microseconds, never zero, that come round after an hour: more than any command takes that is measured.
+    /// Microseconds, never zero, that come round after an hour: more than any command takes that is
+    /// measured.
     fn now(&self) -> NonZeroU32 {
         #[expect(clippy::cast_possible_truncation, reason = "only differences count")]
         let micros = self.origin.elapsed().as_micros() as u32;

@@ -1,28 +1,33 @@
 //! When a session that was asked to leave may go.
 //!
-//! Best is a moment when nothing is owed and nothing is on its way: the client sees its connection end between two of its
-//! requests and opens another. A client that answers each reply with the next request has such a moment at every round
-//! trip, and an idle one has it at once. A client that keeps a pipeline full never has one by itself; so after some patience
-//! the session is no longer read beyond the end of the request under way, and the moment comes when what was forwarded is
-//! answered. Whoever waits for messages or is in a transaction would lose something, and stays until the cut.
+//! Best is a moment when nothing is owed and nothing is on its way: the client sees its connection
+//! end between two of its requests and opens another. A client that answers each reply with the
+//! next request has such a moment at every round trip, and an idle one has it at once. A client
+//! that keeps a pipeline full never has one by itself; so after some patience the session is no
+//! longer read beyond the end of the request under way, and the moment comes when what was
+//! forwarded is answered. Whoever waits for messages or is in a transaction would lose something,
+//! and stays until the cut.
 //!
-//! A request may always be on the wire when the end is sent. It is not forwarded, so it was not executed, but its client cannot
-//! know that. Two things make it rare. The end is sent right behind a reply, where there is one to wait for: a client that has
-//! just been answered is the least likely to be sending. And before it is sent, the system is asked whether something has
-//! arrived that the event loop does not know of yet; such a request is served first.
+//! A request may always be on the wire when the end is sent. It is not forwarded, so it was not
+//! executed, but its client cannot know that. Two things make it rare. The end is sent right behind
+//! a reply, where there is one to wait for: a client that has just been answered is the least
+//! likely to be sending. And before it is sent, the system is asked whether something has arrived
+//! that the event loop does not know of yet; such a request is served first.
 
 use std::time::Duration;
 
 use resp::Standing;
 use route::Target;
 
-/// How long a session that is asked waits for a reply to leave behind. Who gets none in this time is idle, and leaves at once.
+/// How long a session that is asked waits for a reply to leave behind. Who gets none in this time
+/// is idle, and leaves at once.
 pub(crate) const LISTEN: Duration = Duration::from_millis(250);
 
 /// How long a session may then wait for a moment of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(750);
 
-/// Sessions that a dismissed replica has to part with go within this time, so that they do not all come back at once.
+/// Sessions that a dismissed replica has to part with go within this time, so that they do not all
+/// come back at once.
 const SPREAD: Duration = Duration::from_secs(1);
 
 /// Returns when it is one session's turn to leave a dismissed replica. At once if that is silent or
@@ -58,7 +63,8 @@ pub(crate) struct Moment {
     pub(crate) standing: Standing,
     /// The client has sent something since it came.
     pub(crate) heard: bool,
-    /// Everything that has come from the client was forwarded, and there is nothing more to be read at present.
+    /// Everything that has come from the client was forwarded, and there is nothing more to be read
+    /// at present.
     pub(crate) requests_idle: bool,
     /// The client was sent something since it was asked to leave.
     pub(crate) replied: bool,
@@ -84,7 +90,8 @@ pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
         (Leaving::WhenQuiet, Standing::Quiet | Standing::Ended) => {
             moment.heard && moment.requests_idle
         }
-        // Watched keys are given the same time to come to their transaction as a pipeline to come to its end.
+        // Watched keys are given the same time to come to their transaction as a pipeline to come
+        // to its end.
         (Leaving::AfterReply | Leaving::WhenQuiet, _) => false,
         (Leaving::AtBoundary, Standing::Quiet | Standing::Ended | Standing::Pinned) => true,
         (Leaving::AtBoundary, _) => false,

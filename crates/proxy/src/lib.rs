@@ -1,13 +1,15 @@
 //! One client connection from accept to close.
 //!
-//! A train on the line: it is let in (`entrance`), gets its track from the points (`dial`), and then carries bytes both
-//! ways (`pump`) until either end stops, the points move under it (the fence), or the house closes (the drain). However it ends,
-//! it ends in one place with one word ([`Reason`]).
+//! A train on the line: it is let in (`entrance`), gets its track from the points (`dial`), and
+//! then carries bytes both ways (`pump`) until either end stops, the points move under it (the
+//! fence), or the house closes (the drain). However it ends, it ends in one place with one word
+//! ([`Reason`]).
 //!
-//! The data plane is made of workers: one thread each, one single-threaded event loop, one listening socket for each address.
-//! A session lives and dies on the worker that accepted it, so nothing on the way of a byte is locked, shared or sent through
-//! a channel. The large buffer belongs to the worker: an idle session holds none. Before every byte to a target two
-//! atomics are looked at, its fence and the gate of the route, and that is all that is ever needed to stop.
+//! The data plane is made of workers: one thread each, one single-threaded event loop, one
+//! listening socket for each address. A session lives and dies on the worker that accepted it, so
+//! nothing on the way of a byte is locked, shared or sent through a channel. The large buffer
+//! belongs to the worker: an idle session holds none. Before every byte to a target two atomics are
+//! looked at, its fence and the gate of the route, and that is all that is ever needed to stop.
 //!
 //! ```no_run
 //! # fn example(service: proxy::Service, drain: drain::Drain) -> Result<(), Box<dyn std::error::Error>> {
@@ -21,8 +23,9 @@
 //! # }
 //! ```
 //!
-//! Deliberately absent: how a target is found or trusted (that is `sentinel`), names of metrics, and any change to what clients
-//! and servers say to each other, but for what a client asks to be told (`notice`).
+//! Deliberately absent: how a target is found or trusted (that is `sentinel`), names of metrics,
+//! and any change to what clients and servers say to each other, but for what a client asks to be
+//! told (`notice`).
 
 mod accept;
 mod address;

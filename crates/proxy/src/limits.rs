@@ -1,13 +1,15 @@
-//! Places: how many sessions there may be, in a service, in the process, from one source, and waiting at a gate.
+//! Places: how many sessions there may be, in a service, in the process, from one source, and
+//! waiting at a gate.
 //!
-//! A place is taken when a connection is accepted and given back when its guard is dropped, so no way of ending a
-//! session can forget it. The counts are shared by all workers, since a limit a worker would refuse clients while another
-//! worker has room.
+//! A place is taken when a connection is accepted and given back when its guard is dropped, so no
+//! way of ending a session can forget it. The counts are shared by all workers, since a limit a
+//! worker would refuse clients while another worker has room.
 //!
-//! Beside the counts stands [`Scarcity`]: somebody who watches the memory of the process raises its flag before the kernel
-//! would end the process, and as long as it is up nobody new is let in. Counts are derived from an assumption about what a
-//! session costs; the flag holds when the assumption does not. It also has the number of sessions that the limit on open
-//! files carries, which may change while the process runs.
+//! Beside the counts stands [`Scarcity`]: somebody who watches the memory of the process raises its
+//! flag before the kernel would end the process, and as long as it is up nobody new is let in.
+//! Counts are derived from an assumption about what a session costs; the flag holds when the
+//! assumption does not. It also has the number of sessions that the limit on open files carries,
+//! which may change while the process runs.
 //!
 //! Deliberately absent: who watches, and how a client is told.
 
@@ -70,8 +72,8 @@ impl Places {
     }
 
     fn enter(&self) -> bool {
-        // Adding first and looking then never lets in one too many; at worst two who ask for the last place at the same moment
-        // are both refused.
+        // Adding first and looking then never lets in one too many; at worst two who ask for the
+        // last place at the same moment are both refused.
         if self.taken.fetch_add(1, Ordering::Relaxed) < self.most() {
             return true;
         }
@@ -180,7 +182,8 @@ impl Limits {
         self.service.set_most(most);
     }
 
-    /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is nearest to the client.
+    /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is
+    /// nearest to the client.
     pub(crate) fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<Admission, Limit> {
         if self.scarcity.is_up() {
             return Err(Limit::Memory);
@@ -198,10 +201,11 @@ impl Limits {
             self.service.leave();
             return Err(Limit::Files);
         }
-        // From here on the guard gives back what was taken. The table of sources comes last: it then holds no more entries than
-        // there are sessions.
+        // From here on the guard gives back what was taken. The table of sources comes last: it
+        // then holds no more entries than there are sessions.
         let mut admission = Admission { limits: Arc::clone(self), source: None };
-        // A client without an address comes over a Unix socket: it has the permission of this machine's administrator.
+        // A client without an address comes over a Unix socket: it has the permission of this
+        // machine's administrator.
         if let Some((sources, peer)) = self.sources.as_ref().zip(peer) {
             let source = sources.enter(Source::of(peer)).ok_or(Limit::Source)?;
             admission.source = Some(Box::new(source));
@@ -210,7 +214,8 @@ impl Limits {
     }
 }
 
-/// The right of one session to be here, given back when dropped. As small as two pointers: every session holds one.
+/// The right of one session to be here, given back when dropped. As small as two pointers: every
+/// session holds one.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Admission {

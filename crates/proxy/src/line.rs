@@ -1,8 +1,8 @@
 //! A connection of a session, over TCP or a Unix socket, as its worker's event loop knows it.
 //!
-//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::reactor), what is known of it, a flag. Receiving stops at the first read
-//! that comes out short, because that one has told that there is nothing more for now: no second read a message only to be
-//! told to wait.
+//! Twelve bytes: a descriptor, the number of a slot in the [reactor](crate::reactor), what is known
+//! of it, a flag. Receiving stops at the first read that comes out short, because that one has told
+//! that there is nothing more for now: no second read a message only to be told to wait.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use crate::entrance::Accept;
 use crate::pipe::Pipe;
 use crate::reactor::{Place, Ready};
 
-/// Descriptors that have to be free before a client is let in again after a lack of them: two for it, and as many as probes and
-/// discovery take at a time.
+/// Descriptors that have to be free before a client is let in again after a lack of them: two for
+/// it, and as many as probes and discovery take at a time.
 const ROOM: usize = 8;
 
 /// One connection. Belongs to the thread that made it.
@@ -33,20 +33,22 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A connection that was just accepted; it must not block. It is taken to be readable, since most clients have said
-    /// something by now.
+    /// A connection that was just accepted; it must not block. It is taken to be readable, since
+    /// most clients have said something by now.
     pub(crate) fn accepted(socket: OwnedFd, splices: bool) -> io::Result<Self> {
         Ok(Self { place: Place::new(&socket, Ready::BOTH, splices)?, socket })
     }
 
-    /// Begins to connect `socket`, which must not block, to `addr`. [`connected`](Self::connected) tells how that ends.
+    /// Begins to connect `socket`, which must not block, to `addr`. [`connected`](Self::connected)
+    /// tells how that ends.
     pub(crate) fn dial(socket: Socket, addr: SocketAddr, splices: bool) -> io::Result<Self> {
         match socket.connect(&SockAddr::from(addr)) {
             Ok(()) => {}
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        // Within one host the handshake is over before connect(2) returns, although it says that it is not.
+        // Within one host the handshake is over before connect(2) returns, although it says that it
+        // is not.
         let ready = if socket.peer_addr().is_ok() { Ready::WRITE } else { Ready::NONE };
         let socket = OwnedFd::from(socket);
         Ok(Self { place: Place::new(&socket, ready, splices)?, socket })
@@ -79,12 +81,14 @@ impl Line {
         if self.place.is_ready(cx, Ready::BROKEN) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Whether the peer has ended its direction or broken off, as far as the event loop knows, even if unread bytes stand before it.
+    /// Whether the peer has ended its direction or broken off, as far as the event loop knows, even
+    /// if unread bytes stand before it.
     pub(crate) fn is_gone(&self) -> bool {
         self.place.ready().has(Ready::ENDED)
     }
 
-    /// Makes the close throw away what the kernel still holds for this connection, by a reset instead of a FIN.
+    /// Makes the close throw away what the kernel still holds for this connection, by a reset
+    /// instead of a FIN.
     pub(crate) fn forget_unsent(&self) {
         // Only a socket that is no more can refuse this, and that one sends nothing.
         drop(SockRef::from(&self.socket).set_linger(Some(Duration::ZERO)));
@@ -149,12 +153,14 @@ impl End for Line {
         pipe: &mut Pipe,
         most: usize,
     ) -> Poll<io::Result<usize>> {
-        // One that comes out short says nothing: a pipe may be full of pieces long before it is full of bytes.
+        // One that comes out short says nothing: a pipe may be full of pieces long before it is
+        // full of bytes.
         let attempt = || pipe.fill(&self.socket, most).map(|n| (n, true));
         self.place.attempt(cx, Ready::READ, attempt).map_err(io::Error::from)
     }
 
-    // Into a connection that was broken off, splice(2) raises SIGPIPE, which Rust's runtime has set to be ignored.
+    // Into a connection that was broken off, splice(2) raises SIGPIPE, which Rust's runtime has set
+    // to be ignored.
     fn poll_drain(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         let attempt = || match pipe.drain(&self.socket) {
             Ok(0) => Err(Errno::PIPE),

@@ -1,19 +1,23 @@
 //! Listening sockets: bound early and loudly, served later.
 //!
-//! Binding happens in the caller's thread before anything else starts, so that an address in use is an error at the start and
-//! not a log line later. Each worker gets a socket of its own for each address (`SO_REUSEPORT`): the kernel spreads the clients,
-//! and a session never changes its worker. The first socket of an address is bound *without* `SO_REUSEPORT` and joins the group
+//! Binding happens in the caller's thread before anything else starts, so that an address in use is
+//! an error at the start and not a log line later. Each worker gets a socket of its own for each
+//! address (`SO_REUSEPORT`): the kernel spreads the clients, and a session never changes its
+//! worker. The first socket of an address is bound *without* `SO_REUSEPORT` and joins the group
 //! afterwards: with it, a second process of the same user would silently share our clients.
 //!
-//! What every accepted connection needs (no delay, keepalive, user timeout) is set once here: Linux lets accepted sockets
-//! inherit it from their listener, which saves five system calls a connection.
+//! What every accepted connection needs (no delay, keepalive, user timeout) is set once here: Linux
+//! lets accepted sockets inherit it from their listener, which saves five system calls a
+//! connection.
 //!
-//! Sockets that somebody else has bound (systemd, or an older process) are taken as they are: with them comes their queue, and
-//! clients in it notice nothing. A worker without one of its own shares one with another worker.
+//! Sockets that somebody else has bound (systemd, or an older process) are taken as they are: with
+//! them comes their queue, and clients in it notice nothing. A worker without one of its own shares
+//! one with another worker.
 //!
-//! `[::]` takes IPv4 clients as well, by the system's rule (`net.ipv6.bindv6only`), unless an IPv4 address of this process
-//! has the same port: then that one serves them. A socket that was bound by an older process keeps its mode, so an IPv4
-//! address may meet a `[::]` of ours that takes IPv4 already. It joins that one's group, and Linux prefers it.
+//! `[::]` takes IPv4 clients as well, by the system's rule (`net.ipv6.bindv6only`), unless an IPv4
+//! address of this process has the same port: then that one serves them. A socket that was bound by
+//! an older process keeps its mode, so an IPv4 address may meet a `[::]` of ours that takes IPv4
+//! already. It joins that one's group, and Linux prefers it.
 //!
 //! Unix sockets are always given. They have no `SO_REUSEPORT`, so all workers share one.
 //!
@@ -35,7 +39,8 @@ use crate::sockets::Sockets;
 use crate::sockopt;
 use crate::worker::{Running, StartError};
 
-/// Connections that may wait for their accept, per socket. The kernel lowers it to `net.core.somaxconn`.
+/// Connections that may wait for their accept, per socket. The kernel lowers it to
+/// `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
 /// Why an address could not be listened on. Its source is the system's error.
@@ -119,7 +124,8 @@ pub struct Given {
     pub sockets: Vec<OwnedFd>,
 }
 
-/// Every address bound and listening, nobody served yet: clients that come now wait in the kernel's queue.
+/// Every address bound and listening, nobody served yet: clients that come now wait in the kernel's
+/// queue.
 #[derive(Debug)]
 pub struct Bound {
     pub(crate) services: Vec<Arc<Service>>,
@@ -130,9 +136,9 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Binds every address of every service for `workers` workers. Port 0 lets the kernel choose one port, which all workers
-    /// share. `max_connections` bounds the client connections of all services together. Blocks for no longer than the system
-    /// calls take.
+    /// Binds every address of every service for `workers` workers. Port 0 lets the kernel choose
+    /// one port, which all workers share. `max_connections` bounds the client connections of all
+    /// services together. Blocks for no longer than the system calls take.
     ///
     /// # Errors
     ///
@@ -147,8 +153,9 @@ impl Bound {
         Self::bind_or_take(workers, max_connections, &[], nothing_given)
     }
 
-    /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given. They may be in use by another
-    /// process at the same time, which then shares the clients. `elsewhere` are addresses of this process for other purposes.
+    /// As [`bind`](Self::bind), and each service also listens on the sockets that it is given. They
+    /// may be in use by another process at the same time, which then shares the clients.
+    /// `elsewhere` are addresses of this process for other purposes.
     ///
     /// # Errors
     ///
@@ -193,7 +200,8 @@ impl Bound {
     ) -> io::Result<SocketAddr> {
         let only_v6 = families.only_v6(addr);
         let mut real = None;
-        // All are bound before the first one listens, so that no client meets a group that is still growing.
+        // All are bound before the first one listens, so that no client meets a group that is still
+        // growing.
         let mut sockets = Vec::with_capacity(self.entrances.len());
         for _ in 0..self.entrances.len() {
             let joins = real.is_some() || families.joins(addr);
@@ -209,8 +217,8 @@ impl Bound {
         Ok(real)
     }
 
-    /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket gets a worker, since nobody
-    /// else would empty its queue, and every worker gets a socket.
+    /// Shares out the sockets of one address and returns it; `None` if there are none. Every socket
+    /// gets a worker, since nobody else would empty its queue, and every worker gets a socket.
     fn take(
         &mut self,
         service: usize,
@@ -255,7 +263,8 @@ impl Bound {
         Sockets::of(self.entrances.iter().flatten())
     }
 
-    /// The addresses of each service, in the order they were given, with the ports that the kernel chose.
+    /// The addresses of each service, in the order they were given, with the ports that the kernel
+    /// chose.
     #[must_use]
     pub fn local_addrs(&self) -> &[Vec<ListenAddr>] {
         &self.addrs

@@ -1,8 +1,11 @@
-//! Why a session that lost its server was closed instead of carried over: the word that its counter and its log line share.
+//! Why a session that lost its server was closed instead of carried over: the word that its counter
+//! and its log line share.
 //!
-//! Most of these are what [pinned](resp::Pin) the session, which the gauge of sessions by state shows before anything happens.
+//! Most of these are what [pinned](resp::Pin) the session, which the gauge of sessions by state
+//! shows before anything happens.
 //!
-//! Deliberately absent: sessions that end for another reason, and those whose client had ended them.
+//! Deliberately absent: sessions that end for another reason, and those whose client had ended
+//! them.
 
 use resp::Pin;
 
@@ -61,7 +64,8 @@ impl NotCarried {
         }
     }
 
-    /// What it is if a session that could be carried ends for `reason`; `None` if that was the client's wish or the operator's.
+    /// What it is if a session that could be carried ends for `reason`; `None` if that was the
+    /// client's wish or the operator's.
     pub(crate) const fn after_an_attempt(reason: Reason) -> Option<Self> {
         match reason {
             Reason::CarryRefused => Some(Self::Refused),

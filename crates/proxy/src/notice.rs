@@ -1,13 +1,16 @@
 //! The pushes that tell a client of maintenance, on the wire.
 //!
-//! They are those of Redis Software ("smart client handoffs"), as the sources of redis-py, go-redis, node-redis, Lettuce and
-//! Jedis read them. `MOVING` announces the end of the connection: a client opens another one, moves to it between two commands, and
-//! closes this one by itself. Without an address it goes back to the one that it has, after half of the seconds; that is only sent
-//! to clients that asked for it, since node-redis breaks down when it did not. `FAILING_OVER` makes a client wait for
-//! replies longer than it otherwise would, until `FAILED_OVER`. The list of shards at the end of both is there because Lettuce
-//! looks for one; it is empty, as no client does anything with it.
+//! They are those of Redis Software ("smart client handoffs"), as the sources of redis-py,
+//! go-redis, node-redis, Lettuce and Jedis read them. `MOVING` announces the end of the connection:
+//! a client opens another one, moves to it between two commands, and closes this one by itself.
+//! Without an address it goes back to the one that it has, after half of the seconds; that is only
+//! sent to clients that asked for it, since node-redis breaks down when it did not. `FAILING_OVER`
+//! makes a client wait for replies longer than it otherwise would, until `FAILED_OVER`. The list of
+//! shards at the end of both is there because Lettuce looks for one; it is empty, as no client does
+//! anything with it.
 //!
-//! Deliberately absent: `MIGRATING` and `MIGRATED`, which mean the same as the two for another cause; and when to send what.
+//! Deliberately absent: `MIGRATING` and `MIGRATED`, which mean the same as the two for another
+//! cause; and when to send what.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +24,8 @@ use crate::worker::Seat;
 /// One push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// The connection ends after `seconds`; the next one is to be opened to `to`, or to the same address.
+    /// The connection ends after `seconds`; the next one is to be opened to `to`, or to the same
+    /// address.
     Moving { number: u64, seconds: u64, to: Option<Arc<str>> },
     /// Replies may take so many seconds.
     FailingOver { number: u64, seconds: u64 },
@@ -87,8 +91,9 @@ impl Notice {
     }
 }
 
-/// A number for an event. Clients take two pushes of one number for one event, and one with a lower number for an old one, also if
-/// another proxy sends it; so it is the time of the day in milliseconds, which is used for nothing else.
+/// A number for an event. Clients take two pushes of one number for one event, and one with a lower
+/// number for an old one, also if another proxy sends it; so it is the time of the day in
+/// milliseconds, which is used for nothing else.
 #[allow(
     clippy::disallowed_methods,
     reason = "two processes have no other clock in common, and nothing is timed by it"
@@ -103,8 +108,9 @@ pub(crate) fn seconds(span: Duration) -> u64 {
     span.as_secs().max(1)
 }
 
-/// What is to be said before a session ends for `reason`, if its client was told of a failover: to this client, that is over.
-/// node-redis counts what it was told of, beyond the end of the connection.
+/// What is to be said before a session ends for `reason`, if its client was told of a failover: to
+/// this client, that is over. node-redis counts what it was told of, beyond the end of the
+/// connection.
 pub(crate) fn last_word(ledger: &Ledger, seat: &Seat, reason: Reason) -> Vec<u8> {
     let agreed =
         ledger.notices() != Notices::Off && seat.shared.service.options.now().maintenance_push;
@@ -117,8 +123,9 @@ pub(crate) fn last_word(ledger: &Ledger, seat: &Seat, reason: Reason) -> Vec<u8>
     notice.encode().into_bytes()
 }
 
-/// Whether this reply says that the server knows no such command. `redis:src/server.c` (`rejectCommandFormat` of an unknown
-/// subcommand) from 7.0 on, `addReplySubcommandSyntaxError` before. Both name the word they do not know.
+/// Whether this reply says that the server knows no such command. `redis:src/server.c`
+/// (`rejectCommandFormat` of an unknown subcommand) from 7.0 on, `addReplySubcommandSyntaxError`
+/// before. Both name the word they do not know.
 pub(crate) fn is_unknown(reply: &[u8]) -> bool {
     let Some(error) = reply.strip_prefix(b"-ERR ") else { return false };
     let starts =

@@ -1,4 +1,5 @@
-//! What clients are told of maintenance, from socket to socket: who gets which push when, and what becomes of them then.
+//! What clients are told of maintenance, from socket to socket: who gets which push when, and what
+//! becomes of them then.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -35,7 +36,8 @@ fn agreed(house: &House, backend: &Backend, handshake: &str) -> (TcpStream, TcpS
     (client, upstream)
 }
 
-/// Reads a `MOVING` and returns the address in it as it is sent. The seconds are ten unless the test itself was held up for long.
+/// Reads a `MOVING` and returns the address in it as it is sent. The seconds are ten unless the
+/// test itself was held up for long.
 #[track_caller]
 fn moving(client: &mut TcpStream) -> String {
     let all = push(client, 4, "MOVING");
@@ -130,7 +132,8 @@ fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
         if to.is_some() {
             assert_eq!(moving(&mut client), "$18\r\nredis.example:6379\r\n");
         } else {
-            // A client library that did not ask for that would break down at a word without an address.
+            // A client library that did not ask for that would break down at a word without an
+            // address.
             assert_eq!(rest(&mut client), b"");
             house.ended(Reason::Drained);
         }

@@ -1,12 +1,14 @@
-//! Pipes of the kernel, through which bytes go from one socket to another without entering this process.
+//! Pipes of the kernel, through which bytes go from one socket to another without entering this
+//! process.
 //!
-//! A worker has a few of them and lends them out, each to one direction of one session at a time. One that is given back empty is
-//! lent again; one with something in it is closed, so what was meant for one session can never come out in another, nor in
-//! one that was forbidden to have it.
+//! A worker has a few of them and lends them out, each to one direction of one session at a time.
+//! One that is given back empty is lent again; one with something in it is closed, so what was
+//! meant for one session can never come out in another, nor in one that was forbidden to have it.
 //!
-//! Whether the system lets us (a sandbox may not) is found out with a single byte before the workers start, so that the first
-//! large value is not what meets a refusal. What only real sockets show is met by a worker's first attempt, which has nothing to
-//! lose. After a refusal the worker copies.
+//! Whether the system lets us (a sandbox may not) is found out with a single byte before the
+//! workers start, so that the first large value is not what meets a refusal. What only real sockets
+//! show is met by a worker's first attempt, which has nothing to lose. After a refusal the worker
+//! copies.
 //!
 //! Deliberately absent: when it is worth while, which [`bulk`](crate::bulk) decides.
 
@@ -24,7 +26,8 @@ use crate::broken;
 /// How much one holds: as much as is read at a time.
 pub(crate) const ROOM: usize = crate::scratch::SIZE;
 
-/// Most pipes of a worker in use; each is two descriptors. Linux lets a user without privileges have 64 MiB in pipes of more than the least size.
+/// Most pipes of a worker in use; each is two descriptors. Linux lets a user without privileges
+/// have 64 MiB in pipes of more than the least size.
 pub(crate) const MOST: usize = 32;
 
 /// Most pipes of a worker in use, where the limit on open files allows no more.
@@ -90,12 +93,14 @@ fn move_a_byte() -> Result<(), Errno> {
     moved.map(drop)
 }
 
-/// What the system says to bytes that are moved this way, if that is a refusal. A lack of descriptors is none.
+/// What the system says to bytes that are moved this way, if that is a refusal. A lack of
+/// descriptors is none.
 pub(crate) fn refusal() -> Option<io::Error> {
     move_a_byte().err().map(io::Error::from).filter(is_refusal)
 }
 
-/// Whether that is the answer of a system that does not do this: an old kernel, a sandbox, or a socket of an unusual kind.
+/// Whether that is the answer of a system that does not do this: an old kernel, a sandbox, or a
+/// socket of an unusual kind.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -110,7 +115,8 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     ) || error.kind() == io::ErrorKind::Unsupported
 }
 
-/// No pipes for this worker any more: the system does not move bytes this way. Whether that is news.
+/// No pipes for this worker any more: the system does not move bytes this way. Whether that is
+/// news.
 pub(crate) fn refuse() -> bool {
     POOL.with_borrow_mut(|pool| {
         pool.idle.clear();
@@ -124,7 +130,8 @@ impl Pipe {
         self.holds
     }
 
-    /// Moves up to `most` bytes from a socket into it and returns how many; 0 at the socket's end. Must be empty.
+    /// Moves up to `most` bytes from a socket into it and returns how many; 0 at the socket's end.
+    /// Must be empty.
     ///
     /// # Errors
     ///

@@ -203,7 +203,8 @@ fn a_target_that_is_just_starting_is_dialled_again() {
 #[test]
 fn a_target_that_keeps_refusing_is_given_up() {
     let (_socket, addr) = closed_port();
-    // Attempts at 0, 10, 30, 70, 150 and 310 ms, and none at 560; fewer where the machine takes its time.
+    // Attempts at 0, 10, 30, 70, 150 and 310 ms, and none at 560; fewer where the machine takes its
+    // time.
     let short = Duration::from_millis(500);
     let mut house =
         House::new(Options { connect_timeout: short, hold_timeout: short, ..Options::default() });
@@ -244,8 +245,8 @@ fn fill(socket: &socket2::Socket, addr: SocketAddr) -> Vec<socket2::Socket> {
     (0..4).map(filler).collect()
 }
 
-/// Whether somebody who is not one of the fillers tries to connect to that port and has got no answer yet. Theirs come and go in
-/// that state, so that their number says nothing.
+/// Whether somebody who is not one of the fillers tries to connect to that port and has got no
+/// answer yet. Theirs come and go in that state, so that their number says nothing.
 fn is_dialled(addr: SocketAddr, fillers: &[socket2::Socket]) -> bool {
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let port = |addr: SocketAddr| format!(":{:04X}", addr.port());

@@ -1,4 +1,5 @@
-//! What a pool does to readers: the spread, the dismissal, the bar, and what stands in for replicas that are not there.
+//! What a pool does to readers: the spread, the dismissal, the bar, and what stands in for replicas
+//! that are not there.
 
 use std::io::Write;
 use std::net::TcpStream;

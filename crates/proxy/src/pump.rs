@@ -1,14 +1,17 @@
 //! The pump: carries a session's bytes both ways until there is a reason to stop.
 //!
-//! One poll function does all of it: it moves requests as far as they go, then replies, then looks whether the session should
-//! end. Nothing is selected over, no future is polled that cannot have changed: rare events come through one
-//! [`Bell`]. The first poll comes right after the connection to the target opened, without a turn of the
-//! event loop in between, so a request that is already waiting goes out at once.
+//! One poll function does all of it: it moves requests as far as they go, then replies, then looks
+//! whether the session should end. Nothing is selected over, no future is polled that cannot have
+//! changed: rare events come through one [`Bell`]. The first poll comes right after the connection
+//! to the target opened, without a turn of the event loop in between, so a request that is already
+//! waiting goes out at once.
 //!
-//! How it ends at a move of the points: the fence is looked at before every write to the target, so after it fell no byte
-//! goes there. What was read from the target until then is delivered, and the rest of a reply that had begun ([`last_replies`]), then the
-//! client is closed; a reply that is read later, or after another node is known to be promoted, is none any more ([`superseded`]). How it ends in a drain: see [`leave`]. From a
-//! target that is dismissed it goes on elsewhere if it can, and ends as in a drain if not. What follows an end: see [`ending`].
+//! How it ends at a move of the points: the fence is looked at before every write to the target, so
+//! after it fell no byte goes there. What was read from the target until then is delivered, and the
+//! rest of a reply that had begun ([`last_replies`]), then the client is closed; a reply that is
+//! read later, or after another node is known to be promoted, is none any more ([`superseded`]).
+//! How it ends in a drain: see [`leave`]. From a target that is dismissed it goes on elsewhere if
+//! it can, and ends as in a drain if not. What follows an end: see [`ending`].
 //!
 //! Deliberately absent: moving a session to another target, which is [`carry`](crate::carry)'s.
 
@@ -143,8 +146,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
 
     /// Pumps until there is a reason to stop.
     ///
-    /// By reference, because what an async function takes by value is in its future twice; and not an async function, because of
-    /// that even its references are.
+    /// By reference, because what an async function takes by value is in its future twice; and not
+    /// an async function, because of that even its references are.
     #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(&mut self, ticket: &'a Ticket) -> impl Future<Output = Stopped> {
         async move {
@@ -172,7 +175,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         self.upstream.look(cx);
         let rung = bell.was_rung();
         if rung {
-            // A new future before the look at fence, gate and drain, so that no news between the two is lost.
+            // A new future before the look at fence, gate and drain, so that no news between the
+            // two is lost.
             while news.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
                 news.set(self.seat.news.notified());
             }
@@ -246,9 +250,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         self.seat.drain.phase() >= Phase::Draining
     }
 
-    /// Whether the client has gone while the gate was shut, or has waited for too long. It is not read then, so its end may stand
-    /// behind requests that nobody waits for any more: they must not be executed late. Looked at from time to time, and when
-    /// the gate opens.
+    /// Whether the client has gone while the gate was shut, or has waited for too long. It is not
+    /// read then, so its end may stand behind requests that nobody waits for any more: they must
+    /// not be executed late. Looked at from time to time, and when the gate opens.
     fn patrol_the_gate(&mut self, waker: &Waker) -> Option<Reason> {
         let shut = self.target.is_shut();
         let due = self.is_due(|rare| &mut rare.patrol, waker);
@@ -390,8 +394,8 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         }
     }
 
-    /// Whether a request has arrived that the event loop has not told of yet. It will, and the session goes on until then. One
-    /// that is stopped at a boundary leaves what it has not read.
+    /// Whether a request has arrived that the event loop has not told of yet. It will, and the
+    /// session goes on until then. One that is stopped at a boundary leaves what it has not read.
     fn has_unread_request(&self) -> bool {
         self.leaving != Leaving::AtBoundary && self.client.has_unread()
     }

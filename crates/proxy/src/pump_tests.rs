@@ -1,4 +1,5 @@
-//! The pump between two puppets: what must happen without a turn of the event loop, and how small a session is.
+//! The pump between two puppets: what must happen without a turn of the event loop, and how small a
+//! session is.
 
 use std::sync::Arc;
 
@@ -118,7 +119,8 @@ async fn a_session_is_small() {
     let _reactor = reactor::install(Reactor::new(&bell).unwrap());
     let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
     let size = size_of_val(&session.run(Line::accepted(client.into(), false).unwrap()));
-    // Of it, 264 are the ledger and 64 the place in the bell's waiting list. 24 are tokio's test clock, which a build of
-    // the whole workspace has in it because another crate's tests want it, and which the program has not.
+    // Of it, 264 are the ledger and 64 the place in the bell's waiting list. 24 are tokio's test
+    // clock, which a build of the whole workspace has in it because another crate's tests want it,
+    // and which the program has not.
     assert!(size <= 840 + 24, "{size} bytes");
 }

@@ -1,23 +1,29 @@
-//! Which sockets of a worker are ready: one epoll instance a worker, and a slot of a few bytes a socket.
+//! Which sockets of a worker are ready: one epoll instance a worker, and a slot of a few bytes a
+//! socket.
 //!
-//! tokio's own driver is made for sockets that any thread may use: 400 bytes each, an atomic for every look, a system call
-//! to take each one back. Here a socket belongs to one thread, so its slot is three plain fields. It is registered once, for both
-//! directions, edge-triggered, and never taken back: closing it does that.
+//! tokio's own driver is made for sockets that any thread may use: 400 bytes each, an atomic for
+//! every look, a system call to take each one back. Here a socket belongs to one thread, so its
+//! slot is three plain fields. It is registered once, for both directions, edge-triggered, and
+//! never taken back: closing it does that.
 //!
-//! **No event is lost.** A bit of a slot says "an attempt is worth while". An event sets it; the owner takes it over into a field
-//! of his own ([`Place::look`]), leaving his waker on the way, and clears that one when an attempt came out short or with
-//! nothing. All of it happens on one thread, so it has an order. Whatever comes after an attempt that emptied the socket is
-//! a new edge, and the kernel tells of it. So if a bit is clear in both places, an event is still to come, and finds the
-//! waker. An event that sets no new bit of the slot wakes nobody: its owner has been woken and has not looked yet, or it is about
-//! room to write, of which the slot keeps the bit until a write found none, since every event tells of it.
+//! **No event is lost.** A bit of a slot says "an attempt is worth while". An event sets it; the
+//! owner takes it over into a field of his own ([`Place::look`]), leaving his waker on the way, and
+//! clears that one when an attempt came out short or with nothing. All of it happens on one thread,
+//! so it has an order. Whatever comes after an attempt that emptied the socket is a new edge, and
+//! the kernel tells of it. So if a bit is clear in both places, an event is still to come, and
+//! finds the waker. An event that sets no new bit of the slot wakes nobody: its owner has been
+//! woken and has not looked yet, or it is about room to write, of which the slot keeps the bit
+//! until a write found none, since every event tells of it.
 //!
-//! A session looks once when it is polled; between its attempts it asks its own field, and nothing that has to be borrowed.
+//! A session looks once when it is polled; between its attempts it asks its own field, and nothing
+//! that has to be borrowed.
 //!
-//! **No event reaches the wrong session.** What the kernel hands back with an event is the number of the slot and its generation,
-//! which grows each time the slot is given back. An event fetched before a socket was closed finds another generation.
+//! **No event reaches the wrong session.** What the kernel hands back with an event is the number
+//! of the slot and its generation, which grows each time the slot is given back. An event fetched
+//! before a socket was closed finds another generation.
 //!
-//! The peer's end and errors stay set: an attempt that reads the last bytes before an end may come out short, and no edge
-//! would follow it.
+//! The peer's end and errors stay set: an attempt that reads the last bytes before an end may come
+//! out short, and no edge would follow it.
 //!
 //! Deliberately absent: sockets that change their thread, and interest in one direction only.
 
@@ -106,7 +112,8 @@ impl Slot {
     }
 }
 
-/// One worker's sockets. Made anywhere, then moved to the worker's thread and [installed](install) there.
+/// One worker's sockets. Made anywhere, then moved to the worker's thread and [installed](install)
+/// there.
 #[derive(Debug)]
 pub(crate) struct Reactor {
     epoll: OwnedFd,
@@ -193,8 +200,8 @@ impl Drop for Installed {
     }
 }
 
-/// Fetches events of this thread's sockets and wakes whom they concern, after waiting for one up to `wait`; the buffer is
-/// the caller's, to be given again. Whether the bell was rung.
+/// Fetches events of this thread's sockets and wakes whom they concern, after waiting for one up to
+/// `wait`; the buffer is the caller's, to be given again. Whether the bell was rung.
 pub(crate) fn turn(events: &mut Vec<Event>, wait: Duration) -> io::Result<bool> {
     let wait = Timespec::try_from(wait).unwrap_or_default();
     events.reserve(EVENTS);
@@ -218,8 +225,8 @@ pub(crate) fn turn(events: &mut Vec<Event>, wait: Duration) -> io::Result<bool> 
     Ok(rung)
 }
 
-/// A socket's place in its thread's reactor, given back when dropped. The socket must be closed at the same time and never
-/// be duplicated, or events of it keep coming (and are ignored).
+/// A socket's place in its thread's reactor, given back when dropped. The socket must be closed at
+/// the same time and never be duplicated, or events of it keep coming (and are ignored).
 #[derive(Debug)]
 pub(crate) struct Place {
     index: u32,
@@ -277,8 +284,9 @@ impl Place {
         self.seen().has(wanted)
     }
 
-    /// Makes an attempt at `what` if it is worth one; otherwise, who asks is woken when it is. The attempt returns its result and
-    /// whether there may be more. An end that was announced stays worth one.
+    /// Makes an attempt at `what` if it is worth one; otherwise, who asks is woken when it is. The
+    /// attempt returns its result and whether there may be more. An end that was announced stays
+    /// worth one.
     #[inline]
     pub(crate) fn attempt<R>(
         &self,
@@ -327,7 +335,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A waker that is dropped may drop a task's last handle, which is free to do what it likes: not while borrowed.
+        // A waker that is dropped may drop a task's last handle, which is free to do what it likes:
+        // not while borrowed.
         let waker = HERE.try_with(|here| here.try_borrow_mut().ok()?.as_mut()?.remove(self.index));
         drop(waker);
     }

@@ -1,4 +1,5 @@
-//! Sockets and tasks of one worker, without a proxy around them: no event is lost, and none reaches the wrong one.
+//! Sockets and tasks of one worker, without a proxy around them: no event is lost, and none reaches
+//! the wrong one.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -76,7 +77,8 @@ fn who_finds_nothing_is_woken_by_the_next_byte_and_not_before() {
 fn what_the_event_loop_has_not_told_of_is_seen() {
     let _reactor = reactor();
     let (mut line, mut peer) = pair();
-    // The first read finds nothing, so that the next one waits for the event loop, which gets no turn here.
+    // The first read finds nothing, so that the next one waits for the event loop, which gets no
+    // turn here.
     assert!(read(&mut line, Waker::noop()).is_pending() && !line.has_unread());
     peer.write_all(b"PING\r\n").unwrap();
     assert!(read(&mut line, Waker::noop()).is_pending() && line.has_unread());

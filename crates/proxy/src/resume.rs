@@ -1,4 +1,5 @@
-//! A new connection for a session that had another: opened, told what the session is, and its answers checked.
+//! A new connection for a session that had another: opened, told what the session is, and its
+//! answers checked.
 //!
 //! The target is proved by its answers and by nothing less ([`resp::Replay`] has a `PING` in it).
 //! Before every byte to it its fence and its gate are looked at, as the pump does.

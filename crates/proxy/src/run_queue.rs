@@ -1,30 +1,36 @@
-//! The order in which the tasks of a worker have their turns, so that small requests do not wait for large values.
+//! The order in which the tasks of a worker have their turns, so that small requests do not wait
+//! for large values.
 //!
-//! A task whose last polls moved many bytes is *heavy*, all others are *light*. Between two looks at the event loop all light tasks that are
-//! ready have their turn, then heavy ones, for as many bytes as cost about as much as the light tasks did, and at least for
-//! [`LEAST`]. So a small request waits for half a mebibyte at most and not for every session with a large value; and however
-//! many light tasks there are, heavy ones get half of the worker.
+//! A task whose last polls moved many bytes is *heavy*, all others are *light*. Between two looks
+//! at the event loop all light tasks that are ready have their turn, then heavy ones, for as many
+//! bytes as cost about as much as the light tasks did, and at least for [`LEAST`]. So a small
+//! request waits for half a mebibyte at most and not for every session with a large value; and
+//! however many light tasks there are, heavy ones get half of the worker.
 //!
-//! Heavy tasks take turns among themselves. Longer turns of one of them in a row, a mebibyte as before, made no difference to
-//! throughput or CPU.
+//! Heavy tasks take turns among themselves. Longer turns of one of them in a row, a mebibyte as
+//! before, made no difference to throughput or CPU.
 //!
-//! Measured with a PING every 5 ms beside 8 clients with pipelines of replies of 1 MiB: the worker looked at its sockets every 3.7 ms
-//! (median; 10 ms at the 99th percentile). Now a PING is read 0.24 ms after it was sent, and 0.75 ms at the 99th percentile.
+//! Measured with a PING every 5 ms beside 8 clients with pipelines of replies of 1 MiB: the worker
+//! looked at its sockets every 3.7 ms (median; 10 ms at the 99th percentile). Now a PING is read
+//! 0.24 ms after it was sent, and 0.75 ms at the 99th percentile.
 //!
-//! Deliberately absent: what a task is, and the clock. Bytes stand for time, since nothing else that a session does takes long.
+//! Deliberately absent: what a task is, and the clock. Bytes stand for time, since nothing else
+//! that a session does takes long.
 
 use std::collections::VecDeque;
 
 /// A poll that moved at least so many bytes makes its task a heavy one.
 pub(crate) const HEAVY: usize = 64 * 1024;
 
-/// A heavy task stays one for so many polls that moved less: a large value comes in pieces of any size.
+/// A heavy task stays one for so many polls that moved less: a large value comes in pieces of any
+/// size.
 const REMEMBERED: u8 = 4;
 
 /// Least number of bytes between two looks at the event loop.
 const LEAST: usize = 512 * 1024;
 
-/// Bytes for each light task that was polled since: what it takes to move them is about what a small request takes.
+/// Bytes for each light task that was polled since: what it takes to move them is about what a
+/// small request takes.
 const SHARE: usize = 64 * 1024;
 
 /// How a task has behaved lately.
@@ -77,8 +83,9 @@ impl<K> RunQueue<K> {
         (self.bytes, self.spent) = (0, false);
     }
 
-    /// The next one of those that have become ready. It has its turn, unless it is heavy and is [deferred](Self::defer). None when all
-    /// have had their turns, and when those took long, which may leave some for the next round.
+    /// The next one of those that have become ready. It has its turn, unless it is heavy and is
+    /// [deferred](Self::defer). None when all have had their turns, and when those took long, which
+    /// may leave some for the next round.
     #[inline]
     pub(crate) fn next_light(&mut self) -> Option<K> {
         if self.spent { None } else { self.light.pop_front() }
@@ -90,7 +97,8 @@ impl<K> RunQueue<K> {
         self.heavy.push_back(key);
     }
 
-    /// The first heavy one of the round, after the light ones. There is one if there is any, or they could wait for ever.
+    /// The first heavy one of the round, after the light ones. There is one if there is any, or
+    /// they could wait for ever.
     #[inline]
     pub(crate) fn first_heavy(&mut self) -> Option<K> {
         self.heavy.pop_front()
@@ -118,7 +126,8 @@ impl<K> RunQueue<K> {
 mod tests {
     use super::*;
 
-    /// Whose turns they are in a round, if those with capital letters are heavy, and what each moves.
+    /// Whose turns they are in a round, if those with capital letters are heavy, and what each
+    /// moves.
     fn round(
         queue: &mut RunQueue<char>,
         ready: &mut VecDeque<char>,
@@ -145,8 +154,9 @@ mod tests {
         turns
     }
 
-    /// Plays rounds in which every heavy task, named by a capital letter, moves half a mebibyte and is ready again, and the light ones
-    /// of each round come anew: who had a turn, with a bar at the end of each round.
+    /// Plays rounds in which every heavy task, named by a capital letter, moves half a mebibyte and
+    /// is ready again, and the light ones of each round come anew: who had a turn, with a bar at
+    /// the end of each round.
     fn played(rounds: usize, heavy: &str, light: &str) -> String {
         let (mut queue, mut turns) = (RunQueue::default(), String::new());
         let mut ready: VecDeque<char> = heavy.chars().collect();

@@ -1,4 +1,5 @@
-//! One service as the data plane sees it: a name, a route to follow, settings, and somebody to tell what it notices.
+//! One service as the data plane sees it: a name, a route to follow, settings, and somebody to tell
+//! what it notices.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ impl fmt::Debug for Service {
     }
 }
 
-/// What a session noticed that may mean that the target is not the master any more. Never a proof: whoever gets one looks
-/// for himself, and backs off, since legitimate causes exist for each.
+/// What a session noticed that may mean that the target is not the master any more. Never a proof:
+/// whoever gets one looks for himself, and backs off, since legitimate causes exist for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hint {
     /// A connection to the target could not be opened.
@@ -90,8 +91,8 @@ impl DialFailure {
     }
 }
 
-/// Where hints go. Called on a worker in the middle of its sessions: it must neither block nor take long, and it must expect
-/// ten thousand calls in a row.
+/// Where hints go. Called on a worker in the middle of its sessions: it must neither block nor take
+/// long, and it must expect ten thousand calls in a row.
 pub trait Hints: Send + Sync {
     /// A session that used `target` noticed `hint`.
     fn hint(&self, target: &Target, hint: Hint);

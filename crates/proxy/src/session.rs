@@ -1,11 +1,13 @@
 //! One session from its ticket to its close.
 //!
-//! A straight line: get to a target (waiting at the gate where there is none), pump, say goodbye; and in between, if the points
-//! move and the session can go on, another target. Whatever happens on it, the end is the `Drop` of the session: there and nowhere else it is counted, logged, and given out of the drain. So a panic is
-//! counted, too.
+//! A straight line: get to a target (waiting at the gate where there is none), pump, say goodbye;
+//! and in between, if the points move and the session can go on, another target. Whatever happens
+//! on it, the end is the `Drop` of the session: there and nowhere else it is counted, logged, and
+//! given out of the drain. So a panic is counted, too.
 //!
-//! Deliberately absent: a second place that knows the connection to the target. It is opened, checked and owned in
-//! [`reach`](Session::reach)'s caller, which replaces it by what [`carry`](crate::carry) brings.
+//! Deliberately absent: a second place that knows the connection to the target. It is opened,
+//! checked and owned in [`reach`](Session::reach)'s caller, which replaces it by what
+//! [`carry`](crate::carry) brings.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,8 +93,9 @@ impl Session {
 
     /// Serves the client to its end.
     ///
-    /// A session that flows is kept small: what comes before and behind the pump is in boxes of its own, and nothing that only those
-    /// need is borrowed by them, since whatever is borrowed here stays in the future to the end.
+    /// A session that flows is kept small: what comes before and behind the pump is in boxes of its
+    /// own, and nothing that only those need is borrowed by them, since whatever is borrowed here
+    /// stays in the future to the end.
     // Not an async function, because the future of one holds what it is given twice.
     #[allow(clippy::manual_async_fn)]
     pub(crate) fn run(mut self, mut client: Line) -> impl Future<Output = ()> {
@@ -122,7 +125,8 @@ impl Session {
                         reason,
                         Reason::Fenced | Reason::ReplyDropped | Reason::TargetSilent
                     ) {
-                        // What a cut-off master has not acknowledged would be sent again when it comes back.
+                        // What a cut-off master has not acknowledged would be sent again when it
+                        // comes back.
                         upstream.forget_unsent();
                     }
                     let after = match (after.map(|after| *after), self.target.take()) {
@@ -200,7 +204,8 @@ impl Session {
                 biased;
                 dialled = dial::connect(target.addr(), options, attempt.until) => dialled,
                 () = overtaken(&self.seat, &target, ticket) => {
-                    // A dead master swallows the dial, and the points have moved on: no use in waiting for its timeout.
+                    // A dead master swallows the dial, and the points have moved on: no use in
+                    // waiting for its timeout.
                     if ticket.is_cut() {
                         return Err(Reason::Cut);
                     }
@@ -211,7 +216,8 @@ impl Session {
                 Ok(upstream) => {
                     block.dials.one();
                     block.dialled_in.record(begin.elapsed());
-                    // The points may have moved while we were dialling: then this connection leads nowhere.
+                    // The points may have moved while we were dialling: then this connection leads
+                    // nowhere.
                     if !is_overtaken(&target) && !target.is_shut() {
                         target.note_use();
                         return Ok((target, upstream));
@@ -308,7 +314,8 @@ impl Session {
         (here, upstream, Start { early, followed: Some(Box::new(followed)) })
     }
 
-    /// Waits until a target may be used, if there is a place to wait, and then for the turn to dial it.
+    /// Waits until a target may be used, if there is a place to wait, and then for the turn to dial
+    /// it.
     async fn wait_at_the_gate(
         &self,
         client: &mut Line,
@@ -337,8 +344,9 @@ impl Session {
         }
     }
 
-    /// Pauses before the next attempt, or gives up. A master that does not take connections is about to be replaced or to come
-    /// back, so its client waits for as long as any other client may be held; `connect_timeout` is for one attempt.
+    /// Pauses before the next attempt, or gives up. A master that does not take connections is
+    /// about to be replaced or to come back, so its client waits for as long as any other client
+    /// may be held; `connect_timeout` is for one attempt.
     async fn after_failure(
         &self,
         mut attempt: Attempts,
@@ -353,7 +361,8 @@ impl Session {
         // In a box: a session that flows does not carry the room for this.
         let moved = Box::pin(route.moved());
         if route.leads_elsewhere(target) {
-            // The points have moved, or are about to, or there is another replica: what failed is not what counts.
+            // The points have moved, or are about to, or there is another replica: what failed is
+            // not what counts.
             return Ok(attempt);
         }
         if Instant::now() + attempt.pause >= attempt.until {

@@ -1,4 +1,5 @@
-//! Sessions over real sockets: that bytes go through unchanged, and that every end reaches the other side as what it is.
+//! Sessions over real sockets: that bytes go through unchanged, and that every end reaches the
+//! other side as what it is.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -249,7 +250,8 @@ fn a_slow_reader_feels_its_own_pace_and_loses_nothing() {
         let bytes = Arc::clone(&bytes);
         thread::spawn(move || upstream.write_all(&bytes).unwrap())
     };
-    // Everything that the kernel takes is written; then it stands still, however long it is watched.
+    // Everything that the kernel takes is written; then it stands still, however long it is
+    // watched.
     let mut before = house.until("the first bytes", |stats| stats.bytes_out > 1_000_000).bytes_out;
     for _ in 0..200 {
         // Each round trip of another session is a turn of the worker's event loop.
@@ -292,7 +294,8 @@ fn an_idle_client_is_closed_where_that_is_wanted_and_a_blocked_one_is_not() {
     blocked.write_all(b"BLPOP q 0\r\n").unwrap();
     expect(&mut blocking, b"BLPOP q 0\r\n");
     for round in 1..=2 {
-        // Wanted only when everybody is where he belongs: nobody is idle meanwhile, however long that takes.
+        // Wanted only when everybody is where he belongs: nobody is idle meanwhile, however long
+        // that takes.
         house.running().tune(0, Options::default());
         let (mut idle, _upstream) = session(&house, &backend);
         house.running().tune(0, Options { client_idle_timeout: timeout, ..Options::default() });

@@ -1,17 +1,20 @@
 //! Clients that send nothing: from the start, or any more.
 //!
-//! Silence is only held against a client that could have been heard, and from which the next word has to come: nothing is owed
-//! to it, no reply is under way, and nothing that it sent waits here. Only bytes that arrive count as activity. A request of
-//! which a part has come is none: a large value that arrives slowly is fine, one that stops arriving is silence like any
-//! other. While the gate is shut nobody is read from, so that time does not count; and it is judged after everything that has
-//! come was moved, so a request that waits in the kernel while this process is held up is never taken for silence. Blocked and
-//! subscribed sessions, those in a transaction and those that wait for a reply are silent by nature.
+//! Silence is only held against a client that could have been heard, and from which the next word
+//! has to come: nothing is owed to it, no reply is under way, and nothing that it sent waits here.
+//! Only bytes that arrive count as activity. A request of which a part has come is none: a large
+//! value that arrives slowly is fine, one that stops arriving is silence like any other. While the
+//! gate is shut nobody is read from, so that time does not count; and it is judged after everything
+//! that has come was moved, so a request that waits in the kernel while this process is held up is
+//! never taken for silence. Blocked and subscribed sessions, those in a transaction and those that
+//! wait for a reply are silent by nature.
 //!
-//! Until its first request is whole a client has the timeout of the first byte for each next one, or that of an idle client if
-//! that is shorter. The time between two looks is that timeout, so it errs by at most that much, to the client's favour.
+//! Until its first request is whole a client has the timeout of the first byte for each next one,
+//! or that of an idle client if that is shorter. The time between two looks is that timeout, so it
+//! errs by at most that much, to the client's favour.
 //!
-//! Idleness is counted in quarters of its timeout in which nothing came: that needs no clock on the way of a byte, and
-//! errs by at most one quarter, to the client's favour.
+//! Idleness is counted in quarters of its timeout in which nothing came: that needs no clock on the
+//! way of a byte, and errs by at most one quarter, to the client's favour.
 //!
 //! Deliberately absent: the end of one direction, which has a timeout of its own.
 
@@ -75,7 +78,8 @@ impl Silence {
         self.excused = true;
     }
 
-    /// Why the session should end, if it should. To be asked after everything that had come was moved.
+    /// Why the session should end, if it should. To be asked after everything that had come was
+    /// moved.
     pub(crate) fn judge(
         &mut self,
         options: &Options,

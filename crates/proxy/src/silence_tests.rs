@@ -11,8 +11,8 @@ const SHORT: Duration = Duration::from_millis(100);
 /// Several times as long, so that whatever should not happen after the short one would have.
 const LONG: Duration = Duration::from_millis(400);
 
-/// From now on a client has only so long to say its first byte. For when everybody is where he belongs: however long that takes,
-/// nobody is silent meanwhile.
+/// From now on a client has only so long to say its first byte. For when everybody is where he
+/// belongs: however long that takes, nobody is silent meanwhile.
 fn want_a_first_byte(house: &House) {
     house.running().tune(0, Options { first_byte_timeout: SHORT, ..Options::default() });
 }

@@ -1,8 +1,10 @@
-//! Second handles on the listening sockets: to hand them to another process, and to change their settings.
+//! Second handles on the listening sockets: to hand them to another process, and to change their
+//! settings.
 //!
-//! A listening socket lives as long as anybody holds it, and with it its queue. So whoever has these handles must let go of them
-//! before the workers empty their queues for the last time: what arrives after that in a socket that nobody accepts from
-//! would be reset when the last handle goes.
+//! A listening socket lives as long as anybody holds it, and with it its queue. So whoever has
+//! these handles must let go of them before the workers empty their queues for the last time: what
+//! arrives after that in a socket that nobody accepts from would be reset when the last handle
+//! goes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -44,7 +46,8 @@ impl Sockets {
         &self.0
     }
 
-    /// Gives the sockets of a service what accepted connections inherit from them: keepalive and user timeout.
+    /// Gives the sockets of a service what accepted connections inherit from them: keepalive and
+    /// user timeout.
     ///
     /// # Errors
     ///

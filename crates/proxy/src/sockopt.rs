@@ -10,7 +10,8 @@ use crate::options::Options;
 /// How many unanswered questions end a connection.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// No delay, keepalive and user timeout, as `options` wants them. Before connect or bind, so that they hold from the first byte.
+/// No delay, keepalive and user timeout, as `options` wants them. Before connect or bind, so that
+/// they hold from the first byte.
 pub(crate) fn prepare(socket: &Socket, options: &Options) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     if !options.keepalive.is_zero() {

@@ -1,9 +1,10 @@
 //! How many sessions each source has, for the limit on one source.
 //!
-//! A source is what one party can come from at will: an IPv4 address, or the 64 bits of an IPv6 network, since whoever has one
-//! IPv6 address has 2^64 of them. The table has an entry for a source only while it has a session, so it is never larger
-//! than the number of sessions, and it is not touched at all where the limit is off. It is behind a lock, taken once
-//! when a connection comes and once when it goes, for the time of one look into a hash table.
+//! A source is what one party can come from at will: an IPv4 address, or the 64 bits of an IPv6
+//! network, since whoever has one IPv6 address has 2^64 of them. The table has an entry for a
+//! source only while it has a session, so it is never larger than the number of sessions, and it is
+//! not touched at all where the limit is off. It is behind a lock, taken once when a connection
+//! comes and once when it goes, for the time of one look into a hash table.
 //!
 //! Deliberately absent: rates, and memory of sources that have gone.
 

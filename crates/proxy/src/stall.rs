@@ -1,7 +1,8 @@
 //! A worker that hangs on purpose, for the test that wants liveness to see it.
 //!
-//! It exists only in builds with debug assertions: a released program has no such switch. Where the variable names a file, a
-//! worker whose number stands in that file takes it away and sits still for a while.
+//! It exists only in builds with debug assertions: a released program has no such switch. Where the
+//! variable names a file, a worker whose number stands in that file takes it away and sits still
+//! for a while.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

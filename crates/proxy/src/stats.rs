@@ -1,9 +1,10 @@
 //! The counters of the data plane.
 //!
-//! Each worker has a block of its own for each service, and is the only one that writes to it. An atomic with one writer needs no
-//! atomic addition: a relaxed load, an addition and a relaxed store are the same instructions as for a plain integer, and
-//! whoever reads finds the present number. So there is no interval at which counters are published, nothing to flush at the end,
-//! and no lock anywhere. A reader may see one counter newer than another; each by itself only grows.
+//! Each worker has a block of its own for each service, and is the only one that writes to it. An
+//! atomic with one writer needs no atomic addition: a relaxed load, an addition and a relaxed store
+//! are the same instructions as for a plain integer, and whoever reads finds the present number. So
+//! there is no interval at which counters are published, nothing to flush at the end, and no lock
+//! anywhere. A reader may see one counter newer than another; each by itself only grows.
 //!
 //! Deliberately absent: names of metrics and their format, which are the composition root's.
 
@@ -46,7 +47,8 @@ impl Count {
     }
 }
 
-/// What one worker counts for one service. Apart in the processor's caches, so that no worker writes where another does.
+/// What one worker counts for one service. Apart in the processor's caches, so that no worker
+/// writes where another does.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Block {
@@ -178,8 +180,8 @@ pub struct Snapshot {
     pub dial_failures: [u64; DialFailure::ALL.len()],
     /// Hints given.
     pub hints: u64,
-    /// How long commands took: a sample, from the first bytes of a request written to the target to the last byte of its reply
-    /// read from it. Commands that wait by their nature are left out.
+    /// How long commands took: a sample, from the first bytes of a request written to the target to
+    /// the last byte of its reply read from it. Commands that wait by their nature are left out.
     pub command_time: Distribution,
     /// How long it took to open a connection to the target, where that succeeded.
     pub dial_time: Distribution,
@@ -191,10 +193,11 @@ pub struct Snapshot {
     pub agreements: u64,
     /// Pushes about maintenance, by [`NoticeKind`]'s number.
     pub notices: [u64; NoticeKind::ALL.len()],
-    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open ones would be carried over, unless a request is in
-    /// flight at that moment.
+    /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open ones would
+    /// be carried over, unless a request is in flight at that moment.
     pub pinned: [u64; Pin::COUNT],
-    /// Sessions that lost their server and were closed instead of carried over, in the order of [`NotCarried::all`].
+    /// Sessions that lost their server and were closed instead of carried over, in the order of
+    /// [`NotCarried::all`].
     pub not_carried: [u64; NotCarried::COUNT],
 }
 
@@ -224,7 +227,8 @@ impl Snapshot {
     }
 
     fn add(&mut self, block: &Block) {
-        // What ends is read before what begins, so that a session that does both meanwhile is not missed from the open ones.
+        // What ends is read before what begins, so that a session that does both meanwhile is not
+        // missed from the open ones.
         for (sum, count) in self.closed.iter_mut().zip(&block.closed) {
             *sum += count.get();
         }

@@ -1,22 +1,26 @@
 //! The tasks of one worker, and who among them has something to do.
 //!
-//! A task is a future in a box, polled on one thread for all its life. Waking it on that thread puts its key into a plain queue.
-//! Waking it from another thread (the clock, a move of the points) puts the key into a list behind a lock and rings a bell
-//! that the worker's event loop listens to. That is rare: nothing on the way of a byte comes from another thread.
+//! A task is a future in a box, polled on one thread for all its life. Waking it on that thread
+//! puts its key into a plain queue. Waking it from another thread (the clock, a move of the points)
+//! puts the key into a list behind a lock and rings a bell that the worker's event loop listens to.
+//! That is rare: nothing on the way of a byte comes from another thread.
 //!
-//! **No wake-up is lost.** A task notes that it is queued before its key is queued, and that it is not before it is polled.
-//! Both are read-modify-writes of one atomic, so whoever finds it queued already is ordered before the poll that follows, and that
-//! poll sees what he has done. For the bell it is the same: whoever calls adds his key first and rings then, unless it is
-//! rung; the worker unrings first and takes the list then. If the caller finds it rung, the worker has yet to unring it, and takes
-//! the list after that.
+//! **No wake-up is lost.** A task notes that it is queued before its key is queued, and that it is
+//! not before it is polled. Both are read-modify-writes of one atomic, so whoever finds it queued
+//! already is ordered before the poll that follows, and that poll sees what he has done. For the
+//! bell it is the same: whoever calls adds his key first and rings then, unless it is rung; the
+//! worker unrings first and takes the list then. If the caller finds it rung, the worker has yet to
+//! unring it, and takes the list after that.
 //!
-//! **No wake-up reaches another task.** A key has a generation, which its place gets anew each time a task ends.
+//! **No wake-up reaches another task.** A key has a generation, which its place gets anew each time
+//! a task ends.
 //!
 //! A panic ends its task and nothing else, unless the task is vital to the worker.
 //!
 //! Whose turn it is among those that have something to do: [`run_queue`](crate::run_queue).
 //!
-//! Deliberately absent: stealing, a handle to wait for a task, and the loop, which is [`worker`](crate::worker)'s.
+//! Deliberately absent: stealing, a handle to wait for a task, and the loop, which is
+//! [`worker`](crate::worker)'s.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -238,12 +242,14 @@ impl Tasks {
         HERE.with_borrow_mut(|here| here.queue.extend(called));
     }
 
-    /// Polls the tasks that have something to do, each once at most, and those that are born meanwhile. A task that wakes itself has
-    /// its next turn in the next round, so the event loop comes in between. It comes early where much is moved, and who was not
-    /// polled then has its turn in the next rounds: see [`run_queue`](crate::run_queue).
+    /// Polls the tasks that have something to do, each once at most, and those that are born
+    /// meanwhile. A task that wakes itself has its next turn in the next round, so the event loop
+    /// comes in between. It comes early where much is moved, and who was not polled then has its
+    /// turn in the next rounds: see [`run_queue`](crate::run_queue).
     ///
-    /// Those who are born to a vital task, as clients are to an entrance, go before the others of this round: they are waiting to be
-    /// connected, and what stands behind may be ends, which have time, and closing a connection takes as long as opening one.
+    /// Those who are born to a vital task, as clients are to an entrance, go before the others of
+    /// this round: they are waiting to be connected, and what stands behind may be ends, which have
+    /// time, and closing a connection takes as long as opening one.
     ///
     /// # Errors
     ///
@@ -299,8 +305,8 @@ impl Tasks {
         Ok(())
     }
 
-    /// Takes note of what the task has moved in the poll that it has just had. A poll that moved nothing to speak of needs no note,
-    /// unless the task is a heavy one.
+    /// Takes note of what the task has moved in the poll that it has just had. A poll that moved
+    /// nothing to speak of needs no note, unless the task is a heavy one.
     #[cold]
     fn weigh(&mut self, key: Key) {
         let bytes = BYTES.take();
@@ -312,7 +318,8 @@ impl Tasks {
         self.ready.moved(bytes);
     }
 
-    /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the light ones. Whether it is vital.
+    /// Polls the task, or puts it among the heavy ones if it is one and this is the turn of the
+    /// light ones. Whether it is vital.
     fn poll(&mut self, key: Key, light: bool) -> Result<bool, Panicked> {
         let slot =
             self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation);

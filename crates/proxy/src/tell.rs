@@ -1,8 +1,8 @@
 //! The line at a session's end: which sessions get one, and what stands in it.
 //!
-//! Whoever chases an error needs the line of that one session; whoever has ten thousand sessions a second needs few lines. So what
-//! failed is always told unless lines are off, and what ended well can be left out or sampled. Lines that nobody asked for are there
-//! at the level debug.
+//! Whoever chases an error needs the line of that one session; whoever has ten thousand sessions a
+//! second needs few lines. So what failed is always told unless lines are off, and what ended well
+//! can be left out or sampled. Lines that nobody asked for are there at the level debug.
 //!
 //! Deliberately absent: a bound on the rate, which the log has for everything.
 
@@ -45,7 +45,8 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// The level of the line about a session that failed or not. `chosen` says whether this one is in the sample.
+    /// The level of the line about a session that failed or not. `chosen` says whether this one is
+    /// in the sample.
     fn level(self, failed: bool, chosen: impl FnOnce(u32) -> bool) -> Level {
         let told = match self.which {
             Which::Off => false,
@@ -90,8 +91,8 @@ pub(crate) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Whether it ended otherwise than wanted. A server that dies closes connections like one that wants to; but for an unknown command
-    /// the operator can do something, and needs its name.
+    /// Whether it ended otherwise than wanted. A server that dies closes connections like one that
+    /// wants to; but for an unknown command the operator can do something, and needs its name.
     fn has_failed(&self) -> bool {
         self.reason.is_failure() || self.uncarried.is_some_and(|it| it.command.is_some())
     }

@@ -1,7 +1,8 @@
-//! A proxy in the test's own process, with points that the test moves and backends that the test plays.
+//! A proxy in the test's own process, with points that the test moves and backends that the test
+//! plays.
 //!
-//! Clients and backends are plain blocking sockets. Every read has a deadline, so a test that waits for what never comes fails
-//! and does not hang.
+//! Clients and backends are plain blocking sockets. Every read has a deadline, so a test that waits
+//! for what never comes fails and does not hang.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -51,8 +52,8 @@ impl House {
         Self::with(1, 1000, options)
     }
 
-    /// One worker, default options, and the backend as its target; but however long the test takes to play an answer, it is not
-    /// taken for a server that gives none.
+    /// One worker, default options, and the backend as its target; but however long the test takes
+    /// to play an answer, it is not taken for a server that gives none.
     pub(crate) fn towards(backend: &Backend) -> Self {
         let mut house = Self::new(Options { connect_timeout: SOON, ..Options::default() });
         house.commit(backend.addr());
@@ -64,8 +65,8 @@ impl House {
         Self::on(points, &route.into(), (workers, max_connections), options, drop).0
     }
 
-    /// One worker, perhaps a target, and a client that had said this in the kernel's queue before anybody was served: its session
-    /// finds its words at the first look.
+    /// One worker, perhaps a target, and a client that had said this in the kernel's queue before
+    /// anybody was served: its session finds its words at the first look.
     pub(crate) fn awaited(
         options: Options,
         backend: Option<&Backend>,
@@ -221,10 +222,12 @@ pub(crate) fn destination(addr: SocketAddr) -> Destination {
     Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None }
 }
 
-/// A port that refuses until the socket is told to listen, and that nobody else gets as long as it is kept.
+/// A port that refuses until the socket is told to listen, and that nobody else gets as long as it
+/// is kept.
 pub(crate) fn closed_port() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // So that a listener can be bound beside it; a port that the kernel chooses for somebody else is still another one.
+    // So that a listener can be bound beside it; a port that the kernel chooses for somebody else
+    // is still another one.
     socket.set_reuse_address(true).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let addr = socket.local_addr().unwrap().as_socket().unwrap();
@@ -362,7 +365,8 @@ pub(crate) fn reset(stream: TcpStream) {
     socket.set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// An end of a session without a socket: what it has to say, how much it takes, and what it was told.
+/// An end of a session without a socket: what it has to say, how much it takes, and what it was
+/// told.
 #[derive(Debug, Default)]
 pub(crate) struct Puppet {
     /// What it says, a read each; an empty one is its end.

@@ -1,8 +1,9 @@
 //! The settings of a service while it runs: one writer now and then, many readers at any time.
 //!
-//! A session reads what it needs when it needs it, so a change holds for every session from its next use of the setting on:
-//! a timeout that is running already is not shortened under anybody. What the kernel keeps for a socket (keepalive, user
-//! timeout) holds for connections opened after the change.
+//! A session reads what it needs when it needs it, so a change holds for every session from its
+//! next use of the setting on: a timeout that is running already is not shortened under anybody.
+//! What the kernel keeps for a socket (keepalive, user timeout) holds for connections opened after
+//! the change.
 //!
 //! Deliberately absent: which change is allowed.
 

@@ -29,8 +29,8 @@ use tokio::time::{Instant, Sleep};
 
 use crate::tasks;
 
-/// Sessions of one worker and service on their way at a time. A quarter of what Redis lets wait to be accepted (`tcp-backlog`
-/// is 511), since there are other workers and other proxies.
+/// Sessions of one worker and service on their way at a time. A quarter of what Redis lets wait to
+/// be accepted (`tcp-backlog` is 511), since there are other workers and other proxies.
 const MOST: usize = 64;
 
 /// The same after a failure. More than one, so that a session that alone cannot arrive does not

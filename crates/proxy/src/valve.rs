@@ -1,8 +1,9 @@
-//! What stands between the two ends of a session: the rule of what may go, and the ledger that follows what went.
+//! What stands between the two ends of a session: the rule of what may go, and the ledger that
+//! follows what went.
 //!
-//! Towards the target the ledger is told exactly the bytes that were written, after they were, so that what was never
-//! forwarded is known to the byte. Towards the client it is told what came from the target as soon as it came, because a
-//! hint in it is worth the more the earlier it is heard.
+//! Towards the target the ledger is told exactly the bytes that were written, after they were, so
+//! that what was never forwarded is known to the byte. Towards the client it is told what came from
+//! the target as soon as it came, because a hint in it is worth the more the earlier it is heard.
 
 use resp::{Direction, Ledger, Standing};
 use route::{Replies as Fate, Target};
@@ -32,7 +33,8 @@ impl Requests<'_> {
         if self.stopping || *self.measured > 0 { self.measure(waiting) } else { Leave::Free }
     }
 
-    /// The rule while stopping: one request at a time, and none behind a boundary at which the session may end.
+    /// The rule while stopping: one request at a time, and none behind a boundary at which the
+    /// session may end.
     fn measure(&mut self, waiting: &[u8]) -> Leave {
         if *self.measured > 0 {
             return Leave::Measured(*self.measured as usize);
@@ -47,7 +49,8 @@ impl Requests<'_> {
         if may_end {
             return Leave::Shut;
         }
-        // What waits was read at once, so it is far below 4 GiB; the rest of anything longer is measured when this has gone.
+        // What waits was read at once, so it is far below 4 GiB; the rest of anything longer is
+        // measured when this has gone.
         let waiting = waiting.get(..u32::MAX as usize).unwrap_or(waiting);
         *self.measured = u32::try_from(self.ledger.request_one(waiting)).unwrap_or(u32::MAX);
         Leave::Measured(*self.measured as usize)

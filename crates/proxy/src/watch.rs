@@ -1,9 +1,10 @@
 //! One bell for everything that happens rarely.
 //!
-//! A session waits for news of the points and of the drain, and for a timer or two, and none of it happens while ten
-//! thousand requests go by. Asking each of those futures at every poll would cost a lock each time. So they are polled once
-//! with a waker of their own, which notes that it was rung before it wakes the task; from then on the pump looks at one flag
-//! in its own memory, and at the futures only when the flag is up.
+//! A session waits for news of the points and of the drain, and for a timer or two, and none of it
+//! happens while ten thousand requests go by. Asking each of those futures at every poll would cost
+//! a lock each time. So they are polled once with a waker of their own, which notes that it was
+//! rung before it wakes the task; from then on the pump looks at one flag in its own memory, and at
+//! the futures only when the flag is up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,8 @@ impl Watch {
 }
 
 impl Bell {
-    /// A bell for the task that `task` wakes, rung once already so that what it is for is looked at first.
+    /// A bell for the task that `task` wakes, rung once already so that what it is for is looked at
+    /// first.
     pub(crate) fn new(task: &Waker) -> Arc<Self> {
         Arc::new(Self { rung: AtomicBool::new(true), task: task.clone() })
     }

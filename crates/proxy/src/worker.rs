@@ -1,11 +1,12 @@
 //! Workers: threads that each drive one event loop, and the handle on all of them.
 //!
-//! The loop is ours and small: poll the [tasks](crate::tasks) that have something to do, then ask the
-//! [reactor](crate::reactor) which sockets have become ready. Timers are the [clock](crate::clock)'s.
+//! The loop is ours and small: poll the [tasks](crate::tasks) that have something to do, then ask
+//! the [reactor](crate::reactor) which sockets have become ready. Timers are the
+//! [clock](crate::clock)'s.
 //!
-//! A worker ends when the drain is over, however many sessions it still has. Nothing else ends it; a worker that does end
-//! early has failed, and whoever holds [`Running`] learns of it, because a proxy with a worker less would refuse a part of
-//! its clients.
+//! A worker ends when the drain is over, however many sessions it still has. Nothing else ends it;
+//! a worker that does end early has failed, and whoever holds [`Running`] learns of it, because a
+//! proxy with a worker less would refuse a part of its clients.
 //!
 //! Deliberately absent: work stealing, and pinning to cores, which the operator's tools do better.
 
@@ -33,7 +34,8 @@ use crate::stats::{Block, Stats};
 use crate::tasks::{self, Home, Panicked, Tasks};
 use crate::turns::Turns;
 
-/// How many CPUs this process may use, by its affinity and its cgroup as the standard library sees them: no more workers than that.
+/// How many CPUs this process may use, by its affinity and its cgroup as the standard library sees
+/// them: no more workers than that.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
@@ -148,7 +150,8 @@ impl Running {
         };
         let (clock, thread) = Clock::start().map_err(|source| StartError::Clock { source })?;
         running.threads.push(thread);
-        // Every loop before any thread: a failure half-way would leave workers behind that nobody stops.
+        // Every loop before any thread: a failure half-way would leave workers behind that nobody
+        // stops.
         let looping = |worker| move |source| StartError::Loop { worker, source };
         let homes = (0..entrances.len()).map(|number| Home::new().map_err(looping(number)));
         let homes = homes.collect::<Result<Vec<_>, _>>()?;
@@ -210,7 +213,8 @@ impl Running {
         &self.heartbeats
     }
 
-    /// The flag that keeps new clients out while memory is about to run out. Nobody raises it by himself.
+    /// The flag that keeps new clients out while memory is about to run out. Nobody raises it by
+    /// himself.
     #[must_use]
     pub fn scarcity(&self) -> &Scarcity {
         &self.scarcity
@@ -225,8 +229,9 @@ impl Running {
         self.splices.as_ref().copied()
     }
 
-    /// Changes the settings of a service, by its number, while it runs: see [`Tuning`](crate::Tuning) for what that means to
-    /// sessions that are there already. `max_connections_per_source` stays what it was.
+    /// Changes the settings of a service, by its number, while it runs: see
+    /// [`Tuning`](crate::Tuning) for what that means to sessions that are there already.
+    /// `max_connections_per_source` stays what it was.
     pub fn tune(&self, service: usize, options: Options) {
         let Some(shared) = self.shared.get(service) else { return };
         shared.limits.set_service(options.max_connections);
@@ -245,8 +250,8 @@ impl Running {
         (self.total.taken(), self.total.most())
     }
 
-    /// Returns when all workers have ended, which is when the drain is over; or when the first one fails. Safe to drop and
-    /// to call again.
+    /// Returns when all workers have ended, which is when the drain is over; or when the first one
+    /// fails. Safe to drop and to call again.
     ///
     /// # Errors
     ///
@@ -287,7 +292,8 @@ impl Drop for Report {
     fn drop(&mut self) {
         let result =
             self.result.take().unwrap_or(Err(WorkerError::Panicked { worker: self.worker }));
-        // There is a place for each worker; the receiver may be gone, and then nobody wants to know.
+        // There is a place for each worker; the receiver may be gone, and then nobody wants to
+        // know.
         drop(self.end.try_send(result));
     }
 }
@@ -298,16 +304,18 @@ pub(crate) struct Seat {
     pub(crate) shared: Arc<Shared>,
     pub(crate) block: Arc<Block>,
     pub(crate) drain: Drain,
-    /// Rung for the sessions of this seat when the points have moved, and when a drain asks and when it cuts. Each session
-    /// waits in this one list instead of one for each kind of news, and no list is shared between workers.
+    /// Rung for the sessions of this seat when the points have moved, and when a drain asks and
+    /// when it cuts. Each session waits in this one list instead of one for each kind of news, and
+    /// no list is shared between workers.
     pub(crate) news: Notify,
     /// Who of its sessions may be on the way to a target.
     pub(crate) turns: Turns,
 }
 
 impl Seat {
-    /// Passes the news on. Each kind of news has a future that is created before the bell rings, and whoever waits for the bell
-    /// creates his before he looks: so no news is lost on either step.
+    /// Passes the news on. Each kind of news has a future that is created before the bell rings,
+    /// and whoever waits for the bell creates his before he looks: so no news is lost on either
+    /// step.
     async fn tell_the_news(self: Arc<Self>) {
         let Self { shared, drain, news, turns, .. } = &*self;
         let route = &shared.service.route;
@@ -368,7 +376,8 @@ impl Worker {
         }
         for entrance in entrances {
             let Some(seat) = seats.get(entrance.service) else { continue };
-            // The door opens here and not in the task, so that a drain that begins at once does not miss it.
+            // The door opens here and not in the task, so that a drain that begins at once does not
+            // miss it.
             let door = drain.door();
             let queue = Queue::new(entrance.socket, &entrance.addr);
             let queue = queue.map_err(|source| WorkerError::Listener { worker, source })?;

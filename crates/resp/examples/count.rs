@@ -2,8 +2,8 @@
 //!
 //!     valgrind --tool=callgrind target/release/examples/count get 1000
 //!
-//! Whoever counts (`cargo xtask bench instructions`) takes the difference between two numbers of times, so that starting and
-//! preparing do not matter.
+//! Whoever counts (`cargo xtask bench instructions`) takes the difference between two numbers of
+//! times, so that starting and preparing do not matter.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::hint::black_box;

@@ -1,9 +1,11 @@
 //! Which reply belongs to which request, and what the two together did to the session.
 //!
-//! First in, first out, one reply a request; this file holds the exceptions. Nothing takes effect because it was asked for, only
-//! because it was answered with success: a `MULTI` that is refused opens nothing. What cannot be known (commands that change
-//! the session while replies are off, a transaction that subscribes) makes the ledger let go, which the caller turns into an
-//! opaque session, instead of guess. The rules are those of `redis:src/networking.c` and `redis:src/pubsub.c`.
+//! First in, first out, one reply a request; this file holds the exceptions. Nothing takes effect
+//! because it was asked for, only because it was answered with success: a `MULTI` that is refused
+//! opens nothing. What cannot be known (commands that change the session while replies are off, a
+//! transaction that subscribes) makes the ledger let go, which the caller turns into an opaque
+//! session, instead of guess. The rules are those of `redis:src/networking.c` and
+//! `redis:src/pubsub.c`.
 //!
 //! Deliberately absent: bytes. Both scanners hand over whole frames.
 
@@ -29,7 +31,8 @@ use crate::waiting::Waiting;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost;
 
-/// More requests in flight than this are not followed, so that positions can be compared modulo 2^32.
+/// More requests in flight than this are not followed, so that positions can be compared modulo
+/// 2^32.
 pub(crate) const MOST_OWED: u32 = 1 << 31;
 
 /// Whether the session is followed.
@@ -114,7 +117,8 @@ impl Book {
         self.special_request(class, args, most_marks)
     }
 
-    /// A request that gets no reply ended. Whether it uses up `CLIENT REPLY SKIP` differs between servers.
+    /// A request that gets no reply ended. Whether it uses up `CLIENT REPLY SKIP` differs between
+    /// servers.
     pub(crate) fn empty_request(&mut self) -> Result<(), Lost> {
         if self.silence.is_once() { Err(Lost) } else { Ok(()) }
     }
@@ -128,7 +132,8 @@ impl Book {
     }
 
     fn special_request(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
-        // With a wrong number of words these are mere errors, but for EXEC, whose error may or may not end a transaction.
+        // With a wrong number of words these are mere errors, but for EXEC, whose error may or may
+        // not end a transaction.
         let class = match class {
             Class::Exec if args != 1 => return Err(Lost),
             Class::Reset if args != 1 => Class::Ordinary,
@@ -213,19 +218,22 @@ impl Book {
         }
     }
 
-    /// One channel is subscribed to, or no longer; `count` is how many the server says there are now.
+    /// One channel is subscribed to, or no longer; `count` is how many the server says there are
+    /// now.
     fn confirmed(&mut self, class: Class, count: Option<u32>) -> Result<(), Lost> {
         let count = count.ok_or(Lost)?;
         let before = self.subscriptions.confirm(class, count);
         let asked = self.head() == Some(class);
         let Some(mark) = self.marks.first_mut().filter(|_| asked) else {
-            // A cluster takes shard channels away when their slot moves. Nothing else comes unasked.
+            // A cluster takes shard channels away when their slot moves. Nothing else comes
+            // unasked.
             self.changed = true;
             self.uncounted();
             self.note_the_last();
             return if class == Class::SUnsubscribe { Ok(()) } else { Err(Lost) };
         };
-        // Without channels, the request is about all there are, and is answered once if there are none.
+        // Without channels, the request is about all there are, and is answered once if there are
+        // none.
         let expected = if mark.expected() == 0 { before.max(1) } else { mark.expected() };
         mark.expect(expected - 1);
         if expected > 1 {
@@ -251,7 +259,8 @@ impl Book {
     /// Notes that the server has come to the request that is answered now.
     fn heard(&mut self, class: Option<Class>) {
         self.changed = true;
-        // Even a refused `ASKING` leaves an earlier one as it is (`redis:src/networking.c`, `resetClient`).
+        // Even a refused `ASKING` leaves an earlier one as it is (`redis:src/networking.c`,
+        // `resetClient`).
         self.kept.asking = self.kept.asking && class == Some(Class::Asking);
         self.silence.heard(self.answered);
     }
@@ -319,7 +328,8 @@ impl Book {
             }
             _ if class.is_novel() => self.novel.accepted(class),
             Class::Quit => self.life = Life::Ended,
-            // The stream that follows is no sequence of replies. And a subscription is answered by confirmations only.
+            // The stream that follows is no sequence of replies. And a subscription is answered by
+            // confirmations only.
             Class::Monitor => return Err(Lost),
             _ if class.group() == Group::Subscribing => return Err(Lost),
             _ => {}
@@ -366,7 +376,8 @@ impl Book {
             || !self.silence.is_over()
     }
 
-    /// Whether nothing is owed, and neither a subscription nor an open transaction is a reason for the client's silence.
+    /// Whether nothing is owed, and neither a subscription nor an open transaction is a reason for
+    /// the client's silence.
     pub(crate) fn awaits_client(&self) -> bool {
         let in_transaction = self.kept.transaction && !self.has_missed();
         self.life == Life::Followed && self.owed == 0 && !in_transaction && !self.is_subscribed()

@@ -1,19 +1,22 @@
-//! State that only one server has: cursors of iterations under way, the number of the connection, the cache of scripts.
+//! State that only one server has: cursors of iterations under way, the number of the connection,
+//! the cache of scripts.
 //!
-//! A cursor is a position in the hash table of the server that returned it, and every server has a hash seed of its own
-//! (`redis:src/dict.c`, `dictScan`). On another server the same cursor is accepted and silently skips keys. So a session that
-//! holds a cursor is not carried over.
+//! A cursor is a position in the hash table of the server that returned it, and every server has a
+//! hash seed of its own (`redis:src/dict.c`, `dictScan`). On another server the same cursor is
+//! accepted and silently skips keys. So a session that holds a cursor is not carried over.
 //!
-//! One number keeps all iterations of a session: the sum of the digests of the cursors that were returned, less those that
-//! were sent back. It is zero if every cursor has been used, in whatever order iterations are interleaved. An iteration that is
-//! never finished, or is finished over another connection, leaves a number that is not zero: the session stays bound, and no
-//! memory is needed for it.
+//! One number keeps all iterations of a session: the sum of the digests of the cursors that were
+//! returned, less those that were sent back. It is zero if every cursor has been used, in whatever
+//! order iterations are interleaved. An iteration that is never finished, or is finished over
+//! another connection, leaves a number that is not zero: the session stays bound, and no memory is
+//! needed for it.
 //!
 //! A command that is not known by name may leave anything. It binds for good, too.
 //!
-//! A session that asked for its number (`CLIENT ID`) or that loaded or looked up a script counts as one that relies on them from the
-//! request on. A script does not bind a session that was answered `NOSCRIPT` before: what it sends then is the fallback that
-//! it will use again. To run a script binds only within a transaction, where `NOSCRIPT` cannot be answered by a fallback.
+//! A session that asked for its number (`CLIENT ID`) or that loaded or looked up a script counts as
+//! one that relies on them from the request on. A script does not bind a session that was answered
+//! `NOSCRIPT` before: what it sends then is the fallback that it will use again. To run a script
+//! binds only within a transaction, where `NOSCRIPT` cannot be answered by a fallback.
 //!
 //! Deliberately absent: the cursors themselves, how long ago they were used, and the scripts.
 
@@ -29,7 +32,8 @@ const UNREADABLE: u32 = 1;
 /// The digest of a cursor: zero for the cursor that begins and ends an iteration, and for no other.
 pub(crate) fn digest(cursor: &[u8]) -> u32 {
     number(cursor).map_or(UNREADABLE, |cursor| {
-        // Multiplication by an odd number close to 2^64 divided by the golden ratio spreads all bits into the highest ones.
+        // Multiplication by an odd number close to 2^64 divided by the golden ratio spreads all
+        // bits into the highest ones.
         let spread = cursor.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - DIGEST_BITS);
         if cursor == 0 { 0 } else { u32::try_from(spread).unwrap_or(UNREADABLE).max(UNREADABLE) }
     })
@@ -61,8 +65,8 @@ mod flag {
 pub(crate) struct Bound {
     /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
     cursors: u32,
-    /// What binds for good: a cursor may have been returned that was not seen, or an unknown command was sent. Of an opaque session:
-    /// since what it is one.
+    /// What binds for good: a cursor may have been returned that was not seen, or an unknown
+    /// command was sent. Of an opaque session: since what it is one.
     for_good: Option<Pin>,
     flags: u8,
 }
@@ -107,12 +111,14 @@ impl Bound {
         self.set(flag::FILLED_ELSEWHERE, before.is(flag::FILLED_HERE));
     }
 
-    /// Whether the client may count on scripts that this server does not have, in a place where it cannot do without.
+    /// Whether the client may count on scripts that this server does not have, in a place where it
+    /// cannot do without.
     pub(crate) fn is_spent(self) -> bool {
         self.is(flag::SPENT)
     }
 
-    /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it, with its line end perhaps.
+    /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it,
+    /// with its line end perhaps.
     pub(crate) fn page(&mut self, sent: u32, returned: Option<&[u8]>) {
         let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
         match returned.filter(|cursor| number(cursor).is_some()) {

@@ -54,7 +54,8 @@ fn follows_iterations_that_are_interleaved() {
     stays(&it);
     it.c("SCAN 5 MATCH a*").s(&page("9")).c("SCAN 9 MATCH a*").s(&page("0"));
     is_free(&it);
-    // The end of an iteration that another connection began says nothing about the one of this connection.
+    // The end of an iteration that another connection began says nothing about the one of this
+    // connection.
     it.c("SCAN 0").s(&page("11")).c("SCAN 12").s(&page("0"));
     stays(&it);
 }
@@ -215,7 +216,8 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
             .s("+OK/")
             .is(Standing::Quiet, 0);
         is_free(&silent);
-        // `NOSCRIPT` among the replies of `EXEC` is answered by no fallback, and the other commands are executed.
+        // `NOSCRIPT` among the replies of `EXEC` is answered by no fallback, and the other commands
+        // are executed.
         let mut queued = talk();
         queued.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./");
         queued.c("MULTI").c(command).c("EXEC").s("+OK/+QUEUED/*1/:1/");

@@ -1,13 +1,14 @@
 //! Memory that all sessions of a process share for what the ledger keeps of them.
 //!
-//! One session may need much of it for a moment, but ten thousand may not do so at once. Nothing waits for a budget: a holder
-//! that gets no more keeps less, and says what follows from that.
+//! One session may need much of it for a moment, but ten thousand may not do so at once. Nothing
+//! waits for a budget: a holder that gets no more keeps less, and says what follows from that.
 //!
 //! Deliberately absent: what is kept.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// For names of channels and patterns: of subscriptions, and of requests under way that may become such.
+/// For names of channels and patterns: of subscriptions, and of requests under way that may become
+/// such.
 pub(crate) static NAMES: Budget = Budget::new(32 * 1024 * 1024);
 
 /// For marks beyond those that every session may have.
@@ -52,7 +53,8 @@ impl Share {
         Self { budget, bytes: 0 }
     }
 
-    /// Has at least so many bytes from now on. False, and nothing changes, if the budget does not have them.
+    /// Has at least so many bytes from now on. False, and nothing changes, if the budget does not
+    /// have them.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         if more > 0 && !self.budget.take(more) {

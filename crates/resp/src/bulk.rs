@@ -6,7 +6,8 @@ pub(crate) const CRLF: u32 = 2;
 /// The longest string that can be counted.
 pub(crate) const LONGEST_BULK: u32 = u32::MAX - CRLF;
 
-/// The string at the front of `input` and what is behind it, if it has less than a hundred bytes and all of them are there.
+/// The string at the front of `input` and what is behind it, if it has less than a hundred bytes
+/// and all of them are there.
 #[inline]
 pub(crate) fn short_string(input: &[u8]) -> Option<(&[u8], &[u8])> {
     // Its header is four bytes or five: the first four at a time.
@@ -35,7 +36,8 @@ pub(crate) const LONGEST_SHORT: u32 = 99;
 const SHORTEST: u32 = u32::from_le_bytes([b'$', 0, b'\r', b'\n']);
 const DIGIT: u32 = u32::from_le_bytes([0, 0xff, 0, 0]);
 
-/// The array header at the front of `input` and what is behind it, if it is all there and announces one to nine elements.
+/// The array header at the front of `input` and what is behind it, if it is all there and announces
+/// one to nine elements.
 #[inline]
 pub(crate) fn short_array(input: &[u8]) -> Option<(u32, &[u8])> {
     let (head, rest) = input.split_first_chunk::<4>()?;

@@ -1,11 +1,12 @@
 //! What a request means for the session it is sent in, from its first one to three words.
 //!
-//! A proxy need not know what a command does to the data, only what it does to the connection: whether its effect can be
-//! played again on another connection, pins the session to this one, blocks, subscribes, or leaves the protocol. The
-//! classes follow what `RESET` has to clear (`redis:src/networking.c`, `clearClientConnectionState`).
+//! A proxy need not know what a command does to the data, only what it does to the connection:
+//! whether its effect can be played again on another connection, pins the session to this one,
+//! blocks, subscribes, or leaves the protocol. The classes follow what `RESET` has to clear
+//! (`redis:src/networking.c`, `clearClientConnectionState`).
 
-/// The class of one request. Most known commands are [`Class::Ordinary`]: one request, one reply, no trace left in the
-/// connection. What is not known by name is [`Class::Unknown`].
+/// The class of one request. Most known commands are [`Class::Ordinary`]: one request, one reply,
+/// no trace left in the connection. What is not known by name is [`Class::Unknown`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -47,22 +48,30 @@ pub enum Class {
     ReplyOff,
     /// `CLIENT REPLY SKIP`: not answered, nor is the next request.
     ReplySkip,
-    /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMOVEM`, `BLMPOP`, `BRPOPLPUSH`, `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD`
-    /// and `XREADGROUP` whether or not they say `BLOCK`.
+    /// May wait for data: `BLPOP`, `BRPOP`, `BLMOVE`, `BLMOVEM`, `BLMPOP`, `BRPOPLPUSH`,
+    /// `BZPOPMIN`, `BZPOPMAX`, `BZMPOP`, and `XREAD` and `XREADGROUP` whether or not they say
+    /// `BLOCK`.
     Blocking,
-    /// `SCAN` and its like, with a cursor in the request and the next one in the reply; and `FT.CURSOR DEL`, which gives one up.
+    /// `SCAN` and its like, with a cursor in the request and the next one in the reply; and
+    /// `FT.CURSOR DEL`, which gives one up.
     Iterate,
-    /// A command that is not known: one of a module, a renamed one, or none at all. Nobody knows what it leaves.
+    /// A command that is not known: one of a module, a renamed one, or none at all. Nobody knows
+    /// what it leaves.
     Unknown,
-    /// `CLIENT ID`: the client knows by which number this server, and no other, calls its connection.
+    /// `CLIENT ID`: the client knows by which number this server, and no other, calls its
+    /// connection.
     ClientId,
-    /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may count on this server's script cache.
+    /// `SCRIPT LOAD`, `SCRIPT EXISTS`, `SCRIPT SHOW`: the client may count on this server's script
+    /// cache.
     Script,
-    /// `EVAL` and `EVAL_RO`: run a script, which is in the cache then. Binds within a transaction only (decision 81).
+    /// `EVAL` and `EVAL_RO`: run a script, which is in the cache then. Binds within a transaction
+    /// only (decision 81).
     Eval,
-    /// `EVALSHA` and `EVALSHA_RO`: run a script from the cache. Binds within a transaction only, where no fallback is possible.
+    /// `EVALSHA` and `EVALSHA_RO`: run a script from the cache. Binds within a transaction only,
+    /// where no fallback is possible.
     EvalSha,
-    /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very connection.
+    /// `WAIT` and `WAITAOF`: may wait for replicas, and speaks of the writes made on this very
+    /// connection.
     Wait,
     /// `SUBSCRIBE`.
     Subscribe,
@@ -92,17 +101,21 @@ pub enum Class {
     Reset,
     /// `SHUTDOWN`: on success the server closes without a reply.
     Shutdown,
-    /// `CLIENT MAINT_NOTIFICATIONS ON`: the client understands pushes about maintenance, and wants to be told where to go.
+    /// `CLIENT MAINT_NOTIFICATIONS ON`: the client understands pushes about maintenance, and wants
+    /// to be told where to go.
     NoticesOn,
-    /// The same with `moving-endpoint-type none`: told to move, it comes back to the address that it has.
+    /// The same with `moving-endpoint-type none`: told to move, it comes back to the address that
+    /// it has.
     NoticesHere,
     /// `CLIENT MAINT_NOTIFICATIONS OFF`.
     NoticesOff,
-    /// `HIMPORT PREPARE` (Redis 8.10): names of fields, kept for the connection for what it imports.
+    /// `HIMPORT PREPARE` (Redis 8.10): names of fields, kept for the connection for what it
+    /// imports.
     Prepare,
     /// `HIMPORT DISCARDALL`: forgets all of them.
     DiscardAll,
-    /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, and not even `RESET` takes it back.
+    /// `CLIENT CAPA` and `CLIENT IMPORT-SOURCE` (Valkey): kept for the connection, and not even
+    /// `RESET` takes it back.
     Lasting,
 }
 
@@ -185,8 +198,8 @@ impl Class {
         matches!(self, Self::NoticesOn | Self::NoticesHere | Self::NoticesOff)
     }
 
-    /// Whether its reply need not be seen to follow the session. A cursor that was not returned cannot be used, and a script
-    /// counts from the request on.
+    /// Whether its reply need not be seen to follow the session. A cursor that was not returned
+    /// cannot be used, and a script counts from the request on.
     pub(crate) const fn may_be_silent(self) -> bool {
         matches!(
             self,
@@ -203,8 +216,8 @@ impl Class {
         )
     }
 
-    /// Whether replies can be told from each other and from messages without knowing how it was answered. What it did to the
-    /// session is unknown then.
+    /// Whether replies can be told from each other and from messages without knowing how it was
+    /// answered. What it did to the session is unknown then.
     pub(crate) const fn is_counted_without_a_mark(self) -> bool {
         let counted_by_what_is_known =
             matches!(self, Self::Hello | Self::Reset | Self::ReplyOn | Self::Monitor);
@@ -230,8 +243,8 @@ impl Class {
         self.is_about_notices() || matches!(self, Self::Prepare | Self::DiscardAll | Self::Lasting)
     }
 
-    /// Whether a request that is queued would change, within the answer to `EXEC`, how the answers after it have to be read, or
-    /// what the server keeps for the connection for good.
+    /// Whether a request that is queued would change, within the answer to `EXEC`, how the answers
+    /// after it have to be read, or what the server keeps for the connection for good.
     pub(crate) const fn takes_effect_unseen(self) -> bool {
         matches!(
             self,

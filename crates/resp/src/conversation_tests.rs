@@ -1,4 +1,5 @@
-//! Whole conversations with a model of the server: after every piece, the ledger owes exactly what is owed.
+//! Whole conversations with a model of the server: after every piece, the ledger owes exactly what
+//! is owed.
 
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 
@@ -14,7 +15,8 @@ struct Conversation {
     asked: Vec<usize>,
     /// Ends of the frames that answer a request for good.
     answered: Vec<usize>,
-    /// Ends of all frames from the server, each with the end of the request it must not come before.
+    /// Ends of all frames from the server, each with the end of the request it must not come
+    /// before.
     frames: Vec<(usize, usize)>,
 }
 

@@ -1,5 +1,5 @@
-//! The frames of a server alone, for whoever reads one connection instead of watching a session: discovery uses it to know
-//! that a reply is whole, and within bounds, before it decodes it.
+//! The frames of a server alone, for whoever reads one connection instead of watching a session:
+//! discovery uses it to know that a reply is whole, and within bounds, before it decodes it.
 
 use crate::limits::{Bounds, Limits};
 use crate::reply::{Heard, Replies};
@@ -31,8 +31,9 @@ impl Frames {
         Self { replies: Replies::new(), limits: Bounds::from(&limits), lost: false }
     }
 
-    /// Takes note of `bytes`, which follow those given before. `Some(n)`: a frame ended behind the first `n` of them, and the
-    /// rest has not been looked at; `None`: all were taken and the frame goes on.
+    /// Takes note of `bytes`, which follow those given before. `Some(n)`: a frame ended behind the
+    /// first `n` of them, and the rest has not been looked at; `None`: all were taken and the frame
+    /// goes on.
     ///
     /// # Errors
     ///

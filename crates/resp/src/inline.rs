@@ -1,9 +1,10 @@
 //! Inline commands: a line of words as a person types them, split the way Redis splits them.
 //!
-//! The rules are those of `redis:src/sds.c`, `sdssplitargs`: blanks part the words, double quotes with backslash escapes,
-//! single quotes with an escape for the quote alone, and behind a closing quote a blank or the end. What Redis would refuse
-//! (an open quote) is not guessed at: the session turns opaque, and so it does when one of the words that name the command is
-//! written with escapes, since such a word would have to be rebuilt to be known.
+//! The rules are those of `redis:src/sds.c`, `sdssplitargs`: blanks part the words, double quotes
+//! with backslash escapes, single quotes with an escape for the quote alone, and behind a closing
+//! quote a blank or the end. What Redis would refuse (an open quote) is not guessed at: the session
+//! turns opaque, and so it does when one of the words that name the command is written with
+//! escapes, since such a word would have to be rebuilt to be known.
 
 use crate::naming::Naming;
 use crate::word::Word;
@@ -41,7 +42,8 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    /// Takes one byte. `args` counts the words begun; `word` and `naming` follow those that name the command.
+    /// Takes one byte. `args` counts the words begun; `word` and `naming` follow those that name
+    /// the command.
     pub(crate) fn take(
         &mut self,
         byte: u8,

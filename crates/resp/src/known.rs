@@ -1,12 +1,16 @@
-//! The commands that leave nothing in the connection, so that every other one can be told from them.
+//! The commands that leave nothing in the connection, so that every other one can be told from
+//! them.
 //!
-//! A command that is not listed here or in [`naming`](crate::naming) may be one of a module, or a renamed one: nobody knows what
-//! it leaves. It is forwarded like any other, and binds its session to the server.
+//! A command that is not listed here or in [`naming`](crate::naming) may be one of a module, or a
+//! renamed one: nobody knows what it leaves. It is forwarded like any other, and binds its session
+//! to the server.
 //!
-//! The table is made at compile time: a hash table of the names, each folded into 64 bits. A name of up to eight bytes loses nothing
-//! but its case by that, and the case of its punctuation; longer ones are known by their first and last eight bytes.
+//! The table is made at compile time: a hash table of the names, each folded into 64 bits. A name
+//! of up to eight bytes loses nothing but its case by that, and the case of its punctuation; longer
+//! ones are known by their first and last eight bytes.
 //!
-//! Deliberately absent: the class of anything, except that scripts run from the cache are told from the rest.
+//! Deliberately absent: the class of anything, except that scripts run from the cache are told from
+//! the rest.
 
 /// The names. `testdata/commands.txt` says where they are from.
 pub(crate) const NAMES: &str = "\
@@ -54,13 +58,15 @@ const PLACES_BITS: u32 = 10;
 
 static TABLE: [u64; PLACES] = table(table([0; PLACES], NAMES.as_bytes()), SCRIPTS.as_bytes());
 
-/// Commands that leave nothing either, unless they stand in a transaction. Job queues send hardly anything else.
+/// Commands that leave nothing either, unless they stand in a transaction. Job queues send hardly
+/// anything else.
 const SCRIPTS: &str = "EVALSHA EVALSHA_RO";
 
 /// Upper and lower case of a letter differ in this bit only.
 const CASE: u64 = !0x2020_2020_2020_2020;
 
-/// What a command of that name, in any case, leaves in the connection; `None` if the table does not say so.
+/// What a command of that name, in any case, leaves in the connection; `None` if the table does not
+/// say so.
 #[inline]
 pub(crate) fn known(name: &[u8]) -> Option<Known> {
     const SCRIPT: u64 = key(b"EVALSHA");

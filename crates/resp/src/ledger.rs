@@ -1,10 +1,13 @@
-//! The session's bookkeeping: what has been asked, what has been answered, and whether now is a quiet moment.
+//! The session's bookkeeping: what has been asked, what has been answered, and whether now is a
+//! quiet moment.
 //!
-//! Two scanners find where frames end, the book says what they mean; the ledger holds the three together and lets all of them
-//! go at once when one is lost. It is fed with exactly the bytes that are forwarded, in their order, each side for itself,
-//! in pieces of any size; a request must be shown before the reply to it. It never alters, delays or refuses a byte.
+//! Two scanners find where frames end, the book says what they mean; the ledger holds the three
+//! together and lets all of them go at once when one is lost. It is fed with exactly the bytes that
+//! are forwarded, in their order, each side for itself, in pieces of any size; a request must be
+//! shown before the reply to it. It never alters, delays or refuses a byte.
 //!
-//! Deliberately absent: buffers. Nothing of the stream is kept but a dozen bytes of a word under way.
+//! Deliberately absent: buffers. Nothing of the stream is kept but a dozen bytes of a word under
+//! way.
 
 use crate::book::{Book, Lost};
 use crate::class::Class;
@@ -20,8 +23,8 @@ use crate::said::Said;
 use crate::standing::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};
 use crate::stateless::Stateless;
 
-/// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See the crate's
-/// documentation for what it follows.
+/// The bookkeeping of one session, fed with the bytes of both directions as they are forwarded. See
+/// the crate's documentation for what it follows.
 #[derive(Debug)]
 pub struct Ledger {
     requests: Requests,
@@ -38,7 +41,8 @@ impl Ledger {
         Self::with(Bounds::from(limits), Stateless::default())
     }
 
-    /// The same ledger, for a session in which these commands count as ones that leave no state on the connection.
+    /// The same ledger, for a session in which these commands count as ones that leave no state on
+    /// the connection.
     #[must_use]
     pub fn declaring(mut self, stateless: Stateless) -> Self {
         self.stateless = stateless;
@@ -72,9 +76,9 @@ impl Ledger {
         }
     }
 
-    /// Like [`request`](Self::request), but stops right behind the first request that ends within `bytes`, and returns how
-    /// many bytes it took: all of them if none ended, or if the session is opaque. [`last_request`](Self::last_request)
-    /// then tells its class.
+    /// Like [`request`](Self::request), but stops right behind the first request that ends within
+    /// `bytes`, and returns how many bytes it took: all of them if none ended, or if the session is
+    /// opaque. [`last_request`](Self::last_request) then tells its class.
     pub fn request_one(&mut self, bytes: &[u8]) -> usize {
         let mut input = bytes;
         self.take_request(&mut input);
@@ -125,7 +129,8 @@ impl Ledger {
         }
     }
 
-    /// A request goes on behind `piece`. What may have to be remembered is kept until that is known.
+    /// A request goes on behind `piece`. What may have to be remembered is kept until that is
+    /// known.
     fn keep_piece(&mut self, piece: &[u8], first: bool) {
         if self.limits.memory == 0 {
             return;
@@ -141,8 +146,8 @@ impl Ledger {
         }
     }
 
-    /// The class of a request that the table does not list and of which `piece` has come, its `(beginning, end)` included or not.
-    /// `None` if another word is needed.
+    /// The class of a request that the table does not list and of which `piece` has come, its
+    /// `(beginning, end)` included or not. `None` if another word is needed.
     #[cold]
     fn look_up(&mut self, piece: &[u8], of: (bool, bool)) -> Option<Class> {
         if self.limits.memory == 0 || self.book.is_bound_for_good() {
@@ -179,8 +184,9 @@ impl Ledger {
         }
     }
 
-    /// Like [`reply`](Self::reply), but stops right behind the first frame (reply or push) that ends within `bytes`, and
-    /// returns how many bytes it took: all of them if none ended, or if the session is opaque.
+    /// Like [`reply`](Self::reply), but stops right behind the first frame (reply or push) that
+    /// ends within `bytes`, and returns how many bytes it took: all of them if none ended, or if
+    /// the session is opaque.
     pub fn reply_one(&mut self, bytes: &[u8]) -> usize {
         let mut input = bytes;
         self.take_reply(&mut input);
@@ -213,7 +219,8 @@ impl Ledger {
         }
     }
 
-    /// Takes the first frame that ends within `bytes`, like [`reply_one`](Self::reply_one), and returns it and what follows it.
+    /// Takes the first frame that ends within `bytes`, like [`reply_one`](Self::reply_one), and
+    /// returns it and what follows it.
     pub fn reply_split<'a>(&mut self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let mut rest = bytes;
         self.take_reply(&mut rest);
@@ -244,9 +251,10 @@ impl Ledger {
         self.book.fail(fault);
     }
 
-    /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay) on it: it is quiet, but for
-    /// messages that may come, and all that the server keeps for it is known and can be had again. Never if [`Limits::memory`]
-    /// is zero, and not while it is subscribed if [`Limits::names`] is.
+    /// Whether the session could go on over another connection, after a [`Replay`](crate::Replay)
+    /// on it: it is quiet, but for messages that may come, and all that the server keeps for it is
+    /// known and can be had again. Never if [`Limits::memory`] is zero, and not while it is
+    /// subscribed if [`Limits::names`] is.
     #[must_use]
     pub fn can_be_carried(&self) -> bool {
         let still = match self.standing() {
@@ -257,7 +265,8 @@ impl Ledger {
         still && self.memory().is_some()
     }
 
-    /// What keeps the session on its server; `None` if it can be carried over once nothing is in flight. See [`Pin`].
+    /// What keeps the session on its server; `None` if it can be carried over once nothing is in
+    /// flight. See [`Pin`].
     #[must_use]
     pub fn pin(&self) -> Option<Pin> {
         self.book.pin()
@@ -269,8 +278,8 @@ impl Ledger {
         self.book.take_changed()
     }
 
-    /// The name of the first command that was neither in the table nor declared, cut and fit for a log. Nothing is kept where
-    /// [`Limits::memory`] is zero.
+    /// The name of the first command that was neither in the table nor declared, cut and fit for a
+    /// log. Nothing is kept where [`Limits::memory`] is zero.
     #[must_use]
     pub fn unknown_command(&self) -> Option<&str> {
         self.book.unknown()
@@ -294,9 +303,10 @@ impl Ledger {
         self.book.must_end()
     }
 
-    /// Whether the session was carried over and then called a script within a transaction that its former server may have had and
-    /// this one has not. The replies are right; but a client that keeps account of scripts for each connection would do so again, and
-    /// only a new connection helps it.
+    /// Whether the session was carried over and then called a script within a transaction that its
+    /// former server may have had and this one has not. The replies are right; but a client that
+    /// keeps account of scripts for each connection would do so again, and only a new connection
+    /// helps it.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         self.book.is_spent()
@@ -321,19 +331,22 @@ impl Ledger {
         self.book.awaits_notices()
     }
 
-    /// Whether the next frame from the server answers it, unless that is a push: only at a boundary between two replies.
+    /// Whether the next frame from the server answers it, unless that is a push: only at a boundary
+    /// between two replies.
     #[must_use]
     pub fn next_is_about_notices(&self) -> bool {
         self.book.next_is_about_notices() && self.replies.at_boundary()
     }
 
-    /// What the client agreed to be sent about maintenance. Nothing unless the session speaks RESP3 now, which has pushes.
+    /// What the client agreed to be sent about maintenance. Nothing unless the session speaks RESP3
+    /// now, which has pushes.
     #[must_use]
     pub fn notices(&self) -> Notices {
         self.book.notices()
     }
 
-    /// Whether the client was last told that a failover is under way. Goes along when the session is carried over.
+    /// Whether the client was last told that a failover is under way. Goes along when the session
+    /// is carried over.
     #[must_use]
     pub fn is_told_of_failover(&self) -> bool {
         self.book.is_told()
@@ -344,8 +357,8 @@ impl Ledger {
         self.book.tell(under_way);
     }
 
-    /// Agrees to the handshake in the server's place, right after the server refused it. Whether that is possible: not in RESP2,
-    /// and not in a transaction, which the refusal has spoiled.
+    /// Agrees to the handshake in the server's place, right after the server refused it. Whether
+    /// that is possible: not in RESP2, and not in a transaction, which the refusal has spoiled.
     pub fn agree_to_notices(&mut self) -> bool {
         self.book.agree()
     }
@@ -355,7 +368,8 @@ impl Ledger {
         Self::with(self.limits, self.stateless.clone())
     }
 
-    /// Whether the bytes seen so far end between two frames of that direction. Never true of an opaque session.
+    /// Whether the bytes seen so far end between two frames of that direction. Never true of an
+    /// opaque session.
     #[must_use]
     pub fn at_boundary(&self, direction: Direction) -> bool {
         !self.book.is_opaque()
@@ -365,8 +379,8 @@ impl Ledger {
             }
     }
 
-    /// How many requests have been sent whose last reply has not come yet. For an opaque session: how many there were when
-    /// it turned.
+    /// How many requests have been sent whose last reply has not come yet. For an opaque session:
+    /// how many there were when it turned.
     #[must_use]
     pub fn owed(&self) -> u64 {
         u64::from(self.book.owed())
@@ -378,23 +392,24 @@ impl Ledger {
         self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
     }
 
-    /// Whether the next word is the client's: nothing is owed, no frame of the server's is under way, and neither a subscription
-    /// nor an open transaction is a reason for silence. A part of a request changes nothing about that.
+    /// Whether the next word is the client's: nothing is owed, no frame of the server's is under
+    /// way, and neither a subscription nor an open transaction is a reason for silence. A part of a
+    /// request changes nothing about that.
     #[must_use]
     pub fn awaits_client(&self) -> bool {
         self.replies.at_boundary() && self.book.awaits_client()
     }
 
-    /// Whether a request has ended since [`take_counts`](Self::take_counts), as far as that is known: an opaque session may have
-    /// sent any.
+    /// Whether a request has ended since [`take_counts`](Self::take_counts), as far as that is
+    /// known: an opaque session may have sent any.
     #[must_use]
     pub fn has_asked(&self) -> bool {
         self.book.has_asked()
     }
 
-    /// How many bytes of the bulk string under way are still to come that nobody needs to look at, without its final
-    /// `\r\n`: they may be moved unseen if [`skip_body`](Self::skip_body) is told. Zero if there is none, and if the session
-    /// is opaque.
+    /// How many bytes of the bulk string under way are still to come that nobody needs to look at,
+    /// without its final `\r\n`: they may be moved unseen if [`skip_body`](Self::skip_body) is
+    /// told. Zero if there is none, and if the session is opaque.
     #[must_use]
     pub fn body_left(&self, direction: Direction) -> u64 {
         match direction {
@@ -404,8 +419,9 @@ impl Ledger {
         }
     }
 
-    /// Notes that `n` bytes have been moved without being shown. More than [`body_left`](Self::body_left) is a mistake, after
-    /// which the boundaries are not known any more: the session [must end](Self::must_end).
+    /// Notes that `n` bytes have been moved without being shown. More than
+    /// [`body_left`](Self::body_left) is a mistake, after which the boundaries are not known any
+    /// more: the session [must end](Self::must_end).
     pub fn skip_body(&mut self, direction: Direction, n: u64) {
         if self.book.is_opaque() {
             return;
@@ -420,7 +436,8 @@ impl Ledger {
         }
     }
 
-    /// One of the hints seen since they were last taken, the gravest first; `None` once all have been taken.
+    /// One of the hints seen since they were last taken, the gravest first; `None` once all have
+    /// been taken.
     pub fn take_hint(&mut self) -> Option<Hint> {
         self.replies.take_hint()
     }
@@ -430,15 +447,16 @@ impl Ledger {
         self.book.take_counts()
     }
 
-    /// The class of the request that ended last; `None` if it was an empty one, or none has ended yet. With
-    /// [`request_one`](Self::request_one), the place for an observer that records what can be played again.
+    /// The class of the request that ended last; `None` if it was an empty one, or none has ended
+    /// yet. With [`request_one`](Self::request_one), the place for an observer that records what
+    /// can be played again.
     #[must_use]
     pub fn last_request(&self) -> Option<Class> {
         self.requests.last()
     }
 
-    /// The class and answer of the last request answered, unless it was ordinary. With [`reply_one`](Self::reply_one), the
-    /// other half of what an observer needs.
+    /// The class and answer of the last request answered, unless it was ordinary. With
+    /// [`reply_one`](Self::reply_one), the other half of what an observer needs.
     #[must_use]
     pub fn last_answer(&self) -> Option<(Class, Answer)> {
         self.book.last_answer()

@@ -1,11 +1,13 @@
 //! The requests in flight whose reply needs an eye, by their position among all requests.
 //!
-//! Ordinary requests are only counted, so a pipeline of any depth costs nothing. The others (MULTI, SUBSCRIBE, HELLO, ...) are
-//! kept here in order: two in the ledger itself, more in a queue that is allocated only then and freed when it is empty.
+//! Ordinary requests are only counted, so a pipeline of any depth costs nothing. The others (MULTI,
+//! SUBSCRIBE, HELLO, ...) are kept here in order: two in the ledger itself, more in a queue that is
+//! allocated only then and freed when it is empty.
 //!
-//! The queue holds runs in which two kinds of mark alternate at constant distances. A pipeline of transactions with the same
-//! number of commands each is one run, however long it is; so is one of SUBSCRIBE or SELECT alone. Where nothing repeats, a run
-//! is two marks. A few runs are free, more come out of a [budget](crate::budget) that all sessions share.
+//! The queue holds runs in which two kinds of mark alternate at constant distances. A pipeline of
+//! transactions with the same number of commands each is one run, however long it is; so is one of
+//! SUBSCRIBE or SELECT alone. Where nothing repeats, a run is two marks. A few runs are free, more
+//! come out of a [budget](crate::budget) that all sessions share.
 
 use std::collections::VecDeque;
 
@@ -35,7 +37,8 @@ const NO_KIND: Kind = Kind { expected: [0; 3], class: Class::Ordinary };
 /// One request that is not ordinary, eight bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Its position among the requests that get a reply, counted from the session's start, modulo 2^32.
+    /// Its position among the requests that get a reply, counted from the session's start, modulo
+    /// 2^32.
     pub(crate) at: u32,
     kind: Kind,
 }
@@ -195,7 +198,8 @@ impl Marks {
         self.len == 0
     }
 
-    /// Appends a mark; false if there is no room, because of `most` runs or because all sessions together have too many.
+    /// Appends a mark; false if there is no room, because of `most` runs or because all sessions
+    /// together have too many.
     pub(crate) fn push(&mut self, mark: Mark, most: u16) -> bool {
         match self.near.get_mut(usize::from(self.len)) {
             Some(slot) if self.far.is_none() => {

@@ -1,11 +1,14 @@
-//! What the server keeps for one connection and would keep for another that says the same: the state that can be had again.
+//! What the server keeps for one connection and would keep for another that says the same: the
+//! state that can be had again.
 //!
-//! The fields are what `RESET` clears (`redis:src/networking.c`, `clearClientConnectionState`) less what pins a session, and the name
-//! and version of the client's library, which survive it. Nothing enters but what the server has accepted. Where it cannot be
-//! known what an accepted request did, the part it is about is in doubt, and a memory in doubt is of no use until a later
-//! request says it plainly.
+//! The fields are what `RESET` clears (`redis:src/networking.c`, `clearClientConnectionState`) less
+//! what pins a session, and the name and version of the client's library, which survive it. Nothing
+//! enters but what the server has accepted. Where it cannot be known what an accepted request did,
+//! the part it is about is in doubt, and a memory in doubt is of no use until a later request says
+//! it plainly.
 //!
-//! Passwords are in it. All texts share one allocation, which is overwritten with zeros when it goes.
+//! Passwords are in it. All texts share one allocation, which is overwritten with zeros when it
+//! goes.
 //!
 //! Deliberately absent: how a memory is come by (`recorder`) and what it is good for (`replay`).
 
@@ -123,14 +126,15 @@ impl Memory {
         self.doubt &= !part::SUBSCRIPTIONS;
     }
 
-    /// Notes that a request of that class, of the subscribing group, was accepted for all of its names. `most` bytes may be
-    /// remembered of them.
+    /// Notes that a request of that class, of the subscribing group, was accepted for all of its
+    /// names. `most` bytes may be remembered of them.
     pub(crate) fn subscribe(&mut self, class: Class, words: Option<&[&[u8]]>, most: usize) {
         debug_assert!(class.group() == Group::Subscribing);
         let names = words
             .and_then(|words| words.get(1..))
             .filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
-        // The server sends to these what other connections track, and they name this connection by its number.
+        // The server sends to these what other connections track, and they name this connection by
+        // its number.
         let names = names.filter(|names| !names.iter().any(|name| name.starts_with(b"__redis__:")));
         if !names.is_some_and(|names| self.names.accept(class, names, most)) {
             self.doubt(part::SUBSCRIPTIONS);
@@ -185,7 +189,8 @@ impl Memory {
         *self = fresh;
     }
 
-    /// Notes that the server has accepted a request of that class with these words; `map`: its answer is a map.
+    /// Notes that the server has accepted a request of that class with these words; `map`: its
+    /// answer is a map.
     pub(crate) fn accept(&mut self, class: Class, words: Option<&[&[u8]]>, map: bool) {
         if class == Class::Hello {
             self.resp3 = map;

@@ -1,4 +1,5 @@
-//! What is remembered of a session, and that a replay of it leads to the same state and to nothing else.
+//! What is remembered of a session, and that a replay of it leads to the same state and to nothing
+//! else.
 
 use crate::talk::Talk;
 use crate::{Hint, Ledger, Limits, Refused, Replay};
@@ -226,7 +227,8 @@ fn any_other_answer_ends_it() {
     assert_eq!(answer(b"+OK\r\n-ERR unknown command\r\n"), Err(Refused::Refused));
     assert_eq!(answer(b"-LOADING not yet\r\n"), Err(Refused::NotReady(Hint::Loading)));
     assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(Refused::Odd));
-    // An old server that answers HELLO 3 with an array, or something else altogether: accepted, but not the same.
+    // An old server that answers HELLO 3 with an array, or something else altogether: accepted, but
+    // not the same.
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(b"+OK\r\n*2\r\n+proto\r\n:2\r\n+OK\r\n+PONG\r\n").unwrap();
     assert_eq!(replay.finish(&before.0).unwrap_err(), Refused::Odd);

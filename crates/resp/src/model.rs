@@ -1,7 +1,9 @@
-//! A server in miniature, to hold conversations with: it executes commands one after the other and answers as Redis does.
+//! A server in miniature, to hold conversations with: it executes commands one after the other and
+//! answers as Redis does.
 //!
-//! It shares no code with the ledger and works the other way round: it knows the truth and produces the bytes. What the
-//! ledger does not follow by design (see the tests of the rules) is never said to it: [`Server::hear`] declines.
+//! It shares no code with the ledger and works the other way round: it knows the truth and produces
+//! the bytes. What the ledger does not follow by design (see the tests of the rules) is never said
+//! to it: [`Server::hear`] declines.
 
 use std::collections::BTreeSet;
 
@@ -112,7 +114,8 @@ fn told(text: &str) -> Vec<Tell> {
 }
 
 impl Server {
-    /// The bytes of a request and what it is answered with; `None` if the ledger is not meant to follow it now.
+    /// The bytes of a request and what it is answered with; `None` if the ledger is not meant to
+    /// follow it now.
     pub(crate) fn hear(&mut self, say: &Say) -> Option<(Vec<u8>, bool, Vec<Tell>)> {
         let mut words: Vec<String> =
             WORDS[say.what].split_whitespace().map(str::to_owned).collect();

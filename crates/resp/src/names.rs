@@ -1,9 +1,11 @@
-//! The channels and patterns that a session is subscribed to, so that it can subscribe to them again on another connection.
+//! The channels and patterns that a session is subscribed to, so that it can subscribe to them
+//! again on another connection.
 //!
-//! They are taken from the requests and enter with the last confirmation, like everything that is remembered. One session may remember
-//! so much ([`Limits::names`](crate::Limits::names)), and all of a process together a [budget](crate::budget): a gateway may listen to ten
-//! thousand channels over one connection, but not every one of ten thousand sessions may do so at our expense. What does not fit
-//! is not remembered in part: the session stays where it is.
+//! They are taken from the requests and enter with the last confirmation, like everything that is
+//! remembered. One session may remember so much ([`Limits::names`](crate::Limits::names)), and all
+//! of a process together a [budget](crate::budget): a gateway may listen to ten thousand channels
+//! over one connection, but not every one of ten thousand sessions may do so at our expense. What
+//! does not fit is not remembered in part: the session stays where it is.
 //!
 //! Deliberately absent: names of which it is not known that the server accepted them.
 
@@ -88,8 +90,9 @@ impl Names {
         self.sets.get(kind as usize).into_iter().flatten().map(|name| &**name)
     }
 
-    /// Notes that a request of that class about `names` was accepted. False, and nothing is remembered any more, if that would be
-    /// more than `most` bytes or more than the process has for all.
+    /// Notes that a request of that class about `names` was accepted. False, and nothing is
+    /// remembered any more, if that would be more than `most` bytes or more than the process has
+    /// for all.
     pub(crate) fn accept(&mut self, class: Class, names: &[&[u8]], most: usize) -> bool {
         let Some((kind, subscribes)) = kind(class) else { return false };
         if !subscribes && names.is_empty() {

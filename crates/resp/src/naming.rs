@@ -1,7 +1,8 @@
 //! From words to classes, without regard to case and without a copy.
 //!
-//! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and three of their subcommands a
-//! third. Most names are among those that [leave nothing](crate::known).
+//! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and
+//! three of their subcommands a third. Most names are among those that [leave
+//! nothing](crate::known).
 //!
 //! A command that iterates has its cursor among its words; of that a digest is kept.
 
@@ -60,7 +61,8 @@ impl Naming {
         }
     }
 
-    /// The class if no word follows. `CLIENT TRACKING` and its like are errors then, answered like any other command.
+    /// The class if no word follows. `CLIENT TRACKING` and its like are errors then, answered like
+    /// any other command.
     pub(crate) fn class(self) -> Class {
         match self {
             Self::Known(class) => class,
@@ -264,7 +266,8 @@ mod tests {
     use super::{CLIENT, FIRST, Naming, REPLY, special_names};
     use crate::class::Class;
 
-    /// Commands with the arguments that decide, and the name of the class that they were reviewed to have.
+    /// Commands with the arguments that decide, and the name of the class that they were reviewed
+    /// to have.
     fn reviewed() -> BTreeMap<String, &'static str> {
         let (mut all, mut class) = (BTreeMap::new(), "");
         for line in

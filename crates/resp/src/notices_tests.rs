@@ -1,4 +1,5 @@
-//! The handshake about maintenance as the ledger follows it: who may agree to it, and what becomes of the agreement.
+//! The handshake about maintenance as the ledger follows it: who may agree to it, and what becomes
+//! of the agreement.
 
 use crate::talk::Talk;
 use crate::{Class, Direction, Ledger, Limits, Notices, Replay, Standing};
@@ -62,7 +63,8 @@ fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
     assert_eq!(next.0.notices(), Notices::Here);
     next.0.tell_of_failover(true);
     next.c("RESET").s("+RESET/").c("HELLO 3").s("%1/+proto/:3/");
-    // Who agrees anew has been told nothing yet: the next failover must not pass for one that it knows of.
+    // Who agrees anew has been told nothing yet: the next failover must not pass for one that it
+    // knows of.
     assert_eq!((next.0.notices(), next.0.is_told_of_failover()), (Notices::Off, false));
 }
 

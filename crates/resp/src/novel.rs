@@ -1,9 +1,10 @@
-//! Newer commands that change what a connection is: the handshake about pushes that tell of maintenance, and what lasts as long
-//! as the connection does.
+//! Newer commands that change what a connection is: the handshake about pushes that tell of
+//! maintenance, and what lasts as long as the connection does.
 //!
-//! `CLIENT MAINT_NOTIFICATIONS` is Redis Software's; the servers that Sentinel watches do not know it. So the agreement may be with
-//! whoever stands before the server, and then it is nothing that the server keeps: it goes along to the next one. If the server
-//! itself agreed, the session is pinned, as it is by what Valkey lets clients say about themselves for good. What the client was
+//! `CLIENT MAINT_NOTIFICATIONS` is Redis Software's; the servers that Sentinel watches do not know
+//! it. So the agreement may be with whoever stands before the server, and then it is nothing that
+//! the server keeps: it goes along to the next one. If the server itself agreed, the session is
+//! pinned, as it is by what Valkey lets clients say about themselves for good. What the client was
 //! told last is kept here too, because it goes the same way.
 //!
 //! Deliberately absent: the pushes.
@@ -26,7 +27,8 @@ pub enum Notices {
 /// What is known of one session in this respect.
 #[derive(Debug, Default)]
 pub(crate) struct Novel {
-    /// Handshakes that were sent and not answered. Beyond what fits, the last ones are answered by the server alone.
+    /// Handshakes that were sent and not answered. Beyond what fits, the last ones are answered by
+    /// the server alone.
     asked: u16,
     agreed: Notices,
     /// The client was told of a failover, and not yet of its end.

@@ -1,7 +1,8 @@
 //! The decimal number of a header line (`*2\r\n`, `$-1\r\n`, `$?\r\n`), taken as its bytes arrive.
 //!
-//! As strict as Redis itself (`redis:src/util.c`, `string2ll`): no plus sign, no leading zeros, no blanks. A header that
-//! Redis would refuse is one whose meaning must not be guessed. Nor can it be larger than 32 bits, which is beyond every limit.
+//! As strict as Redis itself (`redis:src/util.c`, `string2ll`): no plus sign, no leading zeros, no
+//! blanks. A header that Redis would refuse is one whose meaning must not be guessed. Nor can it be
+//! larger than 32 bits, which is beyond every limit.
 
 /// What a header line announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,13 +31,15 @@ const STREAMED: u8 = 0x40;
 const CARRIAGE: u8 = 0x20;
 const DIGITS: u8 = 0x1f;
 
-/// What a number under way looks like so far: the count of its digits, and the flags above. Its value is kept by the
-/// caller, whose other counters have no use for their place meanwhile. Ready for the next number whenever one has ended.
+/// What a number under way looks like so far: the count of its digits, and the flags above. Its
+/// value is kept by the caller, whose other counters have no use for their place meanwhile. Ready
+/// for the next number whenever one has ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Number(u8);
 
 impl Number {
-    /// Takes bytes off the front of `input` up to the end of the line. At the first byte, `value` may be anything.
+    /// Takes bytes off the front of `input` up to the end of the line. At the first byte, `value`
+    /// may be anything.
     #[inline]
     pub(crate) fn take(&mut self, value: &mut u32, input: &mut &[u8]) -> Taken {
         if self.0 == 0 {

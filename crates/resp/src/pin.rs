@@ -1,7 +1,8 @@
 //! What keeps a session on its server, as a short word for counters and a phrase for people.
 //!
-//! A session without a pin is carried over once nothing is in flight. One with a pin is closed when its server is replaced, unless
-//! the pin is cleared first. One session has one pin: of several, the one listed first.
+//! A session without a pin is carried over once nothing is in flight. One with a pin is closed when
+//! its server is replaced, unless the pin is cleared first. One session has one pin: of several,
+//! the one listed first.
 //!
 //! Deliberately absent: what a session owes at the moment, which changes with every request.
 

@@ -1,12 +1,13 @@
 //! Records, from requests and the replies to them, what a [`Memory`] holds.
 //!
-//! A request is copied when it is one of the few that a memory is made of, and enters the memory when its reply says that it
-//! was accepted: the copies wait in the order of their requests, which is the order of the replies. A request that comes in pieces
-//! is copied while it may still turn out to be one of them, which its first words decide. A session that never says such a
-//! thing costs one empty pointer.
+//! A request is copied when it is one of the few that a memory is made of, and enters the memory
+//! when its reply says that it was accepted: the copies wait in the order of their requests, which
+//! is the order of the replies. A request that comes in pieces is copied while it may still turn
+//! out to be one of them, which its first words decide. A session that never says such a thing
+//! costs one empty pointer.
 //!
-//! What is queued in a transaction takes effect within the reply to `EXEC`, which is not looked into: the parts it is about
-//! are in doubt from then on.
+//! What is queued in a transaction takes effect within the reply to `EXEC`, which is not looked
+//! into: the parts it is about are in doubt from then on.
 //!
 //! Deliberately absent: which reply belongs to which request; the book knows.
 
@@ -23,7 +24,8 @@ use crate::standing::Answer;
 use crate::stateless::{HEAD, Looked, Stateless};
 use crate::words::words;
 
-/// The bytes of a request; overwritten with zeros when they go. Names of channels come out of a budget of all sessions.
+/// The bytes of a request; overwritten with zeros when they go. Names of channels come out of a
+/// budget of all sessions.
 struct Copied {
     bytes: Zeroizing<Vec<u8>>,
     share: Share,
@@ -36,8 +38,8 @@ impl Default for Copied {
 }
 
 impl Copied {
-    /// With `piece` behind it; `None` if that would be more than `most` bytes or more than the process has for all. Each byte is
-    /// moved only a few times, however small the pieces are.
+    /// With `piece` behind it; `None` if that would be more than `most` bytes or more than the
+    /// process has for all. Each byte is moved only a few times, however small the pieces are.
     fn with(mut self, piece: &[u8], most: usize, names: bool) -> Option<Self> {
         let (len, room) = (self.bytes.len() + piece.len(), self.bytes.capacity());
         if len > most {
@@ -86,7 +88,8 @@ pub(crate) struct Answered<'a> {
 struct Record {
     memory: Memory,
     pending: VecDeque<Pending>,
-    /// Requests of which no copy is kept any more although one was made: their answers come before those in `pending`.
+    /// Requests of which no copy is kept any more although one was made: their answers come before
+    /// those in `pending`.
     skipped: u32,
     /// Bytes in `pending`.
     copied: usize,
@@ -100,8 +103,8 @@ struct Record {
     unknown: Option<Box<str>>,
 }
 
-/// Records a session's memory. How much it may hold is told each time, since a pointer is all that a session of every day has
-/// room for; if there is no room for text, nothing must be recorded.
+/// Records a session's memory. How much it may hold is told each time, since a pointer is all that
+/// a session of every day has room for; if there is no room for text, nothing must be recorded.
 #[derive(Default)]
 pub(crate) struct Recorder {
     record: Option<Box<Record>>,
@@ -134,8 +137,8 @@ pub(crate) fn may_be_copied(class: Option<Class>, room: Room) -> bool {
 }
 
 impl Recorder {
-    /// The memory, unless a part of it is in doubt or a request that may change it is unanswered. The outer `None`.
-    /// The inner one: that of a fresh connection.
+    /// The memory, unless a part of it is in doubt or a request that may change it is unanswered.
+    /// The outer `None`. The inner one: that of a fresh connection.
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
         let Some(record) = &self.record else { return Some(None) };
         let sure = !record.memory.is_in_doubt() && record.is_answered() && record.queued == 0;
@@ -152,7 +155,8 @@ impl Recorder {
         self.record.as_ref()?.unknown.as_deref()
     }
 
-    /// The beginning of a request that the table does not list, of which `piece` has come, and what `declared` says of it.
+    /// The beginning of a request that the table does not list, of which `piece` has come, and what
+    /// `declared` says of it.
     #[cold]
     pub(crate) fn look_up(
         &mut self,
@@ -185,7 +189,8 @@ impl Recorder {
         self.record.as_ref().map_or(&[], |record| record.memory.text(Text::LibName))
     }
 
-    /// A piece of a request came that may be one to be copied, and not its end. `first`: it is its beginning.
+    /// A piece of a request came that may be one to be copied, and not its end. `first`: it is its
+    /// beginning.
     #[cold]
     pub(crate) fn piece(&mut self, class: Option<Class>, piece: &[u8], first: bool, room: Room) {
         if first {
@@ -317,13 +322,14 @@ impl Record {
         self.most_names > 0 && is_about_names(class)
     }
 
-    /// Whether a request of that class is worth more than those that wait: what it says may replace what they say. Names are added
-    /// up, so all of them are wanted.
+    /// Whether a request of that class is worth more than those that wait: what it says may replace
+    /// what they say. Names are added up, so all of them are wanted.
     fn may_replace_pending(&self, class: Class) -> bool {
         !is_about_names(class) && !self.pending.iter().any(|it| is_about_names(it.class))
     }
 
-    /// Keeps nothing of the requests that wait. What they are about is in doubt when they are answered.
+    /// Keeps nothing of the requests that wait. What they are about is in doubt when they are
+    /// answered.
     fn skip_pending(&mut self) {
         let gone = std::mem::take(&mut self.pending).len();
         self.skipped = self.skipped.saturating_add(u32::try_from(gone).unwrap_or(u32::MAX));
@@ -334,7 +340,8 @@ impl Record {
     fn left(&self, class: Option<Class>, room: Room) -> usize {
         let names = class.is_some_and(is_about_names);
         let (most, weight) = match names {
-            // On the wire a name takes less than in the memory, but for the frame around all of them.
+            // On the wire a name takes less than in the memory, but for the frame around all of
+            // them.
             true => (room.names + FRAMES, self.memory.names().weight()),
             false => (room.text, self.memory.weight()),
         };
@@ -369,8 +376,9 @@ impl Record {
     }
 }
 
-/// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0 its options take effect one by one, so that the refusal of
-/// a later one leaves the effect of an earlier one (`redis:src/networking.c`, `helloCommand`).
+/// Whether a refused `HELLO` certainly changed nothing. Up to Redis 7.0 its options take effect one
+/// by one, so that the refusal of a later one leaves the effect of an earlier one
+/// (`redis:src/networking.c`, `helloCommand`).
 fn is_without_effect(words: Option<&[&[u8]]>, error: &[u8]) -> bool {
     let refused_as_a_whole =
         [&b"NOPROTO"[..], b"ERR unknown", b"NOPERM"].iter().any(|start| error.starts_with(start));

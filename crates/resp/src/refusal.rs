@@ -1,12 +1,13 @@
 //! Answers to requests that were certainly never forwarded.
 //!
-//! A request that waited at the gate in vain deserves better than a closed connection: an error that says it was not executed, in
-//! a form that the clients which try again by themselves know. One a request, in their order, so that a pipeline reads as many
-//! replies as it expects. `EXEC` in an open transaction is refused as Redis refuses it (`redis:src/server.c`,
-//! `rejectCommand`), which is the truth: the transaction goes with its connection.
+//! A request that waited at the gate in vain deserves better than a closed connection: an error
+//! that says it was not executed, in a form that the clients which try again by themselves know.
+//! One a request, in their order, so that a pipeline reads as many replies as it expects. `EXEC` in
+//! an open transaction is refused as Redis refuses it (`redis:src/server.c`, `rejectCommand`),
+//! which is the truth: the transaction goes with its connection.
 //!
-//! The connection must be closed behind the last of these: who is refused a `SELECT` or a `MULTI` must not go on as if it
-//! had been accepted.
+//! The connection must be closed behind the last of these: who is refused a `SELECT` or a `MULTI`
+//! must not go on as if it had been accepted.
 //!
 //! Deliberately absent: any other reply. What may have been executed is not answered here.
 
@@ -17,11 +18,12 @@ use crate::request::{Asked, Requests};
 /// Most bytes of answers to one client: a pipeline of more than five hundred requests is cut short.
 const MOST: usize = 64 * 1024;
 
-/// Writes the refusals of a client's unforwarded requests, shown from a boundary between two requests on, in pieces of any
-/// size.
+/// Writes the refusals of a client's unforwarded requests, shown from a boundary between two
+/// requests on, in pieces of any size.
 #[derive(Debug)]
 pub struct Refusals {
-    /// The text of a refusal behind its first byte. An error line reads the same in RESP2 and RESP3.
+    /// The text of a refusal behind its first byte. An error line reads the same in RESP2 and
+    /// RESP3.
     why: &'static str,
     requests: Requests,
     limits: Bounds,
@@ -32,8 +34,8 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// For a session between two requests. `why`: the text of the error, its code first; `transaction`: a `MULTI` of the session
-    /// has been answered with success.
+    /// For a session between two requests. `why`: the text of the error, its code first;
+    /// `transaction`: a `MULTI` of the session has been answered with success.
     #[must_use]
     pub fn new(why: &'static str, transaction: bool) -> Self {
         let limits = Bounds::from(&Limits::default());
@@ -47,7 +49,8 @@ impl Refusals {
             match self.requests.scan(&mut input, &self.limits) {
                 Asked::More => return,
                 Asked::Empty => {}
-                // Those that ask for silence, and what is no request at all, have no answer, nor has anything behind them.
+                // Those that ask for silence, and what is no request at all, have no answer, nor
+                // has anything behind them.
                 Asked::Request(Class::ReplyOff | Class::ReplySkip | Class::Replication, _)
                 | Asked::Lost => {
                     self.over = true;

@@ -1,9 +1,11 @@
 //! The state of a session, said again to another server, and its answers checked.
 //!
-//! The requests are not those that the client once sent, but the shortest that lead to the same state, in the order in which
-//! each may need the one before it: who it is, the protocol, its names, its switches, its database. They go through a fresh
-//! [`Ledger`], so their answers are told apart by the same rule as any others, and that ledger records what was accepted. In the
-//! end both memories must be equal: only then is the session what it was, and the fresh ledger goes on with it.
+//! The requests are not those that the client once sent, but the shortest that lead to the same
+//! state, in the order in which each may need the one before it: who it is, the protocol, its
+//! names, its switches, its database. They go through a fresh [`Ledger`], so their answers are told
+//! apart by the same rule as any others, and that ledger records what was accepted. In the end both
+//! memories must be equal: only then is the session what it was, and the fresh ledger goes on with
+//! it.
 //!
 //! One `PING` is always among them, because an accepted connection proves nothing, and neither does
 //! `+OK`: a server that loads its data answers `HELLO`, `SELECT` and `SUBSCRIBE`, one that runs a
@@ -26,7 +28,8 @@ use crate::standing::{Answer, Direction, Hint, Standing};
 /// Why a session cannot go on over that connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// The server is not able to yet, or it is not the master: another attempt, or another server, may be.
+    /// The server is not able to yet, or it is not the master: another attempt, or another server,
+    /// may be.
     NotReady(Hint),
     /// The server takes no connections at present, or executes nothing but a script: another
     /// attempt may succeed.
@@ -66,7 +69,8 @@ impl fmt::Debug for Replay {
 }
 
 impl Replay {
-    /// The replay of the session that `ledger` has followed; `None` if that [cannot be carried](Ledger::can_be_carried).
+    /// The replay of the session that `ledger` has followed; `None` if that [cannot be
+    /// carried](Ledger::can_be_carried).
     #[must_use]
     pub fn of(ledger: &Ledger) -> Option<Self> {
         if !ledger.can_be_carried() {
@@ -91,7 +95,8 @@ impl Replay {
         self.ledger.owed() == 0 && self.ledger.at_boundary(Direction::Reply)
     }
 
-    /// Takes `bytes` that the server sends, and returns how many belong to the answers: the rest follows the last of them.
+    /// Takes `bytes` that the server sends, and returns how many belong to the answers: the rest
+    /// follows the last of them.
     ///
     /// # Errors
     ///
@@ -115,7 +120,8 @@ impl Replay {
                 return Err(Refused::NotReady(hint));
             }
             if self.ledger.owed() == owed {
-                // A push, a piece, or no RESP, of which an opaque ledger is at no boundary for ever.
+                // A push, a piece, or no RESP, of which an opaque ledger is at no boundary for
+                // ever.
                 if self.ledger.is_opaque() {
                     return Err(Refused::Odd);
                 }
@@ -144,8 +150,8 @@ impl Replay {
         }
     }
 
-    /// Takes what the server has sent behind the last answer. That can only be messages of what was subscribed to, perhaps a
-    /// piece of one.
+    /// Takes what the server has sent behind the last answer. That can only be messages of what was
+    /// subscribed to, perhaps a piece of one.
     ///
     /// # Errors
     ///
@@ -160,7 +166,8 @@ impl Replay {
         if self.ledger.is_opaque() { Err(Refused::Odd) } else { Ok(()) }
     }
 
-    /// The ledger that goes on with the session that `before` has followed, and the messages that have come for it meanwhile.
+    /// The ledger that goes on with the session that `before` has followed, and the messages that
+    /// have come for it meanwhile.
     ///
     /// # Errors
     ///
@@ -182,8 +189,8 @@ impl Replay {
 /// Most bytes of messages that are kept until all is confirmed.
 const MOST_MESSAGES: usize = 64 * 1024;
 
-/// Messages that come before all subscriptions are confirmed. Those for which there is no room go the way of all that were published
-/// while nobody was subscribed.
+/// Messages that come before all subscriptions are confirmed. Those for which there is no room go
+/// the way of all that were published while nobody was subscribed.
 #[derive(Debug, Default)]
 struct Messages {
     kept: Vec<u8>,
@@ -265,9 +272,11 @@ fn identity(memory: &Memory) -> Vec<Vec<&[u8]>> {
     all
 }
 
-/// The requests on the wire, in a buffer that has the right size from the start: one that grows leaves copies behind.
+/// The requests on the wire, in a buffer that has the right size from the start: one that grows
+/// leaves copies behind.
 fn encode(requests: &[Vec<&[u8]>]) -> Zeroizing<Vec<u8>> {
-    // A header is `*` or `$`, at most ten digits and a line end, and behind a word stands another line end.
+    // A header is `*` or `$`, at most ten digits and a line end, and behind a word stands another
+    // line end.
     let room = |words: &Vec<&[u8]>| 13 + words.iter().map(|word| 15 + word.len()).sum::<usize>();
     let mut bytes = Zeroizing::new(Vec::with_capacity(requests.iter().map(room).sum()));
     for words in requests {

@@ -1,9 +1,11 @@
-//! Where the server's frames end: all of RESP2 and RESP3, nested, streamed, with attributes before any value.
+//! Where the server's frames end: all of RESP2 and RESP3, nested, streamed, with attributes before
+//! any value.
 //!
-//! The grammar is that of the RESP3 specification. Nothing is checked that is not needed to find the end: the text of a line
-//! is not, nor is a bulk string's body, which is skipped by its length. Of a frame's content only what tells replies from
-//! other frames is kept: the type of the frame, the first bytes of a line that is the whole frame, and, when asked for,
-//! the first element of an array and the count in a confirmation.
+//! The grammar is that of the RESP3 specification. Nothing is checked that is not needed to find
+//! the end: the text of a line is not, nor is a bulk string's body, which is skipped by its length.
+//! Of a frame's content only what tells replies from other frames is kept: the type of the frame,
+//! the first bytes of a line that is the whole frame, and, when asked for, the first element of an
+//! array and the count in a confirmation.
 
 use crate::bulk::{CRLF, len, size, skip};
 use crate::feed::find_feed;
@@ -50,7 +52,8 @@ enum Look {
     Line,
     /// The first element of the outermost aggregate, which has not begun.
     First,
-    /// The value under way, if it is a string or line: it is the first element of the outermost aggregate.
+    /// The value under way, if it is a string or line: it is the first element of the outermost
+    /// aggregate.
     Here,
     /// The number in the outermost aggregate, which is a confirmation.
     Number,
@@ -61,7 +64,8 @@ enum Look {
 
 #[derive(Debug)]
 pub(crate) struct Replies {
-    /// Bytes of the bulk string under way that are still to come, with its line end. In a header: its number so far.
+    /// Bytes of the bulk string under way that are still to come, with its line end. In a header:
+    /// its number so far.
     left: u32,
     pub(crate) stack: Stack,
     word: Word,
@@ -123,17 +127,20 @@ impl Replies {
         self.word.beginning()
     }
 
-    /// The first element of the frame that has just ended, if it was looked at, and the count of a confirmation.
+    /// The first element of the frame that has just ended, if it was looked at, and the count of a
+    /// confirmation.
     pub(crate) fn said(&self) -> (Said, Option<u32>) {
         (self.said, said::count(self.word.whole()))
     }
 
-    /// The cursor in the array that has just ended, if it was looked at: its first element, or the number behind an aggregate.
+    /// The cursor in the array that has just ended, if it was looked at: its first element, or the
+    /// number behind an aggregate.
     pub(crate) fn cursor(&self) -> Option<&[u8]> {
         Some(self.word.whole()).filter(|word| self.top == b'*' && !word.is_empty())
     }
 
-    /// Everyday replies were taken elsewhere, from one boundary to another: nothing is said of the last of them.
+    /// Everyday replies were taken elsewhere, from one boundary to another: nothing is said of the
+    /// last of them.
     #[inline]
     pub(crate) fn ran(&mut self) {
         (self.top, self.said) = (0, Said::Other);
@@ -157,8 +164,8 @@ impl Replies {
         self.stack.allocated()
     }
 
-    /// Takes bytes off the front of `input` up to the end of a frame. `curious`: look at the first element if the frame is an
-    /// array; at that of a push it always looks.
+    /// Takes bytes off the front of `input` up to the end of a frame. `curious`: look at the first
+    /// element if the frame is an array; at that of a push it always looks.
     pub(crate) fn scan(&mut self, input: &mut &[u8], limits: &Bounds, curious: bool) -> Heard {
         loop {
             let step = match self.state {
@@ -332,7 +339,8 @@ impl Replies {
                 *input = &[];
                 return Step::More;
             };
-            // It was found there, so this cannot fail; if it did, the session would only not be followed any more.
+            // It was found there, so this cannot fail; if it did, the session would only not be
+            // followed any more.
             let Some((text, [_, rest @ ..])) = input.split_at_checked(feed) else {
                 return Step::Lost;
             };

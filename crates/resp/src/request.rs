@@ -1,7 +1,9 @@
-//! Where requests end: arrays of bulk strings, inline commands, and the empty ones that nobody answers.
+//! Where requests end: arrays of bulk strings, inline commands, and the empty ones that nobody
+//! answers.
 //!
-//! Follows `redis:src/networking.c`, `processMultibulkBuffer` and `processInlineBuffer`, byte for byte in what is accepted. The
-//! arguments are skipped by their announced length; only words that may name the command are looked at.
+//! Follows `redis:src/networking.c`, `processMultibulkBuffer` and `processInlineBuffer`, byte for
+//! byte in what is accepted. The arguments are skipped by their announced length; only words that
+//! may name the command are looked at.
 
 use crate::bulk::{CRLF, LONGEST_SHORT, len, short_string, size, skip};
 use crate::class::Class;
@@ -18,8 +20,8 @@ pub(crate) enum Asked {
     More,
     /// A request that gets no reply ended: an empty line, or an array of none.
     Empty,
-    /// A request ended, of that class and with that many words, its name included; one that iterates with the digest of its
-    /// cursor instead.
+    /// A request ended, of that class and with that many words, its name included; one that
+    /// iterates with the digest of its cursor instead.
     Request(Class, u32),
     /// Not a request, or beyond a limit.
     Lost,
@@ -44,8 +46,8 @@ enum State {
 
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// Of the argument under way: bytes to come with its line end. Of an inline command: bytes seen. In a header: its number
-    /// so far.
+    /// Of the argument under way: bytes to come with its line end. Of an inline command: bytes
+    /// seen. In a header: its number so far.
     left: u32,
     /// Words of the request: announced by an array, seen so far of an inline command.
     args: u32,
@@ -180,7 +182,8 @@ impl Requests {
         }
     }
 
-    /// Ordinary requests were taken elsewhere, from one boundary to another: `whole` of them, and the words of one more.
+    /// Ordinary requests were taken elsewhere, from one boundary to another: `whole` of them, and
+    /// the words of one more.
     #[inline]
     pub(crate) fn ran(&mut self, whole: u32, begun: Option<(u32, u32)>) {
         if whole > 0 {
@@ -208,7 +211,8 @@ impl Requests {
         Asked::Empty
     }
 
-    /// Takes arguments as long as they are short and whole, which they nearly always are; whether that was all of them.
+    /// Takes arguments as long as they are short and whole, which they nearly always are; whether
+    /// that was all of them.
     #[inline]
     fn take_short(&mut self, input: &mut &[u8], limits: &Bounds) -> bool {
         if limits.bulk_bytes < LONGEST_SHORT {

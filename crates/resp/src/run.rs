@@ -1,11 +1,14 @@
-//! Runs of everyday frames: short requests that leave no trace in the connection, and the short replies to them.
+//! Runs of everyday frames: short requests that leave no trace in the connection, and the short
+//! replies to them.
 //!
-//! Nearly all that Redis clients say is of this kind, and a pipeline is nothing else. Each byte costs so little to scan that
-//! carrying the state from one frame to the next through memory would cost more than that. So a run is taken in one loop whose
-//! state is a few local variables; the scanners take over where it ends, at whatever is longer, rarer, or not all there.
+//! Nearly all that Redis clients say is of this kind, and a pipeline is nothing else. Each byte
+//! costs so little to scan that carrying the state from one frame to the next through memory would
+//! cost more than that. So a run is taken in one loop whose state is a few local variables; the
+//! scanners take over where it ends, at whatever is longer, rarer, or not all there.
 //!
-//! Deliberately absent: any opinion. What is taken here would be taken byte for byte alike by [`request`](crate::request) and
-//! [`reply`](crate::reply); `run_tests.rs` and the fuzz targets compare the two.
+//! Deliberately absent: any opinion. What is taken here would be taken byte for byte alike by
+//! [`request`](crate::request) and [`reply`](crate::reply); `run_tests.rs` and the fuzz targets
+//! compare the two.
 
 use crate::bulk::{LONGEST_SHORT, short_array, short_string};
 use crate::class::Class;
@@ -20,14 +23,15 @@ const LONGEST_NUMBER: usize = 22;
 pub(crate) struct Run<'a> {
     /// So many ordinary requests.
     pub(crate) whole: u32,
-    /// Words of one more, and how many of them are still to come: at least its name was taken, and it is ordinary too.
+    /// Words of one more, and how many of them are still to come: at least its name was taken, and
+    /// it is ordinary too.
     pub(crate) begun: Option<(u32, u32)>,
     /// What is behind all that.
     pub(crate) rest: &'a [u8],
 }
 
-/// Takes a run of requests off the front of `input`, which begins between two. `scripts`: to run one from the cache is ordinary, which
-/// it is outside of transactions.
+/// Takes a run of requests off the front of `input`, which begins between two. `scripts`: to run
+/// one from the cache is ordinary, which it is outside of transactions.
 #[inline]
 pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> Run<'a> {
     let mut run = Run { whole: 0, begun: None, rest: input };
@@ -62,8 +66,8 @@ pub(crate) fn requests<'a>(input: &'a [u8], limits: &Bounds, scripts: bool) -> R
     run
 }
 
-/// What is behind the name at the front of `input`, if that is one of the two most frequent: they are known by one look at eight
-/// bytes, which is less than a look into the table of all names.
+/// What is behind the name at the front of `input`, if that is one of the two most frequent: they
+/// are known by one look at eight bytes, which is less than a look into the table of all names.
 #[inline]
 fn frequent(input: &[u8]) -> Option<&[u8]> {
     const GET: u64 = u64::from_le_bytes(*b"$3\r\nget\r");
@@ -74,7 +78,8 @@ fn frequent(input: &[u8]) -> Option<&[u8]> {
     (head == GET || head == SET).then_some(rest)
 }
 
-/// Takes up to `most` replies off the front of `input`, which begins between two, and returns how many and what is behind them.
+/// Takes up to `most` replies off the front of `input`, which begins between two, and returns how
+/// many and what is behind them.
 #[inline]
 pub(crate) fn replies<'a>(input: &'a [u8], most: u32, limits: &Bounds) -> (u32, &'a [u8]) {
     let (mut whole, mut rest) = (0, input);

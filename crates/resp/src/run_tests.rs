@@ -1,5 +1,5 @@
-//! Frames that are taken many at a time, beside the same bytes shown one by one, which never come to that loop: after every piece
-//! both ledgers must say the same of everything.
+//! Frames that are taken many at a time, beside the same bytes shown one by one, which never come
+//! to that loop: after every piece both ledgers must say the same of everything.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! What the first element of a server's message says it is.
 //!
-//! In RESP2, messages and the confirmations of subscriptions look like any other array, so their first element is all that
-//! tells them from a reply (`redis:src/pubsub.c`).
+//! In RESP2, messages and the confirmations of subscriptions look like any other array, so their
+//! first element is all that tells them from a reply (`redis:src/pubsub.c`).
 
 use crate::class::Class;
 use crate::standing::Hint;

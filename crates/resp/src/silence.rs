@@ -1,8 +1,9 @@
 //! `CLIENT REPLY`: requests that the server has been told not to answer.
 //!
-//! A silent request leaves two questions. Whether it is executed at all is told by the next reply to a request behind it, and
-//! until then the session is unsure. Whether it succeeded is told by nothing, so a command that changes the session while
-//! replies are off cannot be followed (`redis:src/networking.c`, `clientCommand`, `resetClient`).
+//! A silent request leaves two questions. Whether it is executed at all is told by the next reply
+//! to a request behind it, and until then the session is unsure. Whether it succeeded is told by
+//! nothing, so a command that changes the session while replies are off cannot be followed
+//! (`redis:src/networking.c`, `clientCommand`, `resetClient`).
 
 use crate::book::{Lost, MOST_OWED};
 use crate::class::Class;
@@ -20,7 +21,8 @@ enum Told {
 
 #[derive(Debug)]
 pub(crate) struct Silence {
-    /// If `unsure`: the position from which on a reply tells that the silent requests have been executed, modulo 2^32.
+    /// If `unsure`: the position from which on a reply tells that the silent requests have been
+    /// executed, modulo 2^32.
     until: u32,
     /// A silent request was sent, and nothing behind it has been answered.
     unsure: bool,
@@ -69,7 +71,8 @@ impl Silence {
         }
     }
 
-    /// A request of that class is sent; whether it gets a reply, which then is the one at `position`.
+    /// A request of that class is sent; whether it gets a reply, which then is the one at
+    /// `position`.
     pub(crate) fn request(&mut self, class: Class, position: u32) -> Result<bool, Lost> {
         match class {
             Class::Multi => self.may_queue = true,

@@ -1,7 +1,8 @@
 //! How deep in nested aggregates a reply is, and how many elements each level still wants.
 //!
-//! A session is idle most of the time and shallow nearly always, so four levels live in the ledger itself; only a deeper
-//! frame allocates, once, up to the configured depth, and gives the memory back at its end.
+//! A session is idle most of the time and shallow nearly always, so four levels live in the ledger
+//! itself; only a deeper frame allocates, once, up to the configured depth, and gives the memory
+//! back at its end.
 
 /// How many levels fit without an allocation, besides the innermost one.
 const NEAR: usize = 3;
@@ -43,8 +44,8 @@ impl Stack {
         self.depth
     }
 
-    /// Enters an aggregate of `count` elements, at least one and at most [`MOST`], or of unknown length. False if `depth` would
-    /// be exceeded.
+    /// Enters an aggregate of `count` elements, at least one and at most [`MOST`], or of unknown
+    /// length. False if `depth` would be exceeded.
     pub(crate) fn enter(&mut self, count: Option<u32>, attribute: bool, depth: u16) -> bool {
         if self.depth >= depth {
             return false;

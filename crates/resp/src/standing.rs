@@ -12,28 +12,34 @@ pub enum Direction {
 /// Where a session stands. If several hold, the one listed first is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// Not followed any more: it left the protocol or went beyond a limit. Its bytes are forwarded and not understood, for good.
+    /// Not followed any more: it left the protocol or went beyond a limit. Its bytes are forwarded
+    /// and not understood, for good.
     Opaque,
     /// `MULTI` has been answered with success, `EXEC` or `DISCARD` has not been answered yet.
     Transaction,
-    /// The oldest request without a reply is one that may block, and both directions are between frames.
+    /// The oldest request without a reply is one that may block, and both directions are between
+    /// frames.
     Blocked,
     /// A reply is owed, or a frame is under way in either direction.
     Busy,
     /// `QUIT` has been answered: the server is about to close.
     Ended,
-    /// Nothing is owed, both directions are between frames, and there are subscriptions: messages may come at any time.
+    /// Nothing is owed, both directions are between frames, and there are subscriptions: messages
+    /// may come at any time.
     Subscribed,
-    /// Nothing is owed, both directions are between frames, and the server keeps something for this connection that cannot
-    /// be had elsewhere: watched keys, `ASKING`, client-side tracking, replies switched off, or a request sent with its reply
-    /// skipped, of which nothing has been heard since.
+    /// Nothing is owed, both directions are between frames, and the server keeps something for this
+    /// connection that cannot be had elsewhere: watched keys, `ASKING`, client-side tracking,
+    /// replies switched off, or a request sent with its reply skipped, of which nothing has been
+    /// heard since.
     Pinned,
-    /// Nothing is owed, both directions are between frames, nothing pins the session: the moment to move it or to close it.
+    /// Nothing is owed, both directions are between frames, nothing pins the session: the moment to
+    /// move it or to close it.
     Quiet,
 }
 
-/// What the server said at the start of a reply, as a reason to verify at once that it is still the master. Legitimate ones
-/// exist (a busy or loading master), so whoever acts on a hint must back off.
+/// What the server said at the start of a reply, as a reason to verify at once that it is still the
+/// master. Legitimate ones exist (a busy or loading master), so whoever acts on a hint must back
+/// off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Hint {
@@ -56,10 +62,11 @@ pub enum Hint {
 /// Why a session must not go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MustEnd {
-    /// It was carried over and then asked a question whose answer would be about the connection before (`WAIT`): the reply to it
-    /// must not be delivered.
+    /// It was carried over and then asked a question whose answer would be about the connection
+    /// before (`WAIT`): the reply to it must not be delivered.
     Forfeit,
-    /// An invariant does not hold, so nothing that is known of it may be relied on. Never in normal operation.
+    /// An invariant does not hold, so nothing that is known of it may be relied on. Never in normal
+    /// operation.
     Broken(Fault),
 }
 
@@ -97,12 +104,14 @@ pub enum Answer {
     Error,
 }
 
-/// Frames counted since they were last taken; see [`Ledger::take_counts`](crate::Ledger::take_counts).
+/// Frames counted since they were last taken; see
+/// [`Ledger::take_counts`](crate::Ledger::take_counts).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Requests that ended, silent ones included, empty lines and `*0` not.
     pub requests: u32,
-    /// Replies to requests that ended; of several confirmations to one request only the last counts.
+    /// Replies to requests that ended; of several confirmations to one request only the last
+    /// counts.
     pub replies: u32,
     /// Other frames from the server that ended: pushes, messages, all confirmations but the last.
     pub pushes: u32,

@@ -1,6 +1,8 @@
-//! Commands that an operator has declared to leave no state on their connection, besides those of the built-in table.
+//! Commands that an operator has declared to leave no state on their connection, besides those of
+//! the built-in table.
 //!
-//! They are looked up only for a command that the table does not list, so that they cost nothing elsewhere.
+//! They are looked up only for a command that the table does not list, so that they cost nothing
+//! elsewhere.
 //!
 //! Deliberately absent: whether the declaration is true.
 
@@ -11,7 +13,8 @@ use crate::class::Class;
 use crate::naming::Naming;
 use crate::verdict::objection;
 
-/// The longest name, in bytes. The hash of a command's name, which `redis.conf` suggests for `rename-command`, has 40 or 64.
+/// The longest name, in bytes. The hash of a command's name, which `redis.conf` suggests for
+/// `rename-command`, has 40 or 64.
 pub const LONGEST_NAME: usize = 64;
 
 /// How much of a request is looked at to find its name: two words with their lengths.
@@ -97,7 +100,8 @@ impl Stateless {
         self.0.is_some() && leading_words(head).next().is_some_and(|name| self.has(name))
     }
 
-    /// What a request is whose command the table does not list. `head` is its beginning, `whole` says whether it is all of it.
+    /// What a request is whose command the table does not list. `head` is its beginning, `whole`
+    /// says whether it is all of it.
     pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> Looked {
         let mut words = leading_words(head);
         let Some(word) = words.next() else {
@@ -134,7 +138,8 @@ pub(crate) enum Looked {
     NotYet,
 }
 
-/// A name in capitals, cut, and with nothing in it that a terminal or a log could take for an order.
+/// A name in capitals, cut, and with nothing in it that a terminal or a log could take for an
+/// order.
 fn shown(word: &[u8]) -> String {
     let plain = |byte: &u8| {
         if byte.is_ascii_graphic() { char::from(*byte).to_ascii_uppercase() } else { '?' }
@@ -152,7 +157,8 @@ enum Words<'a> {
     Line(std::vec::IntoIter<&'a [u8]>),
 }
 
-/// The words that `head` begins with, as far as they are whole. Those of an inline command only if its line is whole and plain.
+/// The words that `head` begins with, as far as they are whole. Those of an inline command only if
+/// its line is whole and plain.
 fn leading_words(head: &[u8]) -> Words<'_> {
     match head.strip_prefix(b"*") {
         Some(rest) => {

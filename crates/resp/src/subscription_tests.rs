@@ -1,4 +1,5 @@
-//! One test for each rule by which subscriptions, messages and the two protocol versions are told apart.
+//! One test for each rule by which subscriptions, messages and the two protocol versions are told
+//! apart.
 
 use crate::talk::Talk;
 use crate::{Counts, Standing};

@@ -11,7 +11,8 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// A confirmation to a request of that class says that there are `count` now. Returns how many of its kind there were before.
+    /// A confirmation to a request of that class says that there are `count` now. Returns how many
+    /// of its kind there were before.
     pub(crate) fn confirm(&mut self, class: Class, count: u32) -> u32 {
         // The server counts channels and patterns together, shard channels apart.
         let (counter, others) = match class {

@@ -2,7 +2,8 @@
 
 use crate::{Ledger, Limits, Standing};
 
-/// A session told as a dialogue: `c` is what the client sends, as words; `s` what the server sends, with `/` for `\r\n`.
+/// A session told as a dialogue: `c` is what the client sends, as words; `s` what the server sends,
+/// with `/` for `\r\n`.
 pub(crate) struct Talk(pub(crate) Ledger);
 
 impl Talk {

@@ -1,4 +1,5 @@
-//! What each command means for carrying its session over, in words: for the documents and for the check of the configuration.
+//! What each command means for carrying its session over, in words: for the documents and for the
+//! check of the configuration.
 //!
 //! Made from the same tables that classify requests, so that the two cannot differ.
 

@@ -1,8 +1,9 @@
 //! `WAIT` and `WAITAOF`: they speak of the writes made on this very connection.
 //!
-//! On another connection the server would answer at once, and about nothing (`redis:src/replication.c`, `waitCommand`, compares with
-//! the offset of the client's own last write). So who waits now and then stays where its writes were made, and who was carried
-//! over and only then begins to wait must not be given that answer.
+//! On another connection the server would answer at once, and about nothing
+//! (`redis:src/replication.c`, `waitCommand`, compares with the offset of the client's own last
+//! write). So who waits now and then stays where its writes were made, and who was carried over and
+//! only then begins to wait must not be given that answer.
 
 /// What is known of the session's way with `WAIT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,8 @@
-//! A short word kept while it arrives in pieces: a command's name, the first element of a push, the start of an error.
+//! A short word kept while it arrives in pieces: a command's name, the first element of a push, the
+//! start of an error.
 //!
-//! The only place where bytes of the stream are copied. Whatever is too long to be one of the known words is remembered only
-//! as too long.
+//! The only place where bytes of the stream are copied. Whatever is too long to be one of the known
+//! words is remembered only as too long.
 
 /// As many bytes as are ever compared: `MAINT_NOTIFICATIONS`, and the digits of the longest cursor.
 pub(crate) const LONGEST: u32 = 20;

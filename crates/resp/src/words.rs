@@ -1,10 +1,13 @@
 //! The words of one whole request, for the few requests that are remembered.
 //!
-//! The scanner finds ends and never sees a request as a whole; whoever remembers one has its bytes and needs its words.
+//! The scanner finds ends and never sees a request as a whole; whoever remembers one has its bytes
+//! and needs its words.
 //!
-//! Deliberately absent: the quoting of inline commands. A quoted one has no plain words, and what it did is then not known.
+//! Deliberately absent: the quoting of inline commands. A quoted one has no plain words, and what
+//! it did is then not known.
 
-/// The words of `request`, which the scanner has found to be one whole request. `None` if they are not plain to see.
+/// The words of `request`, which the scanner has found to be one whole request. `None` if they are
+/// not plain to see.
 pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     match request.strip_prefix(b"*") {
         Some(rest) => array(rest),
@@ -13,8 +16,8 @@ pub(crate) fn words(request: &[u8]) -> Option<Vec<&[u8]>> {
     }
 }
 
-/// The words of a line without quotes. More bytes are skipped between words than end one (`redis:src/sds.c`, `sdssplitargs`): a
-/// form feed within a password belongs to it.
+/// The words of a line without quotes. More bytes are skipped between words than end one
+/// (`redis:src/sds.c`, `sdssplitargs`): a form feed within a password belongs to it.
 fn line(mut rest: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = Vec::new();
     loop {
@@ -67,7 +70,8 @@ mod tests {
             assert_eq!(words(request), Some(vec![&b"AUTH"[..], b"a\r\nbc"]));
         }
         assert_eq!(words(b"  SELECT\t 3 \r\n"), Some(vec![&b"SELECT"[..], b"3"]));
-        // What `isspace` takes for a blank stands between words, and within one only a blank, a tab or a return ends it.
+        // What `isspace` takes for a blank stands between words, and within one only a blank, a tab
+        // or a return ends it.
         assert_eq!(words(b"\x0c AUTH pa\x0css\r\n"), Some(vec![&b"AUTH"[..], b"pa\x0css"]));
         assert_eq!(
             words(b"AUTH \x0b pa\x0bss\x0c me\r\n"),

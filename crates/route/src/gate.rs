@@ -1,11 +1,13 @@
 //! The gate before a target, shared by all targets of one route or one pool.
 //!
-//! While it is shut nobody starts towards a target behind it and nobody forwards a byte, although no target has changed. It
-//! also counts as shut when the writer's word has run out. Everyone who waits for anything at all waits at its bell.
+//! While it is shut nobody starts towards a target behind it and nobody forwards a byte, although
+//! no target has changed. It also counts as shut when the writer's word has run out. Everyone who
+//! waits for anything at all waits at its bell.
 //!
-//! A shut gate stops requests. What becomes of replies is a second question with three answers, [`Replies`], and is kept in
-//! the same atomic: replies pass while a planned failover is only announced, wait while nobody has looked at the world since
-//! the process was stopped, and are dropped once another node is known to be promoted.
+//! A shut gate stops requests. What becomes of replies is a second question with three answers,
+//! [`Replies`], and is kept in the same atomic: replies pass while a planned failover is only
+//! announced, wait while nobody has looked at the world since the process was stopped, and are
+//! dropped once another node is known to be promoted.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -29,9 +31,11 @@ pub enum Replies {
     /// It is forwarded.
     #[default]
     Pass,
-    /// It is neither forwarded nor dropped yet: whether it still acknowledges anything is being found out.
+    /// It is neither forwarded nor dropped yet: whether it still acknowledges anything is being
+    /// found out.
     Wait,
-    /// It is not forwarded, now or later: another node has been promoted, and the write that it acknowledges will be lost.
+    /// It is not forwarded, now or later: another node has been promoted, and the write that it
+    /// acknowledges will be lost.
     Drop,
 }
 
@@ -60,16 +64,19 @@ impl Gate {
         self.is_held() || self.lease.is_over()
     }
 
-    /// Whether the writer has shut it. Less than [`is_shut`](Self::is_shut), and without a look at a clock.
+    /// Whether the writer has shut it. Less than [`is_shut`](Self::is_shut), and without a look at
+    /// a clock.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.state.load(Ordering::Acquire) & !READS != 0
     }
 
-    /// What becomes of a reply of a target whose fence has fallen or not, which is asked only after the gate.
+    /// What becomes of a reply of a target whose fence has fallen or not, which is asked only after
+    /// the gate.
     #[inline]
     pub(crate) fn replies(&self, has_fallen: impl FnOnce() -> bool) -> Replies {
-        // The gate first: a commit lets the fence fall before it opens the gate, so that one of the two is always seen.
+        // The gate first: a commit lets the fence fall before it opens the gate, so that one of the
+        // two is always seen.
         let state = self.state.load(Ordering::Acquire);
         if state & READS != 0 {
             Replies::Pass
@@ -82,7 +89,8 @@ impl Gate {
         }
     }
 
-    /// The writer gives its word anew; see [`Points::vouch`](crate::Points::vouch). Rings if it comes late.
+    /// The writer gives its word anew; see [`Points::vouch`](crate::Points::vouch). Rings if it
+    /// comes late.
     pub(crate) fn vouch(&self, looked: Moment, span: Duration) {
         if self.lease.renew(looked, span) {
             self.bell.notify_waiters();

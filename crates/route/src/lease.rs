@@ -1,16 +1,19 @@
 //! How long what the points say may be believed without hearing from whoever moves them.
 //!
-//! A process can be stopped for half a minute: a paused machine, a debugger, a starved container. When it goes on, a worker may
-//! be the first to run, with a client's request in its hand and a target in its memory that was superseded long ago. So the
-//! writer says, again and again, until when its word holds, and a reader that finds the time past treats the gate as shut.
-//! The writer, once it runs, looks at the world before it renews its word.
+//! A process can be stopped for half a minute: a paused machine, a debugger, a starved container.
+//! When it goes on, a worker may be the first to run, with a client's request in its hand and a
+//! target in its memory that was superseded long ago. So the writer says, again and again, until
+//! when its word holds, and a reader that finds the time past treats the gate as shut. The writer,
+//! once it runs, looks at the world before it renews its word.
 //!
-//! Two clocks are read, both coarse: a few milliseconds rough, and a few nanoseconds to read. The monotonic one cannot be set,
-//! but stands still while the whole machine is suspended. The wall clock goes on then, and jumps when the machine wakes up, in
-//! the kernel and so before any thread of this process runs; but it can be set. The word has run out as soon as one of the
-//! two says so. A wall clock that is set back takes nothing away, since the other one still counts; one that is set forward
-//! shuts the gate until the writer has looked, and the writer should be woken by the same jump. `CLOCK_BOOTTIME`, which cannot be
-//! set and does not stand still, has no coarse variant: a read takes five times as long, and on some machines a system call.
+//! Two clocks are read, both coarse: a few milliseconds rough, and a few nanoseconds to read. The
+//! monotonic one cannot be set, but stands still while the whole machine is suspended. The wall
+//! clock goes on then, and jumps when the machine wakes up, in the kernel and so before any thread
+//! of this process runs; but it can be set. The word has run out as soon as one of the two says so.
+//! A wall clock that is set back takes nothing away, since the other one still counts; one that is
+//! set forward shuts the gate until the writer has looked, and the writer should be woken by the
+//! same jump. `CLOCK_BOOTTIME`, which cannot be set and does not stand still, has no coarse
+//! variant: a read takes five times as long, and on some machines a system call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -40,7 +43,8 @@ impl Moment {
     }
 }
 
-/// A time on the coarse monotonic clock until which something holds; set by anybody, at first long past.
+/// A time on the coarse monotonic clock until which something holds; set by anybody, at first long
+/// past.
 #[derive(Debug, Default)]
 pub(crate) struct Until(AtomicU64);
 
@@ -83,8 +87,9 @@ impl Lease {
         self.mono.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Whether the time is past by the wall clock alone. That shows a stop of the process and of the machine, too; it misses one
-    /// during which the wall clock was set back by just as much. For replies, of which none is worth a second read.
+    /// Whether the time is past by the wall clock alone. That shows a stop of the process and of
+    /// the machine, too; it misses one during which the wall clock was set back by just as much.
+    /// For replies, of which none is worth a second read.
     #[inline]
     pub(crate) fn has_passed(&self) -> bool {
         self.is_given() && wall() > self.wall.load(Ordering::Acquire)
@@ -95,7 +100,8 @@ impl Lease {
         now.mono > self.mono.load(Ordering::Acquire) || now.wall > self.wall.load(Ordering::Acquire)
     }
 
-    /// Gives the word anew, for `span` from the moment before the writer looked. Whether it had run out.
+    /// Gives the word anew, for `span` from the moment before the writer looked. Whether it had run
+    /// out.
     pub(crate) fn renew(&self, looked: Moment, span: Duration) -> bool {
         self.renew_at(Moment::now(), looked, span)
     }
@@ -122,7 +128,8 @@ fn wall() -> u64 {
     read(ClockId::RealtimeCoarse)
 }
 
-/// Nanoseconds of a clock. Until the year 2554 that fits, and a time before 1970 wraps, which is far past every end.
+/// Nanoseconds of a clock. Until the year 2554 that fits, and a time before 1970 wraps, which is
+/// far past every end.
 #[inline]
 #[allow(clippy::cast_sign_loss, reason = "see above")]
 fn read(clock: ClockId) -> u64 {

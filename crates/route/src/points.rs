@@ -1,7 +1,9 @@
-//! The lever and what it moves: [`Points`] is the one writer, [`Route`] is what everyone else reads.
+//! The lever and what it moves: [`Points`] is the one writer, [`Route`] is what everyone else
+//! reads.
 //!
-//! A pure swap of a pointer would be enough to send new connections elsewhere. The rest of this file is about the
-//! connections that exist: the gate that stops them before the swap, the fence that ends them after it.
+//! A pure swap of a pointer would be enough to send new connections elsewhere. The rest of this
+//! file is about the connections that exist: the gate that stops them before the swap, the fence
+//! that ends them after it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,15 +23,16 @@ pub struct Route {
 }
 
 impl Route {
-    /// The committed target, whether or not the gate is open. `None` before the first commit and while no master exists.
+    /// The committed target, whether or not the gate is open. `None` before the first commit and
+    /// while no master exists.
     #[must_use]
     pub fn current(&self) -> Option<Arc<Target>> {
         self.current.load_full()
     }
 
-    /// Whether the gate is shut, or counts as shut because the writer's word has run out: nobody may dial, read from a
-    /// client on behalf of, or write to the target. A session asks its target the same question, and what becomes of replies
-    /// ([`Target::replies`]).
+    /// Whether the gate is shut, or counts as shut because the writer's word has run out: nobody
+    /// may dial, read from a client on behalf of, or write to the target. A session asks its target
+    /// the same question, and what becomes of replies ([`Target::replies`]).
     #[must_use]
     pub fn is_shut(&self) -> bool {
         self.gate.is_shut()
@@ -45,10 +48,12 @@ impl Route {
         }
     }
 
-    /// Waits at the gate until a target may be used. Unbounded: the caller brings the deadline. Safe to drop.
+    /// Waits at the gate until a target may be used. Unbounded: the caller brings the deadline.
+    /// Safe to drop.
     pub async fn wait_open(&self) -> Arc<Target> {
         loop {
-            // Created before the look, so that an opening between the look and the wait is not lost.
+            // Created before the look, so that an opening between the look and the wait is not
+            // lost.
             let bell = self.gate.bell.notified();
             if let Some(target) = self.open_target() {
                 return target;
@@ -57,8 +62,8 @@ impl Route {
         }
     }
 
-    /// Returns at the next move of the points: a commit, a shut or opened gate, a cleared target, a late renewal. Create the future, look,
-    /// then await it, and no move is lost.
+    /// Returns at the next move of the points: a commit, a shut or opened gate, a cleared target, a
+    /// late renewal. Create the future, look, then await it, and no move is lost.
     pub fn moved(&self) -> impl Future<Output = ()> + '_ {
         self.gate.bell.notified()
     }
@@ -86,14 +91,16 @@ impl Points {
         &self.route
     }
 
-    /// Publishes `destination` as the next generation: stores it, fences every session of the one before, opens the gate.
+    /// Publishes `destination` as the next generation: stores it, fences every session of the one
+    /// before, opens the gate.
     pub fn commit(&mut self, destination: Destination) -> Arc<Target> {
         let target = self.publish(destination);
         self.route.gate.set(false);
         target
     }
 
-    /// The same behind a gate that stays shut, or shuts before the target can be seen: an operator wants no traffic now.
+    /// The same behind a gate that stays shut, or shuts before the target can be seen: an operator
+    /// wants no traffic now.
     pub fn commit_held(&mut self, destination: Destination) -> Arc<Target> {
         self.route.gate.set(true);
         let target = self.publish(destination);
@@ -115,27 +122,28 @@ impl Points {
         target
     }
 
-    /// The process that was committed is reached at `addr` from now on: new connections are dialled there. The generation and its
-    /// fence stay, so no session notices.
+    /// The process that was committed is reached at `addr` from now on: new connections are dialled
+    /// there. The generation and its fence stay, so no session notices.
     pub fn redirect(&mut self, addr: SocketAddr) {
         if let Some(target) = self.route.current() {
             self.route.current.store(Some(Arc::new(target.at(addr))));
         }
     }
 
-    /// Shuts the gate: from here on no byte goes to the present target, although it stays the target.
+    /// Shuts the gate: from here on no byte goes to the present target, although it stays the
+    /// target.
     pub fn hold(&mut self) {
         self.route.gate.set(true);
     }
 
-    /// Says what becomes of the present target's replies while the gate is shut; shuts it if it is open. Opening the gate in
-    /// any way, and shutting it anew, lets them pass again.
+    /// Says what becomes of the present target's replies while the gate is shut; shuts it if it is
+    /// open. Opening the gate in any way, and shutting it anew, lets them pass again.
     pub fn set_replies(&mut self, replies: Replies) {
         self.route.gate.set_replies(replies);
     }
 
-    /// From here on a reply of the present target is no acknowledgement any more, since another node has been promoted: sessions
-    /// drop it and end. Shuts the gate if it is open.
+    /// From here on a reply of the present target is no acknowledgement any more, since another
+    /// node has been promoted: sessions drop it and end. Shuts the gate if it is open.
     pub fn drop_replies(&mut self) {
         self.set_replies(Replies::Drop);
     }
@@ -153,10 +161,10 @@ impl Points {
         self.route.gate.set(false);
     }
 
-    /// Gives the writer's word for `span` from `looked` on: until then readers may believe what the points say. `looked` is a
-    /// moment taken *before* the writer looked at the world, so that a writer that is stopped between its look and its word
-    /// says nothing new. One that looks late must have shut the gate if it does not know better. Before the first call there
-    /// is no end.
+    /// Gives the writer's word for `span` from `looked` on: until then readers may believe what the
+    /// points say. `looked` is a moment taken *before* the writer looked at the world, so that a
+    /// writer that is stopped between its look and its word says nothing new. One that looks late
+    /// must have shut the gate if it does not know better. Before the first call there is no end.
     pub fn vouch(&mut self, looked: Moment, span: Duration) {
         self.route.gate.vouch(looked, span);
     }

@@ -1,16 +1,20 @@
 //! Several targets that are as good as each other: the replicas that readers may be sent to.
 //!
-//! Where the [`Route`](crate::Route) has one lever, a pool has a yard full of tracks. The writer publishes the whole set at
-//! once, behind one atomic pointer, and readers take the track with the fewest trains on it; how many there are is counted on
-//! the target itself, by a guard that each session holds, so nothing has to be told when a session ends.
+//! Where the [`Route`](crate::Route) has one lever, a pool has a yard full of tracks. The writer
+//! publishes the whole set at once, behind one atomic pointer, and readers take the track with the
+//! fewest trains on it; how many there are is counted on the target itself, by a guard that each
+//! session holds, so nothing has to be told when a session ends.
 //!
-//! Two ways out of the set. A target that has become *worse* than the others is dismissed: it gets nobody new, and those who
-//! are on it leave, carried over to another one or at a boundary of their own. One that has become *wrong*, because it is a master now or nobody can say what
-//! it is, is barred: its fence falls like that of a superseded master. A target that comes back is the same one as before, for as
-//! long as somebody is on it, so its load is known and those who have not left yet may stay.
+//! Two ways out of the set. A target that has become *worse* than the others is dismissed: it gets
+//! nobody new, and those who are on it leave, carried over to another one or at a boundary of their
+//! own. One that has become *wrong*, because it is a master now or nobody can say what it is, is
+//! barred: its fence falls like that of a superseded master. A target that comes back is the same
+//! one as before, for as long as somebody is on it, so its load is known and those who have not
+//! left yet may stay.
 //!
-//! An empty set is an answer, too: the master in their place, or nobody. Before the first set there is no answer, and readers
-//! wait. A reader who was given the master for want of a replica leaves it again when there is one.
+//! An empty set is an answer, too: the master in their place, or nobody. Before the first set there
+//! is no answer, and readers wait. A reader who was given the master for want of a replica leaves
+//! it again when there is one.
 //!
 //! Deliberately absent: what makes a target good enough, and any order among those that are.
 
@@ -91,7 +95,8 @@ impl Pool {
         standing.min_by_key(|target| (target.is_shunned(), target.load())).cloned()
     }
 
-    /// Whether there is a member that was not tried in vain a moment ago, or the master in their place.
+    /// Whether there is a member that was not tried in vain a moment ago, or the master in their
+    /// place.
     pub(crate) fn has_untried(&self) -> bool {
         let untried = |target: &Arc<Target>| !target.is_shunned() && !target.fence().has_fallen();
         self.set
@@ -166,8 +171,9 @@ impl PoolWriter {
         self.pool.stand_in().and_then(|route| route.current())
     }
 
-    /// Makes exactly these the members. To be called again whenever the master's points have moved, because the master may
-    /// stand in. Whoever is on a target that is none of these is asked to leave.
+    /// Makes exactly these the members. To be called again whenever the master's points have moved,
+    /// because the master may stand in. Whoever is on a target that is none of these is asked to
+    /// leave.
     pub fn publish(&mut self, members: Vec<Destination>) {
         let members: Vec<Arc<Target>> = members.into_iter().map(|it| self.target(it)).collect();
         let master = self.master().filter(|_| members.is_empty());
@@ -269,8 +275,8 @@ impl PoolWriter {
 
     fn store(&mut self, set: Set) {
         self.pool.set.store(Some(Arc::new(set)));
-        // Whoever is about to ride holds the target, or the set in which it was found. So nobody is ever on a target that is
-        // forgotten here, and that could not be barred any more.
+        // Whoever is about to ride holds the target, or the set in which it was found. So nobody is
+        // ever on a target that is forgotten here, and that could not be barred any more.
         self.known.retain(|target| Arc::strong_count(target) > 1 && !target.fence().has_fallen());
         self.pool.bell().notify_waiters();
     }

@@ -29,7 +29,8 @@ async fn lets_every_reply_of_a_replica_pass() {
     writer.publish(vec![to(1)]);
     let replica = way.open_target().expect("a replica");
     assert!(replica.takes_requests() && replica.expects_requests());
-    // It acknowledges no write, whatever becomes of the master, of the writer's word, and of itself.
+    // It acknowledges no write, whatever becomes of the master, of the writer's word, and of
+    // itself.
     points.commit(to(2));
     points.drop_replies();
     writer.vouch(Moment::now(), Duration::ZERO);
@@ -168,8 +169,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is published, barred and ridden: a reader gets a member that nobody barred and that has the fewest riders; every
-    /// rider of a barred node is behind a fallen fence, of a former member dismissed; and with `reject` nobody gets the master.
+    /// Whatever is published, barred and ridden: a reader gets a member that nobody barred and that
+    /// has the fewest riders; every rider of a barred node is behind a fallen fence, of a former
+    /// member dismissed; and with `reject` nobody gets the master.
     #[test]
     fn readers_are_only_where_they_may_be(steps in prop::collection::vec(step(), 1..80)) {
         let (mut points, mut writer, way) = pool(Empty::Reject);

@@ -18,7 +18,8 @@ use crate::{Fence, Look};
 /// A target that could not be dialled is passed over for this long while there are others.
 const SHUNNED_FOR: Duration = Duration::from_secs(1);
 
-/// Counts the commits of one route, from 1. A higher generation is a later decision; nothing else may be read from it.
+/// Counts the commits of one route, from 1. A higher generation is a later decision; nothing else
+/// may be read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(u64);
 
@@ -45,15 +46,18 @@ impl fmt::Display for Generation {
 pub struct Destination {
     /// The very address that was verified; sessions dial this one and resolve no name again.
     pub addr: SocketAddr,
-    /// How the node was announced (`host:port`), for people. Equal to `addr` where no names are in use.
+    /// How the node was announced (`host:port`), for people. Equal to `addr` where no names are in
+    /// use.
     pub name: Box<str>,
     /// Sentinel's config-epoch of the decision; 0 where none is known.
     pub epoch: u64,
-    /// The node's `run_id` where it could be learnt: tells a restarted node on the same address from the old one.
+    /// The node's `run_id` where it could be learnt: tells a restarted node on the same address
+    /// from the old one.
     pub run_id: Option<Box<str>>,
 }
 
-/// A published destination. What was published never changes; what changes is whether it may still be used.
+/// A published destination. What was published never changes; what changes is whether it may still
+/// be used.
 #[derive(Debug)]
 pub struct Target {
     generation: Generation,
@@ -89,7 +93,8 @@ impl Target {
         }
     }
 
-    /// The same destination behind the same fence and gate, for riders who may be asked to leave without the others.
+    /// The same destination behind the same fence and gate, for riders who may be asked to leave
+    /// without the others.
     pub(crate) fn beside(&self, generation: Generation) -> Self {
         let mut target = Self::new(generation, self.destination.clone(), Arc::clone(&self.gate));
         target.fence = Arc::clone(&self.fence);
@@ -131,7 +136,8 @@ impl Target {
         self.destination.addr
     }
 
-    /// A session has just reached this target. Only the first call takes note of the time; any other is one atomic load.
+    /// A session has just reached this target. Only the first call takes note of the time; any
+    /// other is one atomic load.
     #[inline]
     pub fn note_use(&self) {
         if self.first_use.get().is_none() {
@@ -152,41 +158,44 @@ impl Target {
         &self.fence
     }
 
-    /// Whether the gate before this target is shut, or counts as shut because the writer's word has run out: nobody may read
-    /// from a client on behalf of it, or write to it.
+    /// Whether the gate before this target is shut, or counts as shut because the writer's word has
+    /// run out: nobody may read from a client on behalf of it, or write to it.
     #[inline]
     #[must_use]
     pub fn is_shut(&self) -> bool {
         self.gate.is_shut()
     }
 
-    /// Whether bytes may be written to this target at this very moment. Made to be asked before every write.
+    /// Whether bytes may be written to this target at this very moment. Made to be asked before
+    /// every write.
     #[inline]
     #[must_use]
     pub fn takes_requests(&self) -> bool {
-        // The gate first: a commit lets the fence fall before it opens the gate. The other way round, a whole commit between
-        // the two looks would find the fence standing and the gate open.
+        // The gate first: a commit lets the fence fall before it opens the gate. The other way
+        // round, a whole commit between the two looks would find the fence standing and the gate
+        // open.
         !self.gate.is_shut() && !self.fence.has_fallen()
     }
 
-    /// Whether it is of use to read what a client has for this target: cheaper than [`takes_requests`](Self::takes_requests),
-    /// which is asked before any of it is written.
+    /// Whether it is of use to read what a client has for this target: cheaper than
+    /// [`takes_requests`](Self::takes_requests), which is asked before any of it is written.
     #[inline]
     #[must_use]
     pub fn expects_requests(&self) -> bool {
         !self.gate.is_held() && !self.fence.has_fallen()
     }
 
-    /// What becomes of bytes that were just read from this target. To be asked after the read: a promotion may have become known
-    /// since any look before it.
+    /// What becomes of bytes that were just read from this target. To be asked after the read: a
+    /// promotion may have become known since any look before it.
     #[inline]
     #[must_use]
     pub fn replies(&self) -> Replies {
         self.gate.replies(|| self.fence.has_fallen())
     }
 
-    /// Whether a session on this target should leave at its next command boundary: it may be used to the end of what is
-    /// under way, and there are better ones. Never so for a master on its own route.
+    /// Whether a session on this target should leave at its next command boundary: it may be used
+    /// to the end of what is under way, and there are better ones. Never so for a master on its own
+    /// route.
     #[must_use]
     pub fn is_dismissed(&self) -> bool {
         self.dismissed.load(Ordering::Acquire)
@@ -264,7 +273,8 @@ impl Target {
         self.load() > other.load()
     }
 
-    /// A connection to it could not be opened: others are tried first for a moment, where there are others.
+    /// A connection to it could not be opened: others are tried first for a moment, where there are
+    /// others.
     pub fn shun(&self) {
         self.shunned.set(SHUNNED_FOR);
     }

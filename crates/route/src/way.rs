@@ -1,7 +1,8 @@
 //! What a session asks for its way, whichever kind of listener it came through.
 //!
-//! One question with few answers: here is a target, wait, or there is nothing to wait for. That a reader never gets to a master
-//! that it must not use follows from whom it asks, and not from a rule that each session has to keep.
+//! One question with few answers: here is a target, wait, or there is nothing to wait for. That a
+//! reader never gets to a master that it must not use follows from whom it asks, and not from a
+//! rule that each session has to keep.
 
 use std::sync::Arc;
 
@@ -39,11 +40,12 @@ impl Way {
         }
     }
 
-    /// Waits until a target may be used. `None`, at once, if there is nothing to wait for. Unbounded: the caller brings the
-    /// deadline. Safe to drop.
+    /// Waits until a target may be used. `None`, at once, if there is nothing to wait for.
+    /// Unbounded: the caller brings the deadline. Safe to drop.
     pub async fn wait_open(&self) -> Option<Ride> {
         loop {
-            // Created before the look, so that an opening between the look and the wait is not lost.
+            // Created before the look, so that an opening between the look and the wait is not
+            // lost.
             let moved = self.moved();
             match self.choose() {
                 Choice::Ride(ride) => return Some(ride),
@@ -53,8 +55,8 @@ impl Way {
         }
     }
 
-    /// Returns at the next change: a target published, dismissed, barred or taken away, a gate shut or opened, a late
-    /// renewal. Create the future, look, then await it, and no change is lost.
+    /// Returns at the next change: a target published, dismissed, barred or taken away, a gate shut
+    /// or opened, a late renewal. Create the future, look, then await it, and no change is lost.
     pub fn moved(&self) -> impl Future<Output = ()> + '_ {
         let (route, pool) = match self {
             Self::Master(route) => (Some(route), None),
@@ -74,7 +76,8 @@ impl Way {
         }
     }
 
-    /// Whether it is of use to try again at once after `target` could not be reached: there is something else to try.
+    /// Whether it is of use to try again at once after `target` could not be reached: there is
+    /// something else to try.
     #[must_use]
     pub fn leads_elsewhere(&self, target: &Target) -> bool {
         match self {

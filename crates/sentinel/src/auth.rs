@@ -1,7 +1,7 @@
 //! Credentials for our own questions, and what a refusal means.
 //!
-//! A refusal is told as the operator needs it: which command was refused, and what to change. The server's line is passed
-//! on only for its first word; a password never is.
+//! A refusal is told as the operator needs it: which command was refused, and what to change. The
+//! server's line is passed on only for its first word; a password never is.
 
 use std::fmt;
 

@@ -1,9 +1,10 @@
 //! The canaries of one service, and how fast new ones may be sent out.
 //!
-//! Which nodes are worth a connection is told by sentinels, and one of them may lie: a new list of addresses with every answer would
-//! make this process dial whatever it likes, as often as it answers. So new canaries for addresses that are only listed are sent
-//! out at a bounded rate, and the others are asked a moment later, as if an answer had been lost. The master in force, and the node
-//! that a commit waits for, never wait here.
+//! Which nodes are worth a connection is told by sentinels, and one of them may lie: a new list of
+//! addresses with every answer would make this process dial whatever it likes, as often as it
+//! answers. So new canaries for addresses that are only listed are sent out at a bounded rate, and
+//! the others are asked a moment later, as if an answer had been lost. The master in force, and the
+//! node that a commit waits for, never wait here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +49,8 @@ impl Aviary {
         Self { group, keeper: Arc::new(keeper), canaries: BTreeMap::new(), room, out }
     }
 
-    /// Asks this node. `sure`: more than one sentinel's word stands behind it, so that it waits for nothing.
+    /// Asks this node. `sure`: more than one sentinel's word stands behind it, so that it waits for
+    /// nothing.
     pub(crate) fn ask(&mut self, node: &NodeAddr, sure: bool) {
         if !self.canaries.contains_key(node) {
             if !sure && self.room.speak(Instant::now()).is_none() {

@@ -1,5 +1,5 @@
-//! Pauses between attempts: doubling, bounded, with full jitter, so that a fleet of proxies that lost the same sentinel does
-//! not come back to it in step.
+//! Pauses between attempts: doubling, bounded, with full jitter, so that a fleet of proxies that
+//! lost the same sentinel does not come back to it in step.
 
 use std::time::Duration;
 

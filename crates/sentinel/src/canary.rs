@@ -37,7 +37,8 @@ const BESIDE_MAX: Duration = Duration::from_secs(40);
 /// The end of the idle connection is told this often at most.
 const ENDED_EVERY: Duration = Duration::from_millis(100);
 
-/// A node that refused the password is left alone for a time between these two, growing with each refusal.
+/// A node that refused the password is left alone for a time between these two, growing with each
+/// refusal.
 const REFUSED_MIN: Duration = Duration::from_millis(100);
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 
@@ -46,7 +47,8 @@ const REFUSED_MAX: Duration = Duration::from_secs(1);
 const TURNED_AWAY_MIN: Duration = Duration::from_millis(20);
 const TURNED_AWAY_MAX: Duration = Duration::from_millis(100);
 
-/// A node that could not be reached is left alone for a time between these two, growing with each failure, unless there is need.
+/// A node that could not be reached is left alone for a time between these two, growing with each
+/// failure, unless there is need.
 const FAILED_MIN: Duration = Duration::from_millis(20);
 const FAILED_MAX: Duration = Duration::from_secs(1);
 
@@ -158,8 +160,8 @@ struct Canary {
 }
 
 impl Canary {
-    /// Listens to the idle connection: for its end, or for a late answer. Pending while there is none; safe to drop. `None`: it
-    /// ended, and that was told a moment ago already.
+    /// Listens to the idle connection: for its end, or for a late answer. Pending while there is
+    /// none; safe to drop. `None`: it ended, and that was told a moment ago already.
     async fn listen(&mut self) -> Option<Song> {
         let Some(perch) = &mut self.perch else { return std::future::pending().await };
         let verify = self.keeper.verify;
@@ -236,8 +238,8 @@ impl Canary {
             }
             Err(Trouble::Denied(denied)) => {
                 self.lookup.worked(dialled);
-                // A missing ACL rule can be added while the connection stands; everything else needs
-                // a new one.
+                // A missing ACL rule can be added while the connection stands; everything else
+                // needs a new one.
                 !matches!(denied, Denied::NotPermitted { .. })
             }
         };
@@ -246,7 +248,8 @@ impl Canary {
         }
     }
 
-    /// Asks. The time that comes with the outcome is that of the question which it answers, or which nobody answered.
+    /// Asks. The time that comes with the outcome is that of the question which it answers, or
+    /// which nobody answered.
     async fn try_probe(&mut self) -> (Instant, Outcome) {
         let verify = self.keeper.verify;
         // Where nothing may be asked, a fresh connection is all there is to learn from.
@@ -265,7 +268,8 @@ impl Canary {
         let seasoned = self.perch.as_ref().is_some_and(Perch::is_idle);
         let (asked_at, outcome) = self.ask_once().await;
         if seasoned && matches!(outcome, Err(Trouble::Failed(ProbeFailure::Unreachable))) {
-            // An idle connection that turns out to be dead says nothing about the server: only a dial does.
+            // An idle connection that turns out to be dead says nothing about the server: only a
+            // dial does.
             return self.ask_once().await;
         }
         (asked_at, outcome)

@@ -1,8 +1,9 @@
-//! What became of each failover, for people: its phases from the first notice to the first session, told once in the log and kept
-//! for metrics and status.
+//! What became of each failover, for people: its phases from the first notice to the first session,
+//! told once in the log and kept for metrics and status.
 //!
-//! It stands beside the machine and decides nothing. The machine's [`Story`] knows the phases by the clock of its steps; here are
-//! the two ends that it cannot see: when something was read from a socket, and when a session reached the new master.
+//! It stands beside the machine and decides nothing. The machine's [`Story`] knows the phases by
+//! the clock of its steps; here are the two ends that it cannot see: when something was read from a
+//! socket, and when a session reached the new master.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,12 +22,14 @@ pub(crate) struct Chronicle {
     tidings: Tidings,
     /// When what the machine is given now was read.
     reading: Instant,
-    /// Which evidence is under verification, by the machine's time of it, and when its last part was read.
+    /// Which evidence is under verification, by the machine's time of it, and when its last part
+    /// was read.
     evidence: Option<(Instant, Instant)>,
     failovers: Vec<Failover>,
     /// What the last of them led to, until a session was there.
     target: Option<Arc<Target>>,
-    /// Sentinel itself bounds how often it fails over; whoever only pretends to be one is bounded here, but for the last word.
+    /// Sentinel itself bounds how often it fails over; whoever only pretends to be one is bounded
+    /// here, but for the last word.
     voice: Voice,
 }
 
@@ -63,7 +66,8 @@ impl Chronicle {
         }
     }
 
-    /// The points were moved to `target`, as `commit` wanted, at `swapped_at`; `from` is where they led before.
+    /// The points were moved to `target`, as `commit` wanted, at `swapped_at`; `from` is where they
+    /// led before.
     pub(crate) fn moved(
         &mut self,
         (from, commit): (Option<NodeAddr>, &Commit),
@@ -105,7 +109,8 @@ impl Chronicle {
         failover
     }
 
-    /// Takes note of the first session on the master in force, and tells of it. Not later than the next move.
+    /// Takes note of the first session on the master in force, and tells of it. Not later than the
+    /// next move.
     pub(crate) fn note_first_session(&mut self, service: &Arc<str>) {
         let Some(at) = self.target.as_ref().and_then(|target| target.first_use()) else { return };
         // The target is asked no more: what is noted on it does not change.

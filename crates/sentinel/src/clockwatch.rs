@@ -1,9 +1,10 @@
 //! The clocks as this machine has them: read, and watched for jumps.
 //!
-//! The kernel ends a timer of a certain kind at once when the wall clock is set and when the machine wakes up from a suspend
-//! (`timerfd_create(2)`, `TFD_TIMER_CANCEL_ON_SET`). So discovery looks within the same turn of its loop, and the gate, which
-//! workers find shut by the same jump, does not stay shut until the next timer of discovery's own. Where the system has no such
-//! timer, that is how long it takes.
+//! The kernel ends a timer of a certain kind at once when the wall clock is set and when the
+//! machine wakes up from a suspend (`timerfd_create(2)`, `TFD_TIMER_CANCEL_ON_SET`). So discovery
+//! looks within the same turn of its loop, and the gate, which workers find shut by the same jump,
+//! does not stay shut until the next timer of discovery's own. Where the system has no such timer,
+//! that is how long it takes.
 //!
 //! Deliberately absent: what a jump means ([`jumps`](crate::jumps)).
 
@@ -42,15 +43,16 @@ impl ClockWatch {
         Self { jumps: Jumps::new(clocks()), timer: timer.ok(), back_at: None }
     }
 
-    /// Tells `judge` how long it is since this was last called, the time included in which this machine was suspended. It gives
-    /// back how many found that too long.
+    /// Tells `judge` how long it is since this was last called, the time included in which this
+    /// machine was suspended. It gives back how many found that too long.
     pub(crate) fn notice_absence(&mut self, judge: impl FnOnce(Duration) -> usize) {
         if judge(self.jumps.away(clocks())) > 0 {
             self.back_at = Some(Instant::now());
         }
     }
 
-    /// Whether the answer to a question from `asked_at` is about a past that this process slept through.
+    /// Whether the answer to a question from `asked_at` is about a past that this process slept
+    /// through.
     pub(crate) fn is_old(&self, asked_at: Instant, limit: Duration) -> bool {
         asked_at.elapsed() > limit || self.back_at.is_some_and(|at| asked_at < at)
     }

@@ -1,8 +1,10 @@
-//! One connection to a sentinel or a redis node: commands out, whole replies in, everything bounded.
+//! One connection to a sentinel or a redis node: commands out, whole replies in, everything
+//! bounded.
 //!
-//! The frame's end is found by the same incremental scanner that the data plane uses, which knows limits for length, number and
-//! depth and never looks at a byte twice; only a whole frame is given to the decoder. A peer that sends garbage, claims
-//! gigabytes, nests without end or dribbles therefore costs this connection and nothing more.
+//! The frame's end is found by the same incremental scanner that the data plane uses, which knows
+//! limits for length, number and depth and never looks at a byte twice; only a whole frame is given
+//! to the decoder. A peer that sends garbage, claims gigabytes, nests without end or dribbles
+//! therefore costs this connection and nothing more.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +33,8 @@ const LIMITS: Limits = Limits {
     names: 0,
 };
 
-/// For connections to redis nodes: an unanswered write or keepalive probe ends the connection after this long.
+/// For connections to redis nodes: an unanswered write or keepalive probe ends the connection after
+/// this long.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often the kernel asks a silent peer's kernel whether the connection is still there. A host
@@ -108,7 +111,8 @@ impl Conn {
         })
     }
 
-    /// Writes it all. Commands are small, so that this waits only behind a peer that stopped reading; bring a timeout.
+    /// Writes it all. Commands are small, so that this waits only behind a peer that stopped
+    /// reading; bring a timeout.
     pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnError> {
         self.stream.write_all(commands).await.map_err(ConnError::Io)
     }

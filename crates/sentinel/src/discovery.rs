@@ -1,9 +1,11 @@
 //! The driver: one task, one loop, everything that is known in one place and no lock.
 //!
-//! Links and canaries tell what they hear through one bounded channel; the loop hands it to the machine of the service it is
-//! about and carries out what the machine wants. It wakes for events and for the machines' own deadlines, and for nothing else.
+//! Links and canaries tell what they hear through one bounded channel; the loop hands it to the
+//! machine of the service it is about and carries out what the machine wants. It wakes for events
+//! and for the machines' own deadlines, and for nothing else.
 //!
-//! The sentinels of the configuration are dialled as soon as their addresses are known; those that others tell of a few times a second.
+//! The sentinels of the configuration are dialled as soon as their addresses are known; those that
+//! others tell of a few times a second.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -37,8 +39,8 @@ const SLACK: Duration = Duration::from_millis(250);
 /// What is seen is published at least this often.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
-/// Connections are brought in line with what peers tell this often at most: one that tells something else each time must not make
-/// this process dial without end.
+/// Connections are brought in line with what peers tell this often at most: one that tells
+/// something else each time must not make this process dial without end.
 const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
 /// Configuration of one service's discovery.
@@ -103,7 +105,8 @@ pub struct Discovery {
     handles: Vec<Handle>,
     bell: Arc<Notify>,
     heartbeat: Heartbeat,
-    /// An answer that comes later than this after its question, is about a past that this process slept through.
+    /// An answer that comes later than this after its question, is about a past that this process
+    /// slept through.
     stale_after: Duration,
     /// When the connections have to be brought in line next; `None` while they are.
     reconcile_at: Option<Instant>,
@@ -113,8 +116,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Sets everything up; the handles are in the order of `watches`. `own` are this process's own listeners, which no
-    /// connection may lead back to.
+    /// Sets everything up; the handles are in the order of `watches`. `own` are this process's own
+    /// listeners, which no connection may lead back to.
     #[must_use]
     pub fn new(watches: Vec<Watch>, timeouts: Timeouts, own: &[SocketAddr]) -> (Self, Vec<Handle>) {
         Self::with_resolver(watches, timeouts, own, &Resolver::default())
@@ -221,7 +224,8 @@ impl Discovery {
                 () = self.bell.notified() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
-            // Before what has come is believed: it may have lain here while the machine was suspended.
+            // Before what has come is believed: it may have lain here while the machine was
+            // suspended.
             self.clocks.notice_absence(|away| {
                 self.groups
                     .iter_mut()
@@ -232,7 +236,8 @@ impl Discovery {
             incoming.into_iter().for_each(|incoming| self.take(incoming));
             // On every turn: however many messages wait, a hint waits for one of them at most.
             self.take_hints();
-            // Before the look, so that a stop of the process between the look and the word leaves the word as it was.
+            // Before the look, so that a stop of the process between the look and the word leaves
+            // the word as it was.
             let looked = Moment::now();
             let now = Instant::now();
             for group in &mut self.groups {
@@ -287,7 +292,8 @@ impl Discovery {
                 if let Some(seed) = self.seeds.get_mut(number) {
                     seed.has(found, Instant::now());
                 }
-                // No hearsay, and told when it has changed only: a majority is not kept waiting until the first of them had its time.
+                // No hearsay, and told when it has changed only: a majority is not kept waiting
+                // until the first of them had its time.
                 self.reconcile_at = Some(Instant::now());
             }
         }

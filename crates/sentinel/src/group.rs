@@ -34,7 +34,8 @@ pub(crate) struct Group {
     points: Points,
     /// The readers' side, where there is one.
     yard: Option<Yard>,
-    /// How long the points may be believed after a look at everything: what the machine calls a stall.
+    /// How long the points may be believed after a look at everything: what the machine calls a
+    /// stall.
     trust: Duration,
     aviary: Aviary,
     learnt: Learnt,
@@ -144,8 +145,8 @@ impl Group {
         }
     }
 
-    /// This process was away for so long, by whatever clock. Beyond what the machine calls a stall nothing is trusted that was
-    /// known before. Whether it was that long.
+    /// This process was away for so long, by whatever clock. Beyond what the machine calls a stall
+    /// nothing is trusted that was known before. Whether it was that long.
     pub(crate) fn was_away(&mut self, away: Duration, links: &Links) -> bool {
         let long = away > self.trust;
         if long {
@@ -154,8 +155,9 @@ impl Group {
         long
     }
 
-    /// Everything that was due has been looked at since `looked`: the points may be believed for a while. Not earlier, because
-    /// after a stall of the process the machine has to shut the gate first.
+    /// Everything that was due has been looked at since `looked`: the points may be believed for a
+    /// while. Not earlier, because after a stall of the process the machine has to shut the gate
+    /// first.
     pub(crate) fn vouch(&mut self, looked: Moment) {
         self.points.vouch(looked, self.trust);
         if let Some(yard) = &mut self.yard {
@@ -163,7 +165,8 @@ impl Group {
         }
     }
 
-    /// Brings readers' replicas in line with what is known, and asks them what sessions want to know.
+    /// Brings readers' replicas in line with what is known, and asks them what sessions want to
+    /// know.
     fn turn_the_yard(&mut self) {
         let Some(yard) = &mut self.yard else { return };
         let now = Instant::now();
@@ -171,7 +174,8 @@ impl Group {
         yard.take_hint(now).iter().for_each(|member| self.aviary.ask(member, false));
     }
 
-    /// A reader's session noticed something: says nothing about the master, so the replicas alone are asked.
+    /// A reader's session noticed something: says nothing about the master, so the replicas alone
+    /// are asked.
     pub(crate) fn hinted_by_a_reader(&mut self) {
         self.yard.iter_mut().for_each(Yard::hint);
         self.turn_the_yard();
@@ -309,7 +313,8 @@ impl Group {
         self.publish(links);
     }
 
-    /// Something can be sent to a master again. The time until there was one for the first time is no outage.
+    /// Something can be sent to a master again. The time until there was one for the first time is
+    /// no outage.
     fn flows_since(&mut self, now: Instant) {
         self.held_since = None;
         if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
@@ -343,7 +348,8 @@ impl Group {
             Note::RegressUnverified => counts.regress_unverified += 1,
             Note::HoldsExhausted | Note::Minority | Note::Rebooted | Note::Stranger => {}
         }
-        // A stale view comes with every poll of a stale sentinel; all others come once for what they tell of.
+        // A stale view comes with every poll of a stale sentinel; all others come once for what
+        // they tell of.
         if note == Note::StaleView {
             return;
         }

@@ -1,4 +1,5 @@
-//! What the rest of the process holds of discovery: a picture to look at, a bell to ring, a pulse to feel.
+//! What the rest of the process holds of discovery: a picture to look at, a bell to ring, a pulse
+//! to feel.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -149,7 +150,8 @@ impl Handle {
         }
     }
 
-    /// The same of a session on a replica. The replicas are asked again; the master is not suspected for it.
+    /// The same of a session on a replica. The replicas are asked again; the master is not
+    /// suspected for it.
     pub fn hint_by_a_reader(&self) {
         if !self.hinted_by_a_reader.swap(true, Ordering::AcqRel) {
             self.bell.notify_one();

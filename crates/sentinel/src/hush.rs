@@ -1,5 +1,6 @@
-//! A bound on what one thing may write to the log: a few lines at once, then one every few seconds, with the number of those
-//! that were left out. A sentinel that comes and goes all day must not fill a disk.
+//! A bound on what one thing may write to the log: a few lines at once, then one every few seconds,
+//! with the number of those that were left out. A sentinel that comes and goes all day must not
+//! fill a disk.
 
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,9 @@ impl Hush {
 /// A line that may have to wait; it is given how many others were left out.
 type Line = Box<dyn FnOnce(u64) + Send>;
 
-/// Speaks within a bound and never keeps the last word to itself: the latest line that was left out is told when there is room
-/// again. In a storm of failovers the log then says at least where it ended.
+/// Speaks within a bound and never keeps the last word to itself: the latest line that was left out
+/// is told when there is room again. In a storm of failovers the log then says at least where it
+/// ended.
 pub(crate) struct Voice {
     hush: Hush,
     last: Option<Line>,

@@ -1,11 +1,12 @@
 //! How long this process was away since it last looked at its clocks, whichever way it was stopped.
 //!
-//! [`Instant`](std::time::Instant) shows a process that was stopped, and does not show a machine that was suspended: the
-//! monotonic clock stands still meanwhile. The boot clock shows both. Neither shows a virtual machine that was paused or
-//! restored from a snapshot with all its clocks; what shows it is that somebody sets the wall clock right afterwards. So a
-//! wall clock that jumps forward counts as time away, too. It may also have been set by a time service for reasons of its own,
-//! and then costs one needless look; that is why it is believed once a minute at most. A wall clock that is set back says
-//! nothing.
+//! [`Instant`](std::time::Instant) shows a process that was stopped, and does not show a machine
+//! that was suspended: the monotonic clock stands still meanwhile. The boot clock shows both.
+//! Neither shows a virtual machine that was paused or restored from a snapshot with all its clocks;
+//! what shows it is that somebody sets the wall clock right afterwards. So a wall clock that jumps
+//! forward counts as time away, too. It may also have been set by a time service for reasons of its
+//! own, and then costs one needless look; that is why it is believed once a minute at most. A wall
+//! clock that is set back says nothing.
 //!
 //! Deliberately absent: reading the clocks, and how long is too long.
 

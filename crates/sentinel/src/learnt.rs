@@ -1,7 +1,8 @@
 //! What sentinels tell of each other, and which of it is worth a connection.
 //!
-//! Hearsay: whoever answers one of our seeds may tell anything. So it is bounded, what most tell comes first, and where they
-//! disagree about an address every version is tried, since the one that leads to the right MYID shows itself.
+//! Hearsay: whoever answers one of our seeds may tell anything. So it is bounded, what most tell
+//! comes first, and where they disagree about an address every version is tried, since the one that
+//! leads to the right MYID shows itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,8 +24,9 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that changes anything. What was told
-    /// by somebody who is not reached any more is forgotten once somebody else tells something new.
+    /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that
+    /// changes anything. What was told by somebody who is not reached any more is forgotten once
+    /// somebody else tells something new.
     pub fn hear(
         &mut self,
         teller: MyId,
@@ -42,8 +44,8 @@ impl Learnt {
         true
     }
 
-    /// Every sentinel that somebody told of, with the addresses it is said to have; those that most agree on come first, and
-    /// the bound cuts the rest.
+    /// Every sentinel that somebody told of, with the addresses it is said to have; those that most
+    /// agree on come first, and the bound cuts the rest.
     #[must_use]
     pub fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
         let mut tellers: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
@@ -60,8 +62,8 @@ impl Learnt {
     }
 }
 
-/// Leaves out what cannot be meant for us, such as the loopback address of another machine, unless the operator said what to
-/// dial instead.
+/// Leaves out what cannot be meant for us, such as the loopback address of another machine, unless
+/// the operator said what to dial instead.
 pub(crate) fn usable(round: Round, said_by: IpAddr, map: &AddressMap) -> Round {
     let fits = |addr: &NodeAddr| {
         map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by))

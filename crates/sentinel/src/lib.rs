@@ -1,11 +1,12 @@
 //! Turns what sentinels and redis nodes say into one verified move of the points.
 //!
-//! Two halves. The [`Machine`] decides and is pure: views, notices, probes and time go in; holds, commits and questions come
-//! out. Around it a thin driver, [`Discovery`], keeps one connection to each sentinel (`link`) and an idle one to each redis
-//! node (`canary`), and carries out what the machine wants on the [`route::Points`].
+//! Two halves. The [`Machine`] decides and is pure: views, notices, probes and time go in; holds,
+//! commits and questions come out. Around it a thin driver, [`Discovery`], keeps one connection to
+//! each sentinel (`link`) and an idle one to each redis node (`canary`), and carries out what the
+//! machine wants on the [`route::Points`].
 //!
-//! Deliberately absent: clients. This crate never sees one and never knows how many there are; `route` is all that passes
-//! between discovery and the data plane.
+//! Deliberately absent: clients. This crate never sees one and never knows how many there are;
+//! `route` is all that passes between discovery and the data plane.
 
 mod auth;
 mod aviary;
@@ -40,8 +41,8 @@ mod types;
 mod wanted;
 mod yard;
 
-/// The pure parts of the driver, for the simulator: it answers as sentinels and redis nodes do, and has these make of it what they
-/// make of the real ones.
+/// The pure parts of the driver, for the simulator: it answers as sentinels and redis nodes do, and
+/// has these make of it what they make of the real ones.
 pub mod simulation {
     pub use crate::learnt::{AddressMap, Learnt};
     pub use crate::notice::parse as parse_notice;

@@ -1,10 +1,12 @@
 //! One sentinel, for all services that use it: asked in rounds, listened to in between.
 //!
-//! A RESP3 connection carries both the subscription and the questions, which orders every event before any later answer. A
-//! server without HELLO gets two RESP2 connections instead. The round is also the heartbeat: a subscription that died
-//! silently is noticed because the next round on the same connection is not answered.
+//! A RESP3 connection carries both the subscription and the questions, which orders every event
+//! before any later answer. A server without HELLO gets two RESP2 connections instead. The round is
+//! also the heartbeat: a subscription that died silently is noticed because the next round on the
+//! same connection is not answered.
 //!
-//! The link decides nothing. It tells what it heard, coalesces requests to ask again, and reconnects with jitter.
+//! The link decides nothing. It tells what it heard, coalesces requests to ask again, and
+//! reconnects with jitter.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -26,7 +28,8 @@ use crate::resolve::{Lookup, ResolveError, Resolver};
 use crate::wanted::Wanted;
 use crate::{MyId, NodeAddr, Notice, notice};
 
-/// A torn round is asked again after this long, and if that one is torn too, after twice as long, up to the second bound.
+/// A torn round is asked again after this long, and if that one is torn too, after twice as long,
+/// up to the second bound.
 const RETRY_MIN: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
@@ -40,7 +43,8 @@ pub(crate) struct Spec {
     pub(crate) id: LinkId,
     pub(crate) sentinel: NodeAddr,
     pub(crate) credentials: Option<Credentials>,
-    /// Set for a sentinel that was learnt from others: it counts only if it turns out to be one that they told of.
+    /// Set for a sentinel that was learnt from others: it counts only if it turns out to be one
+    /// that they told of.
     pub(crate) expect: watch::Receiver<Option<BTreeSet<MyId>>>,
     /// The masters to ask about.
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
@@ -58,10 +62,11 @@ pub(crate) struct Spec {
 pub(crate) enum What {
     /// Connected and greeted.
     Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
-    /// A round about one master was answered; its questions were written at `asked_at`, and the last answer was read from the
-    /// socket at `heard_at`.
+    /// A round about one master was answered; its questions were written at `asked_at`, and the
+    /// last answer was read from the socket at `heard_at`.
     Round { master: Arc<str>, asked_at: Instant, heard_at: std::time::Instant, round: Round },
-    /// An event was published; `master` is `None` for one about the sentinel itself. Read from the socket at `heard_at`.
+    /// An event was published; `master` is `None` for one about the sentinel itself. Read from the
+    /// socket at `heard_at`.
     Notice { master: Option<Box<str>>, notice: Notice, heard_at: std::time::Instant },
     /// The connection ended, or could not be made.
     Down(LinkError),
@@ -141,7 +146,8 @@ async fn session(
     loop {
         let (deadline, retry_at) = (session.deadline, session.retry_at);
         let heard = tokio::select! {
-            // What has arrived counts before what has not: after a stall of this process both may be true.
+            // What has arrived counts before what has not: after a stall of this process both may
+            // be true.
             biased;
             heard = session.listen() => heard?,
             () = spec.ask.rung() => {
@@ -200,7 +206,8 @@ struct Asking {
     masters: Vec<Arc<str>>,
     asked_at: Instant,
     answers: Vec<Reply>,
-    /// The second connection of RESP2 owes an answer too: it could be dead while the first one lives.
+    /// The second connection of RESP2 owes an answer too: it could be dead while the first one
+    /// lives.
     pong_owed: bool,
 }
 
@@ -305,7 +312,8 @@ impl Session {
             }
         }
         if rounds.iter().any(|(_, round)| *round == Round::Torn) {
-            // Once at once, as a switch tears one round; more and more seldom for whoever answers like that for ever.
+            // Once at once, as a switch tears one round; more and more seldom for whoever answers
+            // like that for ever.
             self.retry_at = Some(Instant::now() + self.retry_pause);
             self.retry_pause = (self.retry_pause * 2).min(RETRY_MAX);
         } else if self.torn.is_empty() {
@@ -318,7 +326,8 @@ impl Session {
     }
 }
 
-/// Whether an array on the second connection of RESP2 is a message, or a confirmation, rather than an answer.
+/// Whether an array on the second connection of RESP2 is a message, or a confirmation, rather than
+/// an answer.
 fn is_message(items: &[Reply]) -> bool {
     matches!(items.first().and_then(Reply::text), Some("message" | "subscribe" | "unsubscribe"))
 }
@@ -361,7 +370,8 @@ async fn greet(addr: SocketAddr, spec: &Spec) -> Result<Session, LinkError> {
     Ok(session)
 }
 
-/// Switches to RESP3, or stays with RESP2 where the server does not know better or does not allow it.
+/// Switches to RESP3, or stays with RESP2 where the server does not know better or does not allow
+/// it.
 pub(crate) async fn hello(
     conn: &mut Conn,
     credentials: Option<&Credentials>,
@@ -392,14 +402,16 @@ async fn authenticate(conn: &mut Conn, credentials: Option<&Credentials>) -> Res
     denied.map_or(Ok(()), |denied| Err(denied.into()))
 }
 
-/// Subscribes to every channel of interest. `false` if the ACL does not allow it: then only polling finds a switch.
+/// Subscribes to every channel of interest. `false` if the ACL does not allow it: then only polling
+/// finds a switch.
 async fn subscribe(conn: &mut Conn) -> Result<bool, LinkError> {
     let mut commands = BytesMut::new();
     let words: Vec<&str> =
         std::iter::once("SUBSCRIBE").chain(notice::CHANNELS.iter().copied()).collect();
     put_command(&mut commands, &words);
     conn.send(&commands).await?;
-    // One confirmation for each channel, or one refusal for all; messages may come in between already.
+    // One confirmation for each channel, or one refusal for all; messages may come in between
+    // already.
     let mut confirmed = 0;
     while confirmed < notice::CHANNELS.len() {
         match conn.next().await? {

@@ -1,7 +1,8 @@
 //! The connections to sentinels, each made once for everybody who needs it.
 //!
-//! A sentinel is shared by every service that names it, or learns of it, with the same credentials. Which connections are
-//! wanted is computed anew whenever something changes, and the difference is carried out; nothing else opens or closes one.
+//! A sentinel is shared by every service that names it, or learns of it, with the same credentials.
+//! Which connections are wanted is computed anew whenever something changes, and the difference is
+//! carried out; nothing else opens or closes one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,7 +24,8 @@ use crate::{MyId, NodeAddr};
 /// The most sentinel connections of one process.
 const MAX_LINKS: usize = 512;
 
-/// What makes two wishes for a connection the same one: the address, and the number of the credentials.
+/// What makes two wishes for a connection the same one: the address, and the number of the
+/// credentials.
 pub(crate) type Key = (NodeAddr, usize);
 
 /// A wish for a connection.
@@ -128,7 +130,8 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// `names` are the services' names by number; `own` our listeners, which no link may lead back to.
+    /// `names` are the services' names by number; `own` our listeners, which no link may lead back
+    /// to.
     pub(crate) fn new(
         names: Vec<Arc<str>>,
         timeouts: Timeouts,
@@ -150,8 +153,8 @@ impl Links {
         })
     }
 
-    /// Opens what is wished for and not there, closes what is there and not wished for. Where there are too many wishes, those of
-    /// the configuration come first.
+    /// Opens what is wished for and not there, closes what is there and not wished for. Where there
+    /// are too many wishes, those of the configuration come first.
     pub(crate) fn reconcile(&mut self, wishes: &BTreeMap<Key, Wish>) {
         self.by_key.retain(|key, link| {
             let wish = wishes.get(key);
@@ -245,8 +248,8 @@ impl Links {
         self.speaker(group, id).is_some()
     }
 
-    /// The one link whose word counts as that of `id`, where several lead to it, or to somebody who claims to be it: one of the
-    /// configuration before one that was learnt, then the oldest.
+    /// The one link whose word counts as that of `id`, where several lead to it, or to somebody who
+    /// claims to be it: one of the configuration before one that was learnt, then the oldest.
     pub(crate) fn speaker(&self, group: usize, id: &MyId) -> Option<&Link> {
         self.of(group)
             .filter(|link| link.id() == Some(id))

@@ -1,9 +1,10 @@
 //! What a sentinel publishes, as far as it matters here.
 //!
-//! Payloads follow `redis:src/sentinel.c:sentinelEvent`: `%@` stands for `<type> <name> <ip> <port>` and, for anything but a
-//! master, ` @ <master> <ip> <port>`. Pub/Sub has no delivery guarantee, so a notice is only ever a reason to look again, to
-//! suspect, or to hold; no notice moves the points by itself. Two of them, together with the view of the peer that they name, make a
-//! vote (`machine/learn.rs`).
+//! Payloads follow `redis:src/sentinel.c:sentinelEvent`: `%@` stands for `<type> <name> <ip>
+//! <port>` and, for anything but a master, ` @ <master> <ip> <port>`. Pub/Sub has no delivery
+//! guarantee, so a notice is only ever a reason to look again, to suspect, or to hold; no notice
+//! moves the points by itself. Two of them, together with the view of the peer that they name, make
+//! a vote (`machine/learn.rs`).
 
 use crate::{MyId, NodeAddr};
 
@@ -22,12 +23,14 @@ pub enum Notice {
         /// The master that this sentinel names until then. Tells this switch from an earlier one.
         leaving: NodeAddr,
     },
-    /// `+selected-slave`, `+failover-state-send-slaveof-noone`: this replica is about to be promoted, some 50 to 90 ms from now.
+    /// `+selected-slave`, `+failover-state-send-slaveof-noone`: this replica is about to be
+    /// promoted, some 50 to 90 ms from now.
     CandidateSelected {
         /// The candidate.
         candidate: NodeAddr,
     },
-    /// `+failover-state-wait-promotion`: the leader has ordered the promotion, which takes some 2 ms.
+    /// `+failover-state-wait-promotion`: the leader has ordered the promotion, which takes some 2
+    /// ms.
     PromotionOrdered {
         /// The candidate.
         candidate: NodeAddr,
@@ -42,7 +45,8 @@ pub enum Notice {
     ReplicaDone,
     /// `-failover-abort-*`: nothing will come of it.
     Aborted,
-    /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and the like, on the master.
+    /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and the like, on the
+    /// master.
     Trouble,
     /// Anything else that may have changed a view: replicas, peers, epochs, TILT, configuration.
     Changed,
@@ -91,8 +95,9 @@ pub(crate) const CHANNELS: &[&str] = &[
 /// The longest payload that is looked at, in bytes: Sentinel's own buffer is 1,024.
 const LONGEST: usize = 2048;
 
-/// Reads one message. Gives the master's name (`None` where the event is about the sentinel itself, such as `+tilt`) and the
-/// notice; nothing for what is unknown or malformed, which the next poll makes up for.
+/// Reads one message. Gives the master's name (`None` where the event is about the sentinel itself,
+/// such as `+tilt`) and the notice; nothing for what is unknown or malformed, which the next poll
+/// makes up for.
 #[must_use]
 pub fn parse<'a>(channel: &str, payload: &'a str) -> Option<(Option<&'a str>, Notice)> {
     if payload.len() > LONGEST {
@@ -200,7 +205,8 @@ mod tests {
 
     #[test]
     fn failover_end_for_timeout_is_a_completion() {
-        // The replicas were not all re-pointed in time; the promotion stands, and `+switch-master` follows.
+        // The replicas were not all re-pointed in time; the promotion stands, and `+switch-master`
+        // follows.
         assert_eq!(
             parse("+failover-end-for-timeout", "master mymaster 10.0.0.1 6379"),
             Some((Some("mymaster"), Notice::Changed))

@@ -113,8 +113,8 @@ impl Perch {
         self.open.is_none() && self.conn.has_input()
     }
 
-    /// Asks, behind the greeting on a new connection, or goes on waiting for the question that is still open. Safe to drop: the
-    /// question then stays open.
+    /// Asks, behind the greeting on a new connection, or goes on waiting for the question that is
+    /// still open. Safe to drop: the question then stays open.
     pub(crate) async fn ask(
         &mut self,
         verify: Verify,
@@ -127,7 +127,8 @@ impl Perch {
                     put_command(&mut commands, &credentials.auth());
                     greeting += 1;
                 }
-                // A name is a courtesy to whoever reads CLIENT LIST; a server that does not allow it is as good.
+                // A name is a courtesy to whoever reads CLIENT LIST; a server that does not allow
+                // it is as good.
                 put_command(&mut commands, &["CLIENT", "SETNAME", "pointsman"]);
                 greeting += 1;
                 self.greeted = true;
@@ -157,7 +158,8 @@ impl Perch {
         };
         self.answered = true;
         let (greeting, answers) = answers.split_at_checked(greeting).unwrap_or_default();
-        // With credentials the first of two is that to AUTH; a name that cannot be set is no matter.
+        // With credentials the first of two is that to AUTH; a name that cannot be set is no
+        // matter.
         let refused = match greeting {
             [auth, _] => auth.error().and_then(|line| Denied::read(line, "AUTH", "+auth", AUTH)),
             _ => None,
@@ -219,7 +221,8 @@ fn read_role(reply: &Reply) -> Role {
     }
 }
 
-/// The offset that `ROLE` gives: the second element of a master's answer, the fifth of a replica's (-1 while it has none).
+/// The offset that `ROLE` gives: the second element of a master's answer, the fifth of a replica's
+/// (-1 while it has none).
 fn read_offset(reply: &Reply) -> Option<u64> {
     let items = reply.list()?;
     let at = if items.first().and_then(Reply::text) == Some("master") { 1 } else { 4 };

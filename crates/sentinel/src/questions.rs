@@ -1,7 +1,8 @@
 //! What a sentinel is asked in one round, and how its answers become a [`View`].
 //!
-//! The order matters: the address, then everything else, then the address again. If the two differ, a switch went through
-//! the middle of the round and the answers between belong to no single moment.
+//! The order matters: the address, then everything else, then the address again. If the two differ,
+//! a switch went through the middle of the round and the answers between belong to no single
+//! moment.
 
 use bytes::{BufMut, BytesMut};
 
@@ -132,7 +133,8 @@ pub(crate) fn refusals(replies: &[Reply]) -> impl Iterator<Item = Denied> {
     })
 }
 
-/// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel that does not allow INFO is taken not to be in TILT.
+/// Reads `sentinel_tilt` from `INFO sentinel`. A sentinel that does not allow INFO is taken not to
+/// be in TILT.
 pub(crate) fn read_tilt(info: &Reply) -> bool {
     info.text().is_some_and(|text| text.lines().any(|line| line.trim_end() == "sentinel_tilt:1"))
 }
@@ -152,17 +154,19 @@ pub(crate) fn has_flag(reply: &Reply, flag: &str) -> bool {
     reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
 }
 
-/// Its MYID, whether it is up, and where it is. A peer with port 0 is none: another one has been heard at its address since, so it
-/// was replaced there. Sentinel keeps such entries until a `SENTINEL RESET`, and a majority counted with them may never be reached.
-/// One that was only just heard of is not connected yet: that is no sign that it is down.
+/// Its MYID, whether it is up, and where it is. A peer with port 0 is none: another one has been
+/// heard at its address since, so it was replaced there. Sentinel keeps such entries until a
+/// `SENTINEL RESET`, and a majority counted with them may never be reached. One that was only just
+/// heard of is not connected yet: that is no sign that it is down.
 fn peer(reply: &Reply) -> Option<(MyId, bool, NodeAddr)> {
     let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
     let up = !has_flag(reply, "s_down");
     Some((MyId::parse(reply.field("runid")?)?, up, addr))
 }
 
-/// What a sentinel holds of a replica by its own `PING`s, which are a second old at most. Its `master-link-status` and
-/// `role-reported` are from its last `INFO`, up to ten seconds old: of these the replica itself is asked.
+/// What a sentinel holds of a replica by its own `PING`s, which are a second old at most. Its
+/// `master-link-status` and `role-reported` are from its last `INFO`, up to ten seconds old: of
+/// these the replica itself is asked.
 fn replica(reply: &Reply) -> Option<ReplicaView> {
     let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
     Some(ReplicaView { addr, healthy: is_healthy(reply) })
@@ -172,9 +176,10 @@ fn is_healthy(node: &Reply) -> bool {
     !["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(node, flag))
 }
 
-/// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may be a second and more, the leader names
-/// the new master already, but holds what it lists by the old one: the new master among the replicas, and the old master, which
-/// is about to be one, only in its place. Read as it stands, nobody would list the old master then.
+/// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may be a
+/// second and more, the leader names the new master already, but holds what it lists by the old
+/// one: the new master among the replicas, and the old master, which is about to be one, only in
+/// its place. Read as it stands, nobody would list the old master then.
 fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<ReplicaView> {
     let held_by = master
         .field("ip")

@@ -1,7 +1,7 @@
 //! One reply, whatever the protocol version: the few shapes that Sentinel and `ROLE` answer with.
 //!
-//! `redis-protocol` decodes; this only folds its RESP2 and RESP3 frames into one small type, so that everything above reads
-//! `SENTINEL MASTER` alike whether it came as a flat array or as a map.
+//! `redis-protocol` decodes; this only folds its RESP2 and RESP3 frames into one small type, so
+//! that everything above reads `SENTINEL MASTER` alike whether it came as a flat array or as a map.
 
 use bytes::Bytes;
 use redis_protocol::resp2::types::BytesFrame as Frame2;

@@ -1,8 +1,10 @@
-//! Names to addresses, without ever waiting for a name server on a worker and without piling up look-ups.
+//! Names to addresses, without ever waiting for a name server on a worker and without piling up
+//! look-ups.
 //!
-//! The system's resolver may block for minutes. Each [`Lookup`] therefore has at most one look-up under way, on the runtime's
-//! bounded pool of blocking threads; who asks waits for as long as it can afford and finds the answer later if it comes late.
-//! The last good answer is kept while look-ups fail.
+//! The system's resolver may block for minutes. Each [`Lookup`] therefore has at most one look-up
+//! under way, on the runtime's bounded pool of blocking threads; who asks waits for as long as it
+//! can afford and finds the answer later if it comes late. The last good answer is kept while
+//! look-ups fail.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -15,7 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 /// The most addresses taken from one name.
 const MAX_ADDRESSES: usize = 32;
 
-/// The most look-ups of one process under way at a time. A resolver that hangs takes these threads and no others.
+/// The most look-ups of one process under way at a time. A resolver that hangs takes these threads
+/// and no others.
 const MAX_LOOKUPS: usize = 16;
 
 /// With an earlier answer in hand, a slow resolver is waited for no longer than this.
@@ -42,7 +45,8 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// Asks `ask` for the addresses of a host and port. It may block: it runs on the runtime's blocking threads.
+    /// Asks `ask` for the addresses of a host and port. It may block: it runs on the runtime's
+    /// blocking threads.
     #[must_use]
     pub fn new(
         ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
@@ -51,7 +55,8 @@ impl Resolver {
     }
 
     async fn look_up(self, host: Box<str>, port: u16) -> Vec<SocketAddr> {
-        // The turn goes along and is given back when the resolver returns, even if nobody waits for the answer any more.
+        // The turn goes along and is given back when the resolver returns, even if nobody waits for
+        // the answer any more.
         let Ok(turn) = self.turns.acquire_owned().await else { return Vec::new() };
         let ask = self.ask;
         let answer = tokio::task::spawn_blocking(move || {
@@ -107,8 +112,9 @@ impl Lookup {
         }
     }
 
-    /// The addresses now: at once for an IP address, else by asking, for `patience` at most, and much less where an earlier
-    /// answer is there to fall back on. Fails only if there is none. Safe to drop.
+    /// The addresses now: at once for an IP address, else by asking, for `patience` at most, and
+    /// much less where an earlier answer is there to fall back on. Fails only if there is none.
+    /// Safe to drop.
     pub(crate) async fn addresses(
         &mut self,
         patience: Duration,
@@ -165,8 +171,8 @@ impl Lookup {
     }
 }
 
-/// Whether an address that a sentinel at `said_by` announces can be meant for us. A sentinel on another machine that announces
-/// a loopback address means itself.
+/// Whether an address that a sentinel at `said_by` announces can be meant for us. A sentinel on
+/// another machine that announces a loopback address means itself.
 pub(crate) fn is_usable(ip: IpAddr, said_by: IpAddr) -> bool {
     let (ip, said_by) = (ip.to_canonical(), said_by.to_canonical());
     !ip.is_unspecified() && !ip.is_multicast() && (!ip.is_loopback() || said_by.is_loopback())
@@ -183,7 +189,8 @@ mod tests {
             lookup.addresses(Duration::ZERO).await,
             Ok(vec!["[::1]:26379".parse().expect("address")])
         );
-        // Refused before anybody is asked: what this machine's name server does is not what is tested here.
+        // Refused before anybody is asked: what this machine's name server does is not what is
+        // tested here.
         let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Err(ResolveError::NotFound));
     }

@@ -1,8 +1,8 @@
 //! The sentinels of the configuration, and the addresses behind their names.
 //!
-//! A name's addresses come and go: a resolver may answer with another part of them each time, and a pod that is not ready
-//! vanishes from its service while its sentinel runs. So an address that is no longer given is used for as long as its sentinel
-//! is connected, and for a while longer.
+//! A name's addresses come and go: a resolver may answer with another part of them each time, and a
+//! pod that is not ready vanishes from its service while its sentinel runs. So an address that is
+//! no longer given is used for as long as its sentinel is connected, and for a while longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -22,7 +22,8 @@ const LOOKUP_EVERY: Duration = Duration::from_secs(5);
 /// While a name has no address at all.
 const LOOKUP_SOON: Duration = Duration::from_millis(500);
 
-/// An address that its name does not give any more, and whose sentinel is gone, is forgotten after this long.
+/// An address that its name does not give any more, and whose sentinel is gone, is forgotten after
+/// this long.
 const REMEMBER: Duration = Duration::from_secs(60);
 
 /// The most such addresses of one name.
@@ -98,10 +99,11 @@ impl Seed {
     }
 }
 
-/// How many sentinels names with these addresses lead to, as far as is known. An address under two names counts once, and so does a
-/// sentinel that `answers` at two addresses of one family. A name with addresses of both families has as many sentinels as the
-/// larger of the two, since each of a pod's two addresses is the same sentinel, and one family may be out of reach. A name
-/// without an address counts as one.
+/// How many sentinels names with these addresses lead to, as far as is known. An address under two
+/// names counts once, and so does a sentinel that `answers` at two addresses of one family. A name
+/// with addresses of both families has as many sentinels as the larger of the two, since each of a
+/// pod's two addresses is the same sentinel, and one family may be out of reach. A name without an
+/// address counts as one.
 pub(crate) fn expected<'a>(
     names: impl Iterator<Item = &'a [SocketAddr]>,
     answers: impl Fn(SocketAddr) -> Option<MyId>,

@@ -1,4 +1,5 @@
-//! What discovery sees, as a value: for status, metrics and whoever has to be told. Published whole, never locked.
+//! What discovery sees, as a value: for status, metrics and whoever has to be told. Published
+//! whole, never locked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,9 +24,11 @@ pub struct Seen {
     pub holding: bool,
     /// What is published.
     pub master: Option<SeenMaster>,
-    /// Since when nothing may be sent to a master, because none is known or the gate is shut; `None` while all flows.
+    /// Since when nothing may be sent to a master, because none is known or the gate is shut;
+    /// `None` while all flows.
     pub stopped_since: Option<Instant>,
-    /// Since when the gate is shut; `None` while it is open. With the present time: how long this hold has lasted.
+    /// Since when the gate is shut; `None` while it is open. With the present time: how long this
+    /// hold has lasted.
     pub held_since: Option<Instant>,
     /// Voters disagree: they name more than one address, or one address at more than one epoch. See
     /// [`SeenSentinel::disagrees`] for who does. True for a moment in every failover.
@@ -76,10 +79,11 @@ pub struct SeenSentinel {
     pub events: bool,
     /// It belongs to the electorate.
     pub member: bool,
-    /// The configuration leads to it, it knows a master, and yet it has no vote: it may watch another cluster.
+    /// The configuration leads to it, it knows a master, and yet it has no vote: it may watch
+    /// another cluster.
     pub stranger: bool,
-    /// It names another address or epoch than what is published or, where nothing is, than the leading claim. May be a sentinel
-    /// without a vote.
+    /// It names another address or epoch than what is published or, where nothing is, than the
+    /// leading claim. May be a sentinel without a vote.
     pub disagrees: bool,
     /// It is in TILT, as of its last view: it would not carry out an order.
     pub tilt: bool,
@@ -102,7 +106,8 @@ pub struct SeenNode {
     pub failures: u64,
     /// Why it refuses our questions, for people.
     pub problem: Option<String>,
-    /// How many members of the electorate list it as a replica and hold it to be up: each of them might promote it.
+    /// How many members of the electorate list it as a replica and hold it to be up: each of them
+    /// might promote it.
     pub held_up: usize,
 }
 
@@ -153,8 +158,9 @@ pub struct Failover {
     pub story: Story,
     /// When the answer that completed the evidence was read from its socket.
     pub evidence_read_at: Option<Instant>,
-    /// When a majority of the sentinels had said so: by the `+switch-master` that made the majority, or by the answer that did,
-    /// whichever was read first. `None` if the commit did not rest on a majority.
+    /// When a majority of the sentinels had said so: by the `+switch-master` that made the
+    /// majority, or by the answer that did, whichever was read first. `None` if the commit did not
+    /// rest on a majority.
     pub decided_at: Option<Instant>,
     /// When the new target had been stored.
     pub swapped_at: Instant,
@@ -163,7 +169,8 @@ pub struct Failover {
 }
 
 impl Seen {
-    /// For how long nothing could be sent to a master since there was one for the first time, added up.
+    /// For how long nothing could be sent to a master since there was one for the first time, added
+    /// up.
     #[must_use]
     pub fn outage(&self, now: Instant) -> Duration {
         let present = self.stopped_since.filter(|_| self.counts.commits > 0);
@@ -173,15 +180,16 @@ impl Seen {
 }
 
 impl Failover {
-    /// From complete evidence, as it was read, to the store of the new target: one verification round trip, or a step of this
-    /// process where the new master was verified ahead.
+    /// From complete evidence, as it was read, to the store of the new target: one verification
+    /// round trip, or a step of this process where the new master was verified ahead.
     #[must_use]
     pub fn verification(&self) -> Option<Duration> {
         self.evidence_read_at.map(|at| self.swapped_at.saturating_duration_since(at))
     }
 
-    /// From the notice, or answer, that made a majority, as it was read, to the store of the new target: a round of questions
-    /// and a verification, where they were not made ahead. Of moves from one master to another only.
+    /// From the notice, or answer, that made a majority, as it was read, to the store of the new
+    /// target: a round of questions and a verification, where they were not made ahead. Of moves
+    /// from one master to another only.
     #[must_use]
     pub fn swap(&self) -> Option<Duration> {
         let moved = self.from.as_ref().is_some_and(|from| *from != self.to);
@@ -222,7 +230,7 @@ pub struct Counts {
     pub stalls: u64,
     /// The time traffic was held in commits, added up.
     pub held: Duration,
-    /// The time for which nothing could be sent to a master, added up, as far as it is over. The time before the first one does
-    /// not count.
+    /// The time for which nothing could be sent to a master, added up, as far as it is over. The
+    /// time before the first one does not count.
     pub stopped: Duration,
 }

@@ -1,11 +1,13 @@
 //! When the word of a majority arrived: what the promise about the swap is measured from.
 //!
-//! The machine wants more than a notice: a view that bears it out, an answer of the node. Mostly it has both by then, sometimes it has
-//! to ask. But what people wait for begins with the notice: the `+switch-master` that makes a majority of distinct sentinels, as it
-//! is read from its socket. So this book is kept beside the machine and decides nothing.
+//! The machine wants more than a notice: a view that bears it out, an answer of the node. Mostly it
+//! has both by then, sometimes it has to ask. But what people wait for begins with the notice: the
+//! `+switch-master` that makes a majority of distinct sentinels, as it is read from its socket. So
+//! this book is kept beside the machine and decides nothing.
 //!
-//! An observer that announces whose hello it follows (`+config-update-from`) and then switches speaks for that peer too, and
-//! the leader speaks with `+promoted-slave`, from which on it names the new master.
+//! An observer that announces whose hello it follows (`+config-update-from`) and then switches
+//! speaks for that peer too, and the leader speaks with `+promoted-slave`, from which on it names
+//! the new master.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -1,9 +1,10 @@
-//! Every duration the discovery machine decides by, in one place. Defaults from measurements of Sentinel 7.0.
+//! Every duration the discovery machine decides by, in one place. Defaults from measurements of
+//! Sentinel 7.0.
 
 use std::time::Duration;
 
-/// How a candidate is verified before it is committed. Anything below [`Verify::Role`] is a degraded mode that an operator
-/// has to ask for, for servers whose credentials do not allow more.
+/// How a candidate is verified before it is committed. Anything below [`Verify::Role`] is a
+/// degraded mode that an operator has to ask for, for servers whose credentials do not allow more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Verify {
     /// `ROLE` says master and `PING` says PONG.
@@ -15,7 +16,8 @@ pub enum Verify {
     Tcp,
 }
 
-/// What to do when the sentinels that can be heard are cut off from the majority of their peers, or too few are heard at all.
+/// What to do when the sentinels that can be heard are cut off from the majority of their peers, or
+/// too few are heard at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Minority {
     /// Keep the current master, and say so in metrics and status.
@@ -46,10 +48,11 @@ pub struct Rules {
     pub probe_suspect: Duration,
     /// A view older than this does not vote.
     pub view_expiry: Duration,
-    /// Where the policy is to hold or to cut in a minority: hearing no majority of the sentinels for this long is one, too.
-    /// Never less than three polls.
+    /// Where the policy is to hold or to cut in a minority: hearing no majority of the sentinels
+    /// for this long is one, too. Never less than three polls.
     pub minority_after: Duration,
-    /// How long one hold may last before it ends without a commit: from the selection of a replica, and anew from its promotion.
+    /// How long one hold may last before it ends without a commit: from the selection of a replica,
+    /// and anew from its promotion.
     pub hold_max: Duration,
     /// How long a claim without a majority must stand uncontradicted.
     pub solo_grace: Duration,
@@ -63,7 +66,8 @@ pub struct Rules {
     pub calm: Duration,
     /// A master that cannot be reached for this long, and three times at least, is no master.
     pub unreachable: Duration,
-    /// A gap between two steps beyond this means that the process itself was stopped: nothing known is trusted.
+    /// A gap between two steps beyond this means that the process itself was stopped: nothing known
+    /// is trusted.
     pub stall: Duration,
 }
 
@@ -95,7 +99,8 @@ impl Default for Rules {
 /// The rules by which replicas are let in to serve readers, and put out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaRules {
-    /// A replica this many bytes behind is put out, and comes back at half of it; 0 for however many.
+    /// A replica this many bytes behind is put out, and comes back at half of it; 0 for however
+    /// many.
     pub max_lag_bytes: u64,
     /// The same in time; zero for however long.
     pub max_lag: Duration,
@@ -103,7 +108,8 @@ pub struct ReplicaRules {
     pub unanswered: Duration,
     /// Who was out has to be sound for this long without a break.
     pub readmit: Duration,
-    /// For how long after the master was in question the links to it, and what sentinels say of them, count for nothing.
+    /// For how long after the master was in question the links to it, and what sentinels say of
+    /// them, count for nothing.
     pub settle: Duration,
     /// Sessions per second that are moved from replicas with more of them to those with fewer; 0
     /// for none.
@@ -119,8 +125,8 @@ impl Default for ReplicaRules {
     }
 }
 
-/// Pauses between attempts to verify a claimed master: short at first, because a promotion takes about 2 ms, then up to
-/// 200 ms.
+/// Pauses between attempts to verify a claimed master: short at first, because a promotion takes
+/// about 2 ms, then up to 200 ms.
 #[must_use]
 pub(crate) fn verify_pause(attempt: u32) -> Duration {
     const STEPS: [u64; 7] = [2, 5, 10, 20, 50, 100, 200];

@@ -4,11 +4,12 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-/// Sentinel's config-epoch: the logical clock of failovers. Higher is later; nothing else may be read from it.
+/// Sentinel's config-epoch: the logical clock of failovers. Higher is later; nothing else may be
+/// read from it.
 pub type Epoch = u64;
 
-/// A sentinel's identity (`SENTINEL MYID`, 40 hex digits). Survives its restarts and address changes, and is therefore
-/// what votes are counted by.
+/// A sentinel's identity (`SENTINEL MYID`, 40 hex digits). Survives its restarts and address
+/// changes, and is therefore what votes are counted by.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MyId(Box<str>);
 
@@ -39,8 +40,9 @@ impl fmt::Display for MyId {
     }
 }
 
-/// A redis node as sentinels announce it: an IP address, or a name where `announce-hostnames` is on. Identity is the
-/// announced text, since that is what all sentinels share; the IP behind a name is pinned per probe.
+/// A redis node as sentinels announce it: an IP address, or a name where `announce-hostnames` is
+/// on. Identity is the announced text, since that is what all sentinels share; the IP behind a name
+/// is pinned per probe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeAddr {
     /// IP address without brackets, or a DNS name.
@@ -50,7 +52,8 @@ pub struct NodeAddr {
 }
 
 impl NodeAddr {
-    /// From the two strings that Sentinel gives. `None` for a port that is no number or 0, and for an empty host.
+    /// From the two strings that Sentinel gives. `None` for a port that is no number or 0, and for
+    /// an empty host.
     #[must_use]
     pub fn parse(host: &str, port: &str) -> Option<Self> {
         let port: u16 = port.parse().ok()?;
@@ -58,8 +61,9 @@ impl NodeAddr {
             .then(|| Self { host: host.into(), port }.normal())
     }
 
-    /// The one spelling of this address: names compare without regard to case, as in Sentinel itself
-    /// (`redis:src/sentinel.c:sentinelAddrOrHostnameEqual`), and an IP address has many forms.
+    /// The one spelling of this address: names compare without regard to case, as in Sentinel
+    /// itself (`redis:src/sentinel.c:sentinelAddrOrHostnameEqual`), and an IP address has many
+    /// forms.
     #[must_use]
     pub(crate) fn normal(self) -> Self {
         let host = self.ip().map_or_else(|| self.host.to_ascii_lowercase(), |ip| ip.to_string());
@@ -100,9 +104,10 @@ pub struct ReplicaView {
 
 /// What one sentinel holds to be true of one master, read in one pipelined round of questions.
 ///
-/// The address comes from `get-master-addr-by-name` alone and the epoch from `SENTINEL MASTER` alone, since on the leader
-/// of a failover `MASTER` shows the old address with the new epoch for up to seconds. The address is asked before and
-/// after, and a round in which the two differ is no view at all.
+/// The address comes from `get-master-addr-by-name` alone and the epoch from `SENTINEL MASTER`
+/// alone, since on the leader of a failover `MASTER` shows the old address with the new epoch for
+/// up to seconds. The address is asked before and after, and a round in which the two differ is no
+/// view at all.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct View {
     /// The master's announced address.
@@ -115,11 +120,14 @@ pub struct View {
     pub down: bool,
     /// `failover_in_progress` stands on the master.
     pub failing_over: bool,
-    /// `master_reboot` stands on the master: its `run_id` changed, and the sentinel waits before it trusts it again.
+    /// `master_reboot` stands on the master: its `run_id` changed, and the sentinel waits before it
+    /// trusts it again.
     pub rebooted: bool,
-    /// The sentinel is in TILT mode: its clock or its scheduling jumped, and its opinion on who is down is void.
+    /// The sentinel is in TILT mode: its clock or its scheduling jumped, and its opinion on who is
+    /// down is void.
     pub tilt: bool,
-    /// How many sentinels have to agree that the master is down, by this one's configuration; 0 if it does not say.
+    /// How many sentinels have to agree that the master is down, by this one's configuration; 0 if
+    /// it does not say.
     pub quorum: usize,
     /// Every other sentinel it knows, with whether it holds that one to be up.
     pub peers: Vec<(MyId, bool)>,
@@ -128,8 +136,8 @@ pub struct View {
 }
 
 impl View {
-    /// A sentinel that never reached the master it was configured with knows nothing: epoch 0, alone, no `run_id`. It
-    /// would name a dead address without end, so it has no vote.
+    /// A sentinel that never reached the master it was configured with knows nothing: epoch 0,
+    /// alone, no `run_id`. It would name a dead address without end, so it has no vote.
     #[must_use]
     pub fn is_empty_state(&self) -> bool {
         self.epoch == 0 && self.peers.is_empty() && self.run_id.is_empty()
@@ -139,7 +147,8 @@ impl View {
 /// The role a redis node reports of itself (`ROLE`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// It takes writes. Necessary, not sufficient: a demoted master says so for about 11 s after a planned failover.
+    /// It takes writes. Necessary, not sufficient: a demoted master says so for about 11 s after a
+    /// planned failover.
     Master,
     /// It follows another node.
     Replica {
@@ -161,8 +170,8 @@ pub struct Report {
     pub role: Role,
     /// It answered PING with PONG. `LOADING`, `MASTERDOWN` and the like are no PONG.
     pub pong: bool,
-    /// From `ROLE`: bytes of the replication stream that a master has written or a replica has applied; `None` where it gives
-    /// none, as a replica does before its first synchronisation.
+    /// From `ROLE`: bytes of the replication stream that a master has written or a replica has
+    /// applied; `None` where it gives none, as a replica does before its first synchronisation.
     pub offset: Option<u64>,
     /// From `INFO`, where the credentials allow it.
     pub lineage: Option<Lineage>,
@@ -191,8 +200,9 @@ impl Lineage {
     }
 }
 
-/// Why a probe got no report. The machine treats "nobody is there" and "somebody is there but does not answer" unlike:
-/// a server busy with a long command accepts connections and stays silent, and its sessions must not be cut for that.
+/// Why a probe got no report. The machine treats "nobody is there" and "somebody is there but does
+/// not answer" unlike: a server busy with a long command accepts connections and stays silent, and
+/// its sessions must not be cut for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProbeFailure {
     /// The name did not resolve, the connection was refused, reset or timed out.
@@ -204,7 +214,8 @@ pub enum ProbeFailure {
     TurnedAway,
     /// `NOAUTH`, `WRONGPASS` or `NOPERM`: it cannot be verified with these credentials.
     Denied,
-    /// The address may not be used: it would lead back to this very proxy, or it is not an address at all.
+    /// The address may not be used: it would lead back to this very proxy, or it is not an address
+    /// at all.
     Rejected,
 }
 

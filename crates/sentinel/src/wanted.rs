@@ -1,7 +1,8 @@
 //! What a link is to ask about next.
 //!
-//! Several services share the connection to a sentinel, and each has its own pace. So whoever rings says for which master, and the
-//! link asks about those alone: with fifty services, every service's poll would otherwise ask about all fifty.
+//! Several services share the connection to a sentinel, and each has its own pace. So whoever rings
+//! says for which master, and the link asks about those alone: with fifty services, every service's
+//! poll would otherwise ask about all fifty.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
 //! The readers' side of one service: carries out on the pool what the roster decides.
 //!
-//! It is driven by the service's group, after every step of the machine and a few times a second, and asks nobody anything itself: the
-//! canaries that watch the nodes for the machine are the roster's witnesses, too.
+//! It is driven by the service's group, after every step of the machine and a few times a second,
+//! and asks nobody anything itself: the canaries that watch the nodes for the machine are the
+//! roster's witnesses, too.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -64,12 +65,14 @@ impl Yard {
         }
     }
 
-    /// Nothing may go to this address as to a replica any more. Before the points lead there, not after it.
+    /// Nothing may go to this address as to a replica any more. Before the points lead there, not
+    /// after it.
     pub(crate) fn bar(&mut self, dialled: SocketAddr) {
         self.writer.bar(dialled);
     }
 
-    /// The process was stopped: what was said is not believed until the replicas have been asked again.
+    /// The process was stopped: what was said is not believed until the replicas have been asked
+    /// again.
     pub(crate) fn wake(&mut self, now: Instant) {
         self.roster.wake(now);
     }

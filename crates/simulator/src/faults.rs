@@ -164,7 +164,8 @@ impl World {
         }
     }
 
-    /// A file as it was before the sentinel first ran: it may name its own redis node, the first master, or the right one.
+    /// A file as it was before the sentinel first ran: it may name its own redis node, the first
+    /// master, or the right one.
     fn fresh_file(&mut self, at: usize) -> File {
         let named = match self.net.rng.range(0, 3) {
             0 => at.min(self.redis.len() - 1),

@@ -1,12 +1,13 @@
 //! Whole failovers, with faults, from one seed: no socket, no thread, no clock.
 //!
-//! Proxies run the real discovery machine, the real replica eligibility and the real judgement of who has caught up, against sentinels that
-//! behave as `redis:src/sentinel.c` does and redis nodes with real replication histories, over a network that cuts, delays and heals. The
-//! oracle knows the whole truth and checks, at every step, what the documentation promises. The same seed gives the same run, event for
-//! event, so that a failure can be read as a timeline and repeated.
+//! Proxies run the real discovery machine, the real replica eligibility and the real judgement of
+//! who has caught up, against sentinels that behave as `redis:src/sentinel.c` does and redis nodes
+//! with real replication histories, over a network that cuts, delays and heals. The oracle knows
+//! the whole truth and checks, at every step, what the documentation promises. The same seed gives
+//! the same run, event for event, so that a failure can be read as a timeline and repeated.
 //!
-//! The model is tigerbeetle's VOPR. Deliberately absent: bytes on sockets, threads and their interleavings (tests with real servers and
-//! model checking are for these).
+//! The model is tigerbeetle's VOPR. Deliberately absent: bytes on sockets, threads and their
+//! interleavings (tests with real servers and model checking are for these).
 #![allow(
     clippy::indexing_slicing,
     reason = "indices are of the simulation's own making: a wrong one is a fault to be seen, not to be survived"

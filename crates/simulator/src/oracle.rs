@@ -1,8 +1,10 @@
-//! What must hold in every run: it knows the whole truth, which no proxy does, and judges each proxy by what it could have known.
+//! What must hold in every run: it knows the whole truth, which no proxy does, and judges each
+//! proxy by what it could have known.
 //!
-//! The **right** master is the address that a majority of all sentinels names. A proxy that could hear a majority of sentinels which name
-//! it, for longer than the bound, has no excuse for an acknowledgement by another one; a proxy that could not hear them is judged by its
-//! policy, and by what it believed when its gate opened.
+//! The **right** master is the address that a majority of all sentinels names. A proxy that could
+//! hear a majority of sentinels which name it, for longer than the bound, has no excuse for an
+//! acknowledgement by another one; a proxy that could not hear them is judged by its policy, and by
+//! what it believed when its gate opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +19,13 @@ use crate::sentinel::Sentinel;
 use crate::wire::{Addr, MS, Pid, SECOND, Us};
 use crate::world::World;
 
-/// From the moment at which a majority that knows better can be heard: a redial, a greeting, a round and a verification.
-/// With `keep` the last master may be used again after no sentinel was heard for this long.
+/// From the moment at which a majority that knows better can be heard: a redial, a greeting, a
+/// round and a verification. With `keep` the last master may be used again after no sentinel was
+/// heard for this long.
 const SILENT: Us = 5 * SECOND;
 const HEARD: Us = 4 * SECOND;
-/// The same where a majority has to insist on an older epoch, or where most sentinels are strangers at first.
+/// The same where a majority has to insist on an older epoch, or where most sentinels are strangers
+/// at first.
 const INSIST: Us = 90 * SECOND;
 /// With `hold` or `cut`, silence stops traffic after this long: votes expire after five seconds.
 const SILENCE: Us = 10 * SECOND;
@@ -167,7 +171,8 @@ impl Oracle {
                     );
                     let expired = how.starts_with("released") && !how.ends_with("no_master");
                     let rule = if expired { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
-                    // With `keep` silence takes no master away: after its time the last one is used again.
+                    // With `keep` silence takes no master away: after its time the last one is used
+                    // again.
                     let patient = self.minority == Minority::Keep && shut_for >= Some(SILENT);
                     if !patient {
                         self.violate(rule, pid, text, world);
@@ -297,7 +302,8 @@ impl Oracle {
         self.watch_readers(pid, world);
     }
 
-    /// Whether nothing is wrong with the committed master, and a majority of the sentinels can be heard.
+    /// Whether nothing is wrong with the committed master, and a majority of the sentinels can be
+    /// heard.
     fn is_healthy(&self, pid: Pid, heard: usize, world: &World) -> bool {
         let driver = &world.proxies[pid].driver;
         let Some((addr, _, run_id)) = driver.committed().filter(|_| !driver.is_paused()) else {
@@ -312,11 +318,13 @@ impl Oracle {
             process.up && !process.stopped && node.is_master() && world.net.reach(pid, node.pid);
         let alone = world.redis.iter().all(|it| it.pid == node.pid || it.master() == Some(addr));
         let quiet = world.sentinels.iter().all(|it| !it.failing_over);
-        // With `hold` and `cut` the word of strangers is none yet, a majority has to name it, and what was cut has to be verified anew.
+        // With `hold` and `cut` the word of strangers is none yet, a majority has to name it, and
+        // what was cut has to be verified anew.
         let naming = world.sentinels.iter().filter(|it| it.current_master() == addr).count();
         let strict = !world.are_strangers() && naming > world.sentinels.len() / 2 && !node.full;
         let strict = strict && world.slowest() == 0;
-        // A master that was taken away is used again on votes only, and those of strangers are none for half a minute.
+        // A master that was taken away is used again on votes only, and those of strangers are none
+        // for half a minute.
         let published = driver.route.target.is_some() || !world.are_strangers();
         let known = (self.minority == Minority::Keep && published) || strict;
         same && alive && alone && quiet && known && heard > world.sentinels.len() / 2

@@ -1,6 +1,7 @@
 //! What a seed means: a cluster, and the faults that it has to live through.
 //!
-//! Most seeds have one fault or a pair whose times overlap, since pairs are what is interesting and what can be counted; some have more.
+//! Most seeds have one fault or a pair whose times overlap, since pairs are what is interesting and
+//! what can be counted; some have more.
 
 use sentinel::Minority;
 
@@ -215,8 +216,8 @@ impl Plan {
         self.faults.iter().map(|it| it.at).max().unwrap_or(0)
     }
 
-    /// Nothing but planned moves, each with the time to come to its end: an old master is no replica before that, and Sentinel
-    /// promotes it all the same.
+    /// Nothing but planned moves, each with the time to come to its end: an old master is no
+    /// replica before that, and Sentinel promotes it all the same.
     pub(crate) fn is_planned(&self) -> bool {
         let mut begin: Vec<Us> = self.faults.iter().map(|it| it.at).collect();
         begin.sort_unstable();
@@ -231,7 +232,8 @@ impl Plan {
     }
 }
 
-/// A moment that has something to do with another fault: while it begins, while it lasts, or about its end.
+/// A moment that has something to do with another fault: while it begins, while it lasts, or about
+/// its end.
 fn near(rng: &mut Rng, (from, to): (Us, Us)) -> Us {
     match rng.range(0, 10) {
         0..3 => rng.range(from.saturating_sub(500 * MS), from + SECOND),

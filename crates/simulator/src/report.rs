@@ -11,15 +11,19 @@ use crate::wire::{MS, SECOND, Us};
 pub enum Rule {
     /// S1 to S6 of the machine: one target, rising epochs, verified, one vote each.
     Safety,
-    /// No write is acknowledged by a superseded master once a majority that knows better could be heard for a while.
+    /// No write is acknowledged by a superseded master once a majority that knows better could be
+    /// heard for a while.
     LateMajority,
-    /// After blindness the gate does not open to a superseded master, by a commit or by a release, without a fresh word for it.
+    /// After blindness the gate does not open to a superseded master, by a commit or by a release,
+    /// without a fresh word for it.
     OpenedUnheard,
     /// A hold does not end in favour of a superseded master without a fresh word for it.
     ReleasedUnheard,
-    /// After it was stopped, or its machine suspended, a proxy sends nothing before it has heard a sentinel.
+    /// After it was stopped, or its machine suspended, a proxy sends nothing before it has heard a
+    /// sentinel.
     WroteAfterSleep,
-    /// A gate that is held because of a minority does not open to a superseded master on less than a majority's word.
+    /// A gate that is held because of a minority does not open to a superseded master on less than
+    /// a majority's word.
     HoldOpened,
     /// With `hold` and `cut`, writes stop when no majority can be heard.
     BlindWrites,

@@ -1,7 +1,8 @@
-//! The model against what was measured with real servers (Redis and Sentinel 7.0.15, three sentinels, `down-after-milliseconds 2000`).
+//! The model against what was measured with real servers (Redis and Sentinel 7.0.15, three
+//! sentinels, `down-after-milliseconds 2000`).
 //!
-//! A range is wider than one measurement: Sentinel's own timer, its one-second `PING` and its ten-second `INFO` are not in step with the
-//! cause. Each test runs several seeds.
+//! A range is wider than one measurement: Sentinel's own timer, its one-second `PING` and its
+//! ten-second `INFO` are not in step with the cause. Each test runs several seeds.
 #![allow(clippy::expect_used, reason = "tests report by a clear panic")]
 
 use sentinel::Minority;
@@ -44,7 +45,8 @@ fn first(world: &World, who: &str, text: &str) -> u64 {
     (time - CAUSE) / MS
 }
 
-/// From the cause: `+sdown`, `+odown`, election, selection, promotion, `+promoted-slave`, the first switch and the leader's own.
+/// From the cause: `+sdown`, `+odown`, election, selection, promotion, `+promoted-slave`, the first
+/// switch and the leader's own.
 fn check(world: &World, limits: &[(&str, std::ops::Range<u64>)]) {
     for (text, range) in limits {
         let at = first(world, "", text);
@@ -156,7 +158,8 @@ fn failover_of_a_cut_master_takes_as_long_as_measured() {
     }
 }
 
-/// Between `+promoted-slave` and its own switch the leader gives the new address, and `MASTER` the old one with the new epoch.
+/// Between `+promoted-slave` and its own switch the leader gives the new address, and `MASTER` the
+/// old one with the new epoch.
 #[test]
 fn leader_mixes_old_address_and_new_epoch() {
     let mut world = quiet(3);
@@ -177,7 +180,8 @@ fn leader_mixes_old_address_and_new_epoch() {
     );
 }
 
-/// A request in the socket of a stopped server runs when it continues, although the sender has closed the connection.
+/// A request in the socket of a stopped server runs when it continues, although the sender has
+/// closed the connection.
 #[test]
 fn stopped_server_runs_what_was_queued() {
     let mut world = quiet(1);
@@ -236,7 +240,8 @@ fn same_seed_gives_the_same_run() {
     }
 }
 
-/// A node that follows a promoted one takes over from where it is; one that wrote on alone needs a whole copy.
+/// A node that follows a promoted one takes over from where it is; one that wrote on alone needs a
+/// whole copy.
 #[test]
 fn replicas_continue_and_lone_masters_start_over() {
     let mut world = quiet(5);

@@ -19,8 +19,8 @@ pub(crate) fn whatever_is_missing() -> Result<(), String> {
     install(&[REDIS])
 }
 
-/// Installs what the tests need: Redis, and, where that is possible, what hurts a private network, what shows the status page and
-/// what judges metrics.
+/// Installs what the tests need: Redis, and, where that is possible, what hurts a private network,
+/// what shows the status page and what judges metrics.
 ///
 /// # Errors
 /// As [`whatever_is_missing`]; the latter may be missing, and then the tests that need it say so.
@@ -51,7 +51,8 @@ fn for_failovers_of_ours() -> Result<(), String> {
     Ok(())
 }
 
-/// Installs what the measurement of failovers needs besides: haproxy, and, where that is possible, what makes partitions.
+/// Installs what the measurement of failovers needs besides: haproxy, and, where that is possible,
+/// what makes partitions.
 ///
 /// # Errors
 /// As [`whatever_is_missing`]; the tools for partitions may be missing.
@@ -68,7 +69,8 @@ pub(crate) fn for_pictures() -> Result<(), String> {
     install(&[REDIS, HAPROXY, BROWSER])
 }
 
-/// Installs what the measurement of traffic needs on the system: Redis, and what brings a private network up.
+/// Installs what the measurement of traffic needs on the system: Redis, and what brings a private
+/// network up.
 ///
 /// # Errors
 /// As [`whatever_is_missing`]; the latter may be missing.

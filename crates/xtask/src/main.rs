@@ -1,10 +1,12 @@
-//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench`, `deploy-check`, `dist` and `ci`.
+//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench`, `deploy-check`, `dist`
+//! and `ci`.
 //!
-//! Each command brings what it lacks, says what it does, and ends with a line that a person can read. What is to be done is
-//! decided in small pure functions (what is missing, which steps, what to print); the rest carries it out.
+//! Each command brings what it lacks, says what it does, and ends with a line that a person can
+//! read. What is to be done is decided in small pure functions (what is missing, which steps, what
+//! to print); the rest carries it out.
 //!
-//! Deliberately absent: anything that a developer would not want to happen. Packages are installed only as root, which is
-//! how containers and CI run; everybody else is told the command.
+//! Deliberately absent: anything that a developer would not want to happen. Packages are installed
+//! only as root, which is how containers and CI run; everybody else is told the command.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -40,10 +42,12 @@ struct Cli {
 enum Command {
     /// See it work: a real Sentinel cluster, clients that write, a killed master.
     ///
-    /// Installs what is missing, builds pointsman, starts one master, two replicas, three sentinels and pointsman on loopback
-    /// addresses of their own, writes through it, kills the master and shows what happens. Leaves nothing behind.
+    /// Installs what is missing, builds pointsman, starts one master, two replicas, three sentinels
+    /// and pointsman on loopback addresses of their own, writes through it, kills the master and
+    /// shows what happens. Leaves nothing behind.
     Demo(demo::Options),
-    /// Run every test, with real servers, count instructions, and check deploy/. With arguments: only `cargo test` with them.
+    /// Run every test, with real servers, count instructions, and check deploy/. With arguments:
+    /// only `cargo test` with them.
     #[command(disable_help_flag = true)]
     Test {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
@@ -51,19 +55,26 @@ enum Command {
     },
     /// Measure, beside what people use today.
     ///
-    /// CPU, throughput, latency, bulk, memory and connections of pointsman, haproxy (2.6, 3.0, tuned), nginx, twemproxy and Envoy in
-    /// one interleaved run, one thread each. Fetches the other proxies into a folder below target/. Load and Redis share one core,
-    /// the proxy has another; as root everything happens in a network namespace of its own. Leaves nothing behind.
+    /// CPU, throughput, latency, bulk, memory and connections of pointsman, haproxy (2.6, 3.0,
+    /// tuned), nginx, twemproxy and Envoy in one interleaved run, one thread each. Fetches the
+    /// other proxies into a folder below target/. Load and Redis share one core, the proxy has
+    /// another; as root everything happens in a network namespace of its own. Leaves nothing
+    /// behind.
     Bench(bench::Bench),
-    /// Check what is in deploy/: chart, manifests, units, alerts; with tools from the package registries.
+    /// Check what is in deploy/: chart, manifests, units, alerts; with tools from the package
+    /// registries.
     DeployCheck(deploy::Options),
-    /// Make what a release hands out: archive, chart, packages, image, SBOM, checksums, in target/dist.
+    /// Make what a release hands out: archive, chart, packages, image, SBOM, checksums, in
+    /// target/dist.
     ///
-    /// As root it tries out what it made: the image in a root folder of its own, the Debian package in a Debian of its own.
+    /// As root it tries out what it made: the image in a root folder of its own, the Debian package
+    /// in a Debian of its own.
     Dist(dist::Options),
-    /// Simulate failovers with faults, one run for each seed; prints a timeline of the first that breaks an invariant.
+    /// Simulate failovers with faults, one run for each seed; prints a timeline of the first that
+    /// breaks an invariant.
     Simulate(simulate::Options),
-    /// Build the documentation as a book, in target/book. Installs mdBook below target/ if it is missing.
+    /// Build the documentation as a book, in target/book. Installs mdBook below target/ if it is
+    /// missing.
     Docs,
     /// Make the two pictures of the README from real failovers, in docs/images.
     Pictures(pictures::Options),

@@ -5,7 +5,8 @@
 pub(crate) struct Need {
     /// What it is, for people.
     pub(crate) what: &'static str,
-    /// Debian's package that brings it. `redis-tools` holds the whole server under another name and starts no daemon.
+    /// Debian's package that brings it. `redis-tools` holds the whole server under another name and
+    /// starts no daemon.
     pub(crate) package: &'static str,
 }
 

@@ -1,7 +1,9 @@
-//! `cargo xtask simulate`: failovers with faults, from seeds; and whether the simulation still finds what it once found.
+//! `cargo xtask simulate`: failovers with faults, from seeds; and whether the simulation still
+//! finds what it once found.
 //!
-//! The simulator is built optimized, so that thousands of seeds run in a minute or two. With `--mutations` each known fault is put back, one
-//! at a time, into a copy of the tree, and the simulator has to find it there.
+//! The simulator is built optimized, so that thousands of seeds run in a minute or two. With
+//! `--mutations` each known fault is put back, one at a time, into a copy of the tree, and the
+//! simulator has to find it there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,7 +98,8 @@ fn simulator(tree: &Path, args: &[String]) -> Command {
     command
 }
 
-/// Reads the list: a name, the rule to be broken, the first seed, the number of seeds and the kinds of faults on each line.
+/// Reads the list: a name, the rule to be broken, the first seed, the number of seeds and the kinds
+/// of faults on each line.
 fn parse(list: &str) -> Result<Vec<Mutation>, String> {
     let mut found = Vec::new();
     for line in list
@@ -184,7 +187,8 @@ fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
     }
 }
 
-/// Makes `to` equal to the tree at `from`, and touches only what differs, so that builds there stay incremental.
+/// Makes `to` equal to the tree at `from`, and touches only what differs, so that builds there stay
+/// incremental.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
     for part in COPIED {
@@ -228,7 +232,8 @@ mod tests {
         assert!(parse("one two three").is_err() && parse("a B c 4 -").is_err());
     }
 
-    /// Every patch is on the list and still fits; what is on the list without a patch waits for the fix that it takes out.
+    /// Every patch is on the list and still fits; what is on the list without a patch waits for the
+    /// fix that it takes out.
     #[test]
     fn every_patch_is_listed_and_fits_the_tree() {
         let folder = root().join(MUTATIONS);

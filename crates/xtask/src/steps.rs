@@ -1,4 +1,5 @@
-//! Commands run one after the other, each announced and timed, and what is said about them at the end.
+//! Commands run one after the other, each announced and timed, and what is said about them at the
+//! end.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -77,7 +78,8 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
     steps
 }
 
-/// The arguments after a subcommand, with the leading `--` that the parser of the command line takes away.
+/// The arguments after a subcommand, with the leading `--` that the parser of the command line
+/// takes away.
 pub(crate) fn with_separator(
     raw: impl Iterator<Item = OsString>,
     name: &str,

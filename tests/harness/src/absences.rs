@@ -1,10 +1,11 @@
 //! When this machine was not there: for how long its cores ran nothing of ours between two moments.
 //!
-//! A promise in milliseconds can be held against the program only as far as the program was given the time. On a shared host a core is
-//! gone for tens of milliseconds now and then, and what is to be woken there waits. One thread a core sleeps for a millisecond again
-//! and again, and notes how late it woke: what these watchers had to wait, a chain of processes that wake each other may have had to
-//! wait, on each core in its turn. On a quiet machine the sum is nothing, and an assertion that subtracts it is as strict as one that
-//! does not.
+//! A promise in milliseconds can be held against the program only as far as the program was given
+//! the time. On a shared host a core is gone for tens of milliseconds now and then, and what is to
+//! be woken there waits. One thread a core sleeps for a millisecond again and again, and notes how
+//! late it woke: what these watchers had to wait, a chain of processes that wake each other may
+//! have had to wait, on each core in its turn. On a quiet machine the sum is nothing, and an
+//! assertion that subtracts it is as strict as one that does not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,13 +1,16 @@
 //! A loopback address of one's own, and ports on it that nobody takes in between.
 //!
-//! The usual way, to bind port 0, note the number, close and hand it to a server, has a hole: until the server binds it, any
-//! outgoing connection of any process may be given that port. Linux owns all of 127.0.0.0/8 and takes 127.0.0.1 as the source
-//! of outgoing connections to any of it, so on another address of that network nobody takes a port but who asks for it.
-//! The address is claimed for as long as the [`Address`] lives, by a listener with the address in its abstract name: it
-//! goes away with the process, however that ends, and lives in the same network namespace as the address.
+//! The usual way, to bind port 0, note the number, close and hand it to a server, has a hole: until
+//! the server binds it, any outgoing connection of any process may be given that port. Linux owns
+//! all of 127.0.0.0/8 and takes 127.0.0.1 as the source of outgoing connections to any of it, so on
+//! another address of that network nobody takes a port but who asks for it. The address is claimed
+//! for as long as the [`Address`] lives, by a listener with the address in its abstract name: it
+//! goes away with the process, however that ends, and lives in the same network namespace as the
+//! address.
 //!
-//! IPv6 has only the one loopback address, and `localhost` means one: many share it. There each port is claimed by its own name, and
-//! lies below those that the kernel gives to outgoing connections.
+//! IPv6 has only the one loopback address, and `localhost` means one: many share it. There each
+//! port is claimed by its own name, and lies below those that the kernel gives to outgoing
+//! connections.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -86,7 +89,8 @@ impl Address {
         if self.family == Family::Localhost { "localhost".to_owned() } else { self.ip.to_string() }
     }
 
-    /// A free port, never one that this address gave out before, so that a server that was killed finds its port again.
+    /// A free port, never one that this address gave out before, so that a server that was killed
+    /// finds its port again.
     ///
     /// # Panics
     /// If there is none.
@@ -95,7 +99,8 @@ impl Address {
         if self.claim.is_none() {
             return self.shared_port();
         }
-        // Those that came a second time are kept open until a new one comes, or the kernel might offer them for ever.
+        // Those that came a second time are kept open until a new one comes, or the kernel might
+        // offer them for ever.
         let mut held = Vec::new();
         loop {
             let (socket, addr) = bound(self.ip, 0)
@@ -120,8 +125,8 @@ impl Address {
     }
 }
 
-/// A socket on a port, one that the kernel chooses for 0. It does not listen: a child of another test that has inherited it, and has not come to its
-/// exec yet, is then in nobody's way.
+/// A socket on a port, one that the kernel chooses for 0. It does not listen: a child of another
+/// test that has inherited it, and has not come to its exec yet, is then in nobody's way.
 fn bound(ip: IpAddr, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -131,7 +136,8 @@ fn bound(ip: IpAddr, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket, addr))
 }
 
-/// Spreads process ids over 127.1.0.1 to 127.254.255.254, so that neighbours seldom even try the same address.
+/// Spreads process ids over 127.1.0.1 to 127.254.255.254, so that neighbours seldom even try the
+/// same address.
 fn candidate(process: u32, counter: u32) -> Ipv4Addr {
     let mixed = process.wrapping_mul(0x9E37_79B1).wrapping_add(counter.wrapping_mul(0x85EB_CA6B));
     let [a, b, c, d] = mixed.to_be_bytes();

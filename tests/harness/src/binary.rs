@@ -1,14 +1,15 @@
 //! Which program is started for which part.
 //!
-//! Debian's `redis-tools` brings no command called redis-server, but its `redis-check-rdb` is the very same program, which
-//! looks at the name it was started under. Installing it starts no daemon, which is why it is preferred as a dependency. A
-//! link with the right name in a folder of our own is all that it takes.
+//! Debian's `redis-tools` brings no command called redis-server, but its `redis-check-rdb` is the
+//! very same program, which looks at the name it was started under. Installing it starts no daemon,
+//! which is why it is preferred as a dependency. A link with the right name in a folder of our own
+//! is all that it takes.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// A program of Redis. Each can be replaced through the environment variable that [`Binary::variable`] names, say by a
-/// Valkey of some version.
+/// A program of Redis. Each can be replaced through the environment variable that
+/// [`Binary::variable`] names, say by a Valkey of some version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
     /// redis-server.
@@ -42,7 +43,8 @@ impl Binary {
         choose(env::var_os(self.variable()).map(PathBuf::from), find_in_path, self)
     }
 
-    /// The program as a path that ends in the right name: the program itself, or a link to it made in `folder`.
+    /// The program as a path that ends in the right name: the program itself, or a link to it made
+    /// in `folder`.
     ///
     /// # Panics
     /// If there is no such program here, or the link cannot be made.

@@ -1,7 +1,8 @@
-//! A bound on CPU or memory for some processes, as a container runtime sets it: a cgroup of version 2 or 1, whichever the
-//! machine has and lets us make.
+//! A bound on CPU or memory for some processes, as a container runtime sets it: a cgroup of version
+//! 2 or 1, whichever the machine has and lets us make.
 //!
-//! Deliberately absent: a way without the rights for it. Whoever cannot make one is told why, and goes without.
+//! Deliberately absent: a way without the rights for it. Whoever cannot make one is told why, and
+//! goes without.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

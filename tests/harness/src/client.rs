@@ -1,8 +1,9 @@
 //! A small blocking Redis client, close to the wire.
 //!
-//! It does what a test asks and nothing by itself: no reconnecting, no redirection, no retry. Everything has a timeout, thirty
-//! seconds unless told otherwise, so a hung server is a failed test and not a hung one. What was read beyond one reply stays
-//! for the next, so a timeout in the middle of a reply loses nothing.
+//! It does what a test asks and nothing by itself: no reconnecting, no redirection, no retry.
+//! Everything has a timeout, thirty seconds unless told otherwise, so a hung server is a failed
+//! test and not a hung one. What was read beyond one reply stays for the next, so a timeout in the
+//! middle of a reply loses nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -119,13 +120,15 @@ impl Client {
     /// Sends one command and reads one reply. An error reply is a value like any other.
     ///
     /// # Errors
-    /// Of the connection: `TimedOut`, `UnexpectedEof`, `ConnectionReset` and so on; `InvalidData` for what is no reply.
+    /// Of the connection: `TimedOut`, `UnexpectedEof`, `ConnectionReset` and so on; `InvalidData`
+    /// for what is no reply.
     pub fn cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
         self.send(&encode(args))?;
         self.read_value()
     }
 
-    /// Sends all commands at once and reads as many replies, while writing, so that neither side's buffers can block both.
+    /// Sends all commands at once and reads as many replies, while writing, so that neither side's
+    /// buffers can block both.
     ///
     /// # Errors
     /// As with [`cmd`](Self::cmd).
@@ -168,7 +171,8 @@ impl Client {
                 self.at += used;
                 return Ok(value);
             }
-            // A long string is read in one go instead of being looked at again for each piece of it.
+            // A long string is read in one go instead of being looked at again for each piece of
+            // it.
             let missing = missing(unread).max(1);
             self.fill(missing)?;
         }
@@ -299,7 +303,8 @@ fn missing(unread: &[u8]) -> usize {
     header().unwrap_or(0)
 }
 
-/// A socket's timeout says "would block" or "temporarily unavailable", which misleads whoever reads it in a failed test.
+/// A socket's timeout says "would block" or "temporarily unavailable", which misleads whoever reads
+/// it in a failed test.
 fn named(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         return io::Error::new(io::ErrorKind::TimedOut, "no answer within the client's timeout");

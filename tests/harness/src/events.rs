@@ -1,7 +1,8 @@
 //! What a sentinel says, and when it was heard.
 //!
-//! A thread of its own listens to every channel of one sentinel, so that the instant noted is that of the arrival, whatever
-//! the test is doing. All instants are of the monotonic clock of this machine and can be compared with any other.
+//! A thread of its own listens to every channel of one sentinel, so that the instant noted is that
+//! of the arrival, whatever the test is doing. All instants are of the monotonic clock of this
+//! machine and can be compared with any other.
 
 use std::net::Shutdown;
 use std::net::SocketAddr;
@@ -50,7 +51,8 @@ impl Events {
         Self::of_all(std::slice::from_ref(sentinel))
     }
 
-    /// Listens to several sentinels at once; their events come into one list, in the order of arrival.
+    /// Listens to several sentinels at once; their events come into one list, in the order of
+    /// arrival.
     ///
     /// # Panics
     /// If one of them cannot be reached.

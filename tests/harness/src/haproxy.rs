@@ -1,13 +1,16 @@
-//! haproxy in front of a cluster, configured as the redis-ha chart configures it: what Pointsman is compared with.
+//! haproxy in front of a cluster, configured as the redis-ha chart configures it: what Pointsman is
+//! compared with.
 //!
-//! The idea of that configuration: for each server there is a backend that carries no traffic and only checks; in it every
-//! sentinel is asked who the master is, and counts as up if it names this server. The backend with the traffic checks every
-//! server for `role:master`, and uses one only while at least two sentinels name it. Established connections stay where they
-//! are, whatever the checks say. The timeouts are the chart's.
+//! The idea of that configuration: for each server there is a backend that carries no traffic and
+//! only checks; in it every sentinel is asked who the master is, and counts as up if it names this
+//! server. The backend with the traffic checks every server for `role:master`, and uses one only
+//! while at least two sentinels name it. Established connections stay where they are, whatever the
+//! checks say. The timeouts are the chart's.
 //!
-//! Different from the chart: servers are told apart by port instead of address, since here they share one; a sentinel need not
-//! confirm QUIT, which that of Redis 7.0 does not know (every vote would fail); and there is a page of statistics, by which
-//! one sees when the checks have settled. Deliberately absent: passwords.
+//! Different from the chart: servers are told apart by port instead of address, since here they
+//! share one; a sentinel need not confirm QUIT, which that of Redis 7.0 does not know (every vote
+//! would fail); and there is a page of statistics, by which one sees when the checks have settled.
+//! Deliberately absent: passwords.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -19,7 +22,8 @@ use crate::http::http_get;
 use crate::process::{Launch, Process};
 use crate::wait::wait_until;
 
-/// How long the checks may take to settle: a server that is not the one asked for is down after three checks of three seconds.
+/// How long the checks may take to settle: a server that is not the one asked for is down after
+/// three checks of three seconds.
 const READY: Duration = Duration::from_secs(40);
 /// Sentinels that have to name a server.
 const AGREEMENT: usize = 2;
@@ -32,7 +36,8 @@ pub struct Haproxy {
 }
 
 impl Haproxy {
-    /// Starts it in front of the first group of a cluster and waits until its checks have found the master.
+    /// Starts it in front of the first group of a cluster and waits until its checks have found the
+    /// master.
     ///
     /// # Panics
     /// If it ends, or the checks do not settle in time.
@@ -133,8 +138,8 @@ fn exchange(conf: &mut String, send: &str, expect: &str) {
     let _ = write!(conf, "  tcp-check send {send}\\r\\n\n  tcp-check expect string {expect}\n");
 }
 
-/// Whether every check has come to the right result: of each line the proxy, the server and the state, `UP` or `DOWN`, with
-/// nothing on its way to another state (`UP 1/3`).
+/// Whether every check has come to the right result: of each line the proxy, the server and the
+/// state, `UP` or `DOWN`, with nothing on its way to another state (`UP 1/3`).
 fn settled(csv: &str, servers: &[SocketAddr], sentinels: usize, master: SocketAddr) -> bool {
     servers.iter().enumerate().all(|(index, server)| {
         let wanted = if *server == master { "UP" } else { "DOWN" };

@@ -1,15 +1,18 @@
-//! A network partition without a network: rules in a network namespace of one's own that drop what crosses the line.
+//! A network partition without a network: rules in a network namespace of one's own that drop what
+//! crosses the line.
 //!
-//! All members of a cluster share one loopback address, so servers are told apart by their ports. That catches both
-//! directions of every connection *to* them, which is all of a master's traffic. A sentinel also dials out, from ports that the
-//! kernel chooses; [`own_source`] gives it a loopback address of its own to dial from, by which that is caught too.
-//! The rules drop silently, as a broken switch does: nobody gets an RST, and what was sent is sent again after healing.
+//! All members of a cluster share one loopback address, so servers are told apart by their ports.
+//! That catches both directions of every connection *to* them, which is all of a master's traffic.
+//! A sentinel also dials out, from ports that the kernel chooses; [`own_source`] gives it a
+//! loopback address of its own to dial from, by which that is caught too. The rules drop silently,
+//! as a broken switch does: nobody gets an RST, and what was sent is sent again after healing.
 //!
-//! The rules act on everything in the namespace. So that nobody does this to a machine by accident, [`Partition::around`]
-//! refuses in the namespace of process 1. A namespace and its rules end with the last process in it.
+//! The rules act on everything in the namespace. So that nobody does this to a machine by accident,
+//! [`Partition::around`] refuses in the namespace of process 1. A namespace and its rules end with
+//! the last process in it.
 //!
-//! Deliberately absent: making the namespace. A process that has threads does not simply enter another one; whoever wants
-//! one starts itself again under `unshare --net`.
+//! Deliberately absent: making the namespace. A process that has threads does not simply enter
+//! another one; whoever wants one starts itself again under `unshare --net`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -37,7 +40,8 @@ pub fn loopback_up() -> Result<(), String> {
     run(Command::new("ip").args(["link", "set", "lo", "up"]), "")
 }
 
-/// Lets a sentinel dial from a loopback address that nobody else has, and starts it again for that. Gives the address.
+/// Lets a sentinel dial from a loopback address that nobody else has, and starts it again for that.
+/// Gives the address.
 ///
 /// # Panics
 /// If its configuration cannot be changed, or it does not come back.
@@ -100,13 +104,15 @@ impl Drop for Filter {
     }
 }
 
-/// Counts the packets that go to one port and begin with a given command's name, whoever sends them, and also those that a rule
-/// drops or that are sent again. A client's request begins a packet of its own if nothing is pipelined.
+/// Counts the packets that go to one port and begin with a given command's name, whoever sends
+/// them, and also those that a rule drops or that are sent again. A client's request begins a
+/// packet of its own if nothing is pipelined.
 #[derive(Debug)]
 pub struct Counter(String);
 
 impl Counter {
-    /// Begins to count. `command` is a request's first bytes on the wire, sixteen at most: more does not fit into a rule.
+    /// Begins to count. `command` is a request's first bytes on the wire, sixteen at most: more
+    /// does not fit into a rule.
     ///
     /// # Errors
     /// In words: no private namespace, no `nft`, or it refused the rules.
@@ -144,7 +150,8 @@ impl Counter {
             .ok_or_else(|| format!("nft lists no counter: {text}"))
     }
 
-    /// How long ago each connection sent its last one, to some milliseconds, with all that this look itself took.
+    /// How long ago each connection sent its last one, to some milliseconds, with all that this
+    /// look itself took.
     ///
     /// # Errors
     /// In words: `nft` does not tell.
@@ -195,8 +202,8 @@ impl Drop for Counter {
     }
 }
 
-/// Slows what goes to and from one port down to a rate such as `1mbit`, with packets of an ordinary size, until the namespace
-/// ends. Everything else goes past it.
+/// Slows what goes to and from one port down to a rate such as `1mbit`, with packets of an ordinary
+/// size, until the namespace ends. Everything else goes past it.
 ///
 /// # Errors
 /// In words: no private namespace, no `tc`, or a kernel without these disciplines.
@@ -204,8 +211,8 @@ pub fn shape(port: u16, rate: &str) -> Result<(), String> {
     queue(port, "", rate)
 }
 
-/// Sends half of the packets to and from one port, at random, through a queue of this rate, so that the others overtake them; until
-/// the namespace ends.
+/// Sends half of the packets to and from one port, at random, through a queue of this rate, so that
+/// the others overtake them; until the namespace ends.
 ///
 /// # Errors
 /// As [`shape`].
@@ -260,8 +267,8 @@ fn queue(port: u16, which: &str, rate: &str) -> Result<(), String> {
 pub struct Partition(());
 
 impl Partition {
-    /// Cuts off a server together with the sentinel that dials from `source`; the two still reach each other, as the two of
-    /// one pod or machine would.
+    /// Cuts off a server together with the sentinel that dials from `source`; the two still reach
+    /// each other, as the two of one pod or machine would.
     ///
     /// # Errors
     /// In words: no private namespace, no `nft`, or it refused the rules.
@@ -272,7 +279,8 @@ impl Partition {
         nft(&rules(server.addr().port(), sentinel.addr().port(), source)).map(|()| Self(()))
     }
 
-    /// Lets nothing pass between a server and whoever dials from `source`; everybody else goes on to reach both.
+    /// Lets nothing pass between a server and whoever dials from `source`; everybody else goes on
+    /// to reach both.
     ///
     /// # Errors
     /// As [`around`](Self::around).

@@ -1,8 +1,9 @@
 //! A test in a process and a network namespace of its own.
 //!
-//! Some tests need a network that they may hurt, or ten thousand file descriptors that their neighbours shall not miss. A
-//! process with threads does not enter another namespace, and the test runner has threads. So such a test starts the runner
-//! again under `unshare --net`, with its own name as the only test, and takes the outcome for its own.
+//! Some tests need a network that they may hurt, or ten thousand file descriptors that their
+//! neighbours shall not miss. A process with threads does not enter another namespace, and the test
+//! runner has threads. So such a test starts the runner again under `unshare --net`, with its own
+//! name as the only test, and takes the outcome for its own.
 
 use std::process::{Command, Stdio};
 
@@ -13,8 +14,9 @@ use crate::netns::loopback_up;
 
 const INSIDE: &str = "HARNESS_ALONE";
 
-/// Whether the caller is to go on: `true` in a process and namespace of its own. Otherwise the test has been run there and
-/// has passed, or nobody can make a namespace here, which is said on the standard error.
+/// Whether the caller is to go on: `true` in a process and namespace of its own. Otherwise the test
+/// has been run there and has passed, or nobody can make a namespace here, which is said on the
+/// standard error.
 ///
 /// `test` is the whole name of the test that calls this, as the runner lists it.
 ///
@@ -27,7 +29,8 @@ pub fn alone(test: &str) -> bool {
         loopback_up().expect("a loopback interface");
         return true;
     }
-    // Root needs no more than a network; others become root of a user namespace, where the kernel lets them.
+    // Root needs no more than a network; others become root of a user namespace, where the kernel
+    // lets them.
     let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
     let unshare = find_in_path("unshare");
     let works = |way: &&&[&str]| {

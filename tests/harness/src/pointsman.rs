@@ -1,7 +1,8 @@
 //! The real pointsman in front of a cluster.
 //!
-//! It is configured as a user would: by a file, which stands beside its log. The path of the program comes from the caller,
-//! since only the tests of its own package can know it (`env!("CARGO_BIN_EXE_pointsman")`).
+//! It is configured as a user would: by a file, which stands beside its log. The path of the
+//! program comes from the caller, since only the tests of its own package can know it
+//! (`env!("CARGO_BIN_EXE_pointsman")`).
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -106,8 +107,9 @@ impl PointsmanBuilder<'_> {
         self
     }
 
-    /// Lets it alone see these names, each with all the addresses given for it: in a mount namespace
-    /// of its own, where `/etc/hosts` is another file. Not together with [`within`](Self::within).
+    /// Lets it alone see these names, each with all the addresses given for it: in a mount
+    /// namespace of its own, where `/etc/hosts` is another file. Not together with
+    /// [`within`](Self::within).
     #[must_use]
     pub fn hosts(mut self, hosts: &[(&str, IpAddr)]) -> Self {
         self.hosts = Some(hosts.iter().map(|(name, ip)| format!("{ip} {name}\n")).collect());

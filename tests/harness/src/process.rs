@@ -1,7 +1,7 @@
 //! One child process: its log in a file, signals by its own id, and an end that comes for certain.
 //!
-//! A [`Process`] is killed and reaped when it is dropped. If that happens while a test fails, the tail of its log is printed,
-//! since that is the next thing one would look for.
+//! A [`Process`] is killed and reaped when it is dropped. If that happens while a test fails, the
+//! tail of its log is printed, since that is the next thing one would look for.
 
 use std::ffi::OsString;
 use std::fs::File;

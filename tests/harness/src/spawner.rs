@@ -1,9 +1,11 @@
 //! Children that end with this process, whichever way it ends.
 //!
-//! Linux can send a child a signal when its parent dies, but "parent" means the thread that started it. The test runner
-//! ends a thread with each test, and a cluster may start its servers from several, so one thread that never ends starts
-//! them all. The setting itself is made by util-linux' `setpriv`, which then becomes the program and keeps the process id:
-//! doing it between fork and exec in here would need unsafe code. Without `setpriv` the children simply lack this net.
+//! Linux can send a child a signal when its parent dies, but "parent" means the thread that started
+//! it. The test runner ends a thread with each test, and a cluster may start its servers from
+//! several, so one thread that never ends starts them all. The setting itself is made by
+//! util-linux' `setpriv`, which then becomes the program and keeps the process id: doing it between
+//! fork and exec in here would need unsafe code. Without `setpriv` the children simply lack this
+//! net.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Replies of Redis, read by a parser of the tests' own.
 //!
-//! It shares nothing with the crate that the product uses, so that a mistake there cannot hide here. It is simple instead of
-//! fast: an incomplete reply is parsed again from its start when more has come. Deliberately absent: streamed aggregates
-//! and attributes, which no server sends today.
+//! It shares nothing with the crate that the product uses, so that a mistake there cannot hide
+//! here. It is simple instead of fast: an incomplete reply is parsed again from its start when more
+//! has come. Deliberately absent: streamed aggregates and attributes, which no server sends today.
 
 use std::fmt;
 
@@ -107,7 +107,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// Reads one reply from the start of `bytes`: the reply and its length, or `None` if it is not complete.
+/// Reads one reply from the start of `bytes`: the reply and its length, or `None` if it is not
+/// complete.
 ///
 /// # Errors
 /// In words, if the bytes are no reply.

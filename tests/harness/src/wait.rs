@@ -1,13 +1,15 @@
 //! Waiting for a condition, never for time.
 //!
-//! A test that sleeps is either slow or flaky, mostly both. Whoever waits here says what for and how long at most, and when
-//! that fails, the panic tells what was awaited, for how long, and what the last look showed. This file holds the only
-//! pause of the whole test code: the short, growing one between two looks.
+//! A test that sleeps is either slow or flaky, mostly both. Whoever waits here says what for and
+//! how long at most, and when that fails, the panic tells what was awaited, for how long, and what
+//! the last look showed. This file holds the only pause of the whole test code: the short, growing
+//! one between two looks.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// What one look at a condition brought: `bool`, `Option<T>` or `Result<T, E>`, where an error is the reason to go on waiting.
+/// What one look at a condition brought: `bool`, `Option<T>` or `Result<T, E>`, where an error is
+/// the reason to go on waiting.
 pub trait Condition {
     /// What the wait gives back once the condition holds.
     type Value;
@@ -43,7 +45,8 @@ impl<T, E: Display> Condition for Result<T, E> {
     }
 }
 
-/// Looks again and again, first after 1 ms, then less often up to every 20 ms, until the condition holds.
+/// Looks again and again, first after 1 ms, then less often up to every 20 ms, until the condition
+/// holds.
 ///
 /// # Panics
 /// After `timeout`, with `what`, the time waited and the last reason.
@@ -74,7 +77,8 @@ pub fn wait_until<C: Condition>(
     }
 }
 
-/// Lets some time pass: between two looks, or to keep the pace of a load. Never a way to make a test pass.
+/// Lets some time pass: between two looks, or to keep the pace of a load. Never a way to make a
+/// test pass.
 #[allow(
     clippy::disallowed_methods,
     reason = "the one place where the test code sleeps; whoever calls it looks again after"

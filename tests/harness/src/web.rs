@@ -1,7 +1,8 @@
-//! What the test of the status page needs besides: a browser of this machine, and axe-core, which judges accessibility.
+//! What the test of the status page needs besides: a browser of this machine, and axe-core, which
+//! judges accessibility.
 //!
-//! axe-core is one file out of npm's package of the same name, kept in `target/page-tools` once it was brought. Nothing of it is run
-//! by npm, and nothing of it belongs to the program.
+//! axe-core is one file out of npm's package of the same name, kept in `target/page-tools` once it
+//! was brought. Nothing of it is run by npm, and nothing of it belongs to the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};

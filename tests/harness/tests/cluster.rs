@@ -15,7 +15,8 @@ fn exists(pid: u32) -> bool {
     PathBuf::from(format!("/proc/{pid}")).exists()
 }
 
-/// Whether a process of this id runs. An orphan that ended stays a zombie until whoever adopted it looks.
+/// Whether a process of this id runs. An orphan that ended stays a zombie until whoever adopted it
+/// looks.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
@@ -81,7 +82,8 @@ fn a_stopped_server_keeps_its_connections_and_goes_on_later() {
     assert_eq!(client.read_value().expect("the late answer").text(), Some("PONG"));
 }
 
-/// Not a test: the runner that the next test kills. It tells what it started and then waits to be killed.
+/// Not a test: the runner that the next test kills. It tells what it started and then waits to be
+/// killed.
 #[test]
 #[ignore = "started by killing_the_runner_ends_its_servers"]
 fn runner_to_be_killed() {

@@ -75,8 +75,8 @@ fn refuses_two_names_for_one_listener() {
     assert_eq!(services(&import_with(&listen(""), &named(&["a", "redis=b"]))).len(), 1);
 }
 
-/// Readers may be the only ones whose check authenticates, or authenticate as another user.
-/// A listener without queries gets the sentinels of its own hosts, or none of the two installations.
+/// Readers may be the only ones whose check authenticates, or authenticate as another user. A
+/// listener without queries gets the sentinels of its own hosts, or none of the two installations.
 #[test]
 fn never_mixes_two_installations_of_sentinels() {
     let group = |name: &str| {

@@ -49,27 +49,31 @@ pub(super) enum Command {
     Run(RunArgs),
     /// Check the configuration: every fault at once, with file, line and key.
     ///
-    /// Reads everything that `run` would read, files of passwords included, and starts nothing. Prints every fault as
-    /// FILE:LINE:COLUMN: key: what is wrong; what to do. Exits with 78 if there is one, with 0 if there is none.
+    /// Reads everything that `run` would read, files of passwords included, and starts nothing.
+    /// Prints every fault as FILE:LINE:COLUMN: key: what is wrong; what to do. Exits with 78 if
+    /// there is one, with 0 if there is none.
     Check(SourceArgs),
     /// Show the effective configuration, every key explained, passwords hidden.
     ///
-    /// What is printed is itself a configuration file. Each key carries its documentation, its default, where its value came
-    /// from, its environment variable, and whether a reload changes it.
+    /// What is printed is itself a configuration file. Each key carries its documentation, its
+    /// default, where its value came from, its environment variable, and whether a reload changes
+    /// it.
     Config(SourceArgs),
     /// Show how a running pointsman is doing.
     Status(StatusArgs),
     /// Ask every sentinel and redis node directly what is wrong, and say what to do.
     ///
-    /// Works with and without a running pointsman, from the place where it is started: reads the configuration, or takes
-    /// --service and --sentinel. Finds troubles of quorum, epoch, passwords, ACLs, names, DNS and NAT, and changes nothing. Exits
-    /// with 0 if all is well and with 1 if something is wrong; over in less than half a minute a service.
+    /// Works with and without a running pointsman, from the place where it is started: reads the
+    /// configuration, or takes --service and --sentinel. Finds troubles of quorum, epoch,
+    /// passwords, ACLs, names, DNS and NAT, and changes nothing. Exits with 0 if all is well and
+    /// with 1 if something is wrong; over in less than half a minute a service.
     Sentinels(SentinelsArgs),
     /// Move a service to another master, with nothing lost and nothing failed.
     ///
-    /// Holds traffic, waits until every replica has all of the master's data, has a sentinel start the failover, and lets traffic
-    /// on as soon as the new master is verified. Whatever is not as it should be before the failover is ordered, ends it with
-    /// nothing changed. Needs `control = true` and a socket or a token in [admin].
+    /// Holds traffic, waits until every replica has all of the master's data, has a sentinel start
+    /// the failover, and lets traffic on as soon as the new master is verified. Whatever is not as
+    /// it should be before the failover is ordered, ends it with nothing changed. Needs `control =
+    /// true` and a socket or a token in [admin].
     Switchover(SwitchoverArgs),
     /// Hold a service's traffic: clients wait, nothing reaches Redis.
     Pause(PauseArgs),
@@ -97,11 +101,12 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     pub(super) source: SourceArgs,
 
-    /// Take over from the pointsman that runs with the same process.state_dir, without a refused connection
+    /// Take over from the pointsman that runs with the same process.state_dir, without a refused
+    /// connection
     ///
-    /// Takes its listening sockets with the clients that wait in them, looks for the masters, and serves; only then the old
-    /// process stops accepting and drains. If anything fails before that, the old one goes on. Where none runs, this starts
-    /// as usual.
+    /// Takes its listening sockets with the clients that wait in them, looks for the masters, and
+    /// serves; only then the old process stops accepting and drains. If anything fails before that,
+    /// the old one goes on. Where none runs, this starts as usual.
     #[arg(long)]
     pub(super) takeover: bool,
 }
@@ -130,8 +135,8 @@ pub(super) struct SourceArgs {
 
     /// Any other key, as section.key=value; may be given several times
     ///
-    /// For example --set shutdown.drain_timeout=30s --set service.minority=hold. Passwords cannot be given this way, since
-    /// the list of processes is public.
+    /// For example --set shutdown.drain_timeout=30s --set service.minority=hold. Passwords cannot
+    /// be given this way, since the list of processes is public.
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Everything else")]
     set: Vec<String>,
 }
@@ -155,12 +160,13 @@ impl SourceArgs {
 pub(super) enum ImportFrom {
     /// Convert a haproxy.cfg into a configuration for Pointsman.
     ///
-    /// Prints the configuration to the standard output. Prints to the standard error the lines that have no counterpart
-    /// (NO COUNTERPART), the guesses to confirm (ASSUMED), and a count of the rest; --explain shows every line. Passwords
-    /// appear in the configuration only.
+    /// Prints the configuration to the standard output. Prints to the standard error the lines that
+    /// have no counterpart (NO COUNTERPART), the guesses to confirm (ASSUMED), and a count of the
+    /// rest; --explain shows every line. Passwords appear in the configuration only.
     ///
-    /// Refuses, with exit code 78 and without output, what could lead clients to another dataset or drop encryption:
-    /// listeners with different servers and one name (use --name), and TLS (use --allow-plaintext).
+    /// Refuses, with exit code 78 and without output, what could lead clients to another dataset or
+    /// drop encryption: listeners with different servers and one name (use --name), and TLS (use
+    /// --allow-plaintext).
     Haproxy(ImportArgs),
 }
 
@@ -173,8 +179,8 @@ pub(super) struct ImportArgs {
 
     /// The master's name in Sentinel, where no check names it; LISTENER=NAME for one listener
     ///
-    /// May be given several times. A name for a listener also says which master a listener for readers belongs to, and
-    /// merges two listeners of the same name although their servers differ.
+    /// May be given several times. A name for a listener also says which master a listener for
+    /// readers belongs to, and merges two listeners of the same name although their servers differ.
     #[arg(long = "name", value_name = "[LISTENER=]NAME")]
     pub(super) names: Vec<String>,
 
@@ -184,8 +190,9 @@ pub(super) struct ImportArgs {
 
     /// Convert listeners and servers with TLS to plain text
     ///
-    /// Pointsman does not speak TLS. Without this flag a file with TLS towards clients, Redis or Sentinel is refused; with
-    /// it, a comment in the configuration lists every line that lost its TLS.
+    /// Pointsman does not speak TLS. Without this flag a file with TLS towards clients, Redis or
+    /// Sentinel is refused; with it, a comment in the configuration lists every line that lost its
+    /// TLS.
     #[arg(long)]
     pub(super) allow_plaintext: bool,
 
@@ -201,7 +208,8 @@ pub(super) struct ImportArgs {
 /// Whom to ask.
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
-    /// Address of its admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else 127.0.0.1:8888]
+    /// Address of its admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
+    /// 127.0.0.1:8888]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,
 
@@ -228,7 +236,8 @@ pub(super) struct OrderArgs {
     /// The service; needed where there are several
     pub(super) service: Option<String>,
 
-    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else 127.0.0.1:8888]
+    /// Address of the admin server, host:port [env: POINTSMAN_ADMIN] [default: as configured, else
+    /// 127.0.0.1:8888]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,
 
@@ -236,7 +245,8 @@ pub(super) struct OrderArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with_all = ["admin", "token_file"])]
     pub(super) socket: Option<PathBuf>,
 
-    /// Configuration file to learn the socket, or the address and the token from [env: POINTSMAN_CONFIG]
+    /// Configuration file to learn the socket, or the address and the token from [env:
+    /// POINTSMAN_CONFIG]
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) config: Option<PathBuf>,
 
@@ -257,10 +267,11 @@ pub(super) struct SwitchoverArgs {
 
     /// Also stop clients of the master that use no proxy
     ///
-    /// Sends CLIENT PAUSE ... WRITE to the master, in short pauses that are renewed until a second after the new master is in
-    /// force. Protects writers that connect to the master directly and listen to Sentinel. With several proxies, a request that
-    /// reaches the master through another one during the pause gets no reply. Needs +client|pause and +client|unpause on the
-    /// redis nodes, and `down-after-milliseconds` of 2 seconds or more.
+    /// Sends CLIENT PAUSE ... WRITE to the master, in short pauses that are renewed until a second
+    /// after the new master is in force. Protects writers that connect to the master directly and
+    /// listen to Sentinel. With several proxies, a request that reaches the master through another
+    /// one during the pause gets no reply. Needs +client|pause and +client|unpause on the redis
+    /// nodes, and `down-after-milliseconds` of 2 seconds or more.
     #[arg(long)]
     pub(super) pause_clients: bool,
 }
@@ -283,7 +294,8 @@ pub(super) struct SentinelsArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
-    /// Sentinel's name for the master: only this service of the configuration, or the name that goes with --sentinel
+    /// Sentinel's name for the master: only this service of the configuration, or the name that
+    /// goes with --sentinel
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
 

@@ -57,8 +57,8 @@ impl Failure {
         }
     }
 
-    /// Shows it, once. What cannot be shown has nobody to read it, so errors in writing end here. Waits for the reader no
-    /// longer than a second.
+    /// Shows it, once. What cannot be shown has nobody to read it, so errors in writing end here.
+    /// Waits for the reader no longer than a second.
     pub(super) fn show(&self) {
         let text = match self {
             // Knows itself whether it is help or an error, and whether there are colours.

@@ -1,8 +1,9 @@
 //! One request over a plain socket, bounded in time and size.
 //!
-//! `pointsman status` runs where something is wrong: in a throttled container, beside a process that hangs. So it has no
-//! runtime, no pool and no dependency, and every step has a deadline. The answer may come from anything that listens on that
-//! port, so nothing in it is believed beyond its framing.
+//! `pointsman status` runs where something is wrong: in a throttled container, beside a process
+//! that hangs. So it has no runtime, no pool and no dependency, and every step has a deadline. The
+//! answer may come from anything that listens on that port, so nothing in it is believed beyond its
+//! framing.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write as _};
@@ -118,7 +119,8 @@ pub(super) fn get(addr: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     response(&mut BufReader::new(bounded.take(LARGEST)))
 }
 
-/// Posts to `path`, with a bearer token if there is one, and gives each line of the answer to `tell` as it comes. Returns the status code.
+/// Posts to `path`, with a bearer token if there is one, and gives each line of the answer to
+/// `tell` as it comes. Returns the status code.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! The manual page: the flags as the parser knows them, then every key of the file from the table of options, then every metric from
-//! the catalogue.
+//! The manual page: the flags as the parser knows them, then every key of the file from the table
+//! of options, then every metric from the catalogue.
 
 use std::io;
 

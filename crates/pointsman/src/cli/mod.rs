@@ -1,11 +1,11 @@
 //! The command line: what a person or a script types, and what they get back.
 //!
-//! Everything is decided inside and shown here, once: commands return their text or a `Failure`, and [`main`] writes
-//! the one to the standard output and the other to the standard error, each error with its chain of causes. A reader that
-//! goes away (`pointsman config | head`) is no error.
+//! Everything is decided inside and shown here, once: commands return their text or a `Failure`,
+//! and [`main`] writes the one to the standard output and the other to the standard error, each
+//! error with its chain of causes. A reader that goes away (`pointsman config | head`) is no error.
 //!
-//! Exit codes follow sysexits where a script has a use for them: 64 for a wrong command line, 78 for a wrong configuration, 1
-//! for the rest.
+//! Exit codes follow sysexits where a script has a use for them: 64 for a wrong command line, 78
+//! for a wrong configuration, 1 for the rest.
 
 mod args;
 mod failure;

@@ -1,7 +1,8 @@
 //! `pointsman switchover`, `pause` and `resume`: orders to a running pointsman.
 //!
-//! The steps of a switchover are shown as they happen, since a person who moves a master wants to see where it stands, and the
-//! last line says what it came to. A script reads the exit code, or the lines of JSON.
+//! The steps of a switchover are shown as they happen, since a person who moves a master wants to
+//! see where it stands, and the last line says what it came to. A script reads the exit code, or
+//! the lines of JSON.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -111,13 +112,14 @@ fn show(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Names of services and durations consist of such characters; whatever else was typed cannot be meant.
+/// Names of services and durations consist of such characters; whatever else was typed cannot be
+/// meant.
 fn plain(value: &str) -> String {
     value.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')).collect()
 }
 
-/// Where the order goes: to whom the command line names, else to the socket that the configuration of this place has, else to its
-/// address. Faults of a configuration do not matter here.
+/// Where the order goes: to whom the command line names, else to the socket that the configuration
+/// of this place has, else to its address. Faults of a configuration do not matter here.
 fn place(args: &OrderArgs, env: &[(OsString, OsString)]) -> Result<Place, OrderError> {
     if let Some(path) = &args.socket {
         return Ok(Place::Socket(path.clone()));

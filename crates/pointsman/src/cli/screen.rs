@@ -1,7 +1,8 @@
 //! The status document on one screen, for a person who wants to know at a glance how it is.
 //!
-//! First whether it is well, then for each service where the master is, who is there, what flows, what each sentinel says, and the last
-//! moves of the points. Of a document of another schema it makes nothing: then every field is shown under its own name.
+//! First whether it is well, then for each service where the master is, who is there, what flows,
+//! what each sentinel says, and the last moves of the points. Of a document of another schema it
+//! makes nothing: then every field is shown under its own name.
 //!
 //! Deliberately absent: what a glance does not need. `--json` has it all.
 
@@ -17,7 +18,8 @@ const SCHEMA: u64 = 1;
 /// Moves of the points that are shown.
 const MOVES: usize = 3;
 
-/// The screen. `before` is the document of so many seconds ago, for rates. `None` for a document that this does not know.
+/// The screen. `before` is the document of so many seconds ago, for rates. `None` for a document
+/// that this does not know.
 pub(super) fn render(document: &Json, before: Option<(&Json, f64)>) -> Option<String> {
     if document.get("schema")?.as_u64()? != SCHEMA {
         return None;
@@ -114,7 +116,8 @@ fn traffic(out: &mut String, title: &str, it: Option<&Json>, rate: Option<f64>) 
     );
 }
 
-/// Counts by a word, the largest first; nothing if there is none. Those that are carried over are in the open ones.
+/// Counts by a word, the largest first; nothing if there is none. Those that are carried over are
+/// in the open ones.
 fn by_word(out: &mut String, title: &str, it: Option<&Json>) {
     let all = it.and_then(Json::as_object).into_iter().flatten();
     let mut counts: Vec<(f64, String)> = all

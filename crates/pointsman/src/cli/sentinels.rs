@@ -1,7 +1,9 @@
-//! `pointsman sentinels`: what each sentinel and node says now, straight from them, what is wrong, and what to do.
+//! `pointsman sentinels`: what each sentinel and node says now, straight from them, what is wrong,
+//! and what to do.
 //!
-//! It needs no running proxy and asks none: the configuration, or two flags, tell whom to ask and how to get in, and the doctor
-//! of the `sentinel` crate looks and judges. Here it is only shown: for people, with colours on a terminal only, or as JSON.
+//! It needs no running proxy and asks none: the configuration, or two flags, tell whom to ask and
+//! how to get in, and the doctor of the `sentinel` crate looks and judges. Here it is only shown:
+//! for people, with colours on a terminal only, or as JSON.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

@@ -1,7 +1,8 @@
 //! `pointsman status`: one screen on how a running pointsman is doing.
 //!
-//! It shows what the status document says and adds no meaning of its own, so that an old `status` and a new process
-//! understand each other: known things are set in known places, and what is new appears under its own name.
+//! It shows what the status document says and adds no meaning of its own, so that an old `status`
+//! and a new process understand each other: known things are set in known places, and what is new
+//! appears under its own name.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -72,10 +73,11 @@ fn shown(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> Str
         .unwrap_or_else(|| format!("pointsman at {addr}\n{}", render(document)))
 }
 
-/// Asks again and again until told to stop, by Ctrl-C or by a reader that goes away. A process that does not answer is said to be
-/// so, and asked again: it may be about to come back.
+/// Asks again and again until told to stop, by Ctrl-C or by a reader that goes away. A process that
+/// does not answer is said to be so, and asked again: it may be about to come back.
 ///
-/// On a terminal the screen is written over and not cleared first, so nothing flickers; elsewhere one follows the other.
+/// On a terminal the screen is written over and not cleared first, so nothing flickers; elsewhere
+/// one follows the other.
 ///
 /// # Errors
 ///
@@ -114,8 +116,9 @@ pub(super) fn watch(
     }
 }
 
-/// Writes over what is there: from the top, each line to its end, and nothing left below. A line that does not fit is cut by the
-/// terminal, not wrapped, so that every screen begins where the last one did.
+/// Writes over what is there: from the top, each line to its end, and nothing left below. A line
+/// that does not fit is cut by the terminal, not wrapped, so that every screen begins where the
+/// last one did.
 fn over(text: &str) -> String {
     let lines: String = text.lines().map(|line| format!("{line}\u{1b}[K\r\n")).collect();
     format!("\u{1b}[?7l\u{1b}[H{lines}\u{1b}[J\u{1b}[?7h")
@@ -130,8 +133,8 @@ fn put(out: &mut impl io::Write, text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The address given, else the one that the configuration of this place has, else the usual one. Faults of a configuration
-/// do not matter here: an address is all that is wanted of it.
+/// The address given, else the one that the configuration of this place has, else the usual one.
+/// Faults of a configuration do not matter here: an address is all that is wanted of it.
 pub(super) fn address(
     admin: Option<&str>,
     config: Option<&PathBuf>,

@@ -1,8 +1,10 @@
-//! From the configuration in force and one read anew: what changes now, and what waits for a restart.
+//! From the configuration in force and one read anew: what changes now, and what waits for a
+//! restart.
 //!
-//! Value by value, by what the table of options says of each. What is in force afterwards is the old configuration with the
-//! new values of those options that a running process can change; it is checked as a whole like any other, because the mixture
-//! is one that nobody wrote. Services are matched by their names.
+//! Value by value, by what the table of options says of each. What is in force afterwards is the
+//! old configuration with the new values of those options that a running process can change; it is
+//! checked as a whole like any other, because the mixture is one that nobody wrote. Services are
+//! matched by their names.
 //!
 //! Deliberately absent: carrying it out.
 

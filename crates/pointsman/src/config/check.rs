@@ -1,6 +1,7 @@
 //! What no single value can tell: faults between values.
 //!
-//! Each rule looks only at values that are sound, so a fault is named once and not again by everything that depends on it.
+//! Each rule looks only at values that are sound, so a fault is named once and not again by
+//! everything that depends on it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,10 +16,12 @@ use super::settings::Settings;
 use super::value::Value;
 use super::values::{Origin, Values};
 
-/// Linux forgets a connection in CLOSE_WAIT after this long (`nf_conntrack_tcp_timeout_close_wait`).
+/// Linux forgets a connection in CLOSE_WAIT after this long
+/// (`nf_conntrack_tcp_timeout_close_wait`).
 const CONNTRACK_CLOSE_WAIT: Duration = Duration::from_secs(60);
 
-/// Every fault between values. `damaged`: a part of the file could not be read, so nothing is called missing.
+/// Every fault between values. `damaged`: a part of the file could not be read, so nothing is
+/// called missing.
 pub(super) fn faults(settings: &Settings, damaged: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for service in &settings.services {
@@ -154,8 +157,8 @@ fn names(settings: &Settings, findings: &mut Vec<Finding>) {
 /// Where services listen.
 const LISTEN: [&str; 2] = ["service.listen", "service.replica_listen"];
 
-/// No two sockets may want the same address. A wildcard wants every address of its family; `[::]` leaves IPv4 to an address
-/// of that family where there is one.
+/// No two sockets may want the same address. A wildcard wants every address of its family; `[::]`
+/// leaves IPv4 to an address of that family where there is one.
 fn addresses(settings: &Settings, findings: &mut Vec<Finding>) {
     let services = settings.services.iter().flat_map(|service| LISTEN.map(|key| (service, key)));
     let mut taken: Vec<(ListenAddr, Origin, &str)> = Vec::new();
@@ -235,7 +238,8 @@ fn orders(settings: &Settings, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The services' own bounds have to fit into the process's, and leave something for those without one.
+/// The services' own bounds have to fit into the process's, and leave something for those without
+/// one.
 fn connections(settings: &Settings, findings: &mut Vec<Finding>) {
     let key = "process.max_connections";
     let Some(Value::Count(total @ 1..)) = settings.process.value(key) else { return };

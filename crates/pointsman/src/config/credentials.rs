@@ -1,8 +1,9 @@
 //! A user and a password, by whichever of the three ways the password was given.
 //!
-//! The ways are options of their own (`CredentialKeys`); a program that authenticates wants only the result. Reading the
-//! file or the variable happens once, while the configuration is loaded, so that a missing file is a fault of the
-//! configuration like any other, shown with its line before anything has started.
+//! The ways are options of their own (`CredentialKeys`); a program that authenticates wants only
+//! the result. Reading the file or the variable happens once, while the configuration is loaded, so
+//! that a missing file is a fault of the configuration like any other, shown with its line before
+//! anything has started.
 
 use super::secret::Secret;
 use super::section::{FromValues, field};

@@ -1,15 +1,17 @@
 //! Spans of time as people write them: `5s`, `250ms`, `1m30s`.
 //!
-//! A number without a unit is refused rather than guessed: half the world's proxies read it as seconds, the other half as
-//! milliseconds, and a timeout that is wrong by a thousand shows itself only in an outage. Fractions are refused too, since
-//! every one of them has an exact spelling in a smaller unit.
+//! A number without a unit is refused rather than guessed: half the world's proxies read it as
+//! seconds, the other half as milliseconds, and a timeout that is wrong by a thousand shows itself
+//! only in an outage. Fractions are refused too, since every one of them has an exact spelling in a
+//! smaller unit.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::value::Problem;
 
-/// The longest span accepted anywhere: seven days. Far beyond any sense, and far below what overflows a clock.
+/// The longest span accepted anywhere: seven days. Far beyond any sense, and far below what
+/// overflows a clock.
 pub(super) const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Units in the order in which they have to appear, with their length in microseconds.
@@ -22,7 +24,8 @@ const UNITS: [(&str, u64); 6] = [
     ("us", 1),
 ];
 
-/// Reads a span: one or more numbers with units, the larger unit first. `off` and `0` are read as zero.
+/// Reads a span: one or more numbers with units, the larger unit first. `off` and `0` are read as
+/// zero.
 ///
 /// # Errors
 ///

@@ -1,8 +1,9 @@
 //! A host and a port, as sentinels are named.
 //!
-//! The host stays text: names are resolved when they are dialled, again and again, because what stands behind them moves.
-//! IPv6 is where parsers of `host:port` go wrong, so the rule is written down: in brackets a port may follow; without
-//! brackets, two or more colons make the whole text an address and the port is the default one.
+//! The host stays text: names are resolved when they are dialled, again and again, because what
+//! stands behind them moves. IPv6 is where parsers of `host:port` go wrong, so the rule is written
+//! down: in brackets a port may follow; without brackets, two or more colons make the whole text an
+//! address and the port is the default one.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,7 +25,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address; the port is `default_port` where none is given.
+    /// Reads `host`, `host:port`, `[v6]`, `[v6]:port` or a bare IPv6 address; the port is
+    /// `default_port` where none is given.
     ///
     /// # Errors
     ///
@@ -83,7 +85,8 @@ fn parse_port(text: &str) -> Option<u16> {
         .filter(|port| *port != 0)
 }
 
-/// RFC 1123 names, with the underscore that Docker and Windows put into them, and with the trailing dot of an absolute name.
+/// RFC 1123 names, with the underscore that Docker and Windows put into them, and with the trailing
+/// dot of an absolute name.
 fn check_host(host: &str) -> Result<(), String> {
     if host.is_empty() {
         return Err("the host is empty".to_owned());
@@ -141,7 +144,8 @@ mod tests {
             ("[FD00:0::1]:7", "fd00::1", 7),
         ] {
             let got = Endpoint::parse(text, SENTINEL_PORT);
-            // Five digits do not fit one group of an address, so that spelling must be refused, not cut in two.
+            // Five digits do not fit one group of an address, so that spelling must be refused, not
+            // cut in two.
             if port == 0 {
                 assert!(got.is_err(), "{text} gave {got:?}");
             } else {

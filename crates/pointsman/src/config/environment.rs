@@ -1,10 +1,11 @@
 //! The environment: `POINTSMAN_…` variables to values.
 //!
-//! An empty variable counts as absent, since that is how compose files and charts spell "not set". An unknown
-//! `POINTSMAN_…` draws a warning and not a fault: an environment is shared, and something else may have put it there.
-//! Kubernetes does exactly that: for every Service it sets variables named after it in every pod of the namespace, and a
-//! Service in front of this program is likely to be called pointsman. Those forms are recognised and passed over in
-//! silence; no variable of this program has such a form, which a test holds.
+//! An empty variable counts as absent, since that is how compose files and charts spell "not set".
+//! An unknown `POINTSMAN_…` draws a warning and not a fault: an environment is shared, and
+//! something else may have put it there. Kubernetes does exactly that: for every Service it sets
+//! variables named after it in every pod of the namespace, and a Service in front of this program
+//! is likely to be called pointsman. Those forms are recognised and passed over in silence; no
+//! variable of this program has such a form, which a test holds.
 
 use std::ffi::OsString;
 
@@ -62,8 +63,9 @@ fn remedy(name: &str) -> String {
     }
 }
 
-/// Whether a variable has the form of a Kubernetes or Docker service link: `X_SERVICE_HOST`, `X_SERVICE_PORT[_NAME]`, `X_PORT`,
-/// `X_PORT_6379_TCP[_PROTO|_PORT|_ADDR]`, for X = POINTSMAN or something longer.
+/// Whether a variable has the form of a Kubernetes or Docker service link: `X_SERVICE_HOST`,
+/// `X_SERVICE_PORT[_NAME]`, `X_PORT`, `X_PORT_6379_TCP[_PROTO|_PORT|_ADDR]`, for X = POINTSMAN or
+/// something longer.
 pub(super) fn is_service_link(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("POINTSMAN") else { return false };
     rest.ends_with("_SERVICE_HOST")

@@ -1,8 +1,9 @@
 //! The file: TOML to values, all faults in one walk.
 //!
-//! The parser recovers from errors of syntax and goes on, and so does the walk over what it found: an unknown key, a wrong
-//! type or a bad value is noted with its place and the rest is read. What lies on a damaged line is not judged a second time,
-//! and after a bracket that never closes nothing is, because from there on the tree is the parser's guess.
+//! The parser recovers from errors of syntax and goes on, and so does the walk over what it found:
+//! an unknown key, a wrong type or a bad value is noted with its place and the rest is read. What
+//! lies on a damaged line is not judged a second time, and after a bracket that never closes
+//! nothing is, because from there on the tree is the parser's guess.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -95,8 +96,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Notes the first error of each line. The parser's own rendering is never used: it quotes the line, and the line may
-    /// hold a password.
+    /// Notes the first error of each line. The parser's own rendering is never used: it quotes the
+    /// line, and the line may hold a password.
     fn note_syntax(&mut self, errors: &[toml::de::Error]) {
         let mut places: Vec<(usize, &str)> = errors
             .iter()
@@ -220,7 +221,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An unknown key or section: with the nearest one that would stand here, or where else this very key belongs.
+    /// An unknown key or section: with the nearest one that would stand here, or where else this
+    /// very key belongs.
     fn unknown(&mut self, span: &Range<usize>, section: &str, key: &str) {
         let here = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
         let children = schema::SECTIONS.iter().filter_map(|one| match one.path.rsplit_once('.') {

@@ -1,6 +1,7 @@
 //! One thing that is wrong, or odd: its place, its key, what it is, and what to do.
 //!
-//! The form `FILE:LINE:COLUMN: key: what; what to do` is the one that editors and CI systems turn into links.
+//! The form `FILE:LINE:COLUMN: key: what; what to do` is the one that editors and CI systems turn
+//! into links.
 
 use std::fmt;
 

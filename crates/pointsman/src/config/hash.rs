@@ -1,9 +1,11 @@
-//! A short fingerprint of the effective configuration, so that an operator sees which instances differ.
+//! A short fingerprint of the effective configuration, so that an operator sees which instances
+//! differ.
 //!
-//! It covers every value and no origin: the same settings by file and by flags are the same configuration. Of a password it
-//! covers only that there is one, because a fingerprint is shown on status pages and must not help anybody to guess.
-//! The function is FNV-1a with 64 bits: the same on every machine and in every release, which the hasher of the standard
-//! library does not promise. It tells differences, it does not protect against anyone.
+//! It covers every value and no origin: the same settings by file and by flags are the same
+//! configuration. Of a password it covers only that there is one, because a fingerprint is shown on
+//! status pages and must not help anybody to guess. The function is FNV-1a with 64 bits: the same
+//! on every machine and in every release, which the hasher of the standard library does not
+//! promise. It tells differences, it does not protect against anyone.
 
 use super::schema;
 use super::settings::Settings;

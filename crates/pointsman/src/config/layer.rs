@@ -7,7 +7,8 @@ use super::schema::{CREDENTIALS, PASSWORD_KEYS};
 use super::value::{Problem, Value};
 use super::values::{Origin, Setting, Values};
 
-/// Values by full path, and the faults met in reading them. For the keys of a service it is decided later which one is meant.
+/// Values by full path, and the faults met in reading them. For the keys of a service it is decided
+/// later which one is meant.
 #[derive(Debug, Default)]
 pub(super) struct Layer {
     pub(super) values: BTreeMap<String, Setting>,
@@ -34,7 +35,8 @@ impl Layer {
         self.values.is_empty() && self.broken.is_empty() && self.findings.is_empty()
     }
 
-    /// Lays itself over `values`, as far as `takes` says. A password given here replaces one given below in any of its ways.
+    /// Lays itself over `values`, as far as `takes` says. A password given here replaces one given
+    /// below in any of its ways.
     pub(super) fn lay_over(&self, values: &mut Values, takes: impl Fn(&str) -> bool) {
         for section in CREDENTIALS {
             let ways = PASSWORD_KEYS.map(|key| format!("{section}.{key}"));

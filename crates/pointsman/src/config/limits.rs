@@ -2,8 +2,8 @@
 
 use super::Config;
 
-/// The connections of a service where nobody gave a number. Redis itself takes as many (`maxclients`), and each session of
-/// ours has one connection to it.
+/// The connections of a service where nobody gave a number. Redis itself takes as many
+/// (`maxclients`), and each session of ours has one connection to it.
 pub const DEFAULT_EACH: usize = 10_000;
 
 /// The most client connections of each service, in the order of `services`, and of all together.
@@ -18,8 +18,9 @@ pub struct Connections {
 impl Config {
     /// Shares out what can be `carried`, which bounds only what nobody gave a number for.
     ///
-    /// A service with a number of its own gets it; the others share what is left of the total evenly. A total that is left open
-    /// is what the services ask for and [`DEFAULT_EACH`] for each that does not, or what can be carried if that is less.
+    /// A service with a number of its own gets it; the others share what is left of the total
+    /// evenly. A total that is left open is what the services ask for and [`DEFAULT_EACH`] for each
+    /// that does not, or what can be carried if that is less.
     #[must_use]
     pub fn connections(&self, carried: usize) -> Connections {
         let (asked, open) = self.asked();

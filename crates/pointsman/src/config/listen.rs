@@ -9,11 +9,13 @@ use super::value::Problem;
 
 /// The scheme of a Unix socket.
 const UNIX: &str = "unix:";
-/// The longest path of a Unix socket in bytes: `sun_path` has 108, and the last one is zero (unix(7)).
+/// The longest path of a Unix socket in bytes: `sun_path` has 108, and the last one is zero
+/// (unix(7)).
 const LONGEST_PATH: usize = 107;
 
-/// Reads an address to listen on: an IP address and a port, IPv6 in brackets, or `unix:/path`. Names are refused, because a
-/// name may stand for several addresses or for another one tomorrow. Port 0 lets the kernel choose.
+/// Reads an address to listen on: an IP address and a port, IPv6 in brackets, or `unix:/path`.
+/// Names are refused, because a name may stand for several addresses or for another one tomorrow.
+/// Port 0 lets the kernel choose.
 ///
 /// # Errors
 ///

@@ -75,7 +75,8 @@ impl Loaded {
     }
 }
 
-/// Reads flags, environment and file (`-` is the standard input), and the files of passwords that they name.
+/// Reads flags, environment and file (`-` is the standard input), and the files of passwords that
+/// they name.
 #[must_use]
 pub fn load(flags: &Flags, env: impl IntoIterator<Item = (OsString, OsString)>) -> Loaded {
     load_in_view(flags, env, &InProgress::default())

@@ -1,10 +1,13 @@
-//! The configuration: read from flags, environment, file and defaults, checked as a whole, and handed on as plain structs.
+//! The configuration: read from flags, environment, file and defaults, checked as a whole, and
+//! handed on as plain structs.
 //!
-//! The intuition is a form that is read to its end before it is handed back: a person who made three mistakes is shown
-//! three, each with its place and what to do, and not one after another. So nothing here stops at the first fault; a value
-//! at fault is put aside and the reading goes on. `sections` defines each option once, and everything else follows from it.
+//! The intuition is a form that is read to its end before it is handed back: a person who made
+//! three mistakes is shown three, each with its place and what to do, and not one after another. So
+//! nothing here stops at the first fault; a value at fault is put aside and the reading goes on.
+//! `sections` defines each option once, and everything else follows from it.
 //!
-//! Deliberately absent: default files in magic places, includes, and any way to give a password by flag.
+//! Deliberately absent: default files in magic places, includes, and any way to give a password by
+//! flag.
 
 mod change;
 mod check;
@@ -84,8 +87,10 @@ pub struct Config {
     pub log: Log,
     /// The resources of the process.
     pub process: Process,
-    /// 16 hexadecimal digits that differ where any value differs; of passwords only whether there is one.
+    /// 16 hexadecimal digits that differ where any value differs; of passwords only whether there
+    /// is one.
     pub hash: String,
-    /// What is not wrong but odd, each a line for the log: unknown variables of the environment, sentinels named twice.
+    /// What is not wrong but odd, each a line for the log: unknown variables of the environment,
+    /// sentinels named twice.
     pub warnings: Vec<String>,
 }

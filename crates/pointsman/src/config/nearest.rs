@@ -1,7 +1,7 @@
 //! "Did you mean …?": the nearest of the words that would have been right.
 
-/// The candidate nearest to `word`, if one is near enough to be a slip of the fingers: at most a third of the letters,
-/// and always allowing two.
+/// The candidate nearest to `word`, if one is near enough to be a slip of the fingers: at most a
+/// third of the letters, and always allowing two.
 pub(super) fn nearest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -1,6 +1,7 @@
 //! From the three ways of giving a password to the password.
 //!
-//! Files and variables are reached through what the caller hands in, so that every fault can be tested without either.
+//! Files and variables are reached through what the caller hands in, so that every fault can be
+//! tested without either.
 
 use std::collections::BTreeMap;
 use std::path::Path;

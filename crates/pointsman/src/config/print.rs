@@ -1,7 +1,8 @@
 //! The effective configuration as a file that explains itself.
 //!
-//! What is printed can be fed back: it is complete TOML, and each key has its documentation, its default and where the
-//! value came from above it. Passwords are printed as a placeholder, which is accepted and draws a warning.
+//! What is printed can be fed back: it is complete TOML, and each key has its documentation, its
+//! default and where the value came from above it. Passwords are printed as a placeholder, which is
+//! accepted and draws a warning.
 
 use std::fmt::Write as _;
 
@@ -77,7 +78,8 @@ fn print_option(out: &mut String, section: &Section, option: &OptionSpec, values
     };
 }
 
-/// Writes a comment, broken into lines. A comment of TOML may not hold control characters, and the path of a file may.
+/// Writes a comment, broken into lines. A comment of TOML may not hold control characters, and the
+/// path of a file may.
 fn comment(out: &mut String, text: &str) {
     let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     let mut width = 0;

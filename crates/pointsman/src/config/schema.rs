@@ -1,8 +1,9 @@
 //! All options together: sections, full paths, and the names that the environment uses.
 //!
-//! A service's keys are the ones people set most, so their variables carry no section name: `service.connect_timeout` is
-//! `POINTSMAN_CONNECT_TIMEOUT`, and `service.auth.password` is `POINTSMAN_AUTH_PASSWORD`. This also keeps them apart from
-//! what Kubernetes injects for a Service that is called pointsman (`POINTSMAN_SERVICE_HOST` and its like).
+//! A service's keys are the ones people set most, so their variables carry no section name:
+//! `service.connect_timeout` is `POINTSMAN_CONNECT_TIMEOUT`, and `service.auth.password` is
+//! `POINTSMAN_AUTH_PASSWORD`. This also keeps them apart from what Kubernetes injects for a Service
+//! that is called pointsman (`POINTSMAN_SERVICE_HOST` and its like).
 
 use super::section::OptionSpec;
 use super::sections::{

@@ -1,14 +1,16 @@
 //! A password that cannot be shown by accident.
 //!
-//! Neither formatting nor the printed configuration reveals it: the one way to the text is [`Secret::reveal`], so that a
-//! reader of this project finds every use of a password by searching for one word. The memory is wiped on drop.
-//! Deliberately absent: serialisation, and any comparison but for equality.
+//! Neither formatting nor the printed configuration reveals it: the one way to the text is
+//! [`Secret::reveal`], so that a reader of this project finds every use of a password by searching
+//! for one word. The memory is wiped on drop. Deliberately absent: serialisation, and any
+//! comparison but for equality.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// What stands in place of a secret wherever one would be shown. Read back as a password, it draws a warning.
+/// What stands in place of a secret wherever one would be shown. Read back as a password, it draws
+/// a warning.
 pub const HIDDEN: &str = "<hidden>";
 
 /// A password. Wiped from memory when dropped; `Debug` and `Display` print a placeholder.

@@ -1,9 +1,10 @@
 //! How an option is defined: once.
 //!
-//! `section!` takes a struct whose fields carry their documentation, their kind, their default and whether a reload changes
-//! them, and makes three things of it: the plain struct that the program uses, the table that the file parser, the
-//! environment, the flags, `pointsman config` and the documents read, and the step from checked values to the struct. What
-//! a person reads about a key is the very comment that stands on the field.
+//! `section!` takes a struct whose fields carry their documentation, their kind, their default and
+//! whether a reload changes them, and makes three things of it: the plain struct that the program
+//! uses, the table that the file parser, the environment, the flags, `pointsman config` and the
+//! documents read, and the step from checked values to the struct. What a person reads about a key
+//! is the very comment that stands on the field.
 
 use super::value::{Kind, Typed, Value};
 use super::values::Values;
@@ -67,7 +68,8 @@ pub(super) trait FromValues {
     fn read(values: &Values, section: &str) -> Self;
 }
 
-/// Takes one field. Values are complete by then, so a fallback is seen only by a test that checks there is none.
+/// Takes one field. Values are complete by then, so a fallback is seen only by a test that checks
+/// there is none.
 pub(super) fn field<T: Typed>(values: &Values, section: &str, key: &str) -> T {
     T::from_value(values.value(&format!("{section}.{key}")))
 }

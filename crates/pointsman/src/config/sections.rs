@@ -1,8 +1,9 @@
 //! Every option there is, each in its section, defined once.
 //!
-//! The comments on the fields are the text of `pointsman config`, of the help and of `docs/configuration.md`, so they are written
-//! for an operator: what the key does, what its extreme values mean, and when to change it. Every limit on memory, time and
-//! connections is here; none is hidden in the code. The order is the order of printing, common keys first.
+//! The comments on the fields are the text of `pointsman config`, of the help and of
+//! `docs/configuration.md`, so they are written for an operator: what the key does, what its
+//! extreme values mean, and when to change it. Every limit on memory, time and connections is here;
+//! none is hidden in the code. The order is the order of printing, common keys first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -188,7 +189,8 @@ section! {
         address_map: BTreeMap<Endpoint, Endpoint> = Kind::AddressMap, Some(""), Restart;
     }
     with {
-        /// Credentials of this proxy's own checks at masters and replicas. Clients authenticate for themselves.
+        /// Credentials of this proxy's own checks at masters and replicas. Clients authenticate for
+        /// themselves.
         auth: Credentials;
         /// Credentials at the sentinels.
         sentinel_auth: Credentials;

@@ -1,7 +1,8 @@
 //! The layers laid over each other: file, environment, flags, and the defaults under all.
 //!
-//! Flags and variables know nothing of a list of services, so what they say of "the service" is meant for the only one, or
-//! for the one that `--service` names. Where neither holds, that is a fault rather than a guess.
+//! Flags and variables know nothing of a list of services, so what they say of "the service" is
+//! meant for the only one, or for the one that `--service` names. Where neither holds, that is a
+//! fault rather than a guess.
 
 use super::finding::Finding;
 use super::layer::Layer;
@@ -23,7 +24,8 @@ pub struct Settings {
     pub process: Values,
 }
 
-/// Lays environment and flags over the file and fills in the defaults; notes the faults of all three.
+/// Lays environment and flags over the file and fills in the defaults; notes the faults of all
+/// three.
 pub(super) fn assemble(file: file::Reading, env: Layer, flags: Layer) -> (Settings, Vec<Finding>) {
     let file::Reading { services, mut process, mut findings, damaged } = file;
     let mut services = services;

@@ -194,7 +194,8 @@ fn faults_of_syntax_do_not_hide_the_others() {
     let starts = ["f:2:8: service.name: ", "f:4:1: service.name: ", "f:5:11: service.listen: "];
     assert_eq!(got.len(), 3, "{got:#?}");
     assert!(got.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{got:#?}");
-    // After a bracket that never closes nothing is certain, so one message and what stood before it.
+    // After a bracket that never closes nothing is certain, so one message and what stood before
+    // it.
     let got = faults(
         "[log]\nlevel = \"x\"\n[[service]]\nsentinels = [\"a\"\nlisten = [\"y\"]\n[admin]\nmax_connections = 0\n",
     );
@@ -336,7 +337,8 @@ fn the_fingerprint_tells_values_and_neither_origins_nor_passwords() {
     assert_ne!(hash(GOOD, &[]), hash(GOOD, &[("POINTSMAN_LOG_LEVEL", "debug")]));
     assert_eq!(hash(&auth("a"), &[]), hash(&auth("b"), &[]));
     assert_ne!(hash(&auth("a"), &[]), hash(GOOD, &[]));
-    // Instances of different releases are compared by it, so this number may change only with the defaults.
+    // Instances of different releases are compared by it, so this number may change only with the
+    // defaults.
     assert_eq!(hash(GOOD, &[]).len(), 16);
 }
 
@@ -409,7 +411,8 @@ fn the_name_of_a_file_cannot_break_out_of_its_comment() {
     assert_eq!(read("f", &printed).config().unwrap().hash, first.config().unwrap().hash);
 }
 
-/// Faults that do not touch each other: each a section's line, and the key it has to be reported under.
+/// Faults that do not touch each other: each a section's line, and the key it has to be reported
+/// under.
 const FAULTS: [(&str, &str, &str); 16] = [
     ("service", "connect_timeout = 5", "service.connect_timeout"),
     ("service", "hold_timeout = \"soon\"", "service.hold_timeout"),
@@ -491,7 +494,8 @@ fn random_sets(chosen: &[(proptest::sample::Index, u16, bool)]) -> Vec<String> {
     let pick = |(index, number, yes): &(proptest::sample::Index, u16, bool)| {
         let (section, option) = options[index.index(options.len())];
         let value = value(option.kind, *number, *yes)?;
-        // A name of the sole service is given by --service or in the file alike; a user at the sentinels wants a password.
+        // A name of the sole service is given by --service or in the file alike; a user at the
+        // sentinels wants a password.
         (section.path != "service.sentinel_auth")
             .then(|| format!("{}={value}", section.path_of(option.key)))
     };

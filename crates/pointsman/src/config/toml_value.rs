@@ -12,7 +12,8 @@ use super::value::{Kind, MOST_ELEMENTS, Problem, Value};
 /// A problem and the bytes of the file it is about.
 type Found = (Range<usize>, Problem);
 
-/// Reads a value. A list or table is read to its end, so it may have several problems; then there is no value.
+/// Reads a value. A list or table is read to its end, so it may have several problems; then there
+/// is no value.
 pub(super) fn read(kind: Kind, value: &Spanned<DeValue<'_>>) -> (Option<Value>, Vec<Found>) {
     let mut problems = Vec::new();
     let read = match kind {
@@ -99,7 +100,8 @@ fn list(kind: Kind, value: &Spanned<DeValue<'_>>, problems: &mut Vec<Found>) -> 
             problems.push((item.span(), Problem::new(what, "put it in double quotes")));
             continue;
         };
-        // An element is one address or name: a comma inside it would be a second one that nobody sees.
+        // An element is one address or name: a comma inside it would be a second one that nobody
+        // sees.
         match kind.parse(text) {
             Ok(Value::Listen(one)) if one.len() == 1 => listen.extend(one),
             Ok(Value::Endpoints(one)) if one.len() == 1 => endpoints.extend(one),

@@ -1,8 +1,8 @@
 //! What a value may be: its kind, its reading from text, and its spelling in a file.
 //!
-//! Text is the one form that everything passes through (an environment variable, a flag, a string in the file, a default), so
-//! each kind has exactly one reader. Files have types of their own beside; `toml_value` handles those and comes back
-//! here for every string.
+//! Text is the one form that everything passes through (an environment variable, a flag, a string
+//! in the file, a default), so each kind has exactly one reader. Files have types of their own
+//! beside; `toml_value` handles those and comes back here for every string.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -95,8 +95,8 @@ pub enum Value {
 }
 
 impl Kind {
-    /// Reads a value from text: a flag, an environment variable, a default or a string in the file. Elements of lists are
-    /// separated by commas; a map is written `announced=dialled,…`.
+    /// Reads a value from text: a flag, an environment variable, a default or a string in the file.
+    /// Elements of lists are separated by commas; a map is written `announced=dialled,…`.
     ///
     /// # Errors
     ///
@@ -178,7 +178,8 @@ fn elements(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|one| !one.is_empty())
 }
 
-/// Commands that may be declared to leave no state. Each is checked against the table of those that do.
+/// Commands that may be declared to leave no state. Each is checked against the table of those that
+/// do.
 fn parse_commands(text: &str) -> Result<Value, Problem> {
     let check = |name: &str| {
         Stateless::check(name).map_err(|why| match why {

@@ -1,7 +1,8 @@
 //! Values with where each came from, before they become structs.
 //!
-//! One `Values` for the process, one for each service. A key whose value was at fault is remembered as broken and has no
-//! value at all, not even its default: so no later check draws conclusions from a number that nobody wrote.
+//! One `Values` for the process, one for each service. A key whose value was at fault is remembered
+//! as broken and has no value at all, not even its default: so no later check draws conclusions
+//! from a number that nobody wrote.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use super::secret::Secret;
 use super::value::Value;
 
-/// Where a value, or a fault, came from. Sorted as people read: the file from its top, then the environment, then flags.
+/// Where a value, or a fault, came from. Sorted as people read: the file from its top, then the
+/// environment, then flags.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// A place in the configuration file; line and column count from 1, the column in characters.
@@ -74,7 +76,8 @@ impl Values {
         self.settings.get(path)
     }
 
-    /// Where faults about `path` are best shown: where its value was written, else where its service begins.
+    /// Where faults about `path` are best shown: where its value was written, else where its
+    /// service begins.
     pub(super) fn origin(&self, path: &str) -> Origin {
         match self.settings.get(path) {
             Some(setting) if setting.origin != Origin::Default => setting.origin.clone(),

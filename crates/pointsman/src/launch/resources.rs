@@ -148,8 +148,8 @@ async fn prepare(
     Ok(Some((ground, Beginning { admin, control, unix, place, taken })))
 }
 
-/// The Unix sockets to make, each with the number of its plane; those that were given and whose files are to be adopted from
-/// an older process; and that process's other ones.
+/// The Unix sockets to make, each with the number of its plane; those that were given and whose
+/// files are to be adopted from an older process; and that process's other ones.
 fn unix_sockets(
     config: &Config,
     allotment: &mut Allotment,

@@ -1,10 +1,12 @@
 //! Every metric there is: name, kind, labels and meaning, defined once.
 //!
-//! `/metrics` takes its help texts and types from here, and so do the manual page and the reference in `docs/metrics.md`, which a
-//! test compares. Names follow the conventions of Prometheus: base units, `_total` on counters.
+//! `/metrics` takes its help texts and types from here, and so do the manual page and the reference
+//! in `docs/metrics.md`, which a test compares. Names follow the conventions of Prometheus: base
+//! units, `_total` on counters.
 //!
-//! Labels are bounded by construction: services and listeners are those of the configuration, workers those of the process,
-//! reasons, limits, phases and states are enums, and nodes and sentinels are those that discovery watches now.
+//! Labels are bounded by construction: services and listeners are those of the configuration,
+//! workers those of the process, reasons, limits, phases and states are enums, and nodes and
+//! sentinels are those that discovery watches now.
 
 /// What a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,14 +1,17 @@
 //! The text of `/metrics`, put together anew at every scrape, in either of its two forms.
 //!
-//! What writes it is the recorder of `metrics-exporter-prometheus`, a fresh one each time. Everything is counted elsewhere, so there is
-//! nothing to keep between two scrapes: what is not put in is not there, and a node that has gone takes its series along. A
-//! recorder that lives on remembers every label it was ever given, and would grow with every pod that comes and goes.
+//! What writes it is the recorder of `metrics-exporter-prometheus`, a fresh one each time.
+//! Everything is counted elsewhere, so there is nothing to keep between two scrapes: what is not
+//! put in is not there, and a node that has gone takes its series along. A recorder that lives on
+//! remembers every label it was ever given, and would grow with every pod that comes and goes.
 //!
-//! Three things it cannot do, and they are done here: take in a histogram that comes in buckets already, take a counter of
-//! fractions of a second (it goes in as a gauge, and `arrange` gives it its type back), and write OpenMetrics, which names
-//! the family of a counter without its `_total` and marks the end.
+//! Three things it cannot do, and they are done here: take in a histogram that comes in buckets
+//! already, take a counter of fractions of a second (it goes in as a gauge, and `arrange` gives it
+//! its type back), and write OpenMetrics, which names the family of a counter without its `_total`
+//! and marks the end.
 //!
-//! Deliberately absent: a metric that the catalogue does not have. It is left out, and a debug build says so.
+//! Deliberately absent: a metric that the catalogue does not have. It is left out, and a debug
+//! build says so.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,7 +42,8 @@ static PLACES: LazyLock<BTreeMap<&'static str, (usize, &'static Metric)>> = Lazy
 
 const METADATA: Metadata<'static> = Metadata::new("pointsman", Level::INFO, None);
 
-/// What a gauge may be set to. Prometheus knows one kind of number; counts are exact in it up to 2^53.
+/// What a gauge may be set to. Prometheus knows one kind of number; counts are exact in it up to
+/// 2^53.
 pub trait Value {
     /// The same as Prometheus has it.
     fn value(self) -> f64;
@@ -116,7 +120,8 @@ impl Exposition {
         }
     }
 
-    /// A histogram: upper bounds in seconds with how many values were at most that, then the number of all values and their sum.
+    /// A histogram: upper bounds in seconds with how many values were at most that, then the number
+    /// of all values and their sum.
     pub fn histogram(
         &mut self,
         name: &str,
@@ -176,8 +181,9 @@ fn key(metric: &Metric, labels: &[Pair<'_>]) -> Key {
     Key::from_parts(metric.name, labels)
 }
 
-/// Families with an empty line after each, as the recorder writes them in no order, in the order of the catalogue, with the types
-/// it gives them, in the form that is wanted. The series of counters and gauges come sorted, so that two scrapes can be compared.
+/// Families with an empty line after each, as the recorder writes them in no order, in the order of
+/// the catalogue, with the types it gives them, in the form that is wanted. The series of counters
+/// and gauges come sorted, so that two scrapes can be compared.
 fn arrange(text: &str, format: Format) -> String {
     let open = format == Format::OpenMetrics;
     let mut families: Vec<(usize, &Metric, &str)> = text.split("\n\n").filter_map(family).collect();

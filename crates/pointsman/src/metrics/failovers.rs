@@ -1,7 +1,7 @@
 //! How long the phases of failovers took, as histograms.
 //!
-//! Discovery remembers the last failovers of each service; each of them is put in here once, at the first scrape that finds it,
-//! and its first session when there was one.
+//! Discovery remembers the last failovers of each service; each of them is put in here once, at the
+//! first scrape that finds it, and its first session when there was one.
 
 use std::time::Duration;
 

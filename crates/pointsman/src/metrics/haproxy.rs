@@ -1,9 +1,11 @@
-//! The names that haproxy's own exporter has, for dashboards and alerts that were made for it (`[metrics] haproxy_names = true`).
+//! The names that haproxy's own exporter has, for dashboards and alerts that were made for it
+//! (`[metrics] haproxy_names = true`).
 //!
-//! A `proxy` is a listener: the service's name, or `NAME/replicas` for readers. A `server` is a node, by the address that the
-//! sentinels announce. As with the checks that people put on haproxy, one server of a master's listener is UP: the master. What
-//! haproxy counts and this process does not, bytes of each server, is made of what the listener counts and of which node was
-//! the master meanwhile.
+//! A `proxy` is a listener: the service's name, or `NAME/replicas` for readers. A `server` is a
+//! node, by the address that the sentinels announce. As with the checks that people put on haproxy,
+//! one server of a master's listener is UP: the master. What haproxy counts and this process does
+//! not, bytes of each server, is made of what the listener counts and of which node was the master
+//! meanwhile.
 //!
 //! Names, labels and states were compared with haproxy 2.6.12.
 
@@ -39,7 +41,8 @@ type Bytes = (u64, u64);
 /// What is kept from one scrape to the next.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// For each listener what it had counted, and what of that each of its nodes is held to have had.
+    /// For each listener what it had counted, and what of that each of its nodes is held to have
+    /// had.
     listeners: BTreeMap<String, (Bytes, BTreeMap<String, Bytes>)>,
 }
 
@@ -72,7 +75,8 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
     page.count("haproxy_frontend_bytes_out_total", of, traffic.bytes_out);
     let servers = it.servers();
     let active = servers.iter().filter(|server| server.up).count();
-    // A master may stand in for replicas; then the listener works although none of its servers does.
+    // A master may stand in for replicas; then the listener works although none of its servers
+    // does.
     let up = active > 0
         || it
             .replicas
@@ -124,7 +128,8 @@ fn accepted(traffic: &Snapshot) -> u64 {
     traffic.accepted + traffic.refused_in_all()
 }
 
-/// What came since the last scrape goes to the node that is the master now; without one it waits for the next.
+/// What came since the last scrape goes to the node that is the master now; without one it waits
+/// for the next.
 fn bytes(page: &mut Exposition, kept: &mut Kept, it: &Listener<'_>, servers: &[Server]) {
     let (before, nodes) = kept.listeners.entry(it.proxy.to_owned()).or_default();
     nodes.retain(|name, _| servers.iter().any(|server| server.name == *name));

@@ -1,7 +1,7 @@
 //! One scrape: everything there is to tell, put together at this moment.
 //!
-//! It reads atomics, snapshots that discovery published, and a few files of the kernel's, on the admin server's thread: no worker
-//! waits for it, and nothing of a worker is locked.
+//! It reads atomics, snapshots that discovery published, and a few files of the kernel's, on the
+//! admin server's thread: no worker waits for it, and nothing of a worker is locked.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +21,9 @@ use crate::memory::read;
 use crate::own::{Own, thread};
 use crate::report::Report;
 
-/// With more services than this the text is made sparse, so that it stays below 200 kB with fifty: counters that a service has
-/// not moved are left out, and the histograms of failovers and dials are about all services together.
+/// With more services than this the text is made sparse, so that it stays below 200 kB with fifty:
+/// counters that a service has not moved are left out, and the histograms of failovers and dials
+/// are about all services together.
 pub const SPARSE_ABOVE: usize = 16;
 
 /// What is kept between two scrapes.

@@ -10,7 +10,8 @@ use super::exposition::{Exposition, Pair};
 use crate::commands::ORDINARY;
 use crate::histogram;
 
-/// The label of what a listener for readers counts. That of a master's listener has none, so that nobody's queries change.
+/// The label of what a listener for readers counts. That of a master's listener has none, so that
+/// nobody's queries change.
 const READERS: Pair<'static> = ("listener", "replica");
 
 /// What discovery sees.
@@ -59,7 +60,8 @@ pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
     }
 }
 
-/// The sentinels of all services, each once: services that name the same ones share the connections to them.
+/// The sentinels of all services, each once: services that name the same ones share the connections
+/// to them.
 pub(super) fn sentinels<'a>(
     page: &mut Exposition,
     services: impl Iterator<Item = &'a Seen>,

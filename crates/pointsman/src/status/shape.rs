@@ -1,5 +1,6 @@
-//! The shape of the status document: what is in it, under which name and in which unit. The JSON schema that people get
-//! (`pointsman status --schema`, `deploy/status.schema.json`) is made of these very definitions and their words.
+//! The shape of the status document: what is in it, under which name and in which unit. The JSON
+//! schema that people get (`pointsman status --schema`, `deploy/status.schema.json`) is made of
+//! these very definitions and their words.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ pub const SCHEMA: u32 = 1;
 /// The whole document.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Status {
-    /// Version of this shape: fields are added freely, and it changes when one is renamed, removed or given another meaning.
+    /// Version of this shape: fields are added freely, and it changes when one is renamed, removed
+    /// or given another meaning.
     #[schemars(extend("const" = SCHEMA))]
     pub schema: u32,
     /// Version of the program.
@@ -83,7 +85,8 @@ pub struct Service {
     pub name: String,
     /// Where its clients arrive.
     pub listen: Vec<String>,
-    /// State of discovery: `bootstrap`, `stable`, `suspect`, `unconfirmed`, `armed`, `committing`, `no_master`.
+    /// State of discovery: `bootstrap`, `stable`, `suspect`, `unconfirmed`, `armed`, `committing`,
+    /// `no_master`.
     pub state: &'static str,
     /// `open`, or `shut` while traffic is held.
     pub gate: &'static str,
@@ -95,7 +98,8 @@ pub struct Service {
     pub stopped_s: Option<f64>,
     /// Seconds for which traffic has been held; absent while it is not.
     pub held_s: Option<f64>,
-    /// Sentinels with a vote name different masters, or different epochs: for a moment in every failover.
+    /// Sentinels with a vote name different masters, or different epochs: for a moment in every
+    /// failover.
     pub disagreement: bool,
     /// The sentinels that can be heard are provably a minority of theirs.
     pub minority: bool,
@@ -234,17 +238,20 @@ pub struct Failover {
     pub suspected_ms: Option<f64>,
     /// For how long traffic was held before the commit, in milliseconds.
     pub held_ms: Option<f64>,
-    /// From the arrival of what made a majority, mostly a `+switch-master`, to the commit, in milliseconds.
+    /// From the arrival of what made a majority, mostly a `+switch-master`, to the commit, in
+    /// milliseconds.
     pub switched_ms: Option<f64>,
     /// From the arrival of the evidence's last answer to the commit, in milliseconds.
     pub verified_ms: Option<f64>,
-    /// From the commit to the first session on the new master, in milliseconds; absent while there is none.
+    /// From the commit to the first session on the new master, in milliseconds; absent while there
+    /// is none.
     pub first_session_ms: Option<f64>,
     /// Bytes of the old master's history that the new one does not have, estimated, where known.
     pub lost_bytes: Option<u64>,
 }
 
-/// What one listener of the data plane counts; totals since the start, but for what is called open, waiting or limit.
+/// What one listener of the data plane counts; totals since the start, but for what is called open,
+/// waiting or limit.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Traffic {
     /// Client connections now.
@@ -259,10 +266,11 @@ pub struct Traffic {
     pub sessions_refused: u64,
     /// Times a session was carried over to another connection, unnoticed by its client.
     pub sessions_carried: u64,
-    /// Sessions by what would close them at a failover, the `ordinary` ones included, which would be carried over; states that no
-    /// session is in are left out.
+    /// Sessions by what would close them at a failover, the `ordinary` ones included, which would
+    /// be carried over; states that no session is in are left out.
     pub sessions_by_state: BTreeMap<&'static str, u64>,
-    /// Sessions closed instead of carried over after they lost their server, by reason; reasons that never occurred are left out.
+    /// Sessions closed instead of carried over after they lost their server, by reason; reasons
+    /// that never occurred are left out.
     pub sessions_not_carried: BTreeMap<&'static str, u64>,
     /// Client connections ended, by reason; reasons that never occurred are left out.
     pub sessions_closed: BTreeMap<&'static str, u64>,

@@ -106,7 +106,8 @@ impl Place {
                 Some(Relieved::Died) => info!("taken over: the old process has ended"),
                 None => {}
             }
-            // Before it may be gone for good: the old process may have removed its files when it was stopped meanwhile.
+            // Before it may be gone for good: the old process may have removed its files when it
+            // was stopped meanwhile.
             files.own();
             if theirs.within(Duration::ZERO) {
                 return;

@@ -1,10 +1,12 @@
 //! Lines for systemd's journal, in its own protocol, so that `journalctl` knows level and fields.
 //!
-//! The protocol (systemd's "Native Journal Protocol") is a datagram of `NAME=value` lines to a socket of the system's. It is written
-//! here and not by a crate because those that exist send from the thread that logs: a journal that hangs would hold up a worker.
-//! A line goes through the same bounded queue as any other, and the thread behind it sends.
+//! The protocol (systemd's "Native Journal Protocol") is a datagram of `NAME=value` lines to a
+//! socket of the system's. It is written here and not by a crate because those that exist send from
+//! the thread that logs: a journal that hangs would hold up a worker. A line goes through the same
+//! bounded queue as any other, and the thread behind it sends.
 //!
-//! Deliberately absent: lines larger than a datagram, which the protocol would want in a memory file. Values are cut instead.
+//! Deliberately absent: lines larger than a datagram, which the protocol would want in a memory
+//! file. Values are cut instead.
 
 use std::fmt::{Debug, Write as _};
 use std::io::{self, Write as _};
@@ -24,7 +26,8 @@ const SOCKET: &str = "/run/systemd/journal/socket";
 /// The longest value of a field, in bytes.
 const LONGEST: usize = 4096;
 
-/// Whether the standard output leads to the journal: systemd says so by the device and the number of the stream.
+/// Whether the standard output leads to the journal: systemd says so by the device and the number
+/// of the stream.
 pub(super) fn is_ours(variable: Option<&str>) -> bool {
     let Some((device, inode)) = variable.and_then(|text| text.split_once(':')) else {
         return false;

@@ -1,8 +1,9 @@
 //! At most so many lines a second from one place of the program; the others are counted.
 //!
-//! A failover of ten thousand sessions must not become ten thousand lines, and a line that repeats says nothing new. The places share
-//! a table of counters: two may fall on one counter and then share its lines, which is a bound all the same, and there is nothing
-//! to lock and nothing that grows.
+//! A failover of ten thousand sessions must not become ten thousand lines, and a line that repeats
+//! says nothing new. The places share a table of counters: two may fall on one counter and then
+//! share its lines, which is a bound all the same, and there is nothing to lock and nothing that
+//! grows.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;

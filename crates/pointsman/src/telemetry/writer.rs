@@ -1,10 +1,11 @@
 //! The thread that writes the log, and the bounded queue of lines before it.
 //!
-//! A thread that logs never waits: a line that finds the queue full is dropped and counted. The writing thread alone waits
-//! for the log's reader. It writes to the descriptor itself and never through `std::io::stdout`, whose lock it would hold
-//! while it waits. A line that cannot be written (no space left, the reader has gone) is dropped and counted as well, and
-//! the next one is tried again, so the log continues when the reader or the space is back. The log then says how many
-//! lines are missing.
+//! A thread that logs never waits: a line that finds the queue full is dropped and counted. The
+//! writing thread alone waits for the log's reader. It writes to the descriptor itself and never
+//! through `std::io::stdout`, whose lock it would hold while it waits. A line that cannot be
+//! written (no space left, the reader has gone) is dropped and counted as well, and the next one is
+//! tried again, so the log continues when the reader or the space is back. The log then says how
+//! many lines are missing.
 //!
 //! The end of the process waits for the queue at most [`FLUSH`], whatever the reader does.
 
@@ -42,7 +43,8 @@ pub(super) trait Sink: Send + 'static {
 #[derive(Debug)]
 pub(super) struct Descriptor<F> {
     file: F,
-    /// The last line was cut short by an error: its end is missing, so the next one begins with a line feed.
+    /// The last line was cut short by an error: its end is missing, so the next one begins with a
+    /// line feed.
     cut: bool,
 }
 
@@ -114,8 +116,8 @@ pub(super) struct Guard {
     ended: Receiver<()>,
 }
 
-/// Starts the thread. `report` is called on it with the number of lines dropped since the last call and the last error,
-/// once lines can be written again.
+/// Starts the thread. `report` is called on it with the number of lines dropped since the last call
+/// and the last error, once lines can be written again.
 ///
 /// # Errors
 ///

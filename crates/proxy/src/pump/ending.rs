@@ -1,4 +1,5 @@
-//! Why a pump ends, and what follows: nothing, answers to requests that were never forwarded, or another target.
+//! Why a pump ends, and what follows: nothing, answers to requests that were never forwarded, or
+//! another target.
 //!
 //! Deliberately absent: doing it.
 
@@ -72,8 +73,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
             && self.ledger.can_be_carried()
     }
 
-    /// Whether a client that has ended its direction has had all that it will ever get: then the target need not be told of an end
-    /// and waited for, since both connections may as well be closed. It would only close, too.
+    /// Whether a client that has ended its direction has had all that it will ever get: then the
+    /// target need not be told of an end and waited for, since both connections may as well be
+    /// closed. It would only close, too.
     pub(super) fn has_all(&self) -> bool {
         self.first == Some(Side::Client)
             && self.measured == 0
@@ -83,7 +85,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
             && !self.upstream.is_readable()
     }
 
-    /// Whether nothing of what waits has been forwarded, and nothing is owed that would have to be answered first.
+    /// Whether nothing of what waits has been forwarded, and nothing is owed that would have to be
+    /// answered first.
     fn can_be_refused(&self) -> bool {
         let between = matches!(
             self.ledger.standing(),
@@ -108,7 +111,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         self.silence.judge(&self.seat.shared.service.options.now(), facts, waker)
     }
 
-    /// A patrol found that requests have been waiting at the gate, or that they have not. Whether that is for too long.
+    /// A patrol found that requests have been waiting at the gate, or that they have not. Whether
+    /// that is for too long.
     pub(super) fn has_waited_too_long(&mut self) -> bool {
         let waits = !self.requests.is_clear() || self.client.has_unread();
         self.waited = if waits { self.waited.saturating_add(1) } else { 0 };
@@ -139,7 +143,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
     fn failed(&mut self, side: Side, error: &io::Error) -> Reason {
         match (side, self.first) {
             _ if broken::is_broken(error) => Reason::InternalError,
-            // Whoever has ended may well refuse what still comes: that is the end of it and not another fault.
+            // Whoever has ended may well refuse what still comes: that is the end of it and not
+            // another fault.
             (Side::Client, Some(Side::Client)) => Reason::ClientClosed,
             (Side::Upstream, Some(Side::Upstream)) => Reason::UpstreamClosed,
             (Side::Upstream, None) => {
@@ -160,8 +165,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
     }
 
-    /// Puts our last word, if there is one, behind what came from the target, which has ended: behind the end that the client is about
-    /// to be told nothing can be said.
+    /// Puts our last word, if there is one, behind what came from the target, which has ended:
+    /// behind the end that the client is about to be told nothing can be said.
     pub(super) fn have_the_last_word(&mut self) {
         let word = notice::last_word(&self.ledger, self.seat, Reason::UpstreamClosed);
         if !word.is_empty() {
@@ -192,7 +197,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         !stays
     }
 
-    /// Why the session cannot go on over another connection; `None` if it can, or if its client has ended it.
+    /// Why the session cannot go on over another connection; `None` if it can, or if its client has
+    /// ended it.
     fn uncarried(&self) -> Option<Box<Uncarried>> {
         let ended = self.first == Some(Side::Client) || self.requests.has_ended();
         if ended || self.ledger.standing() == Standing::Ended || self.can_be_carried() {
@@ -210,7 +216,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Some(uncarried)
     }
 
-    /// Counts the session by what pins it now, and ends it if it relies on scripts of its former server.
+    /// Counts the session by what pins it now, and ends it if it relies on scripts of its former
+    /// server.
     #[cold]
     #[inline(never)]
     pub(super) fn note_pin(&mut self) -> Poll<Reason> {

@@ -1,5 +1,5 @@
-//! Replies at the fence: what was under way arrives whole, what might acknowledge a lost write does not, and nothing is waited for
-//! without a bound.
+//! Replies at the fence: what was under way arrives whole, what might acknowledge a lost write does
+//! not, and nothing is waited for without a bound.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -22,7 +22,8 @@ fn bulk(body: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", body.len()).as_bytes(), body, b"\r\n"].concat()
 }
 
-/// A session has sent `requests`, and `first` has come of their replies; then the fence falls, and `later` comes, a read each.
+/// A session has sent `requests`, and `first` has come of their replies; then the fence falls, and
+/// `later` comes, a read each.
 async fn fenced(
     requests: &[u8],
     first: &[u8],

@@ -1,17 +1,21 @@
-//! Words of our own between the server's replies: pushes about maintenance, and the answer to the handshake about them.
+//! Words of our own between the server's replies: pushes about maintenance, and the answer to the
+//! handshake about them.
 //!
-//! Replies are forwarded as they come, in pieces that end anywhere. While something of ours is to go among them, and only
-//! then, they are taken apart at the ends of their frames: what came is kept up to such an end, our words follow, and then the
-//! rest. As soon as our words are among what is kept, the replies flow as always; so nobody else pays for this.
+//! Replies are forwarded as they come, in pieces that end anywhere. While something of ours is to
+//! go among them, and only then, they are taken apart at the ends of their frames: what came is
+//! kept up to such an end, our words follow, and then the rest. As soon as our words are among what
+//! is kept, the replies flow as always; so nobody else pays for this.
 //!
-//! The handshake is forwarded like any other request. If the server answers that it does not know it, that one answer is exchanged
-//! for `+OK`: since nothing is made up before the server has spoken, the order of replies is its own, and a server that does
-//! know the command is left alone. From the first byte of an error on, that answer is held back until it is whole.
+//! The handshake is forwarded like any other request. If the server answers that it does not know
+//! it, that one answer is exchanged for `+OK`: since nothing is made up before the server has
+//! spoken, the order of replies is its own, and a server that does know the command is left alone.
+//! From the first byte of an error on, that answer is held back until it is whole.
 //!
 //! The ledger is not shown our words. They are frames that answer nothing, so it misses nothing.
 //!
-//! Deliberately absent: what a push looks like ([`notice`](crate::notice)), and telling clients that a worse replica dismisses
-//! them: a client library moves all its connections at such a word, not the one that was meant.
+//! Deliberately absent: what a push looks like ([`notice`](crate::notice)), and telling clients
+//! that a worse replica dismisses them: a client library moves all its connections at such a word,
+//! not the one that was meant.
 
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -38,11 +42,12 @@ const LONGEST_REFUSAL: usize = 1024;
 /// A body with more to come than this does not end within one turn, so it may flow as always.
 const FAR: u64 = 16 * 1024 * 1024;
 
-/// A client that was told to move is left alone for this part of the time until the cut, so that there is time for those who
-/// were told and stay.
+/// A client that was told to move is left alone for this part of the time until the cut, so that
+/// there is time for those who were told and stay.
 const PART: f64 = 0.75;
 
-/// Longest time that a client is given to move. It comes back after half of it, and need not wait for a long drain to end.
+/// Longest time that a client is given to move. It comes back after half of it, and need not wait
+/// for a long drain to end.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// What is to go between the replies.
@@ -96,7 +101,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         aside.due.len() < before
     }
 
-    /// Tells the client what became of the gate, once each time. What it was not told yet when the opposite is true, it need not be.
+    /// Tells the client what became of the gate, once each time. What it was not told yet when the
+    /// opposite is true, it need not be.
     pub(super) fn tell_of_the_gate(&mut self) {
         let shut = self.target.is_shut();
         // Who has to leave this target is told where it arrives.
@@ -121,7 +127,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         });
     }
 
-    /// It is this session's turn to leave. A client that can be told so leaves by itself; the others are left behind a reply.
+    /// It is this session's turn to leave. A client that can be told so leaves by itself; the
+    /// others are left behind a reply.
     pub(super) fn begin_to_leave(&mut self, waker: &Waker) {
         let moving = if self.is_draining() { self.moving() } else { None };
         if let Some((seconds, notice)) = moving {
@@ -152,7 +159,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Some((seconds, Notice::Moving { number, seconds, to }))
     }
 
-    /// Moves replies while there are words of ours to go among them. `None` if they are to go on as always.
+    /// Moves replies while there are words of ours to go among them. `None` if they are to go on as
+    /// always.
     #[cold]
     pub(super) fn move_replies_apart(
         &mut self,
@@ -217,7 +225,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Some(Step::More)
     }
 
-    /// What came, with our words among it, and less what is held back, what waits, and what is dropped.
+    /// What came, with our words among it, and less what is held back, what waits, and what is
+    /// dropped.
     pub(super) fn take_apart(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut all = Vec::with_capacity(bytes.len());
         let mut rest = bytes;

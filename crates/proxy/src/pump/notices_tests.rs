@@ -1,5 +1,5 @@
-//! Whatever pieces the server's bytes come in and whatever pieces the client takes: our words fall between whole frames, each once,
-//! and nothing else changes.
+//! Whatever pieces the server's bytes come in and whatever pieces the client takes: our words fall
+//! between whole frames, each once, and nothing else changes.
 
 use std::task::{Context, Poll, Waker};
 

@@ -1,4 +1,5 @@
-//! What a pump begins with: nothing, requests that came too early, or all that a session brings from another target.
+//! What a pump begins with: nothing, requests that came too early, or all that a session brings
+//! from another target.
 //!
 //! Deliberately absent: the connection itself.
 
@@ -7,11 +8,12 @@ use resp::{Ledger, Limits};
 use crate::options::{Options, Sessions, Subscriptions};
 use crate::resume::Followed;
 
-/// Most bytes of text that are remembered of a session's state. A password may be a signed token of a few kilobytes.
+/// Most bytes of text that are remembered of a session's state. A password may be a signed token of
+/// a few kilobytes.
 const MEMORY: u16 = 8 * 1024;
 
-/// Most bytes of names of channels and patterns that are remembered of a session. A gateway that listens to five thousand
-/// channels on behalf of its own clients has that.
+/// Most bytes of names of channels and patterns that are remembered of a session. A gateway that
+/// listens to five thousand channels on behalf of its own clients has that.
 const NAMES: u32 = 512 * 1024;
 
 /// What a pump begins with.

@@ -1,20 +1,26 @@
 //! Replies of a master that has been replaced, or that may have been.
 //!
-//! A request in flight when a master hangs is executed when it wakes up, by then superseded, and the write is lost. So from the
-//! first evidence of a promotion on ([`Target::replies`](route::Target::replies)), bytes that are read for a session that is owed
-//! a reply are dropped and the session ends: its client sees a closed connection and knows that it does not know. After a stop
-//! of this process, such bytes wait until discovery has looked: they may have lain in the socket since any time.
+//! A request in flight when a master hangs is executed when it wakes up, by then superseded, and
+//! the write is lost. So from the first evidence of a promotion on
+//! ([`Target::replies`](route::Target::replies)), bytes that are read for a session that is owed a
+//! reply are dropped and the session ends: its client sees a closed connection and knows that it
+//! does not know. After a stop of this process, such bytes wait until discovery has looked: they
+//! may have lain in the socket since any time.
 //!
 //! What still goes to the client:
 //!
-//! - What was read before the evidence came, however slowly its client takes it. Nothing tells it from what a faster client has.
-//! - The rest of a reply whose beginning was read before. A server makes a whole reply when it executes the request, which
-//!   therefore was before the evidence; a large value needs many reads, and a planned failover must not cut it off.
+//! - What was read before the evidence came, however slowly its client takes it. Nothing tells it
+//!   from what a faster client has.
+//! - The rest of a reply whose beginning was read before. A server makes a whole reply when it
+//!   executes the request, which therefore was before the evidence; a large value needs many reads,
+//!   and a planned failover must not cut it off.
 //! - Pushes and messages of subscriptions, which acknowledge nothing.
 //!
-//! A session that is owed nothing stays, and is carried over at the commit. One that is opaque may be owed anything: it ends.
+//! A session that is owed nothing stays, and is carried over at the commit. One that is opaque may
+//! be owed anything: it ends.
 //!
-//! The question is asked after each read and not before it: evidence that comes between the two must count.
+//! The question is asked after each read and not before it: evidence that comes between the two
+//! must count.
 //!
 //! Deliberately absent: what is evidence.
 
@@ -55,7 +61,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         self.replies.empty(cx, self.client, &mut valve).unwrap_or(Step::More)
     }
 
-    /// Whether a frame from the target that begins with this byte may be a reply. Not in the middle of one.
+    /// Whether a frame from the target that begins with this byte may be a reply. Not in the middle
+    /// of one.
     pub(super) fn may_acknowledge(&self, first: u8) -> bool {
         let owed =
             self.ledger.owed() > 0 && self.ledger.at_boundary(Direction::Reply) && first != b'>';
@@ -65,7 +72,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Neither `rest` nor anything that follows it goes to the client: for now, or for good.
     pub(super) fn give_up(&mut self, fate: Fate, rest: &[u8]) {
         if fate == Fate::Wait {
-            // Counted with what slow clients leave behind: after a stop, many sessions may have such bytes at once.
+            // Counted with what slow clients leave behind: after a stop, many sessions may have
+            // such bytes at once.
             self.aside.get_or_insert_default().withheld = Some(Kept::new(rest.to_vec()));
         } else {
             self.dropped = true;

@@ -1,5 +1,5 @@
-//! What becomes of replies after the first evidence of a promotion, and while nobody has looked since a stop; and that both
-//! directions ask at the last moment at which it matters.
+//! What becomes of replies after the first evidence of a promotion, and while nobody has looked
+//! since a stop; and that both directions ask at the last moment at which it matters.
 
 use std::cell::RefCell;
 use std::io;
@@ -181,7 +181,8 @@ fn drops_a_reply_that_is_read_after_the_commit() {
     with_requests(b"GET k\r\nSET k v\r\n", |points, pump| {
         assert_eq!(says(pump, b"$3\r\na"), Poll::Pending);
         points.commit(destination("127.0.0.1:2".parse().unwrap()));
-        // The end is the same with or without something to drop, and the reply that had begun is complete.
+        // The end is the same with or without something to drop, and the reply that had begun is
+        // complete.
         assert_eq!(says(pump, b"bc\r\n+OK\r\n"), Poll::Ready(Reason::Fenced));
         let stopped = pump.stop(Reason::Fenced);
         assert_eq!(heard(pump) + &String::from_utf8_lossy(&stopped.undelivered), "$3\r\nabc\r\n");

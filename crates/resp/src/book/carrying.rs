@@ -25,8 +25,8 @@ impl Book {
         !self.is_pinned() && self.subscriptions.are(self.recorder.subscriptions())
     }
 
-    /// The state that can be had again on another connection, `None` for that of a fresh one; the outer `None` if something
-    /// stands against that.
+    /// The state that can be had again on another connection, `None` for that of a fresh one; the
+    /// outer `None` if something stands against that.
     pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
         if self.has_missed()
             || self.waiting == Waiting::Stays
@@ -45,8 +45,8 @@ impl Book {
         self.bound.take_over(before.bound);
     }
 
-    /// Whether the session was carried over and then called a script within a transaction that its former server had: it goes on
-    /// doing so for as long as its connection lasts (decision 81).
+    /// Whether the session was carried over and then called a script within a transaction that its
+    /// former server had: it goes on doing so for as long as its connection lasts (decision 81).
     pub(crate) fn is_spent(&self) -> bool {
         self.bound.is_spent()
     }

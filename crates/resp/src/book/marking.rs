@@ -1,8 +1,10 @@
-//! Which requests are marked, because their reply needs an eye, and what follows where there is no room for a mark.
+//! Which requests are marked, because their reply needs an eye, and what follows where there is no
+//! room for a mark.
 //!
-//! Without one the reply is counted like any other, so every boundary stays known; what the request did is not. The session is
-//! pinned then, until a `RESET` that was sent after it is answered: that clears whatever it was. Of requests whose replies cannot be
-//! told from messages or counted without a mark (`SUBSCRIBE` and its like, `HELLO`, `RESET`, `MONITOR`, `CLIENT REPLY ON`) not
+//! Without one the reply is counted like any other, so every boundary stays known; what the request
+//! did is not. The session is pinned then, until a `RESET` that was sent after it is answered: that
+//! clears whatever it was. Of requests whose replies cannot be told from messages or counted
+//! without a mark (`SUBSCRIBE` and its like, `HELLO`, `RESET`, `MONITOR`, `CLIENT REPLY ON`) not
 //! even that is known: the session is lost to sight.
 
 use super::{Book, Lost, MOST_OWED};
@@ -33,7 +35,8 @@ impl Book {
         Ok(())
     }
 
-    /// Whether there was no mark for a request that needs one. What it did is not known until a `RESET` after it is answered.
+    /// Whether there was no mark for a request that needs one. What it did is not known until a
+    /// `RESET` after it is answered.
     pub(super) fn has_missed(&self) -> bool {
         self.marks.missed_last().is_some()
     }

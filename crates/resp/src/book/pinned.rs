@@ -1,6 +1,7 @@
 //! What keeps the session on its server, and when that may have changed.
 //!
-//! Everything a pin is made of changes only with a request or a reply that is not ordinary, so ordinary traffic never asks.
+//! Everything a pin is made of changes only with a request or a reply that is not ordinary, so
+//! ordinary traffic never asks.
 
 use super::{Book, Life};
 use crate::class::{Class, Group};
@@ -9,7 +10,8 @@ use crate::pin::Pin;
 use crate::waiting::Waiting;
 
 impl Book {
-    /// What keeps the session on its server; `None` if it is carried over once nothing is in flight.
+    /// What keeps the session on its server; `None` if it is carried over once nothing is in
+    /// flight.
     pub(crate) fn pin(&self) -> Option<Pin> {
         match self.life {
             Life::Opaque => return Some(self.bound.opaque_since()),

@@ -1,4 +1,5 @@
-//! Brings the connections to the sentinels in line with the configuration and with what sentinels tell of each other.
+//! Brings the connections to the sentinels in line with the configuration and with what sentinels
+//! tell of each other.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +11,8 @@ use crate::links::{Key, Wish};
 use crate::seeds::{self, Seed};
 
 impl Discovery {
-    /// Somebody told something new: brings the connections in line now, or as soon as it may be done again.
+    /// Somebody told something new: brings the connections in line now, or as soon as it may be
+    /// done again.
     pub(super) fn reconcile_soon(&mut self) {
         let now = Instant::now();
         let at = self.reconciled_at.map_or(now, |last| (last + RECONCILE_EVERY).max(now));
@@ -29,7 +31,8 @@ impl Discovery {
         }
         for (group, (_, auth)) in self.groups.iter().zip(&self.learn) {
             for (id, addrs) in group.learnt().candidates() {
-                // Whoever is reached needs no second connection; until then every address it is said to have is tried.
+                // Whoever is reached needs no second connection; until then every address it is
+                // said to have is tried.
                 let reached = self.links.speaker(group.number, id).map(|link| &link.addr);
                 for addr in
                     addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))

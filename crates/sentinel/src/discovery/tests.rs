@@ -1,4 +1,5 @@
-//! When the connections are brought in line. All else is tested with real sockets, in `tests/driver`.
+//! When the connections are brought in line. All else is tested with real sockets, in
+//! `tests/driver`.
 
 use std::io;
 

@@ -1,7 +1,9 @@
-//! The thin driver of an examination: names are looked up, sentinels and nodes are asked, each once, side by side.
+//! The thin driver of an examination: names are looked up, sentinels and nodes are asked, each
+//! once, side by side.
 //!
-//! Bounded in every way: so many of each, so many at a time, and a deadline on each step. Two waves of sentinels: those of the
-//! configuration, then those that they tell of and that were not among them.
+//! Bounded in every way: so many of each, so many at a time, and a deadline on each step. Two waves
+//! of sentinels: those of the configuration, then those that they tell of and that were not among
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -35,7 +37,8 @@ const DIAL: Duration = Duration::from_secs(1);
 /// Of all answers of one peer.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// Asks everybody. Takes some tens of milliseconds where all is well, and less than half a minute whatever is wrong.
+/// Asks everybody. Takes some tens of milliseconds where all is well, and less than half a minute
+/// whatever is wrong.
 pub(super) async fn examine(patient: Arc<Patient>, resolver: &Resolver) -> Observed {
     let (found, unresolved) = seeds(&patient, resolver).await;
     let wave = found.into_iter().map(|addr| (NodeAddr::from(addr), true, None)).collect();
@@ -159,7 +162,8 @@ async fn ask_sentinels(
     side_by_side(work).await
 }
 
-/// Connects to an announced address, or to what stands for it. An error comes with the address that was dialled, if there was one.
+/// Connects to an announced address, or to what stands for it. An error comes with the address that
+/// was dialled, if there was one.
 async fn dial(
     addr: &NodeAddr,
     patient: &Patient,

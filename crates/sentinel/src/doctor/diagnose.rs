@@ -1,7 +1,8 @@
 //! From what was observed to what is wrong, and what to do about it. Pure.
 //!
-//! Each rule looks at one thing and says it in words for the person who runs the cluster: what was seen, where, and the next step.
-//! A cause is told once and not again by everything that follows from it.
+//! Each rule looks at one thing and says it in words for the person who runs the cluster: what was
+//! seen, where, and the next step. A cause is told once and not again by everything that follows
+//! from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

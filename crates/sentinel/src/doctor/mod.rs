@@ -1,10 +1,13 @@
-//! The doctor: asks every sentinel and every redis node once, directly, and says what is wrong and what to do.
+//! The doctor: asks every sentinel and every redis node once, directly, and says what is wrong and
+//! what to do.
 //!
-//! It works with and without a running proxy, because it looks with its own eyes: the same connections, credentials and address
-//! map as discovery, from the place where the proxy runs. Looking and judging are apart: [`examine`] brings [`Observed`] home, and
-//! [`diagnose`] turns that into [`Finding`]s without a socket.
+//! It works with and without a running proxy, because it looks with its own eyes: the same
+//! connections, credentials and address map as discovery, from the place where the proxy runs.
+//! Looking and judging are apart: [`examine`] brings [`Observed`] home, and [`diagnose`] turns that
+//! into [`Finding`]s without a socket.
 //!
-//! Deliberately absent: any change to the cluster. What is to be done is said, and a person does it.
+//! Deliberately absent: any change to the cluster. What is to be done is said, and a person does
+//! it.
 
 mod ask;
 mod diagnose;

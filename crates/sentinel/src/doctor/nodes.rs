@@ -1,4 +1,5 @@
-//! The findings about redis nodes: whether the master is one and can be dialled, and whether anybody could take its place.
+//! The findings about redis nodes: whether the master is one and can be dialled, and whether
+//! anybody could take its place.
 
 use std::collections::BTreeSet;
 

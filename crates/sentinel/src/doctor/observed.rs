@@ -1,4 +1,5 @@
-//! What an examination brings to light: plain values, as each sentinel and node gave them, without judgement.
+//! What an examination brings to light: plain values, as each sentinel and node gave them, without
+//! judgement.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -133,7 +134,8 @@ pub struct ObservedReplica {
 pub struct ObservedNode {
     /// As announced.
     pub addr: NodeAddr,
-    /// Where it was dialled, once that was known: the address behind a name, or that of the address map.
+    /// Where it was dialled, once that was known: the address behind a name, or that of the address
+    /// map.
     pub dialled: Option<SocketAddr>,
     /// What it said of itself.
     pub answer: Result<Report, NoAnswer>,

@@ -1,4 +1,5 @@
-//! The findings about settings of the sentinels: those that differ among them, and those that do not fit each other or ours.
+//! The findings about settings of the sentinels: those that differ among them, and those that do
+//! not fit each other or ours.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The judgement, from observations made up for each kind of trouble: every one is named, and a healthy cluster has none.
+//! The judgement, from observations made up for each kind of trouble: every one is named, and a
+//! healthy cluster has none.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

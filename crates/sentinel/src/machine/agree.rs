@@ -1,7 +1,8 @@
 //! What the votes come to.
 //!
-//! The highest config-epoch wins, because Sentinel itself only ever moves to a higher one; among votes at the same epoch
-//! the majority of distinct sentinels does. Reachability, arrival order and the number of connections play no part.
+//! The highest config-epoch wins, because Sentinel itself only ever moves to a higher one; among
+//! votes at the same epoch the majority of distinct sentinels does. Reachability, arrival order and
+//! the number of connections play no part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -23,7 +24,8 @@ pub struct Claim {
     pub votes: usize,
     /// Whether these are a majority.
     pub majority: bool,
-    /// When a voter whose vote counts last named another address, or this one at a lower epoch; `None` if none does.
+    /// When a voter whose vote counts last named another address, or this one at a lower epoch;
+    /// `None` if none does.
     pub contradicted_at: Option<Instant>,
 }
 
@@ -38,12 +40,15 @@ pub enum Finding {
         votes: usize,
         /// More than half of the electorate.
         majority: bool,
-        /// Some voter names another address at the same epoch; perhaps all who speak at that epoch do.
+        /// Some voter names another address at the same epoch; perhaps all who speak at that epoch
+        /// do.
         split: bool,
     },
-    /// Something else than what is committed, at a higher epoch; or at the same epoch, by a majority.
+    /// Something else than what is committed, at a higher epoch; or at the same epoch, by a
+    /// majority.
     Claimed(Claim),
-    /// Every vote is below the committed epoch: either all are stale, or the sentinels were configured anew.
+    /// Every vote is below the committed epoch: either all are stale, or the sentinels were
+    /// configured anew.
     Regressed(Claim),
 }
 
@@ -75,8 +80,8 @@ pub(super) fn count(
     }
 }
 
-/// The address with most votes at the highest epoch. Ties go to `favourite`, then to the smaller address, so that every proxy
-/// of a fleet breaks them alike.
+/// The address with most votes at the highest epoch. Ties go to `favourite`, then to the smaller
+/// address, so that every proxy of a fleet breaks them alike.
 fn leading(
     votes: &[&Vote],
     majority: IsMajority<'_>,

@@ -1,4 +1,5 @@
-//! From what is known to what is wanted: the count of votes weighed, holds armed and ended, and time run out.
+//! From what is known to what is wanted: the count of votes weighed, holds armed and ended, and
+//! time run out.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use super::state::{Basis, Cause, Lack, State};
 use super::{Action, Committed, Machine, Note, Pending};
 use crate::{Epoch, Minority, MyId, NodeAddr, Report, Role};
 
-/// Holds that may end without a commit within [`HOLD_WINDOW`]; after that, signs of a failover no longer hold.
+/// Holds that may end without a commit within [`HOLD_WINDOW`]; after that, signs of a failover no
+/// longer hold.
 const FAILED_HOLDS: usize = 3;
 const HOLD_WINDOW: Duration = Duration::from_secs(60);
 
@@ -55,7 +57,8 @@ impl Machine {
         self.weigh_doubt(now);
     }
 
-    /// Ends the founding when a majority stands behind the master, and tells of sentinels that nobody knows.
+    /// Ends the founding when a majority stands behind the master, and tells of sentinels that
+    /// nobody knows.
     fn weigh_electorate(&mut self, now: Instant) {
         if let Some(at) = self.electorate.majority_clock() {
             self.majority_at = self.majority_at.max(at.min(now));
@@ -94,7 +97,8 @@ impl Machine {
         }
     }
 
-    /// The old address at the epoch that superseded it, or below: as hard to believe as an older epoch.
+    /// The old address at the epoch that superseded it, or below: as hard to believe as an older
+    /// epoch.
     fn is_zombie_claim(&self, claim: &Claim) -> bool {
         self.superseded.get(&claim.addr).is_some_and(|epoch| *epoch >= claim.epoch)
     }
@@ -107,7 +111,8 @@ impl Machine {
             && other != addr
             && (majority || *as_of <= epoch || *basis == Basis::Solo)
         {
-            // A majority's word for a newer master would stand although its voters fell silent; this is less than that.
+            // A majority's word for a newer master would stand although its voters fell silent;
+            // this is less than that.
             self.disarm(now);
         }
     }
@@ -116,7 +121,8 @@ impl Machine {
     fn found(&mut self, now: Instant, claim: &Claim) {
         let since = match &mut self.state {
             State::Bootstrap { heard_at } => *heard_at.get_or_insert(now),
-            // A verification is under way, or came to nothing: only a majority, or another grace, brings up something else.
+            // A verification is under way, or came to nothing: only a majority, or another grace,
+            // brings up something else.
             _ => self.pend(now, &claim.addr, claim.epoch),
         };
         if self.has_founders(&claim.addr, claim.epoch) {
@@ -156,9 +162,10 @@ impl Machine {
         }
     }
 
-    /// A majority names the present master at another epoch, since `since`: nothing moves, only the clock is theirs. If it was away
-    /// from there in between, the server itself has ended its sessions, and if another process is there now, its next answer
-    /// shows that. A failover that was announced before is over.
+    /// A majority names the present master at another epoch, since `since`: nothing moves, only the
+    /// clock is theirs. If it was away from there in between, the server itself has ended its
+    /// sessions, and if another process is there now, its next answer shows that. A failover that
+    /// was announced before is over.
     fn adopt_epoch(&mut self, now: Instant, epoch: Epoch, since: Instant) {
         let Some(committed) = self.committed.as_mut() else { return };
         committed.epoch = epoch;
@@ -176,8 +183,8 @@ impl Machine {
         }
     }
 
-    /// One sentinel's word shuts the gate only for a node that has already answered as it must: otherwise a single liar
-    /// with a high epoch and a dead address could stop traffic.
+    /// One sentinel's word shuts the gate only for a node that has already answered as it must:
+    /// otherwise a single liar with a high epoch and a dead address could stop traffic.
     fn would_succeed_alone(&self, addr: &NodeAddr) -> bool {
         let report = self.nodes.get(addr).and_then(Node::report);
         report.is_some_and(|it| {
@@ -185,9 +192,10 @@ impl Machine {
         })
     }
 
-    /// Every vote that counts is older than what is committed, or for a master that was left. Sentinels that lost their files
-    /// and were given a replica's address by a script look just like this, while the present master is healthy. So the node
-    /// that they name is verified first, without a hold; as long as it does not verify, there is only an alarm.
+    /// Every vote that counts is older than what is committed, or for a master that was left.
+    /// Sentinels that lost their files and were given a replica's address by a script look just
+    /// like this, while the present master is healthy. So the node that they name is verified
+    /// first, without a hold; as long as it does not verify, there is only an alarm.
     fn regressed(&mut self, now: Instant, claim: &Claim) {
         let since = self.pend(now, &claim.addr, claim.epoch);
         let Some(committed) = self.committed.as_ref() else { return };
@@ -211,8 +219,9 @@ impl Machine {
         }
     }
 
-    /// Whether a claim is no newer than what is published: sentinels that lost their files before the first failover differ at
-    /// epoch 0, and Sentinel itself never moves to another master without a higher epoch.
+    /// Whether a claim is no newer than what is published: sentinels that lost their files before
+    /// the first failover differ at epoch 0, and Sentinel itself never moves to another master
+    /// without a higher epoch.
     fn only_differs(&self, claim: &Claim) -> bool {
         let reachable = |it: &&Committed| {
             !self.nodes.get(&it.addr).is_some_and(|it| it.is_gone(self.rules.unreachable))
@@ -221,7 +230,8 @@ impl Machine {
         published.filter(reachable).is_some_and(|it| claim.epoch <= it.epoch)
     }
 
-    /// Whether `addr` verified in its last answer to a question from `since` on; `None` if there was none.
+    /// Whether `addr` verified in its last answer to a question from `since` on; `None` if there
+    /// was none.
     fn verified_since(&self, addr: &NodeAddr, since: Instant) -> Option<bool> {
         let node = self
             .nodes
@@ -238,7 +248,8 @@ impl Machine {
         }
     }
 
-    /// Since when this very claim has been standing. A new one is a reason to ask the node: the answer may be needed soon.
+    /// Since when this very claim has been standing. A new one is a reason to ask the node: the
+    /// answer may be needed soon.
     fn pend(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
         if let Some(pending) =
             self.pending.as_ref().filter(|it| it.addr == *addr && it.epoch == epoch)
@@ -288,7 +299,8 @@ impl Machine {
         self.failed_holds.len() < FAILED_HOLDS
     }
 
-    /// `heir` is about to be, or was, promoted: hold, if it is one of ours. `by` is whoever announced it.
+    /// `heir` is about to be, or was, promoted: hold, if it is one of ours. `by` is whoever
+    /// announced it.
     pub(super) fn arm(&mut self, now: Instant, cause: Cause, heir: &NodeAddr, by: Option<MyId>) {
         self.suspect(now);
         let replaceable =
@@ -297,7 +309,8 @@ impl Machine {
             return;
         }
         let may_hold = self.may_hold(now);
-        // A master that does not answer acknowledges nothing when it wakes up, from the selection on; see `replies`.
+        // A master that does not answer acknowledges nothing when it wakes up, from the selection
+        // on; see `replies`.
         let cause = if cause == Cause::Selected && self.is_target_silent() {
             Cause::Ordered
         } else {
@@ -306,8 +319,9 @@ impl Machine {
         match &mut self.state {
             State::Armed { candidate, cause: was, until, .. } => {
                 *candidate = Some(heir.clone());
-                // What is left then is for the others to hear of it, which has a time of its own. Only for a promotion that was
-                // seen, since anybody can announce one; and once a hold, so none is longer than twice its most.
+                // What is left then is for the others to hear of it, which has a time of its own.
+                // Only for a promotion that was seen, since anybody can announce one; and once a
+                // hold, so none is longer than twice its most.
                 let known = *was == Cause::Selected || *was == Cause::Ordered;
                 if by.is_none() && known && cause == Cause::Promoted {
                     *was = cause;
@@ -354,8 +368,8 @@ impl Machine {
         self.state = State::Suspect { since: now, fed_at: now };
     }
 
-    /// The hold lasted too long. A candidate that says it is the master, and that nobody followed in all that time, means
-    /// nothing by it any more.
+    /// The hold lasted too long. A candidate that says it is the master, and that nobody followed
+    /// in all that time, means nothing by it any more.
     fn expire_hold(&mut self, now: Instant) {
         self.actions.push(Action::Note(Note::HoldExpired));
         if let State::Armed { candidate: Some(candidate), .. } = &self.state {
@@ -366,7 +380,8 @@ impl Machine {
             }
         }
         self.disarm(now);
-        // Nobody followed, as far as was heard: so sentinels have to be heard before the old master is used again.
+        // Nobody followed, as far as was heard: so sentinels have to be heard before the old master
+        // is used again.
         if self.committed.as_ref().is_some_and(|committed| committed.published) {
             self.doubt(now, now, true);
         }

@@ -1,23 +1,27 @@
 //! Doubt: when the published master's own word is not enough to send it anything.
 //!
-//! While this process is stopped, or reaches neither the master nor the sentinels, a failover may run its whole course. The
-//! superseded master says `role:master` for about ten more seconds, so that it answers as it always did proves nothing. The
-//! same holds for an address at which another process answers than before. A doubt begins
+//! While this process is stopped, or reaches neither the master nor the sentinels, a failover may
+//! run its whole course. The superseded master says `role:master` for about ten more seconds, so
+//! that it answers as it always did proves nothing. The same holds for an address at which another
+//! process answers than before. A doubt begins
 //!
 //! - when this process was stopped;
 //! - when the master proved unreachable, or was taken away;
 //! - when another process answers at its address;
-//! - when it failed to answer while no majority of the sentinels could be heard either. If these were silent long before,
-//!   nothing was lost with the master that was there before, and there is no doubt.
+//! - when it failed to answer while no majority of the sentinels could be heard either. If these
+//!   were silent long before, nothing was lost with the master that was there before, and there is
+//!   no doubt.
 //!
-//! It ends with a commit, or when the master answers and sentinels confirm it in views that were asked for *after the last
-//! sign of the doubt*: a majority at once; fewer after a grace like that of the start, if none contradicts; and the very same
-//! process also without any sentinel, or against a claim that nothing comes of, after a longer one, since silence takes no
-//! master away (S5). Where neither the master nor any majority answers for ten seconds, although the master is not out of
-//! reach, the network is only too slow for questions. Another process is never used again without a vote. One that does not even continue
-//! the history may be an empty pod at a reused address, which the sentinels are about to replace: it needs views without any
-//! sign of that. A process that refuses the question is treated the same way, unless a majority of the sentinels sees the
-//! process that was committed.
+//! It ends with a commit, or when the master answers and sentinels confirm it in views that were
+//! asked for *after the last sign of the doubt*: a majority at once; fewer after a grace like that
+//! of the start, if none contradicts; and the very same process also without any sentinel, or
+//! against a claim that nothing comes of, after a longer one, since silence takes no master away
+//! (S5). Where neither the master nor any majority answers for ten seconds, although the master is
+//! not out of reach, the network is only too slow for questions. Another process is never used
+//! again without a vote. One that does not even continue the history may be an empty pod at a
+//! reused address, which the sentinels are about to replace: it needs views without any sign of
+//! that. A process that refuses the question is treated the same way, unless a majority of the
+//! sentinels sees the process that was committed.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -34,7 +38,8 @@ pub(super) struct Doubt {
     since: Instant,
     /// Its last sign: nothing that was asked before this says anything about now.
     until: Instant,
-    /// The gate stays shut until it ends. Before that it is a failed question, of which nothing may come.
+    /// The gate stays shut until it ends. Before that it is a failed question, of which nothing may
+    /// come.
     grave: bool,
     /// No majority of the sentinels could be heard when it began.
     alone: bool,
@@ -59,7 +64,8 @@ impl Doubt {
 enum Kinship {
     /// It is the same one, as far as can be read.
     Same,
-    /// Another process with the same history, or one of which that cannot be read at another address.
+    /// Another process with the same history, or one of which that cannot be read at another
+    /// address.
     Restarted,
     /// Another process with another history.
     Stranger,
@@ -84,7 +90,8 @@ fn process(report: &Report) -> Box<str> {
 }
 
 impl Machine {
-    /// The committed master failed to answer, or answered that it is none, to a question of `asked_at`.
+    /// The committed master failed to answer, or answered that it is none, to a question of
+    /// `asked_at`.
     pub(super) fn doubt(&mut self, now: Instant, asked_at: Instant, grave: bool) -> &mut Doubt {
         let alone = !self.electorate.majority_speaks();
         let new =
@@ -137,8 +144,8 @@ impl Machine {
         true
     }
 
-    /// What answers now in place of the master that is about to be used again is no master, or yet another process: then what the
-    /// sentinels said was about the one before.
+    /// What answers now in place of the master that is about to be used again is no master, or yet
+    /// another process: then what the sentinels said was about the one before.
     pub(super) fn doubts_again(&mut self, now: Instant, probe: &Probe) -> bool {
         let Some(committed) = &self.committed else { return false };
         let published = committed.published;
@@ -199,7 +206,8 @@ impl Machine {
         }
     }
 
-    /// Whether a doubt is, or has just become, one that shuts the gate. Ends one of which nothing came.
+    /// Whether a doubt is, or has just become, one that shuts the gate. Ends one of which nothing
+    /// came.
     fn loses_sight(&mut self, now: Instant) -> bool {
         let Some(doubt) = &self.doubt else { return false };
         if doubt.grave {
@@ -223,8 +231,9 @@ impl Machine {
         lost
     }
 
-    /// Nobody has answered for long, neither the master, which is not out of reach, nor the sentinels: as over a network that is
-    /// too slow for questions. Traffic may still find its way, and waiting longer tells nothing.
+    /// Nobody has answered for long, neither the master, which is not out of reach, nor the
+    /// sentinels: as over a network that is too slow for questions. Traffic may still find its way,
+    /// and waiting longer tells nothing.
     fn is_only_slow(&self, now: Instant) -> bool {
         let Some(doubt) = self.doubt.as_ref().filter(|doubt| doubt.mutual) else { return false };
         let long = now.saturating_duration_since(doubt.since) >= self.rules.verify_deadline;
@@ -233,7 +242,8 @@ impl Machine {
             && !self.electorate.majority_speaks()
     }
 
-    /// The answer of the committed node to a question from after the last sign of the doubt, if it verifies or must not be asked.
+    /// The answer of the committed node to a question from after the last sign of the doubt, if it
+    /// verifies or must not be asked.
     fn last_word(&self) -> Option<&Probe> {
         let (doubt, committed) = (self.doubt.as_ref()?, self.committed.as_ref()?);
         let last = self.nodes.get(&committed.addr)?.last.as_ref()?;
@@ -252,7 +262,8 @@ impl Machine {
         let kinship = match &word.outcome {
             Ok(report) => kinship(committed, report),
             Err(_) if self.sentinels_see_the_same(doubt, committed) => Kinship::Same,
-            // A process that refuses the question may be any process: it is used like one without the history.
+            // A process that refuses the question may be any process: it is used like one without
+            // the history.
             Err(_) => Kinship::Stranger,
         };
         let same = committed.published && kinship == Kinship::Same;
@@ -273,8 +284,8 @@ impl Machine {
         }
     }
 
-    /// A master that is full turns the question away. Sentinels are connected already: if a majority sees the very process that was
-    /// committed, and sees it up, it is there.
+    /// A master that is full turns the question away. Sentinels are connected already: if a
+    /// majority sees the very process that was committed, and sees it up, it is there.
     fn sentinels_see_the_same(&self, doubt: &Doubt, committed: &Committed) -> bool {
         let Some(lineage) = &committed.lineage else { return false };
         let same = |view: &View| {
@@ -301,7 +312,8 @@ impl Machine {
         Some((self.doubt.as_ref()?, self.committed.as_ref()?, self.last_word()?))
     }
 
-    /// How long after the last sign of the doubt what is heard suffices; `None` if time alone does not help.
+    /// How long after the last sign of the doubt what is heard suffices; `None` if time alone does
+    /// not help.
     fn patience(
         &self,
         doubt: &Doubt,
@@ -330,7 +342,8 @@ impl Machine {
         {
             return None;
         }
-        // A failover that is under way may promote any moment now; but one that hangs must not stop traffic for ever.
+        // A failover that is under way may promote any moment now; but one that hangs must not stop
+        // traffic for ever.
         let failing_over = views().any(|view| view.failing_over && view.addr == committed.addr);
         let calm = if failing_over { self.rules.hold_max } else { Duration::ZERO };
         if !newer && self.electorate.is_majority(&confirming) {

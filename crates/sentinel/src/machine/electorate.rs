@@ -1,23 +1,29 @@
-//! The electorate: which sentinels may vote on the master, by whose word and since when, and what each last said.
+//! The electorate: which sentinels may vote on the master, by whose word and since when, and what
+//! each last said.
 //!
-//! Votes are counted by MYID, never by address: a sentinel that is reached under two names has one vote, and a pod that
-//! inherits an IP address inherits no vote. There are four ways into the electorate ([`Admission`]):
+//! Votes are counted by MYID, never by address: a sentinel that is reached under two names has one
+//! vote, and a pod that inherits an IP address inherits no vote. There are four ways into the
+//! electorate ([`Admission`]):
 //!
-//! - **Founder.** Until a majority has decided once, every sentinel that knows anything is admitted, since no member could
-//!   vouch for it. A decision for want of a majority does not end this: otherwise the one sentinel that answered first
-//!   would be an electorate of one for ever, and one that has lost its file answers as fast as any other.
-//! - **Configured.** Later, a sentinel that answers at a configured address is admitted if it and a member know each other.
+//! - **Founder.** Until a majority has decided once, every sentinel that knows anything is
+//!   admitted, since no member could vouch for it. A decision for want of a majority does not end
+//!   this: otherwise the one sentinel that answered first would be an electorate of one for ever,
+//!   and one that has lost its file answers as fast as any other.
+//! - **Configured.** Later, a sentinel that answers at a configured address is admitted if it and a
+//!   member know each other.
 //! - **Listed.** A sentinel that more than half of the speaking members list as their peer.
-//! - **Successor.** When no member has spoken for a long time but others do, as many as a majority of the members and of the
-//!   configuration, all sentinels were replaced: those vote. A single stranger, such as the only sentinel in reach, which has
-//!   lost its file, is no electorate.
+//! - **Successor.** When no member has spoken for a long time but others do, as many as a majority
+//!   of the members and of the configuration, all sentinels were replaced: those vote. A single
+//!   stranger, such as the only sentinel in reach, which has lost its file, is no electorate.
 //!
-//! A member leaves when it is silent and at most half of the speaking members list it. So neither a cluster that merges with
-//! this one nor a stray sentinel with an old configuration can vote itself in, and the entries that Sentinel keeps of replaced
-//! pods ("ghosts") do not keep the living from being a majority.
+//! A member leaves when it is silent and at most half of the speaking members list it. So neither a
+//! cluster that merges with this one nor a stray sentinel with an old configuration can vote itself
+//! in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not keep the living from
+//! being a majority.
 //!
-//! An observer's `+config-update-from X` followed by its switch is two votes, its own and X's, since X's hello with the higher
-//! epoch is what made it switch. X's half is an [endorsement](Electorate::endorse): second hand, and superseded by X's own word. Where X has
+//! An observer's `+config-update-from X` followed by its switch is two votes, its own and X's,
+//! since X's hello with the higher epoch is what made it switch. X's half is an
+//! [endorsement](Electorate::endorse): second hand, and superseded by X's own word. Where X has
 //! said it itself already, the observer's half is one, until its own next view.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,12 +32,14 @@ use std::time::{Duration, Instant};
 use super::nodes::MAX_NODES;
 use crate::{Epoch, MyId, NodeAddr, View};
 
-/// The most sentinels one master's electorate may have. Far above any real deployment; a bound for a peer that lies.
+/// The most sentinels one master's electorate may have. Far above any real deployment; a bound for
+/// a peer that lies.
 pub(super) const MAX_VOTERS: usize = 64;
 
-/// After this many expiry times in which strangers speak and no member does, the electorate is taken from the strangers. After
-/// the same time a silent member that few list is dismissed, even though no majority of the members is there to do it: with
-/// every pod that was replaced the electorate would otherwise grow, until the living can never again be a majority of it.
+/// After this many expiry times in which strangers speak and no member does, the electorate is
+/// taken from the strangers. After the same time a silent member that few list is dismissed, even
+/// though no majority of the members is there to do it: with every pod that was replaced the
+/// electorate would otherwise grow, until the living can never again be a majority of it.
 const PATIENCE: u32 = 6;
 
 /// One voter's present opinion.
@@ -54,7 +62,8 @@ pub(super) struct Vote {
 pub enum Admission {
     /// It spoke before any majority had decided.
     Founder,
-    /// It answers at a configured address, and it and a member list each other, or one of them the other.
+    /// It answers at a configured address, and it and a member list each other, or one of them the
+    /// other.
     Configured,
     /// More than half of the speaking members list it.
     Listed,
@@ -118,7 +127,8 @@ impl Electorate {
         self.founding = false;
     }
 
-    /// Takes note of a view. Lists longer than anything real are cut, since they are kept and looked through at every step.
+    /// Takes note of a view. Lists longer than anything real are cut, since they are kept and
+    /// looked through at every step.
     pub(super) fn hear(&mut self, id: &MyId, mut heard: Heard) {
         heard.view.peers.truncate(MAX_VOTERS);
         heard.view.replicas.truncate(MAX_NODES);
@@ -133,7 +143,8 @@ impl Electorate {
         sentinel.heard = Some(heard);
     }
 
-    /// One sentinel switched because of another's hello: what either of them says now, `who`, the other, says too.
+    /// One sentinel switched because of another's hello: what either of them says now, `who`, the
+    /// other, says too.
     pub(super) fn endorse(&mut self, now: Instant, who: &MyId, addr: NodeAddr, epoch: Epoch) {
         if let Some(sentinel) = self.by_id.get_mut(who)
             && sentinel.heard.as_ref().is_none_or(|heard| heard.view.epoch < epoch)
@@ -156,7 +167,8 @@ impl Electorate {
         self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.heard.is_some());
     }
 
-    /// Forgets every opinion: after a stall of this process nothing heard before counts, and nobody's silence does.
+    /// Forgets every opinion: after a stall of this process nothing heard before counts, and
+    /// nobody's silence does.
     pub(super) fn silence(&mut self) {
         self.strangers_since = None;
         for sentinel in self.by_id.values_mut() {
@@ -164,8 +176,9 @@ impl Electorate {
         }
     }
 
-    /// Takes the electorate from the strangers once they have been the only ones to speak for `long`. Silence changes
-    /// nothing, however long: the first sentinel to speak after it gains nothing by that.
+    /// Takes the electorate from the strangers once they have been the only ones to speak for
+    /// `long`. Silence changes nothing, however long: the first sentinel to speak after it gains
+    /// nothing by that.
     fn succeed(&mut self, now: Instant, long: Duration) {
         let speaks =
             |sentinel: &Sentinel| sentinel.heard.as_ref().is_some_and(Heard::knows_something);
@@ -228,7 +241,8 @@ impl Electorate {
                 return true;
             }
             let since = *sentinel.missing_since.get_or_insert(now);
-            // Listed by nobody: a majority may drop it at once. Listed by some: only time tells a ghost from a restart.
+            // Listed by nobody: a majority may drop it at once. Listed by some: only time tells a
+            // ghost from a restart.
             let unlisted = !listed.contains_key(id);
             !(most && unlisted) && now.saturating_duration_since(since) <= long
         });
@@ -242,7 +256,8 @@ impl Electorate {
         heard.filter(|(_, heard)| heard.configured && heard.knows_something())
     }
 
-    /// Whether the configuration leads to a sentinel that no member knows and that knows no member: it may watch another cluster.
+    /// Whether the configuration leads to a sentinel that no member knows and that knows no member:
+    /// it may watch another cluster.
     pub(super) fn has_configured_strangers(&self) -> bool {
         self.configured_strangers().next().is_some()
     }
@@ -292,16 +307,16 @@ impl Electorate {
             .filter_map(|(id, sentinel)| sentinel.member.map(|(how, since)| (id, how, since)))
     }
 
-    /// Every fresh view with its age's beginning, whether its sentinel votes, and whether it is a configured one: what is shown,
-    /// not what is counted.
+    /// Every fresh view with its age's beginning, whether its sentinel votes, and whether it is a
+    /// configured one: what is shown, not what is counted.
     pub(super) fn all_views(&self) -> impl Iterator<Item = (&MyId, bool, &Heard)> {
         let heard =
             self.by_id.iter().filter_map(|(id, it)| it.heard.as_ref().map(|heard| (id, it, heard)));
         heard.map(|(id, sentinel, heard)| (id, sentinel.member.is_some(), heard))
     }
 
-    /// Whether a majority has denied `addr` at `epoch` since `since`: by naming something else, at most as new and not older
-    /// than `floor`. A vote that merely expired denies nothing.
+    /// Whether a majority has denied `addr` at `epoch` since `since`: by naming something else, at
+    /// most as new and not older than `floor`. A vote that merely expired denies nothing.
     pub(super) fn is_denied(
         &self,
         since: Instant,
@@ -353,10 +368,11 @@ impl Electorate {
         self.size() / 2 + 1
     }
 
-    /// Whether these voters are a majority: of the electorate; or of the configured sentinels, if one of them finds in them a
-    /// majority of the sentinels that it knows itself, as it would have to for its own election. The second one matters where
-    /// ghosts that some of them still list, or a member outside of their cluster, such as a sentinel that lost its file and
-    /// founded the electorate, make the electorate larger than the cluster is.
+    /// Whether these voters are a majority: of the electorate; or of the configured sentinels, if
+    /// one of them finds in them a majority of the sentinels that it knows itself, as it would have
+    /// to for its own election. The second one matters where ghosts that some of them still list,
+    /// or a member outside of their cluster, such as a sentinel that lost its file and founded the
+    /// electorate, make the electorate larger than the cluster is.
     pub(super) fn is_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
         voters.len() >= self.majority() || self.is_majority_of_its_own(voters)
     }
@@ -373,8 +389,9 @@ impl Electorate {
             && voters.iter().any(|id| heard(&id).is_some_and(could_be_elected))
     }
 
-    /// Whether these voters are enough to begin with: a majority, also of the sentinels that the configuration leads to, and no
-    /// fewer than the quorum that one of them needs to fail over. A sentinel that lost its file knows its quorum, and nobody else.
+    /// Whether these voters are enough to begin with: a majority, also of the sentinels that the
+    /// configuration leads to, and no fewer than the quorum that one of them needs to fail over. A
+    /// sentinel that lost its file knows its quorum, and nobody else.
     pub(super) fn may_found(&self, voters: &BTreeSet<&MyId>) -> bool {
         let quorum = self
             .member_views()
@@ -420,9 +437,9 @@ impl Electorate {
         self.is_majority(&ours.map(|(id, ..)| id).collect())
     }
 
-    /// Whether every member that can be heard says, by its own count of the peers it knows, that it cannot reach a majority of
-    /// them. Each is judged by its own list, as its own election would be. `None` where no view says anything about it: in TILT
-    /// the count means nothing.
+    /// Whether every member that can be heard says, by its own count of the peers it knows, that it
+    /// cannot reach a majority of them. Each is judged by its own list, as its own election would
+    /// be. `None` where no view says anything about it: in TILT the count means nothing.
     pub(super) fn provable_minority(&self) -> Option<bool> {
         let cut_off = |view: &View| {
             let (known, up) =

@@ -1,4 +1,5 @@
-//! What each event adds to what is known. Notices and probes may feed suspicion or arm a hold; nothing here moves the points.
+//! What each event adds to what is known. Notices and probes may feed suspicion or arm a hold;
+//! nothing here moves the points.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use super::state::{Cause, State};
 use super::{Action, Announced, Event, Machine, Note};
 use crate::{MyId, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Verify, View};
 
-/// Hints of the data plane are taken this often at most, and ever more seldom while nothing comes of them: legitimate
-/// `-READONLY` replies exist.
+/// Hints of the data plane are taken this often at most, and ever more seldom while nothing comes
+/// of them: legitimate `-READONLY` replies exist.
 pub(super) const HINT_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause between two hints that are taken.
 pub(super) const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -73,8 +74,9 @@ impl Machine {
             .for_each(|follower| self.believe_switch(now, follower));
     }
 
-    /// The first view in which a sentinel's epoch has risen after it announced whose hello it follows: what it says now,
-    /// that peer says too. Anything later it may have learnt elsewhere, so the announcement is good for this one view only.
+    /// The first view in which a sentinel's epoch has risen after it announced whose hello it
+    /// follows: what it says now, that peer says too. Anything later it may have learnt elsewhere,
+    /// so the announcement is good for this one view only.
     fn follow_announcement(&mut self, now: Instant, from: &MyId, view: &View, newer: bool) {
         let Some(announced) = self.updating_from.get(from) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
@@ -89,9 +91,10 @@ impl Machine {
         }
     }
 
-    /// A sentinel that said whose hello it follows, and then where it switched to, names what the peer itself names: the hello
-    /// carried the peer's own address and epoch. So its vote need not wait for its next view, and two sentinels have spoken for
-    /// themselves. Where the peer's view has not been heard yet, this is asked again when it is; and it holds for one switch.
+    /// A sentinel that said whose hello it follows, and then where it switched to, names what the
+    /// peer itself names: the hello carried the peer's own address and epoch. So its vote need not
+    /// wait for its next view, and two sentinels have spoken for themselves. Where the peer's view
+    /// has not been heard yet, this is asked again when it is; and it holds for one switch.
     fn believe_switch(&mut self, now: Instant, follower: &MyId) {
         let Some(announced) = self.updating_from.get_mut(follower) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
@@ -106,7 +109,8 @@ impl Machine {
         }
     }
 
-    /// Takes the listed replicas into the family. Where there is no room, those that nobody lists any more leave first.
+    /// Takes the listed replicas into the family. Where there is no room, those that nobody lists
+    /// any more leave first.
     fn extend_family(&mut self, view: &View) {
         let new = || view.replicas.iter().map(|replica| &replica.addr);
         if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES
@@ -137,8 +141,9 @@ impl Machine {
                 }
             }
             (Notice::ConfigUpdateFrom { peer, leaving }, Some(from)) => {
-                // It must leave what it named last: then the next view in which its epoch has risen is the one that
-                // follows the hello. An announcement that comes late, from before that view, is of an earlier switch.
+                // It must leave what it named last: then the next view in which its epoch has risen
+                // is the one that follows the hello. An announcement that comes late, from before
+                // that view, is of an earlier switch.
                 if let Some((addr, was)) = self.electorate.word_of(&from)
                     && addr == leaving
                     && self.updating_from.len() < MAX_VOTERS
@@ -220,8 +225,8 @@ impl Machine {
         }
     }
 
-    /// Whether `node`, which says that it is the master, is the committed master's promoted replica rather than a zombie or
-    /// a stranger.
+    /// Whether `node`, which says that it is the master, is the committed master's promoted replica
+    /// rather than a zombie or a stranger.
     fn is_heir(&self, node: &NodeAddr, report: &Report) -> bool {
         let Some(committed) = &self.committed else { return false };
         let continues = match (&committed.lineage, &report.lineage) {

@@ -19,11 +19,12 @@ pub enum Event {
         view: View,
         /// When the question was sent: the view says nothing about a time before.
         asked_at: Instant,
-        /// It was asked at an address of the configuration, not at one that another sentinel told of.
+        /// It was asked at an address of the configuration, not at one that another sentinel told
+        /// of.
         configured: bool,
     },
-    /// The configuration leads to this many sentinels now. Until a majority has decided once, a majority means a majority of at
-    /// least these.
+    /// The configuration leads to this many sentinels now. Until a majority has decided once, a
+    /// majority means a majority of at least these.
     Expected(usize),
     /// A sentinel published something about this master, or about itself.
     Notice {
@@ -39,7 +40,8 @@ pub enum Event {
         /// The answer.
         probe: Probe,
     },
-    /// An idle connection to a node ended by itself. Promotion kills clients, and so does re-pointing: ask the node.
+    /// An idle connection to a node ended by itself. Promotion kills clients, and so does
+    /// re-pointing: ask the node.
     CanaryLost {
         /// The node.
         node: NodeAddr,
@@ -50,7 +52,8 @@ pub enum Event {
     Pause(Pause),
     /// An operator does not want it shut any more.
     Resume,
-    /// This process or its machine was stopped, although the clock of [`Machine::step`](super::Machine::step) may not show it.
+    /// This process or its machine was stopped, although the clock of
+    /// [`Machine::step`](super::Machine::step) may not show it.
     Stalled,
     /// A deadline passed.
     Tick,
@@ -67,12 +70,14 @@ pub enum Action {
     Hold,
     /// Open the gate again to the same target.
     Release,
-    /// What becomes of the master's replies while the gate is shut. A shut gate lets them pass until this says otherwise, and
-    /// [`Release`](Self::Release), [`Commit`](Self::Commit) and [`Clear`](Self::Clear) end it.
+    /// What becomes of the master's replies while the gate is shut. A shut gate lets them pass
+    /// until this says otherwise, and [`Release`](Self::Release), [`Commit`](Self::Commit) and
+    /// [`Clear`](Self::Clear) end it.
     Replies(Replies),
     /// Move the points.
     Commit(Commit),
-    /// The same process is reached at this address from now on: dial it there. Nothing else changes.
+    /// The same process is reached at this address from now on: dial it there. Nothing else
+    /// changes.
     Redirect(SocketAddr),
     /// Take the target away and cut its sessions.
     Clear(Lack),
@@ -93,15 +98,16 @@ pub struct Commit {
     pub run_id: Option<Box<str>>,
     /// Why.
     pub basis: Basis,
-    /// Bytes of the replication stream that the old master wrote and the new one never received; `None` where the lineage
-    /// is not known or does not match. An estimate: the old offset is as of the last probe.
+    /// Bytes of the replication stream that the old master wrote and the new one never received;
+    /// `None` where the lineage is not known or does not match. An estimate: the old offset is as
+    /// of the last probe.
     pub lost_bytes: Option<u64>,
     /// The gate stays shut: an operator wants it so.
     pub held: bool,
 }
 
-/// Things an operator wants to hear of, each at its beginning; only [`Note::StaleView`] comes with every such view, to be
-/// counted.
+/// Things an operator wants to hear of, each at its beginning; only [`Note::StaleView`] comes with
+/// every such view, to be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Note {
     /// A sentinel names an older epoch than the committed one; it is ignored.
@@ -120,8 +126,10 @@ pub enum Note {
     Stalled,
     /// The master runs as another process on the same address.
     Rebooted,
-    /// A configured address leads to a sentinel that no member knows and that knows no member: it has no vote.
+    /// A configured address leads to a sentinel that no member knows and that knows no member: it
+    /// has no vote.
     Stranger,
-    /// A majority insists on an older epoch and on a node that is no master, while the present one may be healthy: nothing moves.
+    /// A majority insists on an older epoch and on a node that is no master, while the present one
+    /// may be healthy: nothing moves.
     RegressUnverified,
 }

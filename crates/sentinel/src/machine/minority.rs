@@ -1,8 +1,9 @@
 //! Whether the sentinels that can be heard are a minority, and what that means for traffic.
 //!
-//! With the policy `keep` it is an alarm: the sentinels' own word on their peers decides both ways. With `hold` and `cut`
-//! traffic stops for it. There silence of a majority is a minority, too, since a failover may be taking place where nobody is
-//! heard; and only a majority ends it, by its word or by a commit.
+//! With the policy `keep` it is an alarm: the sentinels' own word on their peers decides both ways.
+//! With `hold` and `cut` traffic stops for it. There silence of a majority is a minority, too,
+//! since a failover may be taking place where nobody is heard; and only a majority ends it, by its
+//! word or by a commit.
 
 use std::time::Instant;
 
@@ -12,9 +13,10 @@ use super::{Action, Machine, Note};
 use crate::Minority;
 
 impl Machine {
-    /// Whether the sentinels that can be heard are a minority. Where nothing depends on it, what they say of their peers
-    /// decides both ways. Where traffic stops for it, silence is one too, and one sentinel's word does not end it: the first
-    /// that is heard when a partition heals may be the last to learn of a failover.
+    /// Whether the sentinels that can be heard are a minority. Where nothing depends on it, what
+    /// they say of their peers decides both ways. Where traffic stops for it, silence is one too,
+    /// and one sentinel's word does not end it: the first that is heard when a partition heals may
+    /// be the last to learn of a failover.
     pub(super) fn weigh_minority(&mut self, now: Instant) {
         let provable = self.electorate.provable_minority();
         let strict = self.rules.minority != Minority::Keep;
@@ -30,8 +32,8 @@ impl Machine {
                     Finding::Confirmed { .. } => {
                         self.committed.as_ref().map(|it| (&it.addr, it.epoch))
                     }
-                    // Where nothing is published, a majority for something else ends it, too. Where the gate is shut to the
-                    // last master, only the commit of that does.
+                    // Where nothing is published, a majority for something else ends it, too. Where
+                    // the gate is shut to the last master, only the commit of that does.
                     Finding::Claimed(claim) | Finding::Regressed(claim)
                         if self.rules.minority == Minority::Cut =>
                     {
@@ -39,7 +41,8 @@ impl Machine {
                     }
                     Finding::Claimed(_) | Finding::Regressed(_) | Finding::Silence => None,
                 };
-                // First hand: that a sentinel followed another one's hello is no word of a majority that can be reached.
+                // First hand: that a sentinel followed another one's hello is no word of a majority
+                // that can be reached.
                 if leading.is_some_and(|(addr, epoch)| {
                     self.electorate.majority_names_since(since, addr, epoch)
                 }) {
@@ -61,23 +64,27 @@ impl Machine {
         self.silence_ends_at().is_some_and(|at| now > at)
     }
 
-    /// When it is a minority that no majority is heard, if nothing changes; `None` where the policy is to keep the master then.
+    /// When it is a minority that no majority is heard, if nothing changes; `None` where the policy
+    /// is to keep the master then.
     pub(super) fn silence_ends_at(&self) -> Option<Instant> {
         let long = self.rules.minority_after.max(self.rules.poll * 3);
         (self.rules.minority != Minority::Keep).then(|| self.majority_at + long)
     }
 
-    /// Nothing may be published: the sentinels are a minority, and that is what the operator wants done then.
+    /// Nothing may be published: the sentinels are a minority, and that is what the operator wants
+    /// done then.
     pub(super) fn is_cut_off(&self) -> bool {
         self.minority.is_some() && self.rules.minority == Minority::Cut
     }
 
-    /// The gate is shut: the sentinels are a minority, and that is what the operator wants done then.
+    /// The gate is shut: the sentinels are a minority, and that is what the operator wants done
+    /// then.
     pub(super) fn is_held_by_policy(&self) -> bool {
         self.minority.is_some() && self.rules.minority == Minority::Hold
     }
 
-    /// Fewer than a majority do not end a minority by what they bring about, and where one is heeded at all they are one.
+    /// Fewer than a majority do not end a minority by what they bring about, and where one is
+    /// heeded at all they are one.
     pub(super) fn weigh_minority_after(&mut self, now: Instant, basis: Basis) {
         match basis {
             Basis::BootstrapMinority

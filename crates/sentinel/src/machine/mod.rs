@@ -1,27 +1,33 @@
 //! The discovery machine of one master: decides when the points move, and nothing else.
 //!
-//! It has no socket, no clock and no task. Everything that happens is an [`Event`] with a time; everything it wants is an
-//! [`Action`]; [`Machine::next_deadline`] says when it wants to be called although nothing happened. It is level-triggered:
-//! an event only updates what is known, and then one pass over all that is known decides. A lost, doubled or late event can
-//! therefore delay a decision, but cannot change it.
+//! It has no socket, no clock and no task. Everything that happens is an [`Event`] with a time;
+//! everything it wants is an [`Action`]; [`Machine::next_deadline`] says when it wants to be called
+//! although nothing happened. It is level-triggered: an event only updates what is known, and then
+//! one pass over all that is known decides. A lost, doubled or late event can therefore delay a
+//! decision, but cannot change it.
 //!
-//! **Fence early, commit late.** A failover is visible long before it is final: the leader announces its candidate about
-//! 60 ms before the promotion and the first switch comes a second after it. Committing early is unsafe, since the leader may
-//! die and the promotion be undone; but *holding* early is safe and is what keeps acknowledged writes from being lost. So the
-//! gate shuts at the first sign, and the points move when a majority of distinct sentinels names the new master at a higher
-//! config-epoch and the node, asked after it was first named there, says that it is the master.
+//! **Fence early, commit late.** A failover is visible long before it is final: the leader
+//! announces its candidate about 60 ms before the promotion and the first switch comes a second
+//! after it. Committing early is unsafe, since the leader may die and the promotion be undone; but
+//! *holding* early is safe and is what keeps acknowledged writes from being lost. So the gate shuts
+//! at the first sign, and the points move when a majority of distinct sentinels names the new
+//! master at a higher config-epoch and the node, asked after it was first named there, says that it
+//! is the master.
 //!
 //! Safety, checked by [`Machine::broken_invariant`] and by tests on the stream of actions:
 //!
 //! - S1: at most one target is published at a time.
-//! - S2: after a commit no client byte goes to an older generation (`route` does that; here: every commit is one action).
+//! - S2: after a commit no client byte goes to an older generation (`route` does that; here: every
+//!   commit is one action).
 //! - S3: the published epoch never falls, except by a majority that insists (`Basis::Regress`).
-//! - S4: every published target was verified by a question asked after its evidence was complete; or, for a majority and behind a
-//!   shut gate, after the first word for it, by an answer that is 50 ms old at most and that nothing was heard against since.
+//! - S4: every published target was verified by a question asked after its evidence was complete;
+//!   or, for a majority and behind a shut gate, after the first word for it, by an answer that is
+//!   50 ms old at most and that nothing was heard against since.
 //! - S5: silence of the sentinels never takes a target away.
 //! - S6: at most one vote per MYID.
 //!
-//! Deliberately absent: who the sentinels are and how they are reached (`link`), names and addresses (`resolve`), metrics.
+//! Deliberately absent: who the sentinels are and how they are reached (`link`), names and
+//! addresses (`resolve`), metrics.
 
 mod agree;
 mod decide;
@@ -84,7 +90,8 @@ struct Announced {
     /// What it named before. The hello names something else, or there would be no announcement.
     leaving: NodeAddr,
     at: Instant,
-    /// The epoch of its last view before that; the view that follows the hello is the one with a higher epoch.
+    /// The epoch of its last view before that; the view that follows the hello is the one with a
+    /// higher epoch.
     was: Epoch,
     /// Where it has switched to since, as long as nothing has come of that yet.
     to: Option<NodeAddr>,
@@ -106,12 +113,14 @@ pub struct Machine {
     electorate: Electorate,
     nodes: Nodes,
     committed: Option<Committed>,
-    /// Addresses that were masters and are no longer, with the epoch that superseded them: the zombie guard.
+    /// Addresses that were masters and are no longer, with the epoch that superseded them: the
+    /// zombie guard.
     superseded: BTreeMap<NodeAddr, Epoch>,
-    /// Nodes whose `role:master` means nothing until they have been seen as replicas: superseded masters, and candidates of
-    /// which nothing came.
+    /// Nodes whose `role:master` means nothing until they have been seen as replicas: superseded
+    /// masters, and candidates of which nothing came.
     zombies: BTreeSet<NodeAddr>,
-    /// The addresses that members listed as replicas of the committed master: a candidate comes from here.
+    /// The addresses that members listed as replicas of the committed master: a candidate comes
+    /// from here.
     family: BTreeSet<NodeAddr>,
     /// Sentinels that announced whose hello they are about to follow.
     updating_from: BTreeMap<MyId, Announced>,
@@ -121,8 +130,8 @@ pub struct Machine {
     /// Why the published master must not be used, or may have to be asked twice.
     doubt: Option<Doubt>,
     minority: Option<Instant>,
-    /// When the youngest questions were sent that a majority answered; at first, and after a stall, the time since which one
-    /// could have been heard.
+    /// When the youngest questions were sent that a majority answered; at first, and after a stall,
+    /// the time since which one could have been heard.
     majority_at: Instant,
     /// An alarm stands; it is told once.
     strangers: bool,
@@ -145,8 +154,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that knows nothing yet. `expected` is how many sentinels the configuration leads to, as far as is known; see
-    /// [`Event::Expected`].
+    /// A machine that knows nothing yet. `expected` is how many sentinels the configuration leads
+    /// to, as far as is known; see [`Event::Expected`].
     #[must_use]
     pub fn new(now: Instant, rules: Rules, expected: usize) -> Self {
         Self {
@@ -209,7 +218,8 @@ impl Machine {
             State::Stable | State::Unconfirmed { .. } | State::NoMaster { .. } => None,
         };
         let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending));
-        // A deadline that has passed already was acted upon as far as it could be; what it waits for is an event.
+        // A deadline that has passed already was acted upon as far as it could be; what it waits
+        // for is an event.
         let later = |at: &Instant| *at > self.last_step;
         let pause = self.pause.as_ref().map(|pause| pause.until);
         let silence = self.silence_ends_at().filter(later);
@@ -248,8 +258,9 @@ impl Machine {
         self.held
     }
 
-    /// Whether the sentinels that can be heard are cut off from the majority of their peers: provably, by what they say; where
-    /// the policy is not to keep the master then, also if too few of them are heard at all.
+    /// Whether the sentinels that can be heard are cut off from the majority of their peers:
+    /// provably, by what they say; where the policy is not to keep the master then, also if too few
+    /// of them are heard at all.
     #[must_use]
     pub fn is_minority(&self) -> bool {
         self.minority.is_some()
@@ -305,9 +316,9 @@ impl Machine {
         }
     }
 
-    /// Who is named besides the committed one: as the next master, and by the claim that gathers votes. As long as that one stands its
-    /// node is asked and its connection watched, whatever else is expected, or an answer could be taken for younger than the
-    /// connection's end.
+    /// Who is named besides the committed one: as the next master, and by the claim that gathers
+    /// votes. As long as that one stands its node is asked and its connection watched, whatever
+    /// else is expected, or an answer could be taken for younger than the connection's end.
     fn named(&self) -> [Option<NodeAddr>; 2] {
         let by_state = match &self.state {
             State::Armed { candidate, .. } => candidate.clone(),

@@ -1,8 +1,9 @@
 //! What is known of each redis node, and when to ask it again.
 //!
-//! The nodes worth asking are the committed master, whoever is named or about to be named, and the replicas that the
-//! electorate lists. Each is asked on its own schedule; an answer that does not come is given up after a while, so that a
-//! lost answer delays the next question but never prevents it.
+//! The nodes worth asking are the committed master, whoever is named or about to be named, and the
+//! replicas that the electorate lists. Each is asked on its own schedule; an answer that does not
+//! come is given up after a while, so that a lost answer delays the next question but never
+//! prevents it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ pub(super) const MAX_NODES: usize = 64;
 /// A question is taken for lost after this long.
 const LOST_AFTER: Duration = Duration::from_millis(1500);
 
-/// An answer older than this verifies nothing ahead of its evidence: two turns of fast probing, and a little.
+/// An answer older than this verifies nothing ahead of its evidence: two turns of fast probing, and
+/// a little.
 const AHEAD: Duration = Duration::from_millis(50);
 
 /// Fast probing of a group that stays alert is slowed to this after [`FAST_FOR`].
@@ -41,8 +43,9 @@ impl Node {
         Self { due, in_flight_since, last, ended_at, unreachable_since: None, unreachable_times: 0 }
     }
 
-    /// The last report, if it answers a question from `since` on and is as good as one that would be asked for now: young, and
-    /// the connection has not ended after it, as it does when a sentinel re-points the node.
+    /// The last report, if it answers a question from `since` on and is as good as one that would
+    /// be asked for now: young, and the connection has not ended after it, as it does when a
+    /// sentinel re-points the node.
     pub(super) fn young_report(&self, now: Instant, since: Instant) -> Option<&Report> {
         let asked_at = self.last.as_ref()?.asked_at;
         let young = asked_at >= since && now.saturating_duration_since(asked_at) <= AHEAD;
@@ -54,8 +57,8 @@ impl Node {
         self.last.as_ref().and_then(|probe| probe.outcome.as_ref().ok())
     }
 
-    /// Nobody was there, three times at least, and from the first of these questions to the last it was `long` at least:
-    /// failures prove something, the time after them does not.
+    /// Nobody was there, three times at least, and from the first of these questions to the last it
+    /// was `long` at least: failures prove something, the time after them does not.
     pub(super) fn is_gone(&self, long: Duration) -> bool {
         let span = |since: Instant| {
             self.last.as_ref().map(|last| last.asked_at.saturating_duration_since(since))
@@ -109,8 +112,8 @@ impl Nodes {
         }
     }
 
-    /// Takes note of an answer. Answers of nodes that are no longer wanted and answers that newer ones have overtaken are
-    /// dropped; then this is `false`.
+    /// Takes note of an answer. Answers of nodes that are no longer wanted and answers that newer
+    /// ones have overtaken are dropped; then this is `false`.
     pub(super) fn heard(&mut self, addr: &NodeAddr, probe: Probe) -> bool {
         if self.forgotten_at.is_some_and(|at| probe.asked_at < at) {
             return false;
@@ -118,8 +121,8 @@ impl Nodes {
         self.by_addr.get_mut(addr).is_some_and(|node| node.heard(probe))
     }
 
-    /// Asks `addr` at `at`, or earlier if that was planned; even if an older question is still open, because an answer to
-    /// that one would not cover what has been learnt since.
+    /// Asks `addr` at `at`, or earlier if that was planned; even if an older question is still
+    /// open, because an answer to that one would not cover what has been learnt since.
     pub(super) fn ask_at(&mut self, at: Instant, addr: &NodeAddr) {
         if let Some(node) = self.by_addr.get_mut(addr) {
             node.due = node.due.min(at);

@@ -1,8 +1,9 @@
 //! The gate shut by order: an operator's pause, and the first half of a planned switchover.
 //!
-//! A pause is one more reason to hold and touches no rule of safety: holding is always safe. It says itself when it ends, so
-//! that an operator whose connection breaks does not leave traffic stopped, and whether a commit ends it: a switchover waits for
-//! exactly that, while somebody who works on a server wants the gate shut whatever the sentinels do meanwhile.
+//! A pause is one more reason to hold and touches no rule of safety: holding is always safe. It
+//! says itself when it ends, so that an operator whose connection breaks does not leave traffic
+//! stopped, and whether a commit ends it: a switchover waits for exactly that, while somebody who
+//! works on a server wants the gate shut whatever the sentinels do meanwhile.
 //!
 //! Deliberately absent: who may order it.
 

@@ -10,9 +10,10 @@ use crate::timers::verify_pause;
 use crate::{Epoch, Minority, NodeAddr, Probe, Report, Role};
 
 impl Machine {
-    /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the next answer of that node to a
-    /// question asked from now on decides. Better evidence for the same claim is new evidence: it may suffice where the
-    /// older did not, so it needs an answer of its own.
+    /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the next
+    /// answer of that node to a question asked from now on decides. Better evidence for the same
+    /// claim is new evidence: it may suffice where the older did not, so it needs an answer of its
+    /// own.
     pub(super) fn pursue(&mut self, now: Instant, addr: NodeAddr, epoch: Epoch, basis: Basis) {
         if let State::Committing { addr: same, epoch: as_of, basis: known, .. } = &self.state
             && *same == addr
@@ -32,9 +33,10 @@ impl Machine {
         self.state = State::Committing { addr, epoch, basis, evidence_at: now, attempts: 0, until };
     }
 
-    /// The answer that makes another question needless. The leader names the new master some 85 ms before the first observer does,
-    /// and all that time the node is asked: an answer to a question from after the *first* word for this very claim, which
-    /// stands since, says as much of it as one from after the last word would, if it is about as young. Only behind a gate that is
+    /// The answer that makes another question needless. The leader names the new master some 85 ms
+    /// before the first observer does, and all that time the node is asked: an answer to a question
+    /// from after the *first* word for this very claim, which stands since, says as much of it as
+    /// one from after the last word would, if it is about as young. Only behind a gate that is
     /// shut, where no byte depends on the moment.
     fn verified_ahead(&self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Option<Report> {
         let claim = self
@@ -72,8 +74,8 @@ impl Machine {
         }
     }
 
-    /// A single sentinel's word moves the points only to a node that continues the present master's history, or, where
-    /// histories cannot be read, to one that was listed as its replica.
+    /// A single sentinel's word moves the points only to a node that continues the present master's
+    /// history, or, where histories cannot be read, to one that was listed as its replica.
     pub(super) fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &Report) -> bool {
         match (basis, self.continues(report)) {
             (Basis::Solo, Some(continues)) => continues,
@@ -117,7 +119,8 @@ impl Machine {
         self.failed_holds.clear();
         self.exhausted = false;
         self.hint_pause = HINT_PAUSE_MIN;
-        // A commit opens the gate by itself, unless an operator or the policy for a minority wants it shut.
+        // A commit opens the gate by itself, unless an operator or the policy for a minority wants
+        // it shut.
         self.held = self.pause_outlives_commit() || self.is_held_by_policy();
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
         let held = self.held;
@@ -170,8 +173,8 @@ impl Machine {
         self.zombies.insert(addr);
     }
 
-    /// What the old master wrote beyond the point at which the new one left its history. `second_repl_offset` is the first
-    /// offset that is no longer shared.
+    /// What the old master wrote beyond the point at which the new one left its history.
+    /// `second_repl_offset` is the first offset that is no longer shared.
     fn lost_bytes(&self, report: &Report) -> Option<u64> {
         let old = self.committed.as_ref()?.lineage.as_ref()?;
         let new = report.lineage.as_ref()?;
@@ -220,8 +223,8 @@ impl Machine {
         }
     }
 
-    /// This process was stopped: the points may have moved meanwhile, and every answer in hand is from before, as is the
-    /// evidence for whatever was being pursued.
+    /// This process was stopped: the points may have moved meanwhile, and every answer in hand is
+    /// from before, as is the evidence for whatever was being pursued.
     pub(super) fn wake_from_stall(&mut self, now: Instant) {
         self.electorate.silence();
         self.majority_at = now;

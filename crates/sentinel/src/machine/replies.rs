@@ -1,15 +1,18 @@
 //! What becomes of the old master's replies while the gate is shut.
 //!
-//! Requests in flight when a master hangs are executed when it wakes up, and acknowledged by a master that a replica has
-//! replaced: the writes are lost. So from the first evidence of a promotion on, a reply acknowledges nothing. Evidence is the
-//! order for the promotion, the leader's or the candidate's own word that it has happened, and a majority's word for a newer
-//! master. The mere selection of a candidate comes 50 to 90 ms earlier and is none: what a healthy master answers
-//! until the promotion is replicated, and no planned failover would be without errors otherwise. Only where the master does
-//! not answer when a candidate is selected, nothing that it says later counts: the promotion is known two
-//! messages later, and a master that wakes at that moment may be faster.
+//! Requests in flight when a master hangs are executed when it wakes up, and acknowledged by a
+//! master that a replica has replaced: the writes are lost. So from the first evidence of a
+//! promotion on, a reply acknowledges nothing. Evidence is the order for the promotion, the
+//! leader's or the candidate's own word that it has happened, and a majority's word for a newer
+//! master. The mere selection of a candidate comes 50 to 90 ms earlier and is none: what a healthy
+//! master answers until the promotion is replicated, and no planned failover would be without
+//! errors otherwise. Only where the master does not answer when a candidate is selected, nothing
+//! that it says later counts: the promotion is known two messages later, and a master that wakes at
+//! that moment may be faster.
 //!
-//! While the master is unconfirmed or out of reach, replies wait until it is known whether it is still the master: requests sent
-//! into an outage are executed when the network is back, by a master that may have been superseded meanwhile.
+//! While the master is unconfirmed or out of reach, replies wait until it is known whether it is
+//! still the master: requests sent into an outage are executed when the network is back, by a
+//! master that may have been superseded meanwhile.
 
 use route::Replies;
 
@@ -29,7 +32,8 @@ impl Machine {
         }
     }
 
-    /// Whether the published master did not answer when it was last asked. One that denies an answer has given one.
+    /// Whether the published master did not answer when it was last asked. One that denies an
+    /// answer has given one.
     pub(super) fn is_target_silent(&self) -> bool {
         let target = self.committed.as_ref().and_then(|committed| self.nodes.get(&committed.addr));
         let outcome = target.and_then(|node| node.last.as_ref()).map(|probe| &probe.outcome);

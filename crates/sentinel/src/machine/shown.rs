@@ -1,4 +1,5 @@
-//! What the machine shows of its electorate and its nodes, and of its own soundness: nothing here changes anything.
+//! What the machine shows of its electorate and its nodes, and of its own soundness: nothing here
+//! changes anything.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -18,8 +19,8 @@ impl Machine {
         self.electorate.members()
     }
 
-    /// Whether more than a single sentinel's list stands behind this node: it is the master in force or was so last, or the
-    /// evidence for it is complete.
+    /// Whether more than a single sentinel's list stands behind this node: it is the master in
+    /// force or was so last, or the evidence for it is complete.
     #[must_use]
     pub fn is_sure(&self, node: &NodeAddr) -> bool {
         let claimed = matches!(&self.state, State::Committing { addr, .. } if addr == node);
@@ -31,7 +32,8 @@ impl Machine {
         self.electorate.all_views().map(|(id, member, heard)| (id, member, &heard.view, heard.at))
     }
 
-    /// What the sentinels name that vote or that the configuration leads to: where these differ, an operator has to know.
+    /// What the sentinels name that vote or that the configuration leads to: where these differ, an
+    /// operator has to know.
     pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
         let known =
             self.electorate.all_views().filter(|(_, member, heard)| *member || heard.configured);
@@ -44,7 +46,8 @@ impl Machine {
         self.nodes.iter().map(|(addr, node)| (addr, node.last.as_ref()))
     }
 
-    /// The first broken safety rule, if any: for tests, and for a debug build's assertion in the driver.
+    /// The first broken safety rule, if any: for tests, and for a debug build's assertion in the
+    /// driver.
     #[must_use]
     pub fn broken_invariant(&self) -> Option<&'static str> {
         let votes = self.electorate.votes();

@@ -60,7 +60,8 @@ pub enum State {
         /// When it was last fed.
         fed_at: Instant,
     },
-    /// The published master may have been superseded unnoticed: hold until it answers and sentinels confirm it.
+    /// The published master may have been superseded unnoticed: hold until it answers and sentinels
+    /// confirm it.
     Unconfirmed {
         /// When the gate was shut for this.
         since: Instant,

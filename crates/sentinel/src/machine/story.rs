@@ -1,4 +1,5 @@
-//! The phases of one failover, by the clock of this process: what the metrics, the status page and the log tell alike.
+//! The phases of one failover, by the clock of this process: what the metrics, the status page and
+//! the log tell alike.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ pub struct Story {
 }
 
 impl Story {
-    /// From complete evidence to the move of the points: one verification round trip; nothing, if it was verified ahead.
+    /// From complete evidence to the move of the points: one verification round trip; nothing, if
+    /// it was verified ahead.
     #[must_use]
     pub fn verification(&self) -> Option<Duration> {
         Some(self.committed_at?.saturating_duration_since(self.evidence_at?))

@@ -80,8 +80,8 @@ fn is_behind(entry: &Entry, rules: &ReplicaRules) -> bool {
     too_many || too_long
 }
 
-/// Whether a node says that it follows the committed master. A name that it was told to follow is not looked up: where it does
-/// not read like the sentinels' own, the history decides.
+/// Whether a node says that it follows the committed master. A name that it was told to follow is
+/// not looked up: where it does not read like the sentinels' own, the history decides.
 fn follows(master: &NodeAddr, report: &Report, leader: &Leader<'_>) -> bool {
     let same = master == leader.addr
         || master.ip().is_some_and(|ip| SocketAddr::new(ip, master.port) == leader.dialled);
@@ -89,15 +89,17 @@ fn follows(master: &NodeAddr, report: &Report, leader: &Leader<'_>) -> bool {
     same || (master.ip().is_none() && !leader.replid.is_empty() && history == Some(leader.replid))
 }
 
-/// Whether nothing may go there: it is a master, or it has another history than the master's and follows somebody else. While
-/// things are shaken the latter proves nothing: the somebody may be the next master, whose history is not known yet.
+/// Whether nothing may go there: it is a master, or it has another history than the master's and
+/// follows somebody else. While things are shaken the latter proves nothing: the somebody may be
+/// the next master, whose history is not known yet.
 pub(super) fn is_wrong(entry: &Entry, addr: &NodeAddr, leader: &Leader<'_>, shaken: bool) -> bool {
     let Some(Answer { report, .. }) = &entry.answer else { return addr == leader.addr };
     match &report.role {
         Role::Master => true,
         Role::Unknown => addr == leader.addr,
         Role::Replica { master, .. } => {
-            // The second history of most nodes is all zeros, so it is compared with the master's first only.
+            // The second history of most nodes is all zeros, so it is compared with the master's
+            // first only.
             let foreign = report.lineage.as_ref().is_some_and(|lineage| {
                 let known = [leader.replid, leader.replid2].contains(&&*lineage.replid);
                 !leader.replid.is_empty() && !known && *lineage.replid2 != *leader.replid

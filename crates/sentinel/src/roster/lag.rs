@@ -1,12 +1,15 @@
-//! How far a replica is behind its master, in bytes and in time, from offsets in the replication stream.
+//! How far a replica is behind its master, in bytes and in time, from offsets in the replication
+//! stream.
 //!
-//! Bytes are a subtraction. Time is read from the master's own past: what the master had written by a certain moment, and the
-//! replica has not, is as old as that moment. `master_last_io_seconds_ago` would not do: it is young on a link over which an
-//! idle master is merely pinged, and says nothing of how much waits.
+//! Bytes are a subtraction. Time is read from the master's own past: what the master had written by
+//! a certain moment, and the replica has not, is as old as that moment.
+//! `master_last_io_seconds_ago` would not do: it is young on a link over which an idle master is
+//! merely pinged, and says nothing of how much waits.
 //!
-//! Between a question and its answer an offset grows, by megabytes where a busy master answers late, and nobody knows at which moment
-//! of these it was read. So each is stamped where it is true in any case, in favour of the replica: what the master names, it had
-//! written by the time of its answer; what a replica names, it had applied at its answer, and is held against its question.
+//! Between a question and its answer an offset grows, by megabytes where a busy master answers
+//! late, and nobody knows at which moment of these it was read. So each is stamped where it is true
+//! in any case, in favour of the replica: what the master names, it had written by the time of its
+//! answer; what a replica names, it had applied at its answer, and is held against its question.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -35,7 +38,8 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// The master, asked at `asked_at`, has answered that it is at `offset`; heard at `at`. May be told as often as anybody likes.
+    /// The master, asked at `asked_at`, has answered that it is at `offset`; heard at `at`. May be
+    /// told as often as anybody likes.
     pub(super) fn note(&mut self, asked_at: Instant, at: Instant, offset: u64) {
         if self.asked_at.replace(asked_at) == Some(asked_at) {
             return;
@@ -57,8 +61,8 @@ impl Past {
         *self = Self::default();
     }
 
-    /// How far a replica is behind that was at `offset` when it was asked at `at`. What the master wrote after that counts
-    /// against nobody.
+    /// How far a replica is behind that was at `offset` when it was asked at `at`. What the master
+    /// wrote after that counts against nobody.
     pub(super) fn lag(&self, at: Instant, offset: u64) -> Lag {
         let before = || self.samples.iter().filter(|(seen, _)| *seen <= at);
         let bytes = before().next_back().map_or(0, |(_, there)| there.saturating_sub(offset));

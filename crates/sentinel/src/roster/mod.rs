@@ -1,20 +1,25 @@
 //! Which replicas readers may be sent to: decides, and nothing else.
 //!
-//! Two witnesses are heard. The sentinels say which replicas there are and what they hold of them; our own questions say what a
-//! replica holds of itself. The first alone is not enough: for about ten seconds after a planned failover every sentinel lists the
-//! old master as a replica that is up, while it still says `role:master`. So a replica is *eligible* while it is listed, not
-//! held to be down by most of those who list it, says by itself that it follows the committed master over a link that is up,
-//! answers `PING`, and is not too far behind.
+//! Two witnesses are heard. The sentinels say which replicas there are and what they hold of them;
+//! our own questions say what a replica holds of itself. The first alone is not enough: for about
+//! ten seconds after a planned failover every sentinel lists the old master as a replica that is
+//! up, while it still says `role:master`. So a replica is *eligible* while it is listed, not held
+//! to be down by most of those who list it, says by itself that it follows the committed master
+//! over a link that is up, answers `PING`, and is not too far behind.
 //!
-//! **What has just been shaken is not judged by its dust.** While the master is in question every replica's link is down, and
-//! right after a switch observers list all replicas as disconnected. Emptying the pool then would take reads away in the very
-//! moment in which replicas are all there is. So until things have been calm for a while, who is eligible stays so on its own
-//! answers: it need not have its link, but it must answer, must not be a master, and must not be the one about to be promoted.
+//! **What has just been shaken is not judged by its dust.** While the master is in question every
+//! replica's link is down, and right after a switch observers list all replicas as disconnected.
+//! Emptying the pool then would take reads away in the very moment in which replicas are all there
+//! is. So until things have been calm for a while, who is eligible stays so on its own answers: it
+//! need not have its link, but it must answer, must not be a master, and must not be the one about
+//! to be promoted.
 //!
-//! **Out at once, back slowly.** A replica that was ejected has to be sound without a break for a while before it is readmitted,
-//! and its lag has to fall to half of what ejects it. One that is seen for the first time comes in with its first sound answer.
+//! **Out at once, back slowly.** A replica that was ejected has to be sound without a break for a
+//! while before it is readmitted, and its lag has to fall to half of what ejects it. One that is
+//! seen for the first time comes in with its first sound answer.
 //!
-//! Ejected means worse than others. *Barred* means wrong: a master, or a node with another history. Not a byte may go there.
+//! Ejected means worse than others. *Barred* means wrong: a master, or a node with another history.
+//! Not a byte may go there.
 //!
 //! Deliberately absent: sockets, the clock, the pool itself, and any preference among the eligible.
 
@@ -47,10 +52,12 @@ use crate::{NodeAddr, Probe, ProbeFailure, ReplicaRules, Report, Role};
 /// The most replicas of one master; the machine watches no more either.
 const MOST: usize = 64;
 
-/// A node that nobody lists any more is not asked any more, so nobody knows what it becomes: after this long nothing goes there.
+/// A node that nobody lists any more is not asked any more, so nobody knows what it becomes: after
+/// this long nothing goes there.
 const UNLISTED_FOR: Duration = Duration::from_secs(30);
 
-/// The first set is published at the latest this long after the first master, and after a stall of the process.
+/// The first set is published at the latest this long after the first master, and after a stall of
+/// the process.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// The master that replicas are measured by.
@@ -74,8 +81,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) calm: bool,
     /// By the operator's choice nothing may be served: the sentinels are a provable minority.
     pub(crate) cut_off: bool,
-    /// Who is listed, and whether most of those who list it hold it to be sound. `None` while nobody says anything about
-    /// this master: silence takes nobody away.
+    /// Who is listed, and whether most of those who list it hold it to be sound. `None` while
+    /// nobody says anything about this master: silence takes nobody away.
     pub(crate) listed: Option<BTreeMap<NodeAddr, bool>>,
 }
 
@@ -181,8 +188,8 @@ impl Roster {
         })
     }
 
-    /// The process was stopped: every answer is from before, and nothing that was said may be believed until the members have been
-    /// asked again.
+    /// The process was stopped: every answer is from before, and nothing that was said may be
+    /// believed until the members have been asked again.
     pub fn wake(&mut self, now: Instant) {
         self.blind_since = Some(now);
     }
@@ -221,8 +228,8 @@ impl Roster {
         }
     }
 
-    /// Brings every standing up to date with the facts and the nodes' last answers. To be called after whatever may have changed
-    /// one, and now and then.
+    /// Brings every standing up to date with the facts and the nodes' last answers. To be called
+    /// after whatever may have changed one, and now and then.
     pub(crate) fn judge<'a>(
         &mut self,
         now: Instant,
@@ -316,8 +323,9 @@ impl Roster {
         });
     }
 
-    /// Whether there is enough to say something for the first time, or for the first time after a stall: an answer of everybody, or
-    /// time enough for one. What was answered before a stall is forgotten then.
+    /// Whether there is enough to say something for the first time, or for the first time after a
+    /// stall: an answer of everybody, or time enough for one. What was answered before a stall is
+    /// forgotten then.
     fn open_eyes(&mut self, now: Instant) {
         let Some(since) = self.blind_since else { return };
         let fresh =
@@ -359,7 +367,8 @@ impl Entry {
         self.process.is_none() || self.run_id().is_none_or(|now| self.process == Some(now))
     }
 
-    /// The standing that follows from a fault, or from none: who was out has to be sound for a while.
+    /// The standing that follows from a fault, or from none: who was out has to be sound for a
+    /// while.
     fn settle(&mut self, now: Instant, fault: Option<Standing>, readmit: Duration) -> Standing {
         if let Some(fault) = fault {
             self.sound_since = None;

@@ -1,4 +1,5 @@
-//! Whatever nodes say and sentinels list, in whatever order: what must never happen, and what must in the end.
+//! Whatever nodes say and sentinels list, in whatever order: what must never happen, and what must
+//! in the end.
 
 use std::collections::BTreeMap;
 

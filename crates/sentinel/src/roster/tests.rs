@@ -283,7 +283,8 @@ fn a_failover_promotes_one_and_keeps_the_other_while_it_is_pointed_anew() {
     (scene.calm, scene.candidate) = (false, Some(2));
     scene.ask();
     assert_eq!(scene.members(), [3], "who is about to be promoted gets nobody any more");
-    // The switch: observers list everybody as disconnected, the old master among them, which still says that it is a master.
+    // The switch: observers list everybody as disconnected, the old master among them, which still
+    // says that it is a master.
     (scene.leader, scene.replid, scene.replid2) = (2, "second", "first");
     (scene.calm, scene.candidate) = (true, None);
     scene.listed = BTreeMap::from([(1, false), (3, false)]);
@@ -310,7 +311,8 @@ fn a_failover_promotes_one_and_keeps_the_other_while_it_is_pointed_anew() {
 
 #[test]
 fn who_follows_the_next_master_before_it_is_committed_stays_in() {
-    // Pointed anew and synchronised in full before the majority has named the next master: another history, for now.
+    // Pointed anew and synchronised in full before the majority has named the next master: another
+    // history, for now.
     let mut scene = Scene::settled();
     (scene.calm, scene.candidate) = (false, Some(2));
     scene.answers.insert(3, Ok(report(3, follower(2, true), 100, "second")));

@@ -1,14 +1,15 @@
 //! What the sentinels say of the replicas, brought together.
 //!
-//! Everybody whom somebody lists counts as listed: a sentinel that has just begun, or was reset, knows few. Who is held to be
-//! down is a matter of opinion, so there most of those who list it decide; a sentinel in TILT has no opinion worth having.
+//! Everybody whom somebody lists counts as listed: a sentinel that has just begun, or was reset,
+//! knows few. Who is held to be down is a matter of opinion, so there most of those who list it
+//! decide; a sentinel in TILT has no opinion worth having.
 
 use std::collections::BTreeMap;
 
 use crate::{Epoch, NodeAddr, View};
 
-/// The replicas of `master` in the views at the highest epoch at which it is named, each with whether it is held to be sound. `None`
-/// where no view is about this master.
+/// The replicas of `master` in the views at the highest epoch at which it is named, each with
+/// whether it is held to be sound. `None` where no view is about this master.
 pub(crate) fn listed<'a>(
     master: &NodeAddr,
     views: impl Iterator<Item = &'a View> + Clone,

@@ -1,17 +1,20 @@
-//! The course of one switchover as a state machine: what happens and the time go in, commands and the result come out.
+//! The course of one switchover as a state machine: what happens and the time go in, commands and
+//! the result come out.
 //!
 //! ```text
 //! Shutting -> Settling -> Pausing -> CatchUp -> Ordering -> Following -> Lingering -> Ending
 //!             '--- only with --pause-clients ---'            '-> Leaderless
 //! ```
 //!
-//! Until the order everything can be taken back, and is, at the first thing that is not as it should be. After it only Sentinel
-//! decides, and the hold ends with the first of: the commit, the leader's abort, the loss of the leader, the time allowed. It may end
-//! before the promotion is decided, because it is not what keeps writes safe from then on: from the selection of a replica on the
-//! discovery machine holds by itself.
+//! Until the order everything can be taken back, and is, at the first thing that is not as it
+//! should be. After it only Sentinel decides, and the hold ends with the first of: the commit, the
+//! leader's abort, the loss of the leader, the time allowed. It may end before the promotion is
+//! decided, because it is not what keeps writes safe from then on: from the selection of a replica
+//! on the discovery machine holds by itself.
 //!
-//! A commit is a success only if it is the failover that was ordered: of the replica that the leader selected, at the epoch at which
-//! it began. Every way out opens the gate and, if the master's other clients were paused, lets them go.
+//! A commit is a success only if it is the failover that was ordered: of the replica that the
+//! leader selected, at the epoch at which it began. Every way out opens the gate and, if the
+//! master's other clients were paused, lets them go.
 
 use std::time::{Duration, Instant};
 
@@ -31,10 +34,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const ASK_EVERY: Duration = Duration::from_millis(100);
 /// What was sent to the master before the gate shut has been executed this long after.
 const STILL: Duration = Duration::from_millis(30);
-/// The master's other clients stay paused this long after the commit, so that those that listen to Sentinel leave before what they
-/// have sent is executed by the old master.
+/// The master's other clients stay paused this long after the commit, so that those that listen to
+/// Sentinel leave before what they have sent is executed by the old master.
 const LINGER: Duration = Duration::from_secs(1);
-/// The leader's events are read on a connection of their own, and may be read this much later than discovery commits.
+/// The leader's events are read on a connection of their own, and may be read this much later than
+/// discovery commits.
 const UNEXPLAINED: Duration = Duration::from_millis(500);
 /// How long a commit is waited for after the leader was lost; traffic is not held for it.
 const LEADERLESS: Duration = Duration::from_secs(5);
@@ -55,7 +59,8 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// Begins by shutting the gate. `down_after` is given if the master's other clients are to be paused.
+    /// Begins by shutting the gate. `down_after` is given if the master's other clients are to be
+    /// paused.
     pub(super) fn begin(
         now: Instant,
         (cast, leader): (Cast, NodeAddr),
@@ -136,7 +141,8 @@ impl Course {
         phase.into_iter().chain(renewal).min()
     }
 
-    /// By then it is over even if a task does not answer: the gate opens by itself earlier, and the pause ends by itself.
+    /// By then it is over even if a task does not answer: the gate opens by itself earlier, and the
+    /// pause ends by itself.
     fn last_deadline(&self) -> Instant {
         self.start
             + self.limits.catch_up
@@ -185,7 +191,8 @@ impl Course {
             Phase::Shutting if sight.holding => {
                 self.tell("hold", "traffic is held; requests under way are answered".to_owned());
                 if self.pausing.is_some() {
-                    // A request of ours that is still on its way would be paused, too, and have no reply.
+                    // A request of ours that is still on its way would be paused, too, and have no
+                    // reply.
                     self.phase = Phase::Settling { until: now + STILL };
                 } else {
                     self.catch_up(now, now + self.limits.catch_up);

@@ -1,7 +1,9 @@
-//! The failover that was ordered, as its leader tells it: by events, and by answers where events are lost.
+//! The failover that was ordered, as its leader tells it: by events, and by answers where events
+//! are lost.
 //!
-//! What it is for: to end the hold when Sentinel gives up, and to tell this failover apart from every other one. A new master is
-//! taken for the result of the order only if the leader had selected that replica, and at the epoch at which it began.
+//! What it is for: to end the hold when Sentinel gives up, and to tell this failover apart from
+//! every other one. A new master is taken for the result of the order only if the leader had
+//! selected that replica, and at the epoch at which it began.
 
 use super::leader::{LeaderEvent, LeaderView};
 use crate::NodeAddr;
@@ -45,7 +47,8 @@ impl Failover {
         self.selected.as_ref() == Some(to) && self.epoch.is_none_or(|it| it == epoch)
     }
 
-    /// An event that came after the order. What the leader says before it begins is of another failover.
+    /// An event that came after the order. What the leader says before it begins is of another
+    /// failover.
     pub(super) fn event(&mut self, event: LeaderEvent) -> News {
         match event {
             LeaderEvent::Epoch(epoch) if !self.begun => self.epoch = Some(epoch),

@@ -1,9 +1,11 @@
-//! What the sentinel that was given the order says about it: its events, and its answers when asked.
+//! What the sentinel that was given the order says about it: its events, and its answers when
+//! asked.
 //!
 //! The sentinel that accepts `SENTINEL FAILOVER` is the leader of that failover without an election
-//! (`redis:src/sentinel.c:sentinelFailoverWaitStart`), so its own events, read on a connection of our own, tell this failover
-//! apart from every other one. They may get lost; its answers say the same a little later. `notice` reads the same channels for
-//! the discovery machine, which has other questions: whom to suspect, when to hold.
+//! (`redis:src/sentinel.c:sentinelFailoverWaitStart`), so its own events, read on a connection of
+//! our own, tell this failover apart from every other one. They may get lost; its answers say the
+//! same a little later. `notice` reads the same channels for the discovery machine, which has other
+//! questions: whom to suspect, when to hold.
 
 use std::time::Duration;
 
@@ -33,11 +35,14 @@ pub(super) enum LeaderEvent {
     Begun,
     /// This replica will be promoted.
     Selected(NodeAddr),
-    /// The promotion was seen. From here on the failover completes, by `+failover-end-for-timeout` if need be.
+    /// The promotion was seen. From here on the failover completes, by `+failover-end-for-timeout`
+    /// if need be.
     Promoted(NodeAddr),
-    /// The failover is complete, also where some replicas were not told in time to follow the new master.
+    /// The failover is complete, also where some replicas were not told in time to follow the new
+    /// master.
     Ended,
-    /// The failover is given up, with nothing promoted as far as this sentinel knows. Holds the event's name.
+    /// The failover is given up, with nothing promoted as far as this sentinel knows. Holds the
+    /// event's name.
     Aborted(Box<str>),
 }
 
@@ -67,7 +72,8 @@ pub(super) fn read_event(channel: &str, payload: &str, master: &str) -> Option<L
 /// What the leader answers when it is asked about the master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LeaderView {
-    /// The master. During its own failover a leader gives the old one here until its `+switch-master`.
+    /// The master. During its own failover a leader gives the old one here until its
+    /// `+switch-master`.
     pub(super) master: NodeAddr,
     /// The config-epoch: from the promotion on that of the failover.
     pub(super) epoch: u64,

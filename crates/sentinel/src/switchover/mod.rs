@@ -1,16 +1,20 @@
 //! A planned switchover: another master by order, with nothing lost and nothing failed.
 //!
-//! A failover by order alone (`SENTINEL FAILOVER`) promotes a replica while traffic flows. Here the gate shuts first, so that
-//! nothing new is written through this process; then the replicas get the time to apply all that was, which takes a few round trips;
-//! only then is the failover ordered. The commit that discovery makes of it opens the gate.
+//! A failover by order alone (`SENTINEL FAILOVER`) promotes a replica while traffic flows. Here the
+//! gate shuts first, so that nothing new is written through this process; then the replicas get the
+//! time to apply all that was, which takes a few round trips; only then is the failover ordered.
+//! The commit that discovery makes of it opens the gate.
 //!
-//! Writers that do not pass here are not stopped by default. Another proxy holds its clients when Sentinel has selected a replica,
-//! 50 ms and more before the promotion, so that their requests are answered before it. With `pause_clients` the master's clients are
-//! stopped by `CLIENT PAUSE … WRITE` from before the order until after the commit. That protects writers that use no proxy and listen
-//! to Sentinel; but a request that reaches the master during the pause gets no reply, so clients of another proxy see errors.
+//! Writers that do not pass here are not stopped by default. Another proxy holds its clients when
+//! Sentinel has selected a replica, 50 ms and more before the promotion, so that their requests are
+//! answered before it. With `pause_clients` the master's clients are stopped by `CLIENT PAUSE …
+//! WRITE` from before the order until after the commit. That protects writers that use no proxy and
+//! listen to Sentinel; but a request that reaches the master during the pause gets no reply, so
+//! clients of another proxy see errors.
 //!
-//! Everything before the order can be taken back, and is, at the first thing that is not as it should be: the gate opens to the
-//! same master and nobody was promoted. A guard does so even if this task is dropped. `course` decides; this and `peers` carry out.
+//! Everything before the order can be taken back, and is, at the first thing that is not as it
+//! should be: the gate opens to the same master and nobody was promoted. A guard does so even if
+//! this task is dropped. `course` decides; this and `peers` carry out.
 //!
 //! Deliberately absent: who may order it, and how that is told to them.
 
@@ -78,7 +82,8 @@ pub struct Plan {
 pub struct Told {
     /// Since the beginning.
     pub after: Duration,
-    /// A stable word: `check`, `hold`, `pause`, `catch-up`, `order`, `select`, `promote`, `commit`, `abort`.
+    /// A stable word: `check`, `hold`, `pause`, `catch-up`, `order`, `select`, `promote`, `commit`,
+    /// `abort`.
     pub step: &'static str,
     /// What was done, for people.
     pub text: String,
@@ -123,8 +128,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Switches the service of `handle` over to another master, and tells each step to `tell`. If the other end of `tell` goes away
-/// before the failover was ordered, nothing is ordered.
+/// Switches the service of `handle` over to another master, and tells each step to `tell`. If the
+/// other end of `tell` goes away before the failover was ordered, nothing is ordered.
 ///
 /// # Errors
 ///
@@ -165,7 +170,8 @@ impl Run<'_> {
         let _ = self.tell.try_send(Told { after: self.start.elapsed(), step, text });
     }
 
-    /// Connects to everything that takes part, and finds out what can be found out before anything is held.
+    /// Connects to everything that takes part, and finds out what can be found out before anything
+    /// is held.
     async fn prepare(&self) -> Result<(Cast, Peers, Ordered), Reason> {
         let (reach, limits) = (self.handle.reach(), self.plan.limits);
         let cast = self.cast().await?;
@@ -186,7 +192,8 @@ impl Run<'_> {
         Ok((cast, Peers::start(reach, nodes, leader, limits), ordered))
     }
 
-    /// The nodes and sentinels that take part. A node that has not answered yet, or not this time, has a moment for it.
+    /// The nodes and sentinels that take part. A node that has not answered yet, or not this time,
+    /// has a moment for it.
     async fn cast(&self) -> Result<Cast, Reason> {
         loop {
             match cast(&self.handle.seen()) {
@@ -228,8 +235,9 @@ impl Run<'_> {
                 input = peers.inputs.recv() => input,
                 () = tokio::time::sleep_until(wake_at.into()) => None,
             };
-            // After a stop of this process much may wait at once. What the leader said comes before the commit that it led to, and
-            // all that happened before the time that ran out meanwhile.
+            // After a stop of this process much may wait at once. What the leader said comes before
+            // the commit that it led to, and all that happened before the time that ran out
+            // meanwhile.
             let waiting = std::iter::from_fn(|| peers.inputs.try_recv().ok());
             let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
             inputs.push(Input::Seen(self.sight()));

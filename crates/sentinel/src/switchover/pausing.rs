@@ -1,9 +1,11 @@
-//! How the master's clients are kept paused: by short pauses that are renewed, and never for so long that a sentinel notices.
+//! How the master's clients are kept paused: by short pauses that are renewed, and never for so
+//! long that a sentinel notices.
 //!
-//! `CLIENT PAUSE … WRITE` stops every command that may replicate, and `PUBLISH` is one: the hello message of a sentinel waits at the
-//! paused master, and every PING that the sentinel sends after it on the same connection waits as well. So a pause of
-//! `down-after-milliseconds` makes the sentinels hold the master to be down, and fail over once more. Whatever ends this process
-//! leaves a pause that ends by itself soon.
+//! `CLIENT PAUSE … WRITE` stops every command that may replicate, and `PUBLISH` is one: the hello
+//! message of a sentinel waits at the paused master, and every PING that the sentinel sends after
+//! it on the same connection waits as well. So a pause of `down-after-milliseconds` makes the
+//! sentinels hold the master to be down, and fail over once more. Whatever ends this process leaves
+//! a pause that ends by itself soon.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,8 @@ use super::reason::Reason;
 const SPAN: Duration = Duration::from_millis(500);
 /// From one to the next.
 const RENEW_EVERY: Duration = Duration::from_millis(150);
-/// From the order to the commit it takes Sentinel about a second: a pause that has to end earlier would be for nothing.
+/// From the order to the commit it takes Sentinel about a second: a pause that has to end earlier
+/// would be for nothing.
 const PROMOTION: Duration = Duration::from_millis(1200);
 
 /// What is due.

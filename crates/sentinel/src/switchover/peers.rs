@@ -1,6 +1,8 @@
-//! The servers that a switchover talks to, each in a task of its own, so that one that does not answer delays no other.
+//! The servers that a switchover talks to, each in a task of its own, so that one that does not
+//! answer delays no other.
 //!
-//! A task takes one command after the other and answers each with one input for the course. All end when their owner is dropped.
+//! A task takes one command after the other and answers each with one input for the course. All end
+//! when their owner is dropped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -105,7 +107,8 @@ impl Nodes {
         Ok(Self { master, replicas })
     }
 
-    /// The master first: what the replicas have by then is compared with what it had written before.
+    /// The master first: what the replicas have by then is compared with what it had written
+    /// before.
     pub(super) async fn look(&mut self) -> Result<(Standing, Vec<(NodeAddr, Standing)>), Reason> {
         let (node, _, talk) = &mut self.master;
         let wrote = look(node, talk).await?;
@@ -151,7 +154,8 @@ impl Master {
             let input = match command {
                 Clients::Pause(span) => Input::Paused(self.pause(span).await),
                 Clients::Unpause => {
-                    // On another connection if the one in use has broken. If that fails too, the pause ends by itself.
+                    // On another connection if the one in use has broken. If that fails too, the
+                    // pause ends by itself.
                     if self.ask(&["CLIENT", "UNPAUSE"]).await.is_err() {
                         let _ = self.ask(&["CLIENT", "UNPAUSE"]).await;
                     }
@@ -202,8 +206,9 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    /// The first sentinel that can carry out the order, with its events subscribed to. All are asked, because none of them may be
-    /// failing over already: two failovers at once can promote two replicas.
+    /// The first sentinel that can carry out the order, with its events subscribed to. All are
+    /// asked, because none of them may be failing over already: two failovers at once can promote
+    /// two replicas.
     pub(super) async fn choose(reach: &Reach, cast: &Cast, limits: Limits) -> Result<Self, Reason> {
         let mut problem = String::from("none can be reached");
         let (mut chosen, mut others): (Option<Self>, Vec<(NodeAddr, Talk)>) = (None, Vec::new());
@@ -325,7 +330,8 @@ async fn answer(
     }
 }
 
-/// The sentinel that has begun a failover since it was asked first. One that does not answer at once has not.
+/// The sentinel that has begun a failover since it was asked first. One that does not answer at
+/// once has not.
 async fn begun_elsewhere(others: &mut [(NodeAddr, Talk)], name: &str) -> Option<NodeAddr> {
     let asking = async {
         for (sentinel, talk) in others {
@@ -339,7 +345,8 @@ async fn begun_elsewhere(others: &mut [(NodeAddr, Talk)], name: &str) -> Option<
     tokio::time::timeout(AT_ONCE, asking).await.ok().flatten()
 }
 
-/// Has the sentinel start the failover. Whatever it answers, no other one is asked: two failovers could follow each other.
+/// Has the sentinel start the failover. Whatever it answers, no other one is asked: two failovers
+/// could follow each other.
 async fn order(talk: &mut Talk, name: &str) -> Answer {
     // Where it is known, the master takes part and stops taking writes by itself.
     let coordinated = talk.ask(&["SENTINEL", "FAILOVER", name, "COORDINATED"]).await;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::NodeAddr;
 
-/// Why a switchover does not begin, or ends without one. Unless it says otherwise, nothing was changed.
+/// Why a switchover does not begin, or ends without one. Unless it says otherwise, nothing was
+/// changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     /// Nothing to switch from.

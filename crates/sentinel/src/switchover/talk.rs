@@ -14,7 +14,8 @@ use crate::reply::Reply;
 /// An open connection that has said who we are.
 #[derive(Debug)]
 pub(super) struct Talk {
-    /// `None` after a question without an answer: the answer may still come, and would be taken for the next one's.
+    /// `None` after a question without an answer: the answer may still come, and would be taken for
+    /// the next one's.
     conn: Option<Conn>,
     patience: Duration,
 }

@@ -1,8 +1,11 @@
-//! The decisions of a switchover: may it begin, has everybody caught up, is it over. Values in, verdicts out.
+//! The decisions of a switchover: may it begin, has everybody caught up, is it over. Values in,
+//! verdicts out.
 //!
-//! Why all replicas have to catch up and not just one: which of them is promoted is Sentinel's choice, made by priority and by
-//! offsets that it last looked at up to ten seconds ago (`redis:src/sentinel.c:sentinelSelectSlave`). So each one that could be
-//! chosen must have everything, and one that does not tell us where it stands can only be left out if no sentinel would choose it.
+//! Why all replicas have to catch up and not just one: which of them is promoted is Sentinel's
+//! choice, made by priority and by offsets that it last looked at up to ten seconds ago
+//! (`redis:src/sentinel.c:sentinelSelectSlave`). So each one that could be chosen must have
+//! everything, and one that does not tell us where it stands can only be left out if no sentinel
+//! would choose it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,8 +24,9 @@ pub(super) struct Cast {
     pub(super) epoch: u64,
     /// The replicas that may be promoted, with the addresses that were probed.
     pub(super) replicas: Vec<(NodeAddr, SocketAddr)>,
-    /// The sentinels that agree and are not in TILT, to be asked in this order. It is that of their identities, so that two
-    /// proxies that are given an order at once ask the same sentinel, which refuses the second.
+    /// The sentinels that agree and are not in TILT, to be asked in this order. It is that of their
+    /// identities, so that two proxies that are given an order at once ask the same sentinel, which
+    /// refuses the second.
     pub(super) sentinels: Vec<NodeAddr>,
 }
 
@@ -36,7 +40,8 @@ pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
     if sentinels.len() < majority.max(1) {
         return Err(Reason::NoMajority { agree: sentinels.len(), members, majority });
     }
-    // In TILT a sentinel hears and repeats which master is the right one, but would not carry out an order for half a minute.
+    // In TILT a sentinel hears and repeats which master is the right one, but would not carry out
+    // an order for half a minute.
     sentinels.retain(|it| !it.tilt);
     sentinels.sort_by(|one, other| (&one.id, &one.addr).cmp(&(&other.id, &other.addr)));
     if sentinels.is_empty() {
@@ -48,7 +53,8 @@ pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
     Ok(Cast { master: addr, dialled, generation, epoch, replicas, sentinels })
 }
 
-/// Who follows the master, with the link up or not: that is waited for. Of all others no sentinel may think that it could be promoted.
+/// Who follows the master, with the link up or not: that is waited for. Of all others no sentinel
+/// may think that it could be promoted.
 fn eligible(
     master: &SeenMaster,
     nodes: &[SeenNode],
@@ -118,20 +124,24 @@ pub enum Verdict {
     Abort(Reason),
 }
 
-/// A replica has caught up with writers that are not held if it has all that the master had written this long ago. Sentinel
-/// leaves at least twice this time between its choice, at which every proxy holds, and the promotion.
+/// A replica has caught up with writers that are not held if it has all that the master had written
+/// this long ago. Sentinel leaves at least twice this time between its choice, at which every proxy
+/// holds, and the promotion.
 const FRESH: Duration = Duration::from_millis(20);
 
-/// Waits until the replicas have all that was written before the hold, and nearly all that others have written since.
+/// Waits until the replicas have all that was written before the hold, and nearly all that others
+/// have written since.
 #[derive(Debug)]
 pub struct CatchUp {
     until: Instant,
-    /// How long to look at least: requests that were forwarded before the gate shut arrive meanwhile. And, where the master's
-    /// other clients are paused, how long its offset has to stand still.
+    /// How long to look at least: requests that were forwarded before the gate shut arrive
+    /// meanwhile. And, where the master's other clients are paused, how long its offset has to
+    /// stand still.
     still: Duration,
     paused: bool,
     began: Option<Instant>,
-    /// The master's offsets of the last looks, oldest first: those within [`FRESH`], and at least one.
+    /// The master's offsets of the last looks, oldest first: those within [`FRESH`], and at least
+    /// one.
     wrote: VecDeque<(Instant, u64)>,
     stands: Option<(u64, Instant)>,
 }
@@ -143,7 +153,8 @@ impl CatchUp {
         Self { until, still, paused, began: None, wrote: VecDeque::new(), stands: None }
     }
 
-    /// One look: the master's answer, and after it those of the replicas. Replicas that may never be promoted do not count.
+    /// One look: the master's answer, and after it those of the replicas. Replicas that may never
+    /// be promoted do not count.
     pub fn weigh(
         &mut self,
         now: Instant,
@@ -171,7 +182,8 @@ impl CatchUp {
         }
     }
 
-    /// The offset that every replica has to have reached, and whether that is all there is to wait for.
+    /// The offset that every replica has to have reached, and whether that is all there is to wait
+    /// for.
     fn needed(&mut self, now: Instant, offset: u64) -> (u64, bool) {
         let began = *self.began.get_or_insert(now);
         if self.paused {
@@ -181,7 +193,8 @@ impl CatchUp {
             };
             return (offset, now.saturating_duration_since(since) >= self.still);
         }
-        // Requests of ours may arrive for as long as `still`: what they wrote is in this look's offset or in a later one's.
+        // Requests of ours may arrive for as long as `still`: what they wrote is in this look's
+        // offset or in a later one's.
         let settled = now.saturating_duration_since(began) >= self.still;
         let stale = |at: Instant| {
             now.saturating_duration_since(at) > FRESH
@@ -369,7 +382,8 @@ mod tests {
         assert_eq!(catch_up.weigh(at(2000), master(20_000), &them), lagging);
     }
 
-    /// Three sentinels whose identities are in the opposite order of their addresses, and one replica.
+    /// Three sentinels whose identities are in the opposite order of their addresses, and one
+    /// replica.
     fn seen(tilted: &[u16]) -> Seen {
         let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
         let sentinel = |port: u16| SeenSentinel {

@@ -1,4 +1,5 @@
-//! Sentinels that disagree, are stale, say nothing at all, or cannot be reached: rows 4 to 10, 12, 16 and 17.
+//! Sentinels that disagree, are stale, say nothing at all, or cannot be reached: rows 4 to 10, 12,
+//! 16 and 17.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A fake server: what it says is decided by a value that a test may change at any time, and how it says it by its [`Manner`].
+//! A fake server: what it says is decided by a value that a test may change at any time, and how it
+//! says it by its [`Manner`].
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,7 +26,8 @@ pub(crate) enum Manner {
     /// Does nothing at all until it behaves otherwise, as a server that is busy with a long
     /// command: then everything at once.
     Busy,
-    /// Reads and never says a byte: no answer, no event, no end. A host that lost its power looks like that.
+    /// Reads and never says a byte: no answer, no event, no end. A host that lost its power looks
+    /// like that.
     Mute,
     /// Answers, but says nothing that was not asked for.
     NoEvents,
@@ -261,7 +263,8 @@ async fn say(stream: &mut TcpStream, bytes: &[u8], manner: &Manner) -> std::io::
     }
 }
 
-/// Answers to what every server understands: authentication, the protocol, PING. `None`: something else was asked.
+/// Answers to what every server understands: authentication, the protocol, PING. `None`: something
+/// else was asked.
 pub(crate) fn common(gate: &Gate, command: &[String], standing: &mut Standing) -> Option<Vec<u8>> {
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
     let upper = command.first()?.to_ascii_uppercase();

@@ -1,5 +1,6 @@
-//! The measured timelines of a planned failover and of a killed master, replayed with their true distances up to the first
-//! switch. Polls and probes are slow here: what happens, happens because of the events.
+//! The measured timelines of a planned failover and of a killed master, replayed with their true
+//! distances up to the first switch. Polls and probes are slow here: what happens, happens because
+//! of the events.
 
 use std::time::Instant;
 
@@ -8,7 +9,8 @@ use crate::stage::{Driver, Move, NAME, NEVER, Stage, ms, patient_rules, stays};
 async fn ready() -> (Stage, Driver) {
     let stage = Stage::new(3, 3).await;
     let (mut watch, route) = stage.watch();
-    // Not even while something is suspected, and no hold ends by itself: whatever waited for the clock would never be seen.
+    // Not even while something is suspected, and no hold ends by itself: whatever waited for the
+    // clock would never be seen.
     watch.rules = sentinel::Rules {
         poll_suspect: NEVER,
         probe_suspect: NEVER,
@@ -61,7 +63,8 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
         "promoted is not committed"
     );
     assert!(!fence.fence().has_fallen());
-    // The leader names the new master from here on, but its MASTER still shows the old address: get-master-addr is right.
+    // The leader names the new master from here on, but its MASTER still shows the old address:
+    // get-master-addr is right.
     stage.say(0, 1, 2);
     stage.announce(0, "+promoted-slave", 1, 0);
     at(1146).await;
@@ -79,7 +82,8 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
         (&lead.to, lead.epoch, lead.basis),
         (&stage.addr(1).into(), 2, sentinel::Basis::Majority)
     );
-    // Measured from that very notice: not from the leader's word 85 ms before, and not from the answers to the round after it.
+    // Measured from that very notice: not from the leader's word 85 ms before, and not from the
+    // answers to the round after it.
     let decided = lead.decided_at.expect("a majority decided");
     assert!(decided >= switched && lead.evidence_read_at.is_some_and(|read| read >= decided));
     assert!(

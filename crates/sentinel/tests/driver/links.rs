@@ -43,7 +43,8 @@ async fn resp2s_second_connection_is_part_of_the_heartbeat() {
     stage.sentinels[0].mind().gate.resp2_only = true;
     let driver = Driver::timed(stage.watch(), quick());
     driver.leads_to(stage.addr(0)).await;
-    // The subscribed connection stops answering, the other one goes on: only that one asks for PING.
+    // The subscribed connection stops answering, the other one goes on: only that one asks for
+    // PING.
     let accepted = stage.sentinels[0].accepted();
     stage.sentinels[0].mind().deaf = true;
     until("it is dialled again", || stage.sentinels[0].accepted() >= accepted + 2).await;
@@ -209,7 +210,8 @@ async fn learnt_addresses_go_through_the_map() {
     );
 }
 
-/// Reached at every loopback address: the third byte of each that was dialled, and whoever dials is left at once.
+/// Reached at every loopback address: the third byte of each that was dialled, and whoever dials is
+/// left at once.
 async fn bystander() -> (u16, Arc<Mutex<BTreeSet<u8>>>, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();

@@ -1,8 +1,9 @@
-//! The real driver against scripted sentinels and redis nodes: every fault that a real server cannot be made to show on
-//! demand. Everything runs on loopback ports that the kernel chose, and every wait is for a condition.
+//! The real driver against scripted sentinels and redis nodes: every fault that a real server
+//! cannot be made to show on demand. Everything runs on loopback ports that the kernel chose, and
+//! every wait is for a condition.
 //!
-//! The faults of discovery by their number in the fault table, each with the test that holds it: here, or against real servers in
-//! `tests/e2e` of the root.
+//! The faults of discovery by their number in the fault table, each with the test that holds it:
+//! here, or against real servers in `tests/e2e` of the root.
 //!
 //! | Fault | Test |
 //! |---|---|

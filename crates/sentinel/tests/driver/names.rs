@@ -41,7 +41,8 @@ impl Names {
         let names = self.clone();
         Resolver::new(move |_, port| {
             names.asked.fetch_add(1, Ordering::SeqCst);
-            // Blocks a thread, as the system's resolver would. Not for ever: it might be the test's own.
+            // Blocks a thread, as the system's resolver would. Not for ever: it might be the test's
+            // own.
             if let Some(held) = &*names.hold.lock().expect("no poison") {
                 let _ = held.recv_timeout(PATIENCE);
             }
@@ -144,7 +145,8 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     names.say(None);
     one.cut();
     stays(ms(400), "the master stays", || driver.target() == Some(one.addr)).await;
-    // It moved: the old address answers no more, the name has another one, with another process and the same history.
+    // It moved: the old address answers no more, the name has another one, with another process and
+    // the same history.
     two.mind().run_id = "2".repeat(40);
     names.say(Some(vec![two.addr]));
     one.behave(Manner::Hangup);
@@ -152,7 +154,8 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     driver.leads_to(two.addr).await;
     assert!(named.fence().has_fallen(), "sessions to the old address are cut");
     assert_eq!(driver.seen().failovers.last().map(|it| it.basis), Some(sentinel::Basis::Again));
-    // The same process at the first address again, as with a name of two families: dialled there, and no session is cut.
+    // The same process at the first address again, as with a name of two families: dialled there,
+    // and no session is cut.
     one.mind().run_id = "2".repeat(40);
     let named = driver.route.current().expect("a target");
     names.say(Some(vec![one.addr]));

@@ -1,4 +1,5 @@
-//! The redis nodes: loading, stale, hung, demoted, restarted; canaries; hints. Rows 2, 5, 19 and what belongs to them.
+//! The redis nodes: loading, stale, hung, demoted, restarted; canaries; hints. Rows 2, 5, 19 and
+//! what belongs to them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Peers that do not speak RESP as they should: rows 13 and 14. One of them costs its own connection and nothing else.
+//! Peers that do not speak RESP as they should: rows 13 and 14. One of them costs its own
+//! connection and nothing else.
 
 use crate::fake::Manner;
 use crate::stage::{Driver, Stage, ms, quick, stays, timeouts, until};

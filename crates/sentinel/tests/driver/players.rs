@@ -1,4 +1,5 @@
-//! The two kinds of server: a sentinel that says what a test tells it to, and a redis node with a role and a history.
+//! The two kinds of server: a sentinel that says what a test tells it to, and a redis node with a
+//! role and a history.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

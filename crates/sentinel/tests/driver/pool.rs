@@ -1,5 +1,6 @@
-//! The replicas for readers, driven from the sockets to the pool: who is in it, why somebody is not, and what becomes of a reader
-//! that is there already. What is decided is tested with the roster; here it has to arrive.
+//! The replicas for readers, driven from the sockets to the pool: who is in it, why somebody is
+//! not, and what becomes of a reader that is there already. What is decided is tested with the
+//! roster; here it has to arrive.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,7 +98,8 @@ impl Yard {
     }
 }
 
-/// What happens to node 2, what it is called, and whether readers that are there are cut off for it.
+/// What happens to node 2, what it is called, and whether readers that are there are cut off for
+/// it.
 struct Misfortune {
     standing: Standing,
     wrong: bool,
@@ -242,7 +244,8 @@ async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest
     stage.follow(2, 1);
     yard.driver.leads_to(stage.addr(1)).await;
     assert!(worker.join().expect("a worker"), "a reader was on a master");
-    // The old master says that it is one, for ten seconds in reality, and is listed as a replica all that time.
+    // The old master says that it is one, for ten seconds in reality, and is listed as a replica
+    // all that time.
     let calm = || yard.members().is_some_and(|members| members == [stage.addr(2)]);
     stays(ms(400), "the other replica alone serves readers", calm).await;
     assert!(!on_the_other.fence().has_fallen() && !on_the_other.is_dismissed());

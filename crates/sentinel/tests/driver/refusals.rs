@@ -1,4 +1,5 @@
-//! Credentials: missing, wrong, too narrow. Row 15: a clear error, a back-off, and no secret in any log.
+//! Credentials: missing, wrong, too narrow. Row 15: a clear error, a back-off, and no secret in any
+//! log.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,8 +20,9 @@ impl Log {
     }
 
     pub(crate) fn listen(&self) -> tracing::subscriber::DefaultGuard {
-        // While there is one subscriber only, tracing remembers of a place in the code whether the thread that came by first wanted to hear of
-        // it: a test without a log would silence it for all. With a second one it asks everybody, so there is one for good.
+        // While there is one subscriber only, tracing remembers of a place in the code whether the
+        // thread that came by first wanted to hear of it: a test without a log would silence it for
+        // all. With a second one it asks everybody, so there is one for good.
         static SECOND: OnceLock<tracing::Dispatch> = OnceLock::new();
         SECOND.get_or_init(|| {
             let deaf = tracing_subscriber::fmt()

@@ -1,4 +1,5 @@
-//! The stage: sentinels and redis nodes with their parts, the real driver among them, and what a test waits for.
+//! The stage: sentinels and redis nodes with their parts, the real driver among them, and what a
+//! test waits for.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -81,7 +82,8 @@ impl Stage {
         (0..self.sentinels.len()).for_each(|sentinel| self.say(sentinel, node, epoch));
     }
 
-    /// The node becomes a master that continues its history; its clients are killed, as Sentinel does it.
+    /// The node becomes a master that continues its history; its clients are killed, as Sentinel
+    /// does it.
     pub(crate) fn promote(&self, node: usize) {
         self.nodes[node].mind().promote();
         self.nodes[node].cut();
@@ -123,8 +125,8 @@ impl Stage {
         watch(NAME, self.sentinels.iter().map(|it| it.addr.into()).collect())
     }
 
-    /// Waits until nobody asks anybody anything any more: until in so many looks, between which everybody has a turn, there was no
-    /// new command. Only with rules that poll seldom.
+    /// Waits until nobody asks anybody anything any more: until in so many looks, between which
+    /// everybody has a turn, there was no new command. Only with rules that poll seldom.
     pub(crate) async fn quiet(&self) {
         let commands = || {
             let sentinels = self.sentinels.iter().map(Fake::commands);
@@ -146,8 +148,9 @@ impl Stage {
     }
 }
 
-/// Ordinary rules made quick where asking again is meant; what is done without a majority, or because the process itself stood still, is
-/// out of reach: no test is about these, and a busy machine must not bring one of them up in the middle of another.
+/// Ordinary rules made quick where asking again is meant; what is done without a majority, or
+/// because the process itself stood still, is out of reach: no test is about these, and a busy
+/// machine must not bring one of them up in the middle of another.
 pub(crate) fn rules() -> Rules {
     Rules {
         poll: ms(200),
@@ -166,13 +169,15 @@ pub(crate) fn rules() -> Rules {
 pub(crate) const NEVER: Duration = Duration::from_secs(60);
 const _: () = assert!(PATIENCE.as_secs() * 2 < NEVER.as_secs());
 
-/// Rules by which nothing is found out by asking again: what happens, happens because somebody said so.
+/// Rules by which nothing is found out by asking again: what happens, happens because somebody said
+/// so.
 pub(crate) fn patient_rules() -> Rules {
     let long = NEVER;
     Rules { poll: long, probe_master: long, probe_replica: long, view_expiry: long * 2, ..rules() }
 }
 
-/// The fakes, the driver and the test share one thread: a server that is merely waiting for its turn must not be taken for a silent one.
+/// The fakes, the driver and the test share one thread: a server that is merely waiting for its
+/// turn must not be taken for a silent one.
 pub(crate) fn timeouts() -> Timeouts {
     let long = Duration::from_secs(5);
     Timeouts {
@@ -337,7 +342,8 @@ pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// Looks again and again for `long` that something stays so. For what must not happen there is no event to wait for.
+/// Looks again and again for `long` that something stays so. For what must not happen there is no
+/// event to wait for.
 pub(crate) async fn stays(long: Duration, what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while started.elapsed() < long {

@@ -1,4 +1,5 @@
-//! Ten failovers a second: row 18. The latest wins, and nothing is left over, neither a task nor a descriptor.
+//! Ten failovers a second: row 18. The latest wins, and nothing is left over, neither a task nor a
+//! descriptor.
 
 use std::time::Instant;
 
@@ -66,7 +67,8 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
         stage.announce(0, "+promoted-slave", next, master);
         (0..3).for_each(|it| stage.switch(it, master, next, epoch));
         master = next;
-        // How many can be followed depends on the machine. In the middle of it every eighth has to be, however long that takes.
+        // How many can be followed depends on the machine. In the middle of it every eighth has to
+        // be, however long that takes.
         if epoch % 8 == 0 {
             driver.leads_to(stage.addr(master)).await;
         }
@@ -140,7 +142,8 @@ async fn a_failed_failover_opens_the_gate_to_the_same_master() {
     stays(ms(200), "nothing moves", || driver.moves().len() == moves).await;
 }
 
-/// Addresses that nobody gave us leave to dial: each leads to this one listener, which counts and never says a word.
+/// Addresses that nobody gave us leave to dial: each leads to this one listener, which counts and
+/// never says a word.
 async fn decoys()
 -> (u16, std::sync::Arc<std::sync::atomic::AtomicUsize>, tokio_util::task::AbortOnDropHandle<()>) {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a port");

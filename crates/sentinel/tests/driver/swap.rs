@@ -1,7 +1,9 @@
-//! How long the driver takes from the `+switch-master` that makes a majority to the move of the points: the promise of 2 ms.
+//! How long the driver takes from the `+switch-master` that makes a majority to the move of the
+//! points: the promise of 2 ms.
 //!
-//! Every failover here is whole, from the selection of a candidate to the last sentinel's switch, so that polls, probes and the
-//! ends of canaries fall where they fall in reality. Only the second in which Sentinel waits for its own timers is left out.
+//! Every failover here is whole, from the selection of a candidate to the last sentinel's switch,
+//! so that polls, probes and the ends of canaries fall where they fall in reality. Only the second
+//! in which Sentinel waits for its own timers is left out.
 
 use std::time::Duration;
 
@@ -75,7 +77,8 @@ fn at(sorted: &[Duration], per_mille: usize) -> Duration {
 
 #[tokio::test]
 async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
-    // Whatever is asked again by the clock, is asked so seldom that waiting for it cannot be taken for a busy machine.
+    // Whatever is asked again by the clock, is asked so seldom that waiting for it cannot be taken
+    // for a busy machine.
     let slow = Duration::from_secs(4);
     let took =
         measure(20, Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() }).await;
@@ -90,12 +93,14 @@ async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
 
 #[tokio::test]
 async fn what_was_verified_ahead_has_its_evidence_too() {
-    // Asked as fast as by default. How often it is fast enough depends on the machine; that the books are whole does not.
-    // The leader's word alone is out for longer than its grace on a busy machine.
+    // Asked as fast as by default. How often it is fast enough depends on the machine; that the
+    // books are whole does not. The leader's word alone is out for longer than its grace on a busy
+    // machine.
     measure(10, Rules { stall: PATIENCE, solo_grace: PATIENCE, ..Rules::default() }).await;
 }
 
-/// `cargo test --release -p pointsman-sentinel --test driver -- --ignored --nocapture swap`, on a machine with nothing else to do.
+/// `cargo test --release -p pointsman-sentinel --test driver -- --ignored --nocapture swap`, on a
+/// machine with nothing else to do.
 #[tokio::test]
 #[ignore = "a measurement: its bound holds for an optimised build on a quiet machine"]
 async fn from_the_deciding_switch_to_the_swap_p99_is_at_most_2_ms() {

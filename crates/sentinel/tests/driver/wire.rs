@@ -1,4 +1,5 @@
-//! RESP as a fake server writes and reads it: by hand, so that it shares no code with what it tests.
+//! RESP as a fake server writes and reads it: by hand, so that it shares no code with what it
+//! tests.
 
 /// A bulk string.
 pub(crate) fn bulk(text: &str) -> Vec<u8> {

@@ -1,17 +1,21 @@
-//! Exhaustive model checking of the real machine: every interleaving, up to a stated depth, of a small but true Sentinel.
+//! Exhaustive model checking of the real machine: every interleaving, up to a stated depth, of a
+//! small but true Sentinel.
 //!
-//! Three sentinels, three redis nodes, epochs 0 to 2. A planned failover is a little model of what Sentinel does: a leader
-//! takes the next epoch, selects a candidate (`+selected-slave`), promotes it while the old master still calls itself master,
-//! sees the promotion (`+promoted-slave`; from here on it names the candidate), and says hello; an observer that hears a hello
-//! with a higher epoch follows it (`+config-update-from`, `+switch-master`). A leader may die between any two of these
-//! steps. Two leaders may be at it at once, at the same epoch even, as was measured.
+//! Three sentinels, three redis nodes, epochs 0 to 2. A planned failover is a little model of what
+//! Sentinel does: a leader takes the next epoch, selects a candidate (`+selected-slave`), promotes
+//! it while the old master still calls itself master, sees the promotion (`+promoted-slave`; from
+//! here on it names the candidate), and says hello; an observer that hears a hello with a higher
+//! epoch follows it (`+config-update-from`, `+switch-master`). A leader may die between any two of
+//! these steps. Two leaders may be at it at once, at the same epoch even, as was measured.
 //!
-//! The network to the machine is as bad as it may be. Whatever was ever published may arrive at any later time, in any order,
-//! any number of times, or never. A view may be as old as the last long pause, but a connection does not run backwards. A
-//! question to a node may be answered late, twice or never, with what was true when it was asked or when it was answered.
+//! The network to the machine is as bad as it may be. Whatever was ever published may arrive at any
+//! later time, in any order, any number of times, or never. A view may be as old as the last long
+//! pause, but a connection does not run backwards. A question to a node may be answered late, twice
+//! or never, with what was true when it was asked or when it was answered.
 //!
-//! Time stands still but for two kinds of pauses, a few of each: one in which a solo grace passes, and one in which holds and
-//! votes run out. So states that differ only in when things happened within one moment are one state.
+//! Time stands still but for two kinds of pauses, a few of each: one in which a solo grace passes,
+//! and one in which holds and votes run out. So states that differ only in when things happened
+//! within one moment are one state.
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stdout)]
 
@@ -42,7 +46,8 @@ enum Step {
     Refuse(Node, Instant, ProbeFailure),
     /// The node comes back as another process, with or without its data.
     Restart(Node, bool),
-    /// The sentinel comes back without its file: it names a node beside it, that comes back empty as a master.
+    /// The sentinel comes back without its file: it names a node beside it, that comes back empty
+    /// as a master.
     LoseFile(Who, Node),
     Pause(Duration),
 }
@@ -67,8 +72,9 @@ impl Model for Cluster {
     type State = World;
     type Action = Step;
 
-    /// Four beginnings, so that the same depth reaches further: all is well; a failover was committed, and the old master calls
-    /// itself master still; a leader died right after its promotion, which was seen; a failover of which nothing was heard.
+    /// Four beginnings, so that the same depth reaches further: all is well; a failover was
+    /// committed, and the old master calls itself master still; a leader died right after its
+    /// promotion, which was seen; a failover of which nothing was heard.
     fn init_states(&self) -> Vec<World> {
         if self.beginnings == 0 {
             // Nothing was heard yet, and one of three has lost its file.
@@ -113,7 +119,8 @@ impl Model for Cluster {
             if let Some(attempt) = sentinel.attempt.filter(|_| sentinel.alive) {
                 steps.push(if attempt.promoted { Step::Notice(who) } else { Step::Promote(who) });
             } else if sentinel.alive && epoch < LAST_EPOCH && who < 2 {
-                // B and C differ in name only until one of them was chosen; so do the sentinels, but for who leads.
+                // B and C differ in name only until one of them was chosen; so do the sentinels,
+                // but for who leads.
                 let first =
                     world.sentinels.iter().all(|it| it.named.len() == 1 && it.attempt.is_none());
                 let candidates =
@@ -246,7 +253,8 @@ impl Model for Cluster {
             Property::always("every rule holds at every step", |_, world: &World| {
                 world.books.fault.is_none()
             }),
-            // Following every state to its end would cost a hundred times the search; one in sixteen, always the same ones.
+            // Following every state to its end would cost a hundred times the search; one in
+            // sixteen, always the same ones.
             Property::always("left alone, the machine follows", |_, world: &World| {
                 let what = (
                     &world.sentinels,
@@ -262,7 +270,8 @@ impl Model for Cluster {
     }
 }
 
-/// Searches from the first `beginnings`, every state that `steps` steps lead to. Gives the number of distinct states.
+/// Searches from the first `beginnings`, every state that `steps` steps lead to. Gives the number
+/// of distinct states.
 fn search(beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
     search_with(Minority::Keep, false, beginnings, steps, pauses)
 }
@@ -277,7 +286,8 @@ fn search_with(
     let (start, followed, fault) = (Instant::now(), AtomicBool::default(), OnceLock::new());
     let cluster = Cluster { beginnings, minority, faults, pauses, start, followed, fault };
     // The checker makes the states of the last depth, but does not look at them; `next_state` does.
-    // One thread, since only then every state is met on its shortest way first, and the depth means what it says.
+    // One thread, since only then every state is met on its shortest way first, and the depth means
+    // what it says.
     let checker = cluster.checker().threads(1).target_max_depth(steps + 1);
     let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     if let Some((name, path)) = checker.discoveries().into_iter().next() {
@@ -295,7 +305,8 @@ fn search_with(
     checker.unique_state_count()
 }
 
-/// Seven steps from a calm start are just enough for a whole failover; five from the other beginnings reach into the next one.
+/// Seven steps from a calm start are just enough for a whole failover; five from the other
+/// beginnings reach into the next one.
 #[test]
 fn to_the_daily_depth() {
     let states = (search(1, 7, (1, 1)), search(4, 5, (1, 1)));
@@ -303,8 +314,9 @@ fn to_the_daily_depth() {
     assert!(states.0 > 50_000 && states.1 > 30_000, "{states:?}");
 }
 
-/// The master is restarted with and without its data, does not answer, or is out of reach; with each policy for a minority. That
-/// sentinels are heard again one by one needs no step: every view comes when it comes, or never.
+/// The master is restarted with and without its data, does not answer, or is out of reach; with
+/// each policy for a minority. That sentinels are heard again one by one needs no step: every view
+/// comes when it comes, or never.
 #[test]
 fn follows_rules_when_the_master_is_lost_and_found() {
     for minority in [Minority::Keep, Minority::Hold, Minority::Cut] {

@@ -20,7 +20,8 @@ pub(crate) const SENTINELS: [Who; 3] = [0, 1, 2];
 pub(crate) const NODES: [Node; 3] = [0, 1, 2];
 pub(crate) const LAST_EPOCH: u64 = 2;
 
-/// Long enough for a solo grace, a verification pause and an alert poll; too short for a hold to run out.
+/// Long enough for a solo grace, a verification pause and an alert poll; too short for a hold to
+/// run out.
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 /// Long enough for a hold to run out and for votes to expire.
 pub(crate) const LONG: Duration = Duration::from_millis(5500);
@@ -50,7 +51,8 @@ pub(crate) struct Sentinel {
     /// Everything it ever named, the present last.
     pub(crate) named: Vec<Config>,
     pub(crate) attempt: Option<Attempt>,
-    /// When it came to name each of them: an answer that still names the one before was asked for earlier.
+    /// When it came to name each of them: an answer that still names the one before was asked for
+    /// earlier.
     pub(crate) since: Vec<Instant>,
     /// The oldest of these that may still be on its way to the machine.
     pub(crate) oldest: usize,
@@ -95,13 +97,15 @@ pub(crate) struct Books {
     pub(crate) last: Option<Config>,
     pub(crate) held: bool,
     pub(crate) left: BTreeMap<Node, u64>,
-    /// When each sentinel was first heard to name a configuration, by itself or through a follower of it.
+    /// When each sentinel was first heard to name a configuration, by itself or through a follower
+    /// of it.
     pub(crate) heard: BTreeMap<(Config, Who), Instant>,
     /// When the youngest question was sent in whose answer each sentinel named a configuration.
     pub(crate) asked: BTreeMap<(Config, Who), Instant>,
     /// The last sign that the last target may have been superseded unnoticed.
     pub(crate) doubted_at: Option<Instant>,
-    /// The answer of each node to the youngest question: when that was asked, and whether it is a master.
+    /// The answer of each node to the youngest question: when that was asked, and whether it is a
+    /// master.
     pub(crate) answers: BTreeMap<Node, (Instant, bool)>,
     pub(crate) bases: BTreeSet<Basis>,
     pub(crate) fault: Option<&'static str>,
@@ -208,7 +212,8 @@ impl World {
         self.expect(self.machine.next_deadline() > self.now, "a deadline that has passed already");
     }
 
-    /// The epoch of the same master may rise without a commit, if two of the three really named that.
+    /// The epoch of the same master may rise without a commit, if two of the three really named
+    /// that.
     fn took_over_epoch(&mut self) {
         let shown = self.machine.committed().filter(|it| it.published).map(|it| it.epoch);
         let Some(((node, epoch), shown)) =
@@ -235,7 +240,8 @@ impl World {
         self.books.asked.iter().filter(fresh).count()
     }
 
-    /// A sentinel's word from after the last sign of a doubt, or silence for as long as a word is good.
+    /// A sentinel's word from after the last sign of a doubt, or silence for as long as a word is
+    /// good.
     fn is_confirmed(&self) -> bool {
         let Some(doubted_at) = self.books.doubted_at else { return true };
         self.named_since(doubted_at) >= 1 || self.now - doubted_at >= Rules::default().view_expiry
@@ -261,7 +267,8 @@ impl World {
             return self.expect(false, "committed without an answer");
         };
         self.expect(master, "committed on an answer that verifies nothing");
-        // Who really named it, ever; and who was heard to name it before the question was asked, and by now.
+        // Who really named it, ever; and who was heard to name it before the question was asked,
+        // and by now.
         let really = self.sentinels.iter().filter(|it| it.named.contains(&config)).count();
         let heard_by = |at: Instant| {
             let heard = |who: &&Who| {
@@ -270,7 +277,8 @@ impl World {
             SENTINELS.iter().filter(heard).count()
         };
         let (heard, by_now) = (heard_by(asked_at), heard_by(self.now));
-        // A majority may be verified by a young answer from after the first word, while nothing can be written.
+        // A majority may be verified by a young answer from after the first word, while nothing can
+        // be written.
         let ahead = commit.basis == Basis::Majority
             && self.books.held
             && self.now - asked_at <= AHEAD
@@ -393,7 +401,8 @@ impl World {
             offset: 0,
             second_offset: -1,
         };
-        // Histories can be read of the first master's replicas; after that they are left open, which is the harder case.
+        // Histories can be read of the first master's replicas; after that they are left open,
+        // which is the harder case.
         let readable = self.books.last.is_none_or(|(last, _)| last == 0);
         let role =
             if master { Role::Master } else { Role::Replica { master: addr(0), connected: true } };
@@ -443,8 +452,8 @@ impl World {
         sentinel.since.push(now);
     }
 
-    /// What the sentinels will settle at if they are left alone: the highest epoch of those that live, and among equals
-    /// whatever most of them name.
+    /// What the sentinels will settle at if they are left alone: the highest epoch of those that
+    /// live, and among equals whatever most of them name.
     pub(crate) fn settled(&self) -> Option<Config> {
         let living: Vec<Config> =
             self.sentinels.iter().filter(|it| it.alive).map(Sentinel::config).collect();
@@ -454,7 +463,8 @@ impl World {
         (at_highest.len() == 1).then(|| at_highest.first().map(|node| (*node, highest))).flatten()
     }
 
-    /// From here on nobody fails any more, hellos arrive, and every question is answered at once: does the machine follow?
+    /// From here on nobody fails any more, hellos arrive, and every question is answered at once:
+    /// does the machine follow?
     pub(crate) fn converges(&self) -> bool {
         let mut world = self.clone();
         let Some((node, epoch)) = world.settled() else { return true };

@@ -1,8 +1,10 @@
-//! Time, processes, connections and the paths between hosts. No actor knows of another but through here.
+//! Time, processes, connections and the paths between hosts. No actor knows of another but through
+//! here.
 //!
-//! A connection keeps its order, as TCP does. A path that is cut loses nothing that is on a connection: it waits, and arrives after the
-//! path has healed and a retransmission is due, unless somebody has given up by then. A stopped process (SIGSTOP) still has a kernel
-//! that accepts connections and takes bytes; it handles them, in order, when it continues.
+//! A connection keeps its order, as TCP does. A path that is cut loses nothing that is on a
+//! connection: it waits, and arrives after the path has healed and a retransmission is due, unless
+//! somebody has given up by then. A stopped process (SIGSTOP) still has a kernel that accepts
+//! connections and takes bytes; it handles them, in order, when it continues.
 
 mod event;
 mod paths;
@@ -53,7 +55,8 @@ pub(crate) struct Process {
 struct Path {
     cut_since: Option<Us>,
     cuts: u32,
-    /// Messages of connections that were there before arrive from then on: a retransmission was due.
+    /// Messages of connections that were there before arrive from then on: a retransmission was
+    /// due.
     ready_at: Us,
     mended_at: Us,
     parked: Vec<(Pid, u32, ConnId, Input)>,
@@ -346,7 +349,8 @@ impl Net {
         }
     }
 
-    /// Continues a stopped process: what waited is handled in its order. `suspended`: its monotonic clock stood still.
+    /// Continues a stopped process: what waited is handled in its order. `suspended`: its monotonic
+    /// clock stood still.
     pub(crate) fn resume(&mut self, pid: Pid, suspended: bool) {
         let now = self.now;
         let process = &mut self.processes[pid];

@@ -1,5 +1,6 @@
-//! Probe connections, as `sentinel/src/canary.rs` keeps them: one idle connection to each node, one question at a time, pauses after
-//! failures, and a question that stays open on its connection when no answer comes in time.
+//! Probe connections, as `sentinel/src/canary.rs` keeps them: one idle connection to each node, one
+//! question at a time, pauses after failures, and a question that stays open on its connection when
+//! no answer comes in time.
 
 use sentinel::{Lineage, NodeAddr, ProbeFailure, Report, Role};
 
@@ -205,7 +206,8 @@ impl Canaries {
         let asked = it.open.take();
         match it.phase {
             Phase::Asking { seasoned: true, .. } => {
-                // An idle connection that turns out to be dead says nothing about the server: only a dial does.
+                // An idle connection that turns out to be dead says nothing about the server: only
+                // a dial does.
                 self.dial(at, now, net);
                 Some(Vec::new())
             }

@@ -1,7 +1,8 @@
 //! The real machine, and the only file that knows its events and actions.
 //!
-//! What `sentinel/src/group.rs` and `sentinel/src/discovery.rs` do with sockets and tasks is done here with simulated ones: an event goes
-//! in, the actions are carried out on this proxy's route, and what matters to the invariants is noted beside it.
+//! What `sentinel/src/group.rs` and `sentinel/src/discovery.rs` do with sockets and tasks is done
+//! here with simulated ones: an event goes in, the actions are carried out on this proxy's route,
+//! and what matters to the invariants is noted beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -55,7 +56,8 @@ pub(crate) enum Happened {
     Opened {
         to: Addr,
         how: String,
-        /// Distinct sentinels that named this address in a view that was asked for after the gate shut.
+        /// Distinct sentinels that named this address in a view that was asked for after the gate
+        /// shut.
         fresh: BTreeSet<MyId>,
         /// The gate was shut because the sentinels in reach were a minority.
         minority: bool,

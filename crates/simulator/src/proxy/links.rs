@@ -1,5 +1,5 @@
-//! Connections to sentinels, as `sentinel/src/link.rs` and `sentinel/src/links.rs` keep them: asked in rounds, listened to in between, and
-//! redialled with growing pauses.
+//! Connections to sentinels, as `sentinel/src/link.rs` and `sentinel/src/links.rs` keep them: asked
+//! in rounds, listened to in between, and redialled with growing pauses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,8 @@ impl Links {
         Self { pid, all: Vec::new(), made: 0, rounds: base, tokens: base }
     }
 
-    /// Opens and closes until exactly the wanted ones are there; a set of MYIDs means that only these count.
+    /// Opens and closes until exactly the wanted ones are there; a set of MYIDs means that only
+    /// these count.
     pub(crate) fn reconcile(
         &mut self,
         wishes: &BTreeMap<NodeAddr, Option<BTreeSet<MyId>>>,
@@ -233,7 +234,8 @@ impl Links {
         Some(told)
     }
 
-    /// Whether this link is the one that speaks for its sentinel: one of the configuration before one that was learnt, then the oldest.
+    /// Whether this link is the one that speaks for its sentinel: one of the configuration before
+    /// one that was learnt, then the oldest.
     pub(crate) fn speaks(&self, number: u64, id: &MyId) -> bool {
         self.speaker(id).is_some_and(|link| link.number == number)
     }

@@ -1,7 +1,8 @@
 //! One proxy: links to sentinels, probe connections, the machine, and the clients it serves.
 //!
-//! The loop imitates `sentinel/src/discovery.rs`: whatever comes is handed to the machine, what the machine wants is done, and the
-//! connections are brought in line with the names, and with what peers tell, a few times a second.
+//! The loop imitates `sentinel/src/discovery.rs`: whatever comes is handed to the machine, what the
+//! machine wants is done, and the connections are brought in line with the names, and with what
+//! peers tell, a few times a second.
 
 mod canary;
 pub(crate) mod driver;
@@ -137,7 +138,8 @@ impl Proxy {
                 // What waited in the stopped process is read before its timers are looked at.
                 if net.now - net.process(self.pid).stopped_at > STALL {
                     self.driver.slept(now, net.now);
-                    // The clocks tell of a stop and of a suspend alike, before anything that has come is believed.
+                    // The clocks tell of a stop and of a suspend alike, before anything that has
+                    // come is believed.
                     let done = self.driver.stalled(now);
                     self.perform(done, now, net);
                 }

@@ -1,4 +1,5 @@
-//! The configured sentinel names and the addresses behind them, as `sentinel/src/seeds.rs` remembers them.
+//! The configured sentinel names and the addresses behind them, as `sentinel/src/seeds.rs`
+//! remembers them.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
-//! Clients that write through one proxy, and its data plane: gate, fence, generation and lease as sessions see them.
+//! Clients that write through one proxy, and its data plane: gate, fence, generation and lease as
+//! sessions see them.
 //!
-//! Each client writes one number after another and waits for each reply. A session is one connection to the target of a generation; it is
-//! closed when the target is superseded, and nothing is sent while the gate is shut, while replies still flow.
+//! Each client writes one number after another and waits for each reply. A session is one
+//! connection to the target of a generation; it is closed when the target is superseded, and
+//! nothing is sent while the gate is shut, while replies still flow.
 
 use route::Replies;
 
@@ -117,7 +119,8 @@ impl Sessions {
         }
     }
 
-    /// What became of a reply: passed on, kept until discovery knows more, or dropped with its session.
+    /// What became of a reply: passed on, kept until discovery knows more, or dropped with its
+    /// session.
     fn reply(
         &mut self,
         at: usize,

@@ -1,7 +1,8 @@
 //! A planned switchover by one proxy, with the product's own judgement of who has caught up.
 //!
-//! The gate shuts, the master and its replicas are asked for their offsets until the master stands still and all have everything, and only
-//! then a sentinel is given the order. The pause ends with the commit, or by itself.
+//! The gate shuts, the master and its replicas are asked for their offsets until the master stands
+//! still and all have everything, and only then a sentinel is given the order. The pause ends with
+//! the commit, or by itself.
 
 use std::time::{Duration, Instant};
 
@@ -171,7 +172,8 @@ impl Run {
             }
         }
         let all = said.len() == self.peers.len();
-        // The next look is asked for with this one in hand: the replicas' answers are not older than the master's.
+        // The next look is asked for with this one in hand: the replicas' answers are not older
+        // than the master's.
         for peer in &mut self.peers {
             if let (Some(conn), true) = (peer.conn, all || peer.said.is_none()) {
                 peer.said = None;

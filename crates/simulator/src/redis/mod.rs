@@ -1,7 +1,8 @@
 //! A redis node: its role, its history, its replicas and the connections that a promotion ends.
 //!
-//! A write is an entry of 100 bytes in the replication stream and one number in the data set, so that what was acknowledged can be looked
-//! up in the end. A history has an ID (`replid`); a promoted node begins a new one and remembers which one it continues (`replid2`).
+//! A write is an entry of 100 bytes in the replication stream and one number in the data set, so
+//! that what was acknowledged can be looked up in the end. A history has an ID (`replid`); a
+//! promoted node begins a new one and remembers which one it continues (`replid2`).
 
 mod replication;
 
@@ -278,7 +279,8 @@ impl Redis {
         }
     }
 
-    /// A sentinel sends `CLIENT KILL` for all clients with every change of role; its own connection stays.
+    /// A sentinel sends `CLIENT KILL` for all clients with every change of role; its own connection
+    /// stays.
     fn kill_clients(&mut self, but: ConnId, net: &mut Net) {
         let own = self.upstream.as_ref().and_then(|it| it.conn);
         let keep = |conn: &ConnId| *conn == but || own == Some(*conn);

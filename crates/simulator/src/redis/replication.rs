@@ -34,7 +34,8 @@ impl Redis {
         }
     }
 
-    /// A replica wants to follow: from where it is, if this node has what is missing, or from a whole copy.
+    /// A replica wants to follow: from where it is, if this node has what is missing, or from a
+    /// whole copy.
     pub(super) fn sync_with(
         &mut self,
         conn: ConnId,

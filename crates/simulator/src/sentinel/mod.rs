@@ -1,7 +1,9 @@
-//! A sentinel that behaves as `redis:src/sentinel.c` of 7.0 does, as far as its peers and clients can see it.
+//! A sentinel that behaves as `redis:src/sentinel.c` of 7.0 does, as far as its peers and clients
+//! can see it.
 //!
-//! One monitored master. The timer, the links, the hellos, the votes and the failover are modelled step by step with their own constants,
-//! since what a proxy has to survive is in their order and in their delays. Deliberately absent: scripts, ACLs, host names.
+//! One monitored master. The timer, the links, the hellos, the votes and the failover are modelled
+//! step by step with their own constants, since what a proxy has to survive is in their order and
+//! in their delays. Deliberately absent: scripts, ACLs, host names.
 
 mod failover;
 mod hello;
@@ -238,7 +240,8 @@ impl Sentinel {
         self.instances().find(|it| it.cc == Some(conn))
     }
 
-    /// The address that clients are given: the promoted replica's from the moment at which its promotion was seen.
+    /// The address that clients are given: the promoted replica's from the moment at which its
+    /// promotion was seen.
     pub(crate) fn current_master(&self) -> Addr {
         let promoted =
             self.promoted.filter(|_| self.failing_over && self.step >= Step::ReconfSlaves);

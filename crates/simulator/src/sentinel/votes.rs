@@ -5,7 +5,8 @@ use crate::net::Net;
 use crate::wire::{Addr, Body, hex};
 
 impl Sentinel {
-    /// `SENTINEL IS-MASTER-DOWN-BY-ADDR` to every peer: the question, and from the start of a failover on the request for a vote.
+    /// `SENTINEL IS-MASTER-DOWN-BY-ADDR` to every peer: the question, and from the start of a
+    /// failover on the request for a vote.
     pub(super) fn ask_others(&mut self, forced: bool, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let candidate = (self.step > Step::None).then_some(self.id);

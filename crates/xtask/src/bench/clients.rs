@@ -1,9 +1,12 @@
-//! `cargo xtask bench clients`: what the clients that people use notice of a failover, through pointsman and through haproxy.
+//! `cargo xtask bench clients`: what the clients that people use notice of a failover, through
+//! pointsman and through haproxy.
 //!
-//! Real libraries, installed for this from their registries into a folder that goes away: mostly idle clients that authenticate,
-//! choose a database and a name, and ask ten times a second. The program is built without optimisation: errors are counted here,
-//! and pauses of a second. redis-benchmark comes after them, in failovers of its own: its clients are never idle, would keep the
-//! others from their turn, and always have a request in flight, for which nothing is promised.
+//! Real libraries, installed for this from their registries into a folder that goes away: mostly
+//! idle clients that authenticate, choose a database and a name, and ask ten times a second. The
+//! program is built without optimisation: errors are counted here, and pauses of a second.
+//! redis-benchmark comes after them, in failovers of its own: its clients are never idle, would
+//! keep the others from their turn, and always have a request in flight, for which nothing is
+//! promised.
 //!
 //! Deliberately absent: throughput, which `cargo xtask bench` measures.
 
@@ -27,7 +30,8 @@ use crate::{build, install};
 const LIFE: Duration = Duration::from_secs(22);
 /// The most clients that redis_benchmark.py starts.
 const BUSY: u32 = 16;
-/// From when on a pause counts: before, the machine is busy with starting everybody, and a first request waits for its connection.
+/// From when on a pause counts: before, the machine is busy with starting everybody, and a first
+/// request waits for its connection.
 const SETTLE: Duration = Duration::from_secs(5);
 /// When the failover comes.
 const FAILOVER: Duration = Duration::from_secs(9);
@@ -38,7 +42,8 @@ pub(crate) struct Options {
     /// Clients of each library.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
-    /// The program of benches/clients/go_redis, built before. Without this it is built here, and left out if that cannot be done.
+    /// The program of benches/clients/go_redis, built before. Without this it is built here, and
+    /// left out if that cannot be done.
     #[arg(long, value_name = "PATH")]
     go_redis: Option<PathBuf>,
     /// Show the figures only; nothing is written to benches/.
@@ -46,7 +51,8 @@ pub(crate) struct Options {
     dry: bool,
 }
 
-/// What a library's clients saw, and how many errors they saw without a request in flight at the kill.
+/// What a library's clients saw, and how many errors they saw without a request in flight at the
+/// kill.
 struct Seen {
     told: Value,
     unexplained: usize,
@@ -86,7 +92,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
             }
         }
     }
-    // Nothing is promised for a request in flight, and these always have one: they are shown, and not judged.
+    // Nothing is promised for a request in flight, and these always have one: they are shown, and
+    // not judged.
     let busy = [libraries::benchmark()];
     for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
         for seen in stand.scene(&busy, ours, kill)? {
@@ -154,7 +161,8 @@ struct Stand {
 }
 
 impl Stand {
-    /// One failover of a cluster of its own under all these libraries at once, and what each of them saw.
+    /// One failover of a cluster of its own under all these libraries at once, and what each of
+    /// them saw.
     fn scene(&self, libraries: &[Library], ours: bool, kill: bool) -> Result<Vec<Seen>, String> {
         let cluster = Cluster::builder().user("app on >pw ~* &* +@all").start();
         if ours {
@@ -202,7 +210,8 @@ impl Stand {
 }
 
 impl Seen {
-    /// When the longest pause began, in seconds after the failover was ordered or the master killed; a dash if there was none.
+    /// When the longest pause began, in seconds after the failover was ordered or the master
+    /// killed; a dash if there was none.
     fn begun(&self) -> String {
         let at = self
             .told
@@ -225,8 +234,8 @@ impl Seen {
     }
 }
 
-/// How long before or after the kill a request may have been begun that was in flight: on its way to a server that is dying, or to a
-/// connection of which it is not known yet that it has died.
+/// How long before or after the kill a request may have been begun that was in flight: on its way
+/// to a server that is dying, or to a connection of which it is not known yet that it has died.
 const SLACK: u128 = 500;
 
 /// Milliseconds of Unix time.

@@ -45,7 +45,8 @@ pub(super) fn sentence(machine: &Value) -> String {
     )
 }
 
-/// The average number of processes that wanted to run in the last minute: how much else is going on.
+/// The average number of processes that wanted to run in the last minute: how much else is going
+/// on.
 pub(super) fn load_average() -> Option<f64> {
     read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
@@ -84,7 +85,8 @@ pub(super) fn said(command: &mut Command) -> Option<String> {
     text.lines().next().map(tidy)
 }
 
-/// A version as it was said, without the home page that haproxy adds and the path that Envoy begins with.
+/// A version as it was said, without the home page that haproxy adds and the path that Envoy begins
+/// with.
 pub(super) fn tidy(line: &str) -> String {
     let line = line.split(" - http").next().unwrap_or(line).trim();
     match line.split_once("  version: ") {

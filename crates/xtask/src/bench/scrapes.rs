@@ -1,11 +1,13 @@
 //! `cargo xtask bench scrapes`: what clients notice of `/metrics` being asked for without a pause.
 //!
-//! A scrape reads atomics on the admin server's thread, so nobody should notice even a thousand in a row. The load has a fixed rate
-//! and counts latencies from the moments at which requests were due. Windows with and without scrapes take turns, each pair in the
-//! other order than the one before, and what counts is the median of the pairs' ratios. A pair in which somebody else used the
-//! machine is left out.
+//! A scrape reads atomics on the admin server's thread, so nobody should notice even a thousand in
+//! a row. The load has a fixed rate and counts latencies from the moments at which requests were
+//! due. Windows with and without scrapes take turns, each pair in the other order than the one
+//! before, and what counts is the median of the pairs' ratios. A pair in which somebody else used
+//! the machine is left out.
 //!
-//! Deliberately absent: a file of results. It is a check of one promise, not a figure to be compared with others.
+//! Deliberately absent: a file of results. It is a check of one promise, not a figure to be
+//! compared with others.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,7 +32,8 @@ const CLIENTS: usize = 50;
 const ENOUGH: u64 = 1000;
 /// And so many pairs: quiet windows were seen to differ eightfold.
 const PAIRS: usize = 5;
-/// Part of a core that others may use, or the host may take, before a pair of windows does not count.
+/// Part of a core that others may use, or the host may take, before a pair of windows does not
+/// count.
 const FOREIGN: f64 = 0.1;
 /// How much larger the p99 may be while scraped, in the median of the pairs.
 const MOST: f64 = 1.25;

@@ -1,8 +1,9 @@
-//! A network namespace for the whole measurement: nobody else's traffic, congestion control and rules, and partitions can be
-//! made in it.
+//! A network namespace for the whole measurement: nobody else's traffic, congestion control and
+//! rules, and partitions can be made in it.
 //!
-//! A process with threads does not enter another namespace, so this one is replaced by `unshare`, which starts it again
-//! inside. Nothing has a name and nothing has to be removed: the namespace ends with its last process.
+//! A process with threads does not enter another namespace, so this one is replaced by `unshare`,
+//! which starts it again inside. Nothing has a name and nothing has to be removed: the namespace
+//! ends with its last process.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -11,11 +12,12 @@ use std::process::{Command, Stdio};
 
 use harness::find_in_path;
 
-/// Starts this very command again in a namespace of its own, with `--namespaced` and the program to measure. Returns only if
-/// that is not possible, with the reason.
+/// Starts this very command again in a namespace of its own, with `--namespaced` and the program to
+/// measure. Returns only if that is not possible, with the reason.
 pub(super) fn enter(program: &Path) -> String {
     let Some(unshare) = find_in_path("unshare") else { return "unshare is missing".to_owned() };
-    // Root needs no more than a network; others become root of a user namespace, where the kernel lets them.
+    // Root needs no more than a network; others become root of a user namespace, where the kernel
+    // lets them.
     let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
     let works = |way: &&&[&str]| {
         let mut trial = Command::new(&unshare);

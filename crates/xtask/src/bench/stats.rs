@@ -1,6 +1,7 @@
 //! Median, smallest and largest of a few runs, and numbers for people.
 //!
-//! Five runs carry no standard deviation worth the name, so none is given: the extremes are shown as they were.
+//! Five runs carry no standard deviation worth the name, so none is given: the extremes are shown
+//! as they were.
 
 /// Of several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,7 +13,8 @@ pub(super) struct Spread {
     pub(super) runs: usize,
 }
 
-/// The spread of the values, if there are any. Of an even number the median is the mean of the two in the middle.
+/// The spread of the values, if there are any. Of an even number the median is the mean of the two
+/// in the middle.
 pub(super) fn spread(values: &[f64]) -> Option<Spread> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,11 +1,13 @@
 //! `cargo xtask bench swap`: how long the points take to move, over many real failovers.
 //!
-//! A planned failover takes Sentinel a second, and another ten until the old master may be promoted again. So there are several
-//! masters, each with its replica, under the same sentinels and behind one pointsman, and they take turns. What is measured is what
-//! pointsman takes down of itself, from the read of the deciding `+switch-master` to the store of the new target: exact in its log,
+//! A planned failover takes Sentinel a second, and another ten until the old master may be promoted
+//! again. So there are several masters, each with its replica, under the same sentinels and behind
+//! one pointsman, and they take turns. What is measured is what pointsman takes down of itself,
+//! from the read of the deciding `+switch-master` to the store of the new target: exact in its log,
 //! in buckets in its histogram, and the two have to agree.
 //!
-//! Sentinel itself gives a failover up now and then. Such a one is counted and the next begins; it is no figure of ours.
+//! Sentinel itself gives a failover up now and then. Such a one is counted and the next begins; it
+//! is no figure of ours.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -84,7 +86,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let events = Events::of_all(cluster.sentinels());
     let mut given_up = Vec::new();
     for round in 1..=options.rounds {
-        // Sentinel demotes an old master some ten seconds later, and only then it can be promoted again.
+        // Sentinel demotes an old master some ten seconds later, and only then it can be promoted
+        // again.
         attempt(|| cluster.wait_whole())?;
         for name in &list {
             let began = Instant::now();
@@ -127,7 +130,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if at(&took, 990) <= PROMISE { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// On a thread of its own: the harness panics when something does not come, and the others are to go on.
+/// On a thread of its own: the harness panics when something does not come, and the others are to
+/// go on.
 fn attempt<T: Send>(what: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| scope.spawn(what).join()).map_err(|panic| words(&*panic))
 }
@@ -179,7 +183,8 @@ fn logged(log: &str) -> Vec<Swap> {
     log.lines().filter_map(swap).collect()
 }
 
-/// How many moves took so long at most, by the bound in microseconds, over all services; the last bound is endless.
+/// How many moves took so long at most, by the bound in microseconds, over all services; the last
+/// bound is endless.
 fn histogram(text: &str) -> Vec<(f64, u64)> {
     let mut counts: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
     for line in

@@ -1,8 +1,9 @@
-//! `cargo xtask bench switchover`: the same cluster moved back and forth by order, with writers that count.
+//! `cargo xtask bench switchover`: the same cluster moved back and forth by order, with writers
+//! that count.
 //!
-//! What is asked of each move: no acknowledged write lost, no error seen by anybody, and a pause that is Sentinel's own but
-//! for a little. Between two moves the benchmark waits until both other nodes follow the new master, since the next move would be
-//! refused otherwise.
+//! What is asked of each move: no acknowledged write lost, no error seen by anybody, and a pause
+//! that is Sentinel's own but for a little. Between two moves the benchmark waits until both other
+//! nodes follow the new master, since the next move would be refused otherwise.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,9 +1,11 @@
 //! The first thing a visitor sees: a failover, told while it happens.
 //!
-//! Everything shown is real: the servers, the clients, the kill, the times. The clients count what they got acknowledged, and
-//! at the end every one of those writes is looked for, so the summary is a measurement and not a claim.
+//! Everything shown is real: the servers, the clients, the kill, the times. The clients count what
+//! they got acknowledged, and at the end every one of those writes is looked for, so the summary is
+//! a measurement and not a claim.
 //!
-//! Deliberately absent: anything staged. If the failover is not followed, the demo says so and exits with 1.
+//! Deliberately absent: anything staged. If the failover is not followed, the demo says so and
+//! exits with 1.
 
 mod explain;
 mod screen;
@@ -27,7 +29,8 @@ use story::Story;
 
 /// How often the sentinels' news are looked at.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often, in calm times, the acknowledged writes are looked for and then removed, so that memory does not grow.
+/// How often, in calm times, the acknowledged writes are looked for and then removed, so that
+/// memory does not grow.
 const SETTLE: Duration = Duration::from_secs(30);
 /// How long after the start the master is killed.
 const KILL: Duration = Duration::from_secs(8);
@@ -76,7 +79,8 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, String> {
     Ok(if followed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Set by the first signal that asks to end; the second ends at once, and the kernel then ends what was started.
+/// Set by the first signal that asks to end; the second ends at once, and the kernel then ends what
+/// was started.
 fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

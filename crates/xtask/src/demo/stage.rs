@@ -14,7 +14,8 @@ use super::story::{Now, grouped, short};
 const CLIENTS: usize = 8;
 /// Writes a second of all clients together: a busy application, and not much for a laptop.
 const RATE: u32 = 1000;
-/// Sentinel's patience: 30 s by default, which nobody would sit through; less than two of its pings make it nervous.
+/// Sentinel's patience: 30 s by default, which nobody would sit through; less than two of its pings
+/// make it nervous.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
 
 /// The cluster, pointsman in front of it, the clients, and an ear at each sentinel.
@@ -90,8 +91,8 @@ impl Stage {
         }
     }
 
-    /// Looks for the writes acknowledged so far and removes them: the master's name and what was found. `None` if there is no
-    /// master to ask; they are then looked for the next time.
+    /// Looks for the writes acknowledged so far and removes them: the master's name and what was
+    /// found. `None` if there is no master to ask; they are then looked for the next time.
     pub(super) fn settle(&self) -> Option<(String, Verdict)> {
         let master = self.master()?.addr();
         Some((self.names().of(master), self.load.settle(master).ok()?))
@@ -102,7 +103,8 @@ impl Stage {
         self.load.stop();
     }
 
-    /// Takes everything down: pointsman as an operator would, twice if it hesitates, the rest at once.
+    /// Takes everything down: pointsman as an operator would, twice if it hesitates, the rest at
+    /// once.
     pub(super) fn strike(mut self) {
         self.load.stop();
         for _ in 0..2 {

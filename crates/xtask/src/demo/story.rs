@@ -108,8 +108,8 @@ impl Story {
         Some(self.line(event.at, &said))
     }
 
-    /// The line for a time without writes that has ended: empty if it was too short, `None` if it should be asked again
-    /// since the event that explains it may still be under way.
+    /// The line for a time without writes that has ended: empty if it was too short, `None` if it
+    /// should be asked again since the event that explains it may still be under way.
     pub(super) fn gap(&mut self, gap: Gap, now: Instant, acknowledged: u64) -> Option<String> {
         if gap.length() < NOTICEABLE {
             return Some(String::new());

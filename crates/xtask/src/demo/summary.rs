@@ -10,7 +10,8 @@ use super::screen::Screen;
 use super::stage::Stage;
 use super::story::{Story, after, grouped, short};
 
-/// Stops the clients, looks for every acknowledged write and tells the result: whether all went as it should.
+/// Stops the clients, looks for every acknowledged write and tells the result: whether all went as
+/// it should.
 pub(super) fn close(screen: &mut Screen, stage: &mut Stage, story: &Story) -> io::Result<bool> {
     stage.silence();
     let running = stage.pointsman().process().is_running();

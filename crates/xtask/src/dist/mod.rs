@@ -1,10 +1,12 @@
-//! `cargo xtask dist`: everything that a release hands out, in target/dist: a static program in an archive, the chart, packages for Debian
-//! and for rpm, an image, the list of what is in them (SBOM) and the checksums of all of it. The release workflow calls this and nothing
-//! else, so that anyone can make the same files at home.
+//! `cargo xtask dist`: everything that a release hands out, in target/dist: a static program in an
+//! archive, the chart, packages for Debian and for rpm, an image, the list of what is in them
+//! (SBOM) and the checksums of all of it. The release workflow calls this and nothing else, so that
+//! anyone can make the same files at home.
 //!
-//! Two builds: the packages hold a program that is linked to the system's C library, because machines resolve names in ways that only
-//! that one knows; the archive and the image hold a static one, which needs nothing of the system. Times in the files are those of
-//! the last commit, and paths of the builder are taken out, so that two builds of one commit by one toolchain are alike.
+//! Two builds: the packages hold a program that is linked to the system's C library, because
+//! machines resolve names in ways that only that one knows; the archive and the image hold a static
+//! one, which needs nothing of the system. Times in the files are those of the last commit, and
+//! paths of the builder are taken out, so that two builds of one commit by one toolchain are alike.
 //!
 //! Deliberately absent: signing and uploading, which need keys that belong to the workflow.
 #![allow(
@@ -55,7 +57,8 @@ struct Dist {
     arch: &'static str,
     /// Seconds since 1970 of the last commit.
     epoch: String,
-    /// The program linked to the system's C library, once it is built; or from the beginning, if it is not to be built.
+    /// The program linked to the system's C library, once it is built; or from the beginning, if it
+    /// is not to be built.
     linked: OnceCell<PathBuf>,
     /// The static one.
     standing_alone: OnceCell<PathBuf>,
@@ -125,7 +128,8 @@ pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
 }
 
 impl Dist {
-    /// The program; static or linked to the system's C library. Each is built once, so that all that is made holds the same.
+    /// The program; static or linked to the system's C library. Each is built once, so that all
+    /// that is made holds the same.
     fn program(&self, is_static: bool) -> Result<PathBuf, String> {
         let kept = if is_static { &self.standing_alone } else { &self.linked };
         if let Some(program) = kept.get() {
@@ -175,7 +179,8 @@ impl Dist {
         }
     }
 
-    /// Packs `folder/what` into a file in the folder of what is made, the same at every time and for everybody.
+    /// Packs `folder/what` into a file in the folder of what is made, the same at every time and
+    /// for everybody.
     fn packed(&self, file: &str, folder: &Path, what: &str) -> Result<(), String> {
         let mut tar = self.tool("tar");
         tar.args([
@@ -210,7 +215,8 @@ impl Dist {
     }
 }
 
-/// Manual page, completions, the example configuration and Debian's changelog, by a build for this very machine.
+/// Manual page, completions, the example configuration and Debian's changelog, by a build for this
+/// very machine.
 fn assets_of(dist: &Dist) -> Result<String, String> {
     let given = dist.linked.get().filter(|_| dist.is_given && dist.is_native());
     let program = given.cloned().map_or_else(crate::build::pointsman, Ok)?;

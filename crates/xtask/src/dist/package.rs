@@ -1,7 +1,8 @@
-//! One folder, two packages: what is installed on a machine is laid out once, and wrapped by dpkg-deb and by rpmbuild, which every
-//! distribution has.
+//! One folder, two packages: what is installed on a machine is laid out once, and wrapped by
+//! dpkg-deb and by rpmbuild, which every distribution has.
 //!
-//! The service is brought and neither enabled nor started: it has to be told first where the sentinels are.
+//! The service is brought and neither enabled nor started: it has to be told first where the
+//! sentinels are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,8 @@ fn put(from: &Path, stage: &Path, to: &str) -> Result<(), String> {
     fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(|error| words(&error, &to))
 }
 
-/// Lays out what is common: the program, its papers, the user, and the units of systemd if there are any.
+/// Lays out what is common: the program, its papers, the user, and the units of systemd if there
+/// are any.
 fn lay_out(dist: &Dist, program: &Path, name: &str) -> Result<PathBuf, String> {
     let stage = dist.out.join(name);
     put(program, &stage, "usr/bin/pointsman")?;
@@ -130,7 +132,8 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     Ok(file)
 }
 
-/// The libraries that the program is linked to, as Debian's own tool finds them; what they are called elsewhere is not known there.
+/// The libraries that the program is linked to, as Debian's own tool finds them; what they are
+/// called elsewhere is not known there.
 fn depends(dist: &Dist, program: &Path) -> Result<String, String> {
     if !dist.is_native() {
         return Ok("libc6 (>= 2.35), libgcc-s1 (>= 4.2), ".to_owned());

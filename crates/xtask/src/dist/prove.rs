@@ -1,9 +1,10 @@
-//! What was made, tried out: the image unpacked and its program started in a root folder that holds nothing else, as the user that the
-//! image names, in front of a real sentinel whose name it finds in /etc/hosts or by DNS; the Debian package unpacked, started, and
-//! read by lintian.
+//! What was made, tried out: the image unpacked and its program started in a root folder that holds
+//! nothing else, as the user that the image names, in front of a real sentinel whose name it finds
+//! in /etc/hosts or by DNS; the Debian package unpacked, started, and read by lintian.
 //!
-//! The look-ups are what a static program gets wrong most easily: its C library must find names without the files of a system. So a name
-//! server of our own answers here, on an address of loopback that is ours alone.
+//! The look-ups are what a static program gets wrong most easily: its C library must find names
+//! without the files of a system. So a name server of our own answers here, on an address of
+//! loopback that is ours alone.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
@@ -135,7 +136,8 @@ fn name_server(ip: Ipv4Addr) -> Result<(), String> {
     Ok(())
 }
 
-/// The answer to a question of one name (RFC 1035, section 4): its address if it is asked for type A, nothing for any other type.
+/// The answer to a question of one name (RFC 1035, section 4): its address if it is asked for type
+/// A, nothing for any other type.
 fn answer(question: &[u8], ip: Ipv4Addr) -> Option<Vec<u8>> {
     let mut end = 12;
     while *question.get(end)? != 0 {
@@ -187,7 +189,8 @@ pub(super) fn deb(dist: &Dist, file: &Path) -> Result<String, String> {
     Ok("lintian has no objection".to_owned())
 }
 
-/// What rpmlint may call an error: packages are signed by who distributes them, and the configuration may hold passwords.
+/// What rpmlint may call an error: packages are signed by who distributes them, and the
+/// configuration may hold passwords.
 const ALLOWED: &[&str] = &["no-signature", "non-standard-dir-perm /etc/pointsman 750"];
 
 /// The rpm package: what it brings, and rpmlint's opinion.

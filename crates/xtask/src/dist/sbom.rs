@@ -1,7 +1,8 @@
-//! What is in the program: a CycloneDX list of the crates it is linked from, out of cargo's own metadata.
+//! What is in the program: a CycloneDX list of the crates it is linked from, out of cargo's own
+//! metadata.
 //!
-//! Only what the program really links: dependencies for tests, builds and measurements are left out. No time and no random number
-//! is in it, so that two lists of one commit are alike.
+//! Only what the program really links: dependencies for tests, builds and measurements are left
+//! out. No time and no random number is in it, so that two lists of one commit are alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,8 @@
 //! What a cluster is to be made of, and how it is brought up.
 //!
-//! The defaults are the usual installation (one master, two replicas, three sentinels) with short timeouts. Starting ends
-//! when the cluster is whole: replicas in sync, every sentinel knowing the others and the replicas, a failover possible.
+//! The defaults are the usual installation (one master, two replicas, three sentinels) with short
+//! timeouts. Starting ends when the cluster is whole: replicas in sync, every sentinel knowing the
+//! others and the replicas, a failover possible.
 
 use std::path::Path;
 use std::time::Duration;
@@ -56,7 +57,8 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The names of the masters, all watched by the same sentinels, each with its own replicas. Default: `mymaster`.
+    /// The names of the masters, all watched by the same sentinels, each with its own replicas.
+    /// Default: `mymaster`.
     #[must_use]
     pub fn masters(mut self, names: &[&str]) -> Self {
         self.names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -91,8 +93,9 @@ impl Builder {
         self
     }
 
-    /// Sentinel's `down-after-milliseconds`. Default: 2 s. Sentinel pings once a second, so a patience of 1 s has no slack: on a
-    /// busy machine one in nine failovers was then followed by a second one, away from the healthy new master.
+    /// Sentinel's `down-after-milliseconds`. Default: 2 s. Sentinel pings once a second, so a
+    /// patience of 1 s has no slack: on a busy machine one in nine failovers was then followed by a
+    /// second one, away from the healthy new master.
     #[must_use]
     pub fn down_after(mut self, time: Duration) -> Self {
         self.down_after = time;
@@ -162,10 +165,12 @@ impl Builder {
     /// Starts everything and waits until it is whole.
     ///
     /// # Panics
-    /// If a program is missing, or the cluster is not whole within 30 seconds; the logs are printed then.
+    /// If a program is missing, or the cluster is not whole within 30 seconds; the logs are printed
+    /// then.
     #[must_use]
     pub fn start(self) -> Cluster {
-        // With the owner's process id: what a killed owner leaves behind can be told from what another one still uses.
+        // With the owner's process id: what a killed owner leaves behind can be told from what
+        // another one still uses.
         let prefix = format!("pointsman-harness-{}-", std::process::id());
         let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
         let address = Address::claim(self.family);
@@ -178,7 +183,8 @@ impl Builder {
             })
             .collect();
         let mut cluster = Cluster::new(groups, Vec::new(), address, folder, &self);
-        // The sentinels come when the replicas are in sync: their first look, the only one for ten seconds, then finds all.
+        // The sentinels come when the replicas are in sync: their first look, the only one for ten
+        // seconds, then finds all.
         cluster.wait_in_sync();
         cluster.sentinels = self.sentinel_nodes(&cluster);
         cluster.sentinels.iter().for_each(Node::start);
@@ -265,7 +271,8 @@ fn login(password: Option<&String>) -> Option<Login> {
     password.map(|password| Login { user: None, password: password.clone() })
 }
 
-/// Forty hexadecimal digits that no other sentinel of this machine has: sentinels are told apart by them.
+/// Forty hexadecimal digits that no other sentinel of this machine has: sentinels are told apart by
+/// them.
 fn run_id(port: u16, ip: &str) -> String {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new();

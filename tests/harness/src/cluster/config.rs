@@ -1,6 +1,8 @@
-//! The configuration files, as text: pure, so that what a cluster is made of can be read and tested in one place.
+//! The configuration files, as text: pure, so that what a cluster is made of can be read and tested
+//! in one place.
 //!
-//! Quick and forgetful on purpose: nothing is saved to disk, replicas synchronise without delay, a server ends at once.
+//! Quick and forgetful on purpose: nothing is saved to disk, replicas synchronise without delay, a
+//! server ends at once.
 
 use std::fmt::Write as _;
 
@@ -64,8 +66,9 @@ pub(super) struct SentinelPlan<'a> {
 
 /// The sentinel.conf of one sentinel.
 ///
-/// Unless told otherwise it knows the replicas and its peers from the start, as a sentinel does that is started again: to
-/// find each other through the hello messages takes them seconds, in which nothing of interest happens.
+/// Unless told otherwise it knows the replicas and its peers from the start, as a sentinel does
+/// that is started again: to find each other through the hello messages takes them seconds, in
+/// which nothing of interest happens.
 pub(super) fn sentinel_conf(plan: &SentinelPlan<'_>) -> String {
     let SentinelPlan { builder, bind, announced, sentinels, index, watched } = plan;
     let (port, run_id) = &sentinels[*index];

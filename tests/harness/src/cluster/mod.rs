@@ -1,6 +1,7 @@
 //! Masters, replicas and the sentinels that watch them, as one thing that tests can hurt.
 //!
-//! Who the master is, is always asked of the sentinels, never remembered: that is the very thing that changes.
+//! Who the master is, is always asked of the sentinels, never remembered: that is the very thing
+//! that changes.
 
 mod apart;
 mod builder;
@@ -21,8 +22,9 @@ use crate::address::Address;
 use crate::value::Value;
 use crate::wait::wait_until;
 
-/// How long a cluster may take to become whole, on a machine that is busy with other tests. Sentinel looks at a replica's link every
-/// ten seconds, and a lost election is held again after twelve.
+/// How long a cluster may take to become whole, on a machine that is busy with other tests.
+/// Sentinel looks at a replica's link every ten seconds, and a lost election is held again after
+/// twelve.
 const WHOLE: Duration = Duration::from_secs(90);
 
 /// A master with its replicas, whoever is which at the moment.
@@ -43,9 +45,10 @@ impl Group {
         &self.name
     }
 
-    /// Waits until every replica acknowledges what the master writes now. A link that is up is not enough: after a diskless
-    /// transfer the master sends nothing until the replica's next acknowledgement, which comes up to a second later, and a
-    /// replica that is promoted before that has nothing.
+    /// Waits until every replica acknowledges what the master writes now. A link that is up is not
+    /// enough: after a diskless transfer the master sends nothing until the replica's next
+    /// acknowledgement, which comes up to a second later, and a replica that is promoted before
+    /// that has nothing.
     #[track_caller]
     fn wait_streaming(&self) {
         let (Some(master), replicas) = (self.nodes.first(), self.nodes.len().saturating_sub(1))
@@ -91,7 +94,8 @@ pub struct Failover {
 /// A running cluster. Dropping it ends every process and removes every file.
 #[derive(Debug)]
 pub struct Cluster {
-    // Processes before the folder: they are dropped in this order, and write into it until they end.
+    // Processes before the folder: they are dropped in this order, and write into it until they
+    // end.
     groups: Vec<Group>,
     sentinels: Vec<Node>,
     discover: bool,
@@ -243,7 +247,8 @@ impl Cluster {
             .ok_or_else(|| format!("the sentinels do not agree: {answers:?}"))
     }
 
-    /// Asks for a planned failover of the first group and waits until a majority of the sentinels names another master.
+    /// Asks for a planned failover of the first group and waits until a majority of the sentinels
+    /// names another master.
     ///
     /// # Panics
     /// If that takes too long.
@@ -268,9 +273,10 @@ impl Cluster {
         Failover { from, to, asked }
     }
 
-    /// Only gives the order for a planned failover, again and again while no sentinel can carry it out (`-NOGOODSLAVE`,
-    /// `-INPROG`); when it returns, one has just accepted it. An answer is waited for: a sentinel that took the order and was slow to
-    /// say so, and another one asked meanwhile, would be two failovers.
+    /// Only gives the order for a planned failover, again and again while no sentinel can carry it
+    /// out (`-NOGOODSLAVE`, `-INPROG`); when it returns, one has just accepted it. An answer is
+    /// waited for: a sentinel that took the order and was slow to say so, and another one asked
+    /// meanwhile, would be two failovers.
     ///
     /// # Panics
     /// If none accepts it in time.
@@ -308,7 +314,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running sentinel sees every running server and every running sentinel, and could fail over.
+    /// Waits until every running sentinel sees every running server and every running sentinel, and
+    /// could fail over.
     ///
     /// # Panics
     /// If that takes too long.

@@ -14,10 +14,12 @@ use crate::wait::wait_until;
 
 /// After this nobody answers any more: a busy server is waited for.
 const GIVE_UP: Duration = Duration::from_secs(30);
-/// How long a question may take that is asked again and again; short, since a stopped server answers nothing.
+/// How long a question may take that is asked again and again; short, since a stopped server
+/// answers nothing.
 const GLANCE: Duration = Duration::from_millis(500);
 
-/// A redis-server or redis-sentinel. Its methods take `&self`, so several threads may use one cluster.
+/// A redis-server or redis-sentinel. Its methods take `&self`, so several threads may use one
+/// cluster.
 #[derive(Debug)]
 pub struct Node {
     launch: Launch,
@@ -64,8 +66,8 @@ impl Node {
         }
     }
 
-    /// Starts it again after a [`kill`](Self::kill), on the same port and with the configuration that it wrote itself, and
-    /// waits until it answers.
+    /// Starts it again after a [`kill`](Self::kill), on the same port and with the configuration
+    /// that it wrote itself, and waits until it answers.
     pub fn restart(&self) {
         self.start();
         self.wait_answers();
@@ -126,7 +128,8 @@ impl Node {
         })
     }
 
-    /// Asks it one thing over a connection of its own, and waits as long for the answer as a busy server may need.
+    /// Asks it one thing over a connection of its own, and waits as long for the answer as a busy
+    /// server may need.
     ///
     /// # Errors
     /// Of the connection; an error reply is one too.
@@ -134,7 +137,8 @@ impl Node {
         self.ask_within(GIVE_UP, args)
     }
 
-    /// As [`ask`](Self::ask), but gives up soon: for looks that are repeated, at servers that may be stopped.
+    /// As [`ask`](Self::ask), but gives up soon: for looks that are repeated, at servers that may
+    /// be stopped.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).

@@ -1,9 +1,10 @@
 //! Writers that count what was acknowledged, and can tell afterwards what of it is gone.
 //!
-//! Every write has a key of its own, tried once and never again: so each key is either acknowledged (it must be there
-//! afterwards, or it was lost) or not (nobody may say). A writer whose connection fails, or who gets an error reply, counts
-//! it and connects anew at once, as a good client does. All writers share one clock of acknowledged writes, so the longest
-//! time without any is the outage as a user sees it.
+//! Every write has a key of its own, tried once and never again: so each key is either acknowledged
+//! (it must be there afterwards, or it was lost) or not (nobody may say). A writer whose connection
+//! fails, or who gets an error reply, counts it and connects anew at once, as a good client does.
+//! All writers share one clock of acknowledged writes, so the longest time without any is the
+//! outage as a user sees it.
 
 mod tally;
 mod verify;
@@ -98,8 +99,8 @@ impl Load {
         Self::to_whoever(move || Some(addr))
     }
 
-    /// Writers that ask before each connecting where to connect, as clients do that know of Sentinel. `None` means nowhere at
-    /// the moment and counts as an error.
+    /// Writers that ask before each connecting where to connect, as clients do that know of
+    /// Sentinel. `None` means nowhere at the moment and counts as an error.
     #[must_use]
     pub fn to_whoever(
         find: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static,
@@ -120,7 +121,8 @@ impl Load {
         self.tally.counts()
     }
 
-    /// Every time without an acknowledged write that was longer than 20 ms, in order; without the one that goes on now.
+    /// Every time without an acknowledged write that was longer than 20 ms, in order; without the
+    /// one that goes on now.
     #[must_use]
     pub fn gaps(&self) -> Vec<Gap> {
         self.tally.gaps()
@@ -138,7 +140,8 @@ impl Load {
         self.tally.errors()
     }
 
-    /// Stops the writers; a write under way is waited for a second, and then cut off without being counted.
+    /// Stops the writers; a write under way is waited for a second, and then cut off without being
+    /// counted.
     pub fn stop(&mut self) {
         self.tally.stop.store(true, Ordering::Release);
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -160,8 +163,9 @@ impl Load {
         verify::verify(&self.tally.acknowledged(), &self.prefix, master, self.login.as_ref())
     }
 
-    /// As [`verify`](Self::verify), but then forgets the keys that were looked for and removes them from the server, so that a
-    /// load can run for hours without filling anyone's memory. What it finds missing it tells once.
+    /// As [`verify`](Self::verify), but then forgets the keys that were looked for and removes them
+    /// from the server, so that a load can run for hours without filling anyone's memory. What it
+    /// finds missing it tells once.
     ///
     /// # Errors
     /// Of the connection; the keys are then not forgotten.

@@ -1,7 +1,7 @@
 //! The count that all writers share.
 //!
-//! Acknowledged keys are kept as ranges of numbers, one list a writer, since nearly all follow one another: the memory
-//! grows with the errors and not with the writes.
+//! Acknowledged keys are kept as ranges of numbers, one list a writer, since nearly all follow one
+//! another: the memory grows with the errors and not with the writes.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};

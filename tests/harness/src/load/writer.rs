@@ -9,7 +9,8 @@ use super::tally::Tally;
 use crate::client::{Client, Login};
 use crate::wait::pause;
 
-/// Between a failure and the next attempt: short, since the outage is to be measured and not the back-off.
+/// Between a failure and the next attempt: short, since the outage is to be measured and not the
+/// back-off.
 const BACK_OFF: Duration = Duration::from_millis(5);
 
 /// Where to connect.

@@ -1,5 +1,5 @@
-//! Arbitrary streams of events, judged by the independent witness: whatever sentinels and nodes say, in whatever order, the
-//! safety rules hold; and as soon as they agree, the machine does too.
+//! Arbitrary streams of events, judged by the independent witness: whatever sentinels and nodes
+//! say, in whatever order, the safety rules hold; and as soon as they agree, the machine does too.
 
 mod streams;
 
@@ -207,7 +207,8 @@ proptest! {
         }
     }
 
-    /// The same where sentinels list anybody as their peers: then the electorate is anybody's guess, and votes are not counted.
+    /// The same where sentinels list anybody as their peers: then the electorate is anybody's
+    /// guess, and votes are not counted.
     #[test]
     fn whatever_the_electorate_the_safety_rules_hold(
         rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..250),
@@ -223,8 +224,9 @@ proptest! {
         prop_assert!(world.machine.updating_from.len() <= 64 && world.machine.failed_holds.len() <= 3);
     }
 
-    /// Liveness: once everybody agrees at an epoch above everything, and the node verifies, it is committed: within a poll
-    /// and three round trips where the three are the electorate, and after strangers and ghosts were dismissed otherwise.
+    /// Liveness: once everybody agrees at an epoch above everything, and the node verifies, it is
+    /// committed: within a poll and three round trips where the three are the electorate, and after
+    /// strangers and ghosts were dismissed otherwise.
     #[test]
     fn once_they_agree_the_machine_does(
         rules in rules(), any_peers in any::<bool>(), addr in letter(),
@@ -278,8 +280,8 @@ proptest! {
         prop_assert!(took <= ms(1_010), "{took:?}");
     }
 
-    /// One voice among three, whatever it says and whatever the other nodes do, neither moves the points nor takes the master
-    /// away, and shuts the gate three times a minute at most.
+    /// One voice among three, whatever it says and whatever the other nodes do, neither moves the
+    /// points nor takes the master away, and shuts the gate three times a minute at most.
     #[test]
     fn one_voice_cannot_stop_traffic(stream in prop::collection::vec(happening(false), 1..300)) {
         let rules = Rules::default();
@@ -288,7 +290,8 @@ proptest! {
         for happening in &stream {
             let theirs = match happening {
                 Happening::View { from, .. } => *from == 1 || *from > 3,
-                // That an announced switch is two votes is trust in the one who announces it; not here.
+                // That an announced switch is two votes is trust in the one who announces it; not
+                // here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
                 Happening::Stall(_) | Happening::Suspend | Happening::Pause { .. } => false,

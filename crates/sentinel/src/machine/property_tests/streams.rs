@@ -1,4 +1,5 @@
-//! What can happen, at random: views, notices, answers that come, come twice or never, hints, waits and stalls.
+//! What can happen, at random: views, notices, answers that come, come twice or never, hints, waits
+//! and stalls.
 
 use proptest::prelude::*;
 
@@ -7,7 +8,8 @@ use crate::{Epoch, Minority, Notice, ProbeFailure, Rules};
 
 pub(super) const LETTERS: [Letter; 4] = ['A', 'B', 'C', 'D'];
 
-/// One thing that happens. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only each other.
+/// One thing that happens. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only
+/// each other.
 #[derive(Debug, Clone)]
 pub(super) enum Happening {
     View {
@@ -23,7 +25,8 @@ pub(super) enum Happening {
         from: Option<u8>,
         notice: Notice,
     },
-    /// One of the open questions is answered; `keep` leaves it open, so that the answer comes twice.
+    /// One of the open questions is answered; `keep` leaves it open, so that the answer comes
+    /// twice.
     Answer {
         which: usize,
         answer: Said,

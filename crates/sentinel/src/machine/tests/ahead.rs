@@ -1,12 +1,13 @@
-//! What makes the swap follow the deciding notice at once: an announced switch is a vote as soon as the announced one has spoken for
-//! itself, and an answer of the new master from after the first word for it is a verification. And what of both is not enough.
+//! What makes the swap follow the deciding notice at once: an announced switch is a vote as soon as
+//! the announced one has spoken for itself, and an answer of the new master from after the first
+//! word for it is a verification. And what of both is not enough.
 
 use super::rig::{Answer, Letter, Rig, id, master, node, replica, view};
 use crate::Notice;
 use crate::machine::{Event, State};
 
-/// S1 leads: it selected B at 0, B is a master since 90, and S1 says so since 1000. It is 1085, and nobody else has spoken. From here
-/// on no sentinel answers a question.
+/// S1 leads: it selected B at 0, B is a master since 90, and S1 says so since 1000. It is 1085, and
+/// nobody else has spoken. From here on no sentinel answers a question.
 fn led() -> Rig {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').at(90).promotes('B').step(Event::CanaryLost { node: node('B') });
@@ -109,7 +110,8 @@ fn a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_anno
 #[test]
 fn an_announced_switch_is_a_vote_for_one_move_and_its_own_next_view_replaces_it() {
     let mut rig = led();
-    // S2 is the only one to speak: it switches back before anything comes of it, because nobody answers for B.
+    // S2 is the only one to speak: it switches back before anything comes of it, because nobody
+    // answers for B.
     rig.nodes.insert('B', Answer::Lost);
     rig.run(100);
     announces(&mut rig, 2, 1, 'A');

@@ -234,8 +234,8 @@ fn evidence_from_before_a_stall_is_not_verified_after_it() {
     assert!(rig.told().is_empty());
 }
 
-/// The first sentinel was replaced by one without a file at a new address, beside an empty redis. The two others keep the entry of
-/// the one that was there before.
+/// The first sentinel was replaced by one without a file at a new address, beside an empty redis.
+/// The two others keep the entry of the one that was there before.
 fn lost_its_file(rig: &mut Rig) {
     rig.sentinels.remove(&1);
     rig.sentinels.insert(4, stray('D', 0));
@@ -247,7 +247,8 @@ fn lost_its_file(rig: &mut Rig) {
 
 #[test]
 fn one_that_lost_its_file_is_no_majority_of_one() {
-    // One name for all: it counts for the addresses that it leads to, and until they are known for one.
+    // One name for all: it counts for the addresses that it leads to, and until they are known for
+    // one.
     for late in [1, 700, 1400] {
         let mut rig = Rig::with(rules(), 1);
         lost_its_file(&mut rig);

@@ -289,7 +289,8 @@ fn a_full_master_is_confirmed_by_sentinels_that_see_the_same_process() {
 
 #[test]
 fn refused_probe_does_not_identify_the_process() {
-    // The process that answers after the outage refuses the probe's password: an empty pod at a reused address would, too.
+    // The process that answers after the outage refuses the probe's password: an empty pod at a
+    // reused address would, too.
     let mut rig = Rig::booted();
     blackout(&mut rig, ProbeFailure::Unreachable);
     rig.run(4000);

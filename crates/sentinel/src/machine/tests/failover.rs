@@ -6,7 +6,8 @@ use super::rig::{Answer, Rig, id, lineage, master, node, replica};
 use crate::machine::{Action, Event, Note, State};
 use crate::{Notice, ProbeFailure, Report, Rules};
 
-/// From `+selected-slave` on, all four timelines run alike: S1 leads, S2 is the first observer, S3 the other.
+/// From `+selected-slave` on, all four timelines run alike: S1 leads, S2 is the first observer, S3
+/// the other.
 fn from_selection(rig: &mut Rig, [selected, writable, promoted, first, other, leader]: [u64; 6]) {
     rig.at(selected).selects(1, 'B').selects(1, 'B');
     rig.at(writable).promotes('B');
@@ -34,7 +35,8 @@ fn golden_planned() {
     assert_eq!(rig.told(), ["84 hold", "1146 commit B@6 Majority"]);
     assert_eq!(*rig.machine.state(), State::Stable);
     let story = rig.machine.story();
-    // In the very step in which the first observer's switch is heard: the leader's word and the node's answer are there.
+    // In the very step in which the first observer's switch is heard: the leader's word and the
+    // node's answer are there.
     assert_eq!(story.verification(), Some(Duration::ZERO));
     assert_eq!(story.hold().map(|it| it.as_millis()), Some(1062));
 }
@@ -100,7 +102,8 @@ fn every_event_lost() {
     let mut rig = Rig::booted();
     rig.at(300).promotes('B').all_name('B', 6);
     rig.at(20_000);
-    // The probe of the replica tells of the promotion, the poll of the switch: one poll interval and two round trips.
+    // The probe of the replica tells of the promotion, the poll of the switch: one poll interval
+    // and two round trips.
     assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
     let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
     assert!(at <= 300 + 1000 + 4, "{:?}", rig.told());
@@ -153,7 +156,8 @@ fn the_leaders_own_word_is_not_enough_while_observers_contradict() {
 #[test]
 fn an_old_announcement_does_not_double_the_leaders_word() {
     let mut rig = Rig::booted();
-    // S3 was behind, and catches up with what is committed already: this says nothing about the next failover.
+    // S3 was behind, and catches up with what is committed already: this says nothing about the
+    // next failover.
     rig.names(3, 'C', 4).at(2000);
     rig.names(3, 'A', 5).says(3, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('C') });
     rig.at(2500);
@@ -339,7 +343,8 @@ fn a_second_failover_right_after_the_first_is_held_too() {
 #[test]
 fn adopts_higher_epoch_of_same_master_without_commit() {
     let mut rig = Rig::booted();
-    // Two failovers were missed: there and back. The server itself has ended its sessions; those that are there are new.
+    // Two failovers were missed: there and back. The server itself has ended its sessions; those
+    // that are there are new.
     rig.at(100).all_name('A', 7).says(2, Notice::Switched { to: node('A') });
     rig.at(3000);
     assert_eq!(rig.deeds(), Vec::<String>::new());
@@ -402,7 +407,8 @@ fn a_slow_answer_from_before_the_evidence_verifies_nothing() {
 #[test]
 fn a_late_announcement_does_not_double_a_return_to_the_old_master() {
     let mut rig = Rig::booted();
-    // S2 followed S1 to B at 6, unheard, and then led a failover back to A itself. The announcement comes late.
+    // S2 followed S1 to B at 6, unheard, and then led a failover back to A itself. The announcement
+    // comes late.
     rig.loses(1).loses(3).at(100);
     rig.says(2, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('A') });
     rig.names(2, 'A', 7).run(3000);

@@ -27,7 +27,8 @@ fn somebody_elses_failed_attempt_does_not_open_the_gate() {
 fn the_leader_dies_after_the_promotion() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').at(90).promotes('B').loses(1);
-    // The others never learnt of it; the promoted replica says it is the master until they demote it.
+    // The others never learnt of it; the promoted replica says it is the master until they demote
+    // it.
     rig.at(13_900).demotes('B', 'A');
     rig.at(60_000);
     assert_eq!(rig.told(), ["0 hold", "3102 release"], "the same promotion does not hold twice");
@@ -42,7 +43,8 @@ fn the_leader_dies_after_the_promotion() {
 fn the_time_of_a_hold_begins_anew_at_the_promotion_and_only_then() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').at(2500).selects(1, 'B').at(2900).promotes('B');
-    // On a slow machine the others hear of it late: the gate is not opened to the old master before they could.
+    // On a slow machine the others hear of it late: the gate is not opened to the old master before
+    // they could.
     rig.at(5500);
     assert_eq!(rig.told(), ["0 hold"]);
     rig.selects(1, 'B').says(1, Notice::Promoted { candidate: node('B') });
@@ -144,7 +146,8 @@ fn only_a_member_and_only_for_one_of_ours() {
 #[test]
 fn a_stranger_that_calls_itself_master_holds_nothing() {
     let mut rig = Rig::booted();
-    // Listed as a replica, but with another history: it was put there by mistake, or is still loading ours.
+    // Listed as a replica, but with another history: it was put there by mistake, or is still
+    // loading ours.
     rig.nodes.insert('C', master('C', "elsewhere", ""));
     rig.run(5000);
     assert!(rig.told().is_empty());

@@ -94,7 +94,8 @@ fn cut_does_not_flap_when_a_majority_is_heard_but_nobody_hears_anybody() {
 
 #[test]
 fn does_not_leave_minority_on_one_word() {
-    // The partition heals, and the sentinel that was alone is heard first: it sees its peers again, and has not heard their hello.
+    // The partition heals, and the sentinel that was alone is heard first: it sees its peers again,
+    // and has not heard their hello.
     for minority in [Minority::Hold, Minority::Cut] {
         let mut rig = with(minority);
         isolate(&mut rig);
@@ -206,7 +207,8 @@ fn first_minority_master_is_held_or_not_published() {
 
 #[test]
 fn ghosts_are_no_minority() {
-    // After a rolling restart with new identities, two ghosts are listed by the oldest of the new ones, one by the next.
+    // After a rolling restart with new identities, two ghosts are listed by the oldest of the new
+    // ones, one by the next.
     let mut rig = with(Minority::Hold);
     let ghosts = [(id(21), false), (id(22), false)];
     rig.change(1, |it| it.peers.extend(ghosts.clone()))

@@ -1,8 +1,10 @@
-//! Scenarios for every hazard of Sentinel discovery, in the language of [`rig`], under the eyes of a [`witness`].
+//! Scenarios for every hazard of Sentinel discovery, in the language of [`rig`], under the eyes of
+//! a [`witness`].
 //!
-//! Each rule of the machine was broken once by hand, and these are the tests that failed. `prop` is `property_tests`; where
-//! several failed, the scenario that names the rule is given. `model` is the exhaustive search in `tests/model`. Twenty-two of them
-//! were broken a second time later on, by a script and with the scenarios alone: all were caught.
+//! Each rule of the machine was broken once by hand, and these are the tests that failed. `prop` is
+//! `property_tests`; where several failed, the scenario that names the rule is given. `model` is
+//! the exhaustive search in `tests/model`. Twenty-two of them were broken a second time later on,
+//! by a script and with the scenarios alone: all were caught.
 //!
 //! | Broken rule | Fails |
 //! |---|---|

@@ -4,7 +4,8 @@ use super::rig::{Rig, master, ms, node};
 use crate::machine::{Action, Event, Pause, State};
 use crate::{Notice, ProbeFailure};
 
-/// What was said of replies and of the gate, with its milliseconds. A hold lets them pass, and every end of it does.
+/// What was said of replies and of the gate, with its milliseconds. A hold lets them pass, and
+/// every end of it does.
 fn told(rig: &Rig, zero: std::time::Instant) -> Vec<String> {
     let said = |action: &Action| match action {
         Action::Replies(replies) => Some(format!("{replies:?}")),
@@ -165,7 +166,8 @@ fn waits_with_them_while_the_master_is_unconfirmed() {
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Silent).run(3000);
-    // Requests that were sent into the outage are executed now. Nobody knows yet whether it still is the master.
+    // Requests that were sent into the outage are executed now. Nobody knows yet whether it still
+    // is the master.
     rig.nodes.insert('A', master('A', "history-1", ""));
     rig.run(500);
     let said = told(&rig, zero);

@@ -1,8 +1,10 @@
-//! A scenario language: a machine, a clock, and a small world of sentinels and redis nodes that the test sets.
+//! A scenario language: a machine, a clock, and a small world of sentinels and redis nodes that the
+//! test sets.
 //!
-//! The world answers by itself: a question costs [`Rig::ANSWER`] each way, and the answer is what is true when it is given.
-//! Deadlines are kept to the microsecond. What the machine does is told in short sentences with their milliseconds, such as
-//! `"84 hold"` or `"1150 commit B@6 Majority"`, and a [`Witness`] checks the safety rules at every step of every scenario.
+//! The world answers by itself: a question costs [`Rig::ANSWER`] each way, and the answer is what
+//! is true when it is given. Deadlines are kept to the microsecond. What the machine does is told
+//! in short sentences with their milliseconds, such as `"84 hold"` or `"1150 commit B@6 Majority"`,
+//! and a [`Witness`] checks the safety rules at every step of every scenario.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -234,7 +236,8 @@ impl Rig {
         self.queue.insert((self.now + after, self.sequence), due);
     }
 
-    /// The process is stopped for `millis`: nothing is answered, everything in flight arrives afterwards.
+    /// The process is stopped for `millis`: nothing is answered, everything in flight arrives
+    /// afterwards.
     pub(in crate::machine) fn stall(&mut self, millis: u64) {
         self.now += ms(millis);
     }
@@ -335,7 +338,8 @@ impl Rig {
         self.says(sentinel, Notice::CandidateSelected { candidate: node(candidate) })
     }
 
-    /// An observer's switch: `+config-update-from` where `after` is given, then `+switch-master`, then its new answers.
+    /// An observer's switch: `+config-update-from` where `after` is given, then `+switch-master`,
+    /// then its new answers.
     pub(in crate::machine) fn switches(
         &mut self,
         sentinel: u8,

@@ -141,7 +141,8 @@ fn restarted_old_master_needs_a_fresh_vote_after_a_stall() {
         rig.loses(1).loses(2).loses(3);
         rig.stall(30_000);
         rig.mark();
-        // Another process with the same history answers at once, the sentinels later: there was a failover.
+        // Another process with the same history answers at once, the sentinels later: there was a
+        // failover.
         let Answer::Report(mut report) = master('A', "history-2", "history-1") else {
             panic!("a report")
         };

@@ -213,7 +213,8 @@ fn a_flood_of_names_stays_within_bounds() {
 #[test]
 fn one_stranger_is_no_successor_of_three() {
     let mut rig = Rig::booted();
-    // The only sentinel in reach has lost its file and names an empty node, for as long as it takes.
+    // The only sentinel in reach has lost its file and names an empty node, for as long as it
+    // takes.
     rig.loses(1).loses(2).loses(3);
     rig.nodes.insert('D', master('D', "empty", ""));
     rig.sentinels.insert(9, view('D', 0, &[], &[]));

@@ -1,5 +1,6 @@
-//! An independent witness: checks the safety rules on what went in and what came out, with books of its own. It shares no
-//! code with the machine and knows nothing of its states, so a rule that is broken in both places is broken twice.
+//! An independent witness: checks the safety rules on what went in and what came out, with books of
+//! its own. It shares no code with the machine and knows nothing of its states, so a rule that is
+//! broken in both places is broken twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -35,19 +36,21 @@ pub(in crate::machine) struct Witness {
     ordered: Option<(Instant, bool)>,
     /// Every address that a commit moved away from, with that commit's epoch.
     left: BTreeMap<NodeAddr, Epoch>,
-    /// When each sentinel named each claim, by itself or through a peer that followed it; the last few.
+    /// When each sentinel named each claim, by itself or through a peer that followed it; the last
+    /// few.
     named: BTreeMap<Claim, Vec<(MyId, Instant)>>,
     last_word: BTreeMap<MyId, Claim>,
     announced: BTreeMap<MyId, Announced>,
     asked: BTreeMap<NodeAddr, Vec<Instant>>,
     /// The answer of each node to the youngest question.
     answers: BTreeMap<NodeAddr, Probe>,
-    /// When each node's idle connection ended last, and whether it was asked again in that very instant.
+    /// When each node's idle connection ended last, and whether it was asked again in that very
+    /// instant.
     ended: BTreeMap<NodeAddr, (Instant, bool)>,
     /// When this process was last stopped: answers to questions from before prove nothing.
     stalled_at: Option<Instant>,
-    /// The last sign that the last target may have been superseded unnoticed: a stop of this process, a bad answer, another
-    /// process at its address, or that it was taken away.
+    /// The last sign that the last target may have been superseded unnoticed: a stop of this
+    /// process, a bad answer, another process at its address, or that it was taken away.
     doubted_at: Option<Instant>,
     /// The process that was committed, and another one that answered at its address.
     processes: (Option<Box<str>>, Option<Box<str>>),
@@ -167,7 +170,8 @@ impl Witness {
         if let (Some((addr, epoch)), Some(after)) = (&mut self.last, after) {
             assert_eq!(*addr, after.addr);
             if after.epoch != *epoch {
-                // There and back, or configured anew, to the same master: no commit, and their clock counts from here.
+                // There and back, or configured anew, to the same master: no commit, and their
+                // clock counts from here.
                 let named = self.named.get(&(addr.clone(), after.epoch));
                 let voters: BTreeSet<&MyId> =
                     named.into_iter().flatten().map(|(by, _)| by).collect();
@@ -258,7 +262,8 @@ impl Witness {
         }
     }
 
-    /// How many sentinels named the last target in answers to questions from after the last sign of a doubt.
+    /// How many sentinels named the last target in answers to questions from after the last sign of
+    /// a doubt.
     fn fresh_voters(&self) -> usize {
         let fresh = |at: &Instant| self.doubted_at.is_none_or(|doubted| *at >= doubted);
         // The epoch may be taken over, and the gate opened, in one step.
@@ -268,8 +273,8 @@ impl Witness {
         self.asked_about.iter().filter(|((claim, _), at)| ours(claim) && fresh(at)).count()
     }
 
-    /// The gate opens to the same target: after a stop of the process only on a sentinel's word from after it, or where nobody says
-    /// anything for as long as a word is good.
+    /// The gate opens to the same target: after a stop of the process only on a sentinel's word
+    /// from after it, or where nobody says anything for as long as a word is good.
     fn released(&self, now: Instant) {
         let Some(doubted_at) = self.doubted_at.filter(|at| Some(*at) == self.stalled_at) else {
             return;
@@ -283,7 +288,8 @@ impl Witness {
         );
     }
 
-    /// Whoever announced a peer's hello, and then that it switched to where that peer's own word is by now, names what it names.
+    /// Whoever announced a peer's hello, and then that it switched to where that peer's own word is
+    /// by now, names what it names.
     fn followed(&mut self, now: Instant) {
         let of = |(id, it): (&MyId, &Announced)| {
             let word = self.last_word.get(&it.peer)?;
@@ -296,7 +302,8 @@ impl Witness {
         followers.into_iter().for_each(|(id, claim)| self.name(claim, id, now));
     }
 
-    /// Silence for longer than any opinion stands, and any verification lasts, can be the cause of nothing.
+    /// Silence for longer than any opinion stands, and any verification lasts, can be the cause of
+    /// nothing.
     fn heard_within(&self, now: Instant, long: Duration) -> bool {
         self.heard_at.is_some_and(|at| now <= at + long + Duration::from_millis(1))
     }
@@ -309,7 +316,8 @@ impl Witness {
         }
     }
 
-    /// How many distinct sentinels had named `claim` by `at`, in the time in which a vote and a verification may stand.
+    /// How many distinct sentinels had named `claim` by `at`, in the time in which a vote and a
+    /// verification may stand.
     fn voters_by(&self, claim: &Claim, at: Instant) -> usize {
         let window = self.rules.view_expiry + self.rules.verify_deadline + Duration::from_secs(1);
         let mut voters: Vec<&MyId> = self
@@ -350,7 +358,8 @@ impl Witness {
         self.last = Some(claim);
         self.doubted_at = None;
         self.processes = (probe.outcome.ok().and_then(|it| it.lineage).map(|it| it.run_id), None);
-        // Only an order that does not end with a commit, or the policy for a minority, keeps the gate shut after it.
+        // Only an order that does not end with a commit, or the policy for a minority, keeps the
+        // gate shut after it.
         let ordered = self.ordered.is_some_and(|(until, ends)| !ends && now < until);
         let policy = self.rules.minority == Minority::Hold;
         assert!(commit.held || !ordered, "open against an order: {commit:?}");
@@ -404,7 +413,8 @@ impl Witness {
         }
     }
 
-    /// Asked after the first word, answered a moment ago, behind a shut gate, and not a word against it since.
+    /// Asked after the first word, answered a moment ago, behind a shut gate, and not a word
+    /// against it since.
     fn is_ahead(&self, now: Instant, commit: &Commit, probe: &Probe, voters: usize) -> bool {
         let after =
             |(at, again): &(Instant, bool)| *at < probe.asked_at || *at == probe.asked_at && *again;

@@ -4,7 +4,8 @@ use super::rig::{Answer, Rig, master, ms, node};
 use crate::machine::{Event, Finding, Note, State};
 use crate::{Notice, Probe, ProbeFailure, Report, Role};
 
-/// B at epoch 6, committed two milliseconds after the switch; A is a zombie that calls itself master.
+/// B at epoch 6, committed two milliseconds after the switch; A is a zombie that calls itself
+/// master.
 fn after_failover() -> Rig {
     let mut rig = Rig::booted();
     rig.promotes('B').all_name('B', 6).at(10).says(2, Notice::Switched { to: node('B') });
@@ -53,7 +54,8 @@ fn an_old_master_that_wakes_up_holds_nothing_and_gets_nothing() {
 #[test]
 fn an_old_view_with_the_old_epoch_contradicts_and_is_then_outvoted() {
     let mut rig = Rig::booted();
-    // The leader: the new epoch shows with the old address nowhere, since the address is asked from get-master-addr.
+    // The leader: the new epoch shows with the old address nowhere, since the address is asked from
+    // get-master-addr.
     rig.promotes('B').names(1, 'B', 6).at(1500);
     assert!(
         !rig.deeds().iter().any(|it| it.starts_with("commit")),
@@ -136,7 +138,8 @@ fn removed_and_monitored_anew_at_another_address() {
     );
     rig.run(2500);
     assert_eq!(rig.deeds().last().map(String::as_str), Some("commit C@0 Regress"));
-    // Their clock counts from there: also for an address that was superseded at a higher epoch before.
+    // Their clock counts from there: also for an address that was superseded at a higher epoch
+    // before.
     rig.demotes('A', 'C').run(3000);
     rig.nodes.insert('A', master('A', "history-A", "history-C"));
     rig.all_name('A', 1).run(2000);
@@ -168,7 +171,8 @@ fn removed_and_monitored_anew_at_the_same_address_cuts_nobody() {
 fn a_regression_is_believed_at_once_where_the_master_is_bad() {
     let mut rig = after_failover();
     rig.nodes.insert('A', master('A', "history-1", ""));
-    // The promotion was undone: the others never learnt of it, and made it a replica of the old master.
+    // The promotion was undone: the others never learnt of it, and made it a replica of the old
+    // master.
     rig.demotes('B', 'A').names(2, 'A', 5).names(3, 'A', 5).loses(1);
     rig.run(7000);
     assert_eq!(rig.deeds(), ["clear Demoted", "commit A@5 Regress"], "{:?}", rig.told());
@@ -245,7 +249,8 @@ fn files_lost_everywhere_do_not_take_a_healthy_master_away() {
     assert!(rig.told().is_empty(), "{:?}", rig.told());
     assert_eq!(rig.notes(Note::RegressUnverified), 1);
     let mut rig = Rig::booted();
-    // All sentinels come back without their files, with new identities, and were given a replica's address.
+    // All sentinels come back without their files, with new identities, and were given a replica's
+    // address.
     rig.loses(1).loses(2).loses(3);
     for sentinel in [31, 32, 33] {
         let peers: Vec<u8> = [31, 32, 33].into_iter().filter(|peer| *peer != sentinel).collect();

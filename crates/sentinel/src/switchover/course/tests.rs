@@ -1,4 +1,5 @@
-//! Courses of switchovers, input by input: what is asked for, what ends them, and what is then left behind.
+//! Courses of switchovers, input by input: what is asked for, what ends them, and what is then left
+//! behind.
 
 mod pauses;
 
@@ -78,7 +79,8 @@ impl Play {
         self
     }
 
-    /// Lets time pass, called as often as it wants to be. Pauses are granted, looks answered with nothing lacking.
+    /// Lets time pass, called as often as it wants to be. Pauses are granted, looks answered with
+    /// nothing lacking.
     fn pass(&mut self, millis: u64) -> &mut Self {
         let until = self.at + millis;
         while self.at < until {
@@ -328,7 +330,8 @@ fn takes_all_back_on_refusal_lag_and_death() {
 
 #[test]
 fn takes_all_back_before_the_order_only() {
-    // Somebody else's failover, no master at all, the one that gave the order gone, a gate that does not shut.
+    // Somebody else's failover, no master at all, the one that gave the order gone, a gate that
+    // does not shut.
     for input in [sight(true, 2, 5, 7), Input::Seen(Sight { holding: false, master: None })] {
         let mut play = Play::begin(None);
         play.pass(2).put(sight(true, 1, 4, 6)).put(input).ended_with(&Reason::Unsettled);

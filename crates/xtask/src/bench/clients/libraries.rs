@@ -1,9 +1,11 @@
 //! The client libraries, and the programs that use them: what is installed or built, and where.
 //!
-//! Each program takes the same arguments (host, port, clients, seconds) and writes one line of JSON about what it saw.
+//! Each program takes the same arguments (host, port, clients, seconds) and writes one line of JSON
+//! about what it saw.
 //!
-//! Deliberately absent: copies of any library. They come from their registries, into a folder that goes away; redis-rs, which takes
-//! minutes to build, is kept in `target`. go-redis is the one that may be missing: Go modules come from a proxy of their own.
+//! Deliberately absent: copies of any library. They come from their registries, into a folder that
+//! goes away; redis-rs, which takes minutes to build, is kept in `target`. go-redis is the one that
+//! may be missing: Go modules come from a proxy of their own.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,9 +1,11 @@
 //! `cargo xtask bench failover`: acknowledged writes counted through real failovers.
 //!
-//! Pointsman and haproxy take turns, run by run, so that whatever else the machine does meets both. A run that fails is
-//! reported and does not stop the others. The raw data is written line by line, so that an interrupted measurement is not lost.
+//! Pointsman and haproxy take turns, run by run, so that whatever else the machine does meets both.
+//! A run that fails is reported and does not stop the others. The raw data is written line by line,
+//! so that an interrupted measurement is not lost.
 //!
-//! Deliberately absent: leaving out runs that look odd. What disturbed a run (load, waiting for a core) stands beside it.
+//! Deliberately absent: leaving out runs that look odd. What disturbed a run (load, waiting for a
+//! core) stands beside it.
 
 mod observer;
 mod phase;
@@ -66,7 +68,8 @@ impl Options {
         !self.quick && self.scenario.is_empty() && self.proxy.is_empty() && self.raw.is_none()
     }
 
-    /// What to play, in order: the proxies in turns, so that both meet the same weather; who begins changes too.
+    /// What to play, in order: the proxies in turns, so that both meet the same weather; who begins
+    /// changes too.
     fn playlist(&self, partitions: bool) -> Vec<(u32, Scenario, Proxy)> {
         let wanted =
             |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
@@ -161,7 +164,8 @@ fn play_all(
         }
         let what = format!("{:<9} through {:<9} run {run}", scenario.name(), proxy.name());
         let start = Instant::now();
-        // On a thread of its own: the harness panics when something does not come, and the other runs are to go on.
+        // On a thread of its own: the harness panics when something does not come, and the other
+        // runs are to go on.
         let played = std::thread::scope(|scope| {
             scope.spawn(|| scene::play(stage, *scenario, *proxy, *run)).join()
         });

@@ -1,8 +1,8 @@
-//! Looks at the servers from outside while a run goes on: when a replica became writable, when the first client wrote to it,
-//! and what the old master executed meanwhile.
+//! Looks at the servers from outside while a run goes on: when a replica became writable, when the
+//! first client wrote to it, and what the old master executed meanwhile.
 //!
-//! One thread a server, each with a connection of its own straight to the server. A promotion and a demotion close it (the
-//! servers kill their clients then), and it comes back at once.
+//! One thread a server, each with a connection of its own straight to the server. A promotion and a
+//! demotion close it (the servers kill their clients then), and it comes back at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -50,8 +50,9 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Begins to look at a master and its replicas. `inside` is an address from which the old master is reached even when it is cut
-    /// off: what it executes in its exile is then seen as it happens.
+    /// Begins to look at a master and its replicas. `inside` is an address from which the old
+    /// master is reached even when it is cut off: what it executes in its exile is then seen as it
+    /// happens.
     pub(super) fn start(
         old: SocketAddr,
         replicas: &[SocketAddr],
@@ -67,7 +68,8 @@ impl Observer {
                     } else {
                         look_at_replica(addr, &seen, &stop)
                     };
-                    // A connection that ends is what happens to these servers; the next one tells more.
+                    // A connection that ends is what happens to these servers; the next one tells
+                    // more.
                     drop(looked);
                     pause(REPLICA);
                 }

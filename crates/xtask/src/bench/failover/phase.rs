@@ -1,9 +1,11 @@
 //! Where in Sentinel's own rhythm the cause falls.
 //!
-//! A sentinel pings each server once a second, and counts a hang from the first ping that stays unanswered: the same SIGSTOP is
-//! noticed up to a second earlier or later, depending on when it comes. One proxy starts slower than another, so without care
-//! each would always meet the same moment of that second, and the difference would look like the proxy's. So the cause is aimed at
-//! given ages of the last ping, the same ones for all, and the ages that it really met are written down.
+//! A sentinel pings each server once a second, and counts a hang from the first ping that stays
+//! unanswered: the same SIGSTOP is noticed up to a second earlier or later, depending on when it
+//! comes. One proxy starts slower than another, so without care each would always meet the same
+//! moment of that second, and the difference would look like the proxy's. So the cause is aimed at
+//! given ages of the last ping, the same ones for all, and the ages that it really met are written
+//! down.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,8 @@ const NEAR: Duration = Duration::from_millis(25);
 const MILESTONES: [&str; 6] =
     ["+sdown", "+odown", "+try-failover", "+elected-leader", "+selected-slave", "+switch-master"];
 
-/// The age of the last ping to aim at: the middles of as many equal parts of the period as there are runs.
+/// The age of the last ping to aim at: the middles of as many equal parts of the period as there
+/// are runs.
 pub(super) fn aim(run: u32, runs: u32) -> Duration {
     PERIOD * (2 * run.saturating_sub(1) + 1) / (2 * runs.max(1))
 }
@@ -35,7 +38,8 @@ pub(super) fn age(cluster: &Cluster, sentinel: &Node) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
-/// The first of each milestone after `cause`, in milliseconds; of the servers, only what concerns the old master.
+/// The first of each milestone after `cause`, in milliseconds; of the servers, only what concerns
+/// the old master.
 pub(super) fn milestones(events: &[Event], cause: Instant) -> Value {
     let first = |channel: &str| {
         let ours = |event: &&Event| {

@@ -47,7 +47,8 @@ impl Scenario {
 /// What stands between the writers and the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Proxy {
-    /// None at all, as a control: clients that ask a sentinel themselves. Measured only where it is asked for.
+    /// None at all, as a control: clients that ask a sentinel themselves. Measured only where it is
+    /// asked for.
     Direct,
     /// What people use today.
     Haproxy,
@@ -86,11 +87,13 @@ pub(super) enum Measure {
     Beyond,
     /// From ROLE of the new master saying master to the first write of a client on it.
     FirstWrite,
-    /// SETs that the old master executed while it still was one, after the commit (pointsman) or the first `+switch-master`;
-    /// where it could not be asked then (SIGSTOP), those that nobody got an OK for.
+    /// SETs that the old master executed while it still was one, after the commit (pointsman) or
+    /// the first `+switch-master`; where it could not be asked then (SIGSTOP), those that nobody
+    /// got an OK for.
     OldWrites,
-    /// Connections on which a SET was sent to the old master after the commit (pointsman) or the first `+switch-master`, by the
-    /// network; if only by the kernel that sends it again, or into a partition that drops it.
+    /// Connections on which a SET was sent to the old master after the commit (pointsman) or the
+    /// first `+switch-master`, by the network; if only by the kernel that sends it again, or into a
+    /// partition that drops it.
     OldSenders,
 }
 

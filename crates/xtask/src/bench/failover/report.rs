@@ -1,4 +1,5 @@
-//! The document of a whole measurement: what was done, on what, the tables, the promises, and how to read them.
+//! The document of a whole measurement: what was done, on what, the tables, the promises, and how
+//! to read them.
 
 use std::fmt::Write as _;
 

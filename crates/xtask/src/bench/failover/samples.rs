@@ -1,7 +1,9 @@
-//! How many writes the old master executed after it had been superseded: decided from samples of its own statistics.
+//! How many writes the old master executed after it had been superseded: decided from samples of
+//! its own statistics.
 //!
-//! Each sample holds the role and the count of SETs of one and the same instant. A server counts what its own master sends it
-//! too, so only samples in which it says `master` matter. A server that was started again counts from zero.
+//! Each sample holds the role and the count of SETs of one and the same instant. A server counts
+//! what its own master sends it too, so only samples in which it says `master` matter. A server
+//! that was started again counts from zero.
 
 use std::time::Instant;
 
@@ -15,8 +17,9 @@ pub(super) struct Sample {
     pub(super) sets: u64,
 }
 
-/// SETs executed as a master after `moment`, as far as the samples, in the order of time, can tell. The count begins at the last
-/// sample before the moment, so it is rather too high than too low. `None` if there is no sample before.
+/// SETs executed as a master after `moment`, as far as the samples, in the order of time, can tell.
+/// The count begins at the last sample before the moment, so it is rather too high than too low.
+/// `None` if there is no sample before.
 pub(super) fn writes_after(samples: &[Sample], moment: Instant) -> Option<u64> {
     let masters = samples.iter().filter(|sample| sample.master);
     let before = masters.clone().rev().find(|sample| sample.at <= moment)?;
@@ -29,8 +32,9 @@ pub(super) fn writes_after(samples: &[Sample], moment: Instant) -> Option<u64> {
     Some(sum)
 }
 
-/// SETs that it executed as a master and that nobody got an OK for, when `acknowledged` were before it went silent. For a
-/// server that could not be asked for a while: between two samples so far apart, only this tells what came late.
+/// SETs that it executed as a master and that nobody got an OK for, when `acknowledged` were before
+/// it went silent. For a server that could not be asked for a while: between two samples so far
+/// apart, only this tells what came late.
 pub(super) fn unacknowledged(samples: &[Sample], acknowledged: u64) -> Option<u64> {
     let last = samples.iter().rev().find(|sample| sample.master)?;
     Some(last.sets.saturating_sub(acknowledged))

@@ -1,9 +1,10 @@
-//! One run: a fresh cluster, a proxy, writers, something bad, and the count after everything has settled.
+//! One run: a fresh cluster, a proxy, writers, something bad, and the count after everything has
+//! settled.
 //!
-//! The writers go on until the old master has come back and follows the new one, since most of what is lost in a planned
-//! failover is lost in those seconds. Whatever was brought down is brought back as it would be in life: a dead process is
-//! started again, a hung one goes on, a cut is healed; the old master then believes to be one until Sentinel tells it
-//! otherwise.
+//! The writers go on until the old master has come back and follows the new one, since most of what
+//! is lost in a planned failover is lost in those seconds. Whatever was brought down is brought
+//! back as it would be in life: a dead process is started again, a hung one goes on, a cut is
+//! healed; the old master then believes to be one until Sentinel tells it otherwise.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -193,7 +194,8 @@ pub(super) fn play(
     Ok(record)
 }
 
-/// What went to the old master since it was `superseded`: as it says itself where it cannot be asked, `late`; and by the network.
+/// What went to the old master since it was `superseded`: as it says itself where it cannot be
+/// asked, `late`; and by the network.
 fn on_old_master(
     record: &mut Record,
     late: Option<u64>,
@@ -209,7 +211,8 @@ fn on_old_master(
     Ok(())
 }
 
-/// Takes the master away, in the scenario's way. A partition lasts until what this gives is dropped.
+/// Takes the master away, in the scenario's way. A partition lasts until what this gives is
+/// dropped.
 fn bring_about(
     scenario: Scenario,
     cluster: &Cluster,
@@ -287,7 +290,8 @@ fn switch(events: &Events) -> Option<Event> {
     events.first("+switch-master")
 }
 
-/// How many different switches the sentinels announced: more than one means that a second failover followed.
+/// How many different switches the sentinels announced: more than one means that a second failover
+/// followed.
 fn switches(events: &Events) -> usize {
     let all = events
         .all()

@@ -1,7 +1,9 @@
-//! Looks at what is sent to the old master, on the network and not in the server: the only witness while the server is stopped or
-//! cut off. Writes are told from everything else by their first bytes.
+//! Looks at what is sent to the old master, on the network and not in the server: the only witness
+//! while the server is stopped or cut off. Writes are told from everything else by their first
+//! bytes.
 //!
-//! The kernel itself notes when each connection sent its last one, so that no look of ours has to come at the right moment.
+//! The kernel itself notes when each connection sent its last one, so that no look of ours has to
+//! come at the right moment.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +24,8 @@ impl Tap {
         if in_private_namespace() { Counter::of(port, SET).map(Self).map(Some) } else { Ok(None) }
     }
 
-    /// Connections on which a packet that begins with a SET was sent after `moment`. What a look takes makes a packet appear rather too
-    /// late than too early.
+    /// Connections on which a packet that begins with a SET was sent after `moment`. What a look
+    /// takes makes a packet appear rather too late than too early.
     pub(super) fn after(&self, moment: Instant) -> Result<u64, String> {
         let mut quickest: Option<(Duration, Instant, Vec<Duration>)> = None;
         for _ in 0..LOOKS {

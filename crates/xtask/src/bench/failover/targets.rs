@@ -35,7 +35,8 @@ impl Target {
     }
 }
 
-/// The promises that the runs can tell something about. A run that lacks the value has not kept its promise.
+/// The promises that the runs can tell something about. A run that lacks the value has not kept its
+/// promise.
 pub(super) fn judge(records: &[Record], writers: usize) -> Vec<Target> {
     let one_each = number(writers);
     let nothing_sent = |what: &str| {

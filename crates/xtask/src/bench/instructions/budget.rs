@@ -1,7 +1,8 @@
 //! The budgets, and what is within them: decisions only.
 //!
-//! A budget belongs to a kind of CPU. It also belongs to a compiler, but is not asked for again with each new one: a compiler
-//! that makes the hot path three percent worse is worth knowing of. The message then names it.
+//! A budget belongs to a kind of CPU. It also belongs to a compiler, but is not asked for again
+//! with each new one: a compiler that makes the hot path three percent worse is worth knowing of.
+//! The message then names it.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! Counts: a program under valgrind's callgrind, twice with different amounts of work.
 //!
-//! Of the data plane the busiest thread counts, the worker. Its clock ticks by the time that passes, some 5,000 instructions a tick: in a
-//! sum over all threads each second that a run takes longer on a slow machine would cost a percent.
+//! Of the data plane the busiest thread counts, the worker. Its clock ticks by the time that
+//! passes, some 5,000 instructions a tick: in a sum over all threads each second that a run takes
+//! longer on a slow machine would cost a percent.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -66,7 +67,8 @@ fn valgrind() -> Result<PathBuf, String> {
     find_in_path("valgrind").ok_or_else(|| "valgrind is missing".to_owned())
 }
 
-/// Where callgrind is told to write; of several threads each gets a file with its number behind this.
+/// Where callgrind is told to write; of several threads each gets a file with its number behind
+/// this.
 const OUT: &str = "callgrind.out";
 
 /// A program that ends by itself.
@@ -86,7 +88,8 @@ fn alone(program: &Path, case: &str, times: u32) -> Result<u64, String> {
     collected(&said)
 }
 
-/// The data plane between a client and a backend, in lockstep: the next requests leave when the last ones are answered.
+/// The data plane between a client and a backend, in lockstep: the next requests leave when the
+/// last ones are answered.
 fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     let words = |error: std::io::Error| format!("the data plane under valgrind: {error}");
     let loader = Loader::start(0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;

@@ -1,12 +1,15 @@
-//! `cargo xtask bench instructions`: user-space instructions a request, counted by valgrind and held against a budget.
+//! `cargo xtask bench instructions`: user-space instructions a request, counted by valgrind and
+//! held against a budget.
 //!
-//! Time on a shared machine says little about a change of two percent; the number of instructions says it anywhere, also in
-//! CI. The scanner is counted by itself; the pump with the whole data plane around it, since what a request costs is spread
-//! over accept loop, runtime and pump: the proxy runs under valgrind between a real client and a real backend, in lockstep.
-//! Every number is the difference of two runs, so starting and stopping do not count.
+//! Time on a shared machine says little about a change of two percent; the number of instructions
+//! says it anywhere, also in CI. The scanner is counted by itself; the pump with the whole data
+//! plane around it, since what a request costs is spread over accept loop, runtime and pump: the
+//! proxy runs under valgrind between a real client and a real backend, in lockstep. Every number is
+//! the difference of two runs, so starting and stopping do not count.
 //!
-//! Deliberately absent: the kernel, where most of a proxy's time goes (`cargo xtask bench` measures that), and budgets for
-//! what nobody recorded: on another kind of CPU the numbers are shown and nothing is judged.
+//! Deliberately absent: the kernel, where most of a proxy's time goes (`cargo xtask bench` measures
+//! that), and budgets for what nobody recorded: on another kind of CPU the numbers are shown and
+//! nothing is judged.
 
 mod budget;
 mod count;

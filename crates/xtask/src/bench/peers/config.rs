@@ -1,5 +1,6 @@
-//! The configuration files of all peers, as text. Each is what its documentation gives for a plain TCP (or Redis) proxy with
-//! one thread; only limits that the measurement would run into are raised, and time-outs that would end idle connections.
+//! The configuration files of all peers, as text. Each is what its documentation gives for a plain
+//! TCP (or Redis) proxy with one thread; only limits that the measurement would run into are
+//! raised, and time-outs that would end idle connections.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -32,7 +33,8 @@ pub(in crate::bench) struct Around<'a> {
     pub(in crate::bench) folder: &'a Path,
 }
 
-/// Name of the file, its text, and the arguments of the program; `FILE` among them stands for the file's path.
+/// Name of the file, its text, and the arguments of the program; `FILE` among them stands for the
+/// file's path.
 pub(in crate::bench) fn configuration(
     peer: Peer,
     routes: &[Route],

@@ -1,7 +1,9 @@
-//! Gets the programs: the commands are made in pure functions, so that they can be printed as well as run.
+//! Gets the programs: the commands are made in pure functions, so that they can be printed as well
+//! as run.
 //!
-//! apt is given a state of its own, with an empty list of what is installed. It then resolves all dependencies of a package
-//! for us, down to the C library, and needs no root. The mirror is the one that this machine's apt uses for Debian already.
+//! apt is given a state of its own, with an empty list of what is installed. It then resolves all
+//! dependencies of a package for us, down to the C library, and needs no root. The mirror is the
+//! one that this machine's apt uses for Debian already.
 
 use std::ffi::OsString;
 use std::fs;

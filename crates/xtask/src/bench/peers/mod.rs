@@ -1,8 +1,10 @@
-//! The proxies that pointsman is measured beside: where they come from, how they are configured, how they are started.
+//! The proxies that pointsman is measured beside: where they come from, how they are configured,
+//! how they are started.
 //!
-//! None of them is installed on the system. Debian's packages are unpacked with everything they depend on into a folder below
-//! cargo's target folder and started through that folder's own dynamic loader, so a newer suite's libraries never meet the
-//! system's. What cannot be had is reported with the commands that would have got it, and left out.
+//! None of them is installed on the system. Debian's packages are unpacked with everything they
+//! depend on into a folder below cargo's target folder and started through that folder's own
+//! dynamic loader, so a newer suite's libraries never meet the system's. What cannot be had is
+//! reported with the commands that would have got it, and left out.
 
 mod config;
 mod fetch;
@@ -157,7 +159,8 @@ pub(super) fn version(peer: Peer, program: &Program) -> Option<String> {
         _ => "-v",
     };
     let output = Command::new(first).args(rest).arg(flag).output().ok()?;
-    // Some say it on one stream, some on the other; Envoy has its own name and an empty line before it.
+    // Some say it on one stream, some on the other; Envoy has its own name and an empty line before
+    // it.
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     let line = said.lines().find(|line| line.chars().any(|letter| letter.is_ascii_digit()))?;

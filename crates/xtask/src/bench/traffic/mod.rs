@@ -1,11 +1,12 @@
 //! `cargo xtask bench`: what traffic costs, through pointsman and through what people use today.
 //!
-//! Every row of the targets is measured in every round, and within a row the proxies take turns, beginning with another one each
-//! round: whatever else the machine does meets all of them. The ones that only stand beside the comparison are measured in every
-//! second round. The raw data is written line by line.
+//! Every row of the targets is measured in every round, and within a row the proxies take turns,
+//! beginning with another one each round: whatever else the machine does meets all of them. The
+//! ones that only stand beside the comparison are measured in every second round. The raw data is
+//! written line by line.
 //!
-//! Deliberately absent: anything but loopback. What a network card adds is the same for every proxy, and this has to run
-//! anywhere.
+//! Deliberately absent: anything but loopback. What a network card adds is the same for every
+//! proxy, and this has to run anywhere.
 
 mod plot;
 mod record;
@@ -225,7 +226,8 @@ fn versions(peers: &[Peer]) -> Vec<(&'static str, Option<String>)> {
         .collect()
 }
 
-/// Plays all rounds: what they brought. A measurement that fails is reported and does not stop the others.
+/// Plays all rounds: what they brought. A measurement that fails is reported and does not stop the
+/// others.
 fn play(
     options: &Options,
     scene: &mut Scene,
@@ -319,7 +321,8 @@ fn stage<T: Send>(act: impl FnOnce() -> Result<T, String> + Send) -> Result<T, S
     std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| Err(words(&*panic)))
 }
 
-/// As many open files and ports as there may be; a loopback that is up; precedence, if it is to be had, over what else runs.
+/// As many open files and ports as there may be; a loopback that is up; precedence, if it is to be
+/// had, over what else runs.
 fn prepare(namespaced: bool) {
     if let Err(error) = setpriority_process(None, PRECEDENCE) {
         println!("Measuring without precedence over other processes ({error}).");
@@ -338,8 +341,9 @@ fn prepare(namespaced: bool) {
                 "The range of ports stays as it is ({error}); new connections may run out of them."
             );
         }
-        // BBR, the default of some machines, paces what it sends, and loopback has no bottleneck to find. A namespace may
-        // choose only among what its parent allows, which Reno always is; without loss the two are the same.
+        // BBR, the default of some machines, paces what it sends, and loopback has no bottleneck to
+        // find. A namespace may choose only among what its parent allows, which Reno always is;
+        // without loss the two are the same.
         let control = "tcp_congestion_control";
         if let Err(error) = set(control, "cubic").or_else(|_| set(control, "reno")) {
             println!("The congestion control stays as it is ({error}).");
@@ -347,7 +351,8 @@ fn prepare(namespaced: bool) {
     }
 }
 
-/// The core for load and Redis, which this process and all that it starts stay on; and the core for the proxies.
+/// The core for load and Redis, which this process and all that it starts stay on; and the core for
+/// the proxies.
 fn cores() -> Result<(usize, usize), String> {
     let allowed =
         sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;

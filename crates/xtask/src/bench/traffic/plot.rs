@@ -1,4 +1,5 @@
-//! Plots: for each measure one panel with one bar a proxy. Drawn as SVG, which a repository shows and a diff can read.
+//! Plots: for each measure one panel with one bar a proxy. Drawn as SVG, which a repository shows
+//! and a diff can read.
 
 use std::path::Path;
 

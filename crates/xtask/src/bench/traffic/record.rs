@@ -202,7 +202,8 @@ pub(super) struct Record {
     /// Counted from one.
     pub(super) round: u32,
     pub(super) values: BTreeMap<Measure, f64>,
-    /// Part of a core that was used by others meanwhile; not known for memory, which does not depend on it.
+    /// Part of a core that was used by others meanwhile; not known for memory, which does not
+    /// depend on it.
     pub(super) foreign: f64,
     /// Whether that was too much.
     pub(super) disturbed: bool,

@@ -64,7 +64,8 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
     text
 }
 
-/// One line a peer: each measure's median (smallest to largest), and beside the first CPU or rate its ratio to haproxy 3.
+/// One line a peer: each measure's median (smallest to largest), and beside the first CPU or rate
+/// its ratio to haproxy 3.
 fn table(records: &[Record], row: Row) -> Option<String> {
     let of = |peer: Peer, measure: Measure| {
         let records = records.iter().filter(|it| it.row == row && it.peer == peer);

@@ -1,8 +1,9 @@
-//! Everything that runs during a measurement: Redis, a sentinel, the load with its sink, the proxies; and single measurements.
+//! Everything that runs during a measurement: Redis, a sentinel, the load with its sink, the
+//! proxies; and single measurements.
 //!
-//! Pointsman is configured as its users do it: a real sentinel tells it of two masters, a Redis and the sink, and it verifies
-//! both. All proxies are started once and wait idle for their turn; only memory is looked at in a fresh one, since most keep
-//! what they once had.
+//! Pointsman is configured as its users do it: a real sentinel tells it of two masters, a Redis and
+//! the sink, and it verifies both. All proxies are started once and wait idle for their turn; only
+//! memory is looked at in a fresh one, since most keep what they once had.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -91,7 +92,8 @@ impl Scene {
         Ok(Self { running: BTreeMap::new(), loader, cluster, built, core: cores.1, started: 0 })
     }
 
-    /// Starts a proxy and waits until it answers on both routes; one that runs already is left as it is.
+    /// Starts a proxy and waits until it answers on both routes; one that runs already is left as
+    /// it is.
     ///
     /// # Errors
     /// Why it cannot be measured.
@@ -130,7 +132,8 @@ impl Scene {
         let (file, text, args) = configuration(peer, &routes, &around);
         let file = folder.join(file);
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
-        // Before its start, so that each of its threads has the core, and whoever counts cores finds one.
+        // Before its start, so that each of its threads has the core, and whoever counts cores
+        // finds one.
         let taskset = find_in_path("taskset").ok_or("taskset is missing (Debian's util-linux)")?;
         let args = args
             .iter()

@@ -1,8 +1,10 @@
-//! What pointsman is to reach, as ratios within one interleaved run; with one connection to the server for each client.
+//! What pointsman is to reach, as ratios within one interleaved run; with one connection to the
+//! server for each client.
 //!
-//! A ratio is taken within each round and the median of these is judged, so that a machine that was slower in one round was
-//! so for both sides. Rounds in which one of the two was disturbed count only where too few others are left. Beside each stands
-//! what the floor, the least program there can be, reached in the same rounds: a target below it asks more than this machine has.
+//! A ratio is taken within each round and the median of these is judged, so that a machine that was
+//! slower in one round was so for both sides. Rounds in which one of the two was disturbed count
+//! only where too few others are left. Beside each stands what the floor, the least program there
+//! can be, reached in the same rounds: a target below it asks more than this machine has.
 
 use super::record::{Measure, Record, Row};
 use crate::bench::peers::Peer;
@@ -116,7 +118,8 @@ pub(super) fn judge(records: &[Record]) -> Vec<Verdict> {
     TARGETS.iter().filter_map(|target| verdict(target, records)).collect()
 }
 
-/// The ratios of one of ours to what the target names: of the rounds in which neither was disturbed, if there are enough.
+/// The ratios of one of ours to what the target names: of the rounds in which neither was
+/// disturbed, if there are enough.
 fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
     let of = |peer: Peer, round: u32| {
         let found =

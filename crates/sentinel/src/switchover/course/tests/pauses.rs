@@ -72,7 +72,8 @@ fn orders_nothing_after_a_pause_that_lapsed() {
         let seen = play.did.len();
         play.put(Input::Tick);
         let did: Vec<Action> = play.did[seen..].iter().map(|(_, it)| it.clone()).collect();
-        // The first pause is granted; the master is then too busy to answer the next one, and late with its offset.
+        // The first pause is granted; the master is then too busy to answer the next one, and late
+        // with its offset.
         if !granted && did.iter().any(|it| matches!(it, Action::Pause(_))) {
             granted = true;
             play.put(Input::Paused(Ok(())));
