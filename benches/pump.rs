@@ -15,7 +15,7 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use drain::{Drain, Settings};
 use proxy::{Bound, NoHints, Options, Running, Service};
-use route::{Destination, Points};
+use target::{Destination, Points};
 
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n";
 

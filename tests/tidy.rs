@@ -36,13 +36,15 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/sentinel/tests/model/world.rs", "one model: its state, its steps and its account"),
 ];
 
-/// Who may use whom. What is not listed may use nobody.
+/// The crates that each crate may depend on. A crate that is not listed may depend on none.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("pointsman", &["drain", "haproxy-import", "probe", "proxy", "route", "sentinel"]),
-    ("sentinel", &["resp", "route"]),
-    ("proxy", &["drain", "resp", "route"]),
-    ("simulator", &["route", "sentinel"]),
-    ("xtask", &["harness", "load"]),
+    ("pointsman", &["admin-http", "drain", "haproxy-import", "proxy", "sentinel", "target"]),
+    ("sentinel", &["resp", "target"]),
+    ("proxy", &["drain", "resp", "target"]),
+    ("simulator", &["sentinel", "target"]),
+    ("setup", &["harness"]),
+    ("bench", &["harness", "setup"]),
+    ("xtask", &["bench", "harness", "setup"]),
 ];
 
 /// Files that decide: no runtime, no socket, no clock of their own, no log.
@@ -53,8 +55,8 @@ const PURE: &[&str] = &[
     "crates/proxy/src/close.rs",
     "crates/proxy/src/run_queue.rs",
     "crates/resp/src/",
-    "crates/route/src/balance.rs",
-    "crates/route/src/look.rs",
+    "crates/target/src/balance.rs",
+    "crates/target/src/look.rs",
     "crates/sentinel/src/doctor/diagnose.rs",
     "crates/sentinel/src/doctor/nodes.rs",
     "crates/sentinel/src/doctor/observed.rs",

@@ -24,14 +24,14 @@ const CLIENTS: usize = 20;
 struct Noticed(AtomicUsize);
 
 impl proxy::Hints for Noticed {
-    fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
+    fn hint(&self, _target: &target::Target, _hint: proxy::Hint) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// A data plane without discovery.
 struct Plane {
-    points: route::Points,
+    points: target::Points,
     noticed: Arc<Noticed>,
     addr: SocketAddr,
     drain: drain::Drain,
@@ -41,7 +41,7 @@ struct Plane {
 
 impl Plane {
     fn start(cluster: &Cluster, options: proxy::Options) -> Self {
-        let (points, route) = route::Points::new();
+        let (points, route) = target::Points::new();
         let noticed = Arc::<Noticed>::default();
         let hints = Arc::clone(&noticed) as Arc<dyn proxy::Hints>;
         let service = proxy::Service {
@@ -67,7 +67,7 @@ impl Plane {
 
     fn commit(&mut self, node: &Node) {
         let addr = node.addr();
-        self.points.commit(route::Destination {
+        self.points.commit(target::Destination {
             addr,
             name: addr.to_string().into(),
             epoch: 0,

@@ -13,8 +13,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use admin_http::{Handler, Method, Reply, Request, StreamPermit};
 use bytes::Bytes;
-use probe::{Handler, Method, Reply, Request, StreamPermit};
 use sentinel::{Handle, Pause, Plan, Told, switchover};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -53,7 +53,7 @@ impl Control {
     }
 
     /// Adds its paths to the admin server.
-    pub(crate) fn add_to(self: &Arc<Self>, server: probe::Server) -> probe::Server {
+    pub(crate) fn add_to(self: &Arc<Self>, server: admin_http::Server) -> admin_http::Server {
         let path = |order| Arc::new(Path { control: Arc::clone(self), order });
         server
             .route("/control/pause", path(Order::Pause))

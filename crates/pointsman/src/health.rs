@@ -27,8 +27,8 @@
 
 use std::time::Duration;
 
+use admin_http::Verdict;
 use drain::Phase;
-use probe::Verdict;
 
 /// A loop that has not turned for this long is stuck. All of them turn at least once a second.
 pub const STUCK_AFTER: Duration = Duration::from_secs(5);

@@ -40,7 +40,7 @@ pub fn put(page: &mut Exposition, name: &str, labels: &[Pair<'_>], distribution:
 
 #[cfg(test)]
 mod tests {
-    use probe::Format;
+    use admin_http::Format;
 
     use super::*;
 

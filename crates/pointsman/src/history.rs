@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use probe::{Handler, Reply, Request};
+use admin_http::{Handler, Reply, Request};
 use proxy::{Distribution, Stats};
 use sentinel::Handle;
 use serde_json::{Value, json};

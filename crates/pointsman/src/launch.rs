@@ -191,8 +191,8 @@ fn remember(
     config: &Config,
     handles: &[Handle],
     stats: &proxy::Stats,
-    admin: probe::Server,
-) -> probe::Server {
+    admin: admin_http::Server,
+) -> admin_http::Server {
     let names = config.services.iter().map(|service| service.name.clone());
     let history = History::new(names.zip(handles.iter().cloned()), stats.clone());
     // Without it the page has no plots; it ends with the runtime.
@@ -212,7 +212,11 @@ fn tell_of_splicing(config: &Config, splices: Result<(), &std::io::Error>) {
 }
 
 /// Lets the admin server take orders, where that is on.
-fn take_orders(config: &Config, handles: &[Handle], admin: probe::Server) -> probe::Server {
+fn take_orders(
+    config: &Config,
+    handles: &[Handle],
+    admin: admin_http::Server,
+) -> admin_http::Server {
     if !config.admin.control {
         return admin;
     }

@@ -8,8 +8,8 @@
 use std::sync::{Arc, OnceLock};
 
 use proxy::{ListenAddr, Options, Stateless};
-use route::{Empty, Points, PoolWriter};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
+use target::{Empty, Points, PoolWriter};
 
 use crate::config::{
     Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions,
@@ -138,7 +138,7 @@ impl Ears {
 struct Ear(Arc<OnceLock<Handle>>);
 
 impl proxy::Hints for Ear {
-    fn hint(&self, _target: &route::Target, _hint: proxy::Hint) {
+    fn hint(&self, _target: &target::Target, _hint: proxy::Hint) {
         // Whatever it was, and whichever target it was about: the machine looks for itself, and
         // backs off.
         if let Some(handle) = self.0.get() {
@@ -151,7 +151,7 @@ impl proxy::Hints for Ear {
 struct ReadersEar(Arc<OnceLock<Handle>>);
 
 impl proxy::Hints for ReadersEar {
-    fn hint(&self, _target: &route::Target, hint: proxy::Hint) {
+    fn hint(&self, _target: &target::Target, hint: proxy::Hint) {
         // What a replica replies is no news: it refuses writes as long as it lives.
         let news = matches!(hint, proxy::Hint::DialFailed(_) | proxy::Hint::UpstreamEnded);
         if let (true, Some(handle)) = (news, self.0.get()) {

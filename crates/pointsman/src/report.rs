@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use admin_http::{Format, Reporter, Verdict};
 use drain::Drain;
-use probe::{Format, Reporter, Verdict};
 use proxy::{ListenAddr, Scarcity, Snapshot};
 
 use crate::config::InProgress;
@@ -71,7 +71,7 @@ pub struct Report {
     /// What bounds our memory, where that is known.
     pub memory: Option<Memory>,
     /// What the admin server counts about itself.
-    pub admin: probe::Stats,
+    pub admin: admin_http::Stats,
     /// What is kept between scrapes. Locked by scrapes only, which the admin server makes one after
     /// the other.
     pub scraper: Mutex<Scraper>,

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use admin_http::Reporter as _;
 use drain::{Drain, Order, Phase, Summary};
-use probe::Reporter as _;
 use proxy::{Running, Scarcity};
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
@@ -56,7 +56,7 @@ pub enum RunError {
     Listen(#[from] proxy::BindError),
     /// An address of the admin server cannot be bound.
     #[error(transparent)]
-    Admin(#[from] probe::BindError),
+    Admin(#[from] admin_http::BindError),
     /// The system gives no thread, runtime or signal handler.
     #[error("the system does not let the process start its parts")]
     System(#[from] std::io::Error),
@@ -74,7 +74,7 @@ pub enum RunError {
     Unix(#[from] UnixSocketError),
     /// The admin server cannot be started.
     #[error(transparent)]
-    Probe(#[from] probe::StartError),
+    Probe(#[from] admin_http::StartError),
     /// A socket of the service manager cannot be used.
     #[error(transparent)]
     Inherited(#[from] InheritError),
@@ -248,7 +248,7 @@ pub(crate) struct Process {
     /// The files of the Unix sockets that clients connect to.
     pub(crate) unix: UnixFiles,
     /// Gone once another process has taken over.
-    pub(crate) probe: Option<probe::Handle>,
+    pub(crate) probe: Option<admin_http::Handle>,
     pub(crate) report: Arc<Report>,
     pub(crate) reader: Reader,
     pub(crate) reloader: Reloader,

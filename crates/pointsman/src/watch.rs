@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use route::Points;
 use sentinel::doctor::Patient;
 use sentinel::{Credentials, NodeAddr, Replicas, Rules, Timeouts, Watch};
+use target::Points;
 
 use crate::config;
 

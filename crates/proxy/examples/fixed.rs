@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use drain::{Order, Settings};
 use proxy::{Bound, NoHints, Options, Service, Splice, worker_count};
-use route::{Destination, Points};
+use target::{Destination, Points};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -23,7 +23,7 @@ use std::time::Instant;
 use crate::line::Line;
 use drain::Ticket;
 use resp::{Ledger, Notices};
-use route::{Generation, Ride, Target};
+use target::{Generation, Ride, Target};
 
 use crate::broken;
 use crate::close::Reason;

@@ -125,7 +125,7 @@ fn command() -> impl Strategy<Value = String> {
 /// The servers, and what they are up to.
 struct Game {
     servers: [Server; 2],
-    points: route::Points,
+    points: target::Points,
     master: usize,
     number: u32,
     held: bool,
@@ -294,7 +294,7 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         ..Options::default()
     });
     house.commit(servers[0].addr);
-    let points = std::mem::replace(&mut house.points, route::Points::new().0);
+    let points = std::mem::replace(&mut house.points, target::Points::new().0);
     let mut game = Game {
         servers,
         points,

@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use route::{Ride, Way};
+use target::{Ride, Way};
 
 use crate::broken;
 use crate::close::Reason;

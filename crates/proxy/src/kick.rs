@@ -14,7 +14,7 @@
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use route::{Cause, Ride};
+use target::{Cause, Ride};
 
 use crate::carry::is_overtaken;
 use crate::close::Reason;

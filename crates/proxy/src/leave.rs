@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use resp::Standing;
-use route::Target;
+use target::Target;
 
 /// How long a session that is asked waits for a reply to leave behind. Who gets none in this time
 /// is idle, and leaves at once.

@@ -7,9 +7,9 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 
-use route::Points;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockRef, Socket, Type};
+use target::Points;
 
 use crate::address::ListenAddr;
 use crate::listener::{BindError, Bound, Entrance, Given};

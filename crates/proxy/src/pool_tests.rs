@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use route::{Empty, PoolWriter};
+use target::{Empty, PoolWriter};
 
 use crate::options::Sessions;
 use crate::testing::{

@@ -171,8 +171,8 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
     let options = Tuning::from(Options::default());
     let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });
     let until = Instant::now() + SOON;
-    for change in [route::Points::hold, route::Points::clear] {
-        let (mut points, _route) = route::Points::new();
+    for change in [target::Points::hold, target::Points::clear] {
+        let (mut points, _route) = target::Points::new();
         let target = points.commit(destination(backend.addr()));
         // Between the look at the target and the connection.
         change(&mut points);

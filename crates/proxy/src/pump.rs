@@ -34,7 +34,7 @@ use std::task::{Context, Poll, Waker};
 
 use drain::{Phase, Ticket};
 use resp::Ledger;
-use route::Target;
+use target::Target;
 use tokio::sync::futures::Notified;
 
 use crate::alarm::Alarm;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use route::Points;
+use target::Points;
 
 use crate::line::Line;
 use crate::pump::{Pump, Stopped};

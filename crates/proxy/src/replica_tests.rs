@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use route::{Empty, Look, PoolWriter};
+use target::{Empty, Look, PoolWriter};
 
 use crate::proof_tests::prove;
 use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use crate::line::Line;
 use resp::{Ledger, Limits, Refused, Replay};
-use route::Target;
+use target::Target;
 
 use crate::broken;
 use crate::dial;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use route::{Target, Way};
+use target::{Target, Way};
 
 use crate::tuning::Tuning;
 

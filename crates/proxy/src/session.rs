@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use route::{Generation, Ride, Target};
+use target::{Generation, Ride, Target};
 
 use crate::address::Peer;
 use crate::carry::{Connected, Luggage, Passenger, is_overtaken, overtaken};

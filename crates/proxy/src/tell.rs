@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use route::Target;
+use target::Target;
 use tracing::Level;
 
 use crate::address::Peer;

@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use drain::{Drain, Order, Settings};
-use route::{Destination, Empty, Points, PoolWriter, Target, Way};
 use socket2::{Domain, Socket, Type};
+use target::{Destination, Empty, Points, PoolWriter, Target, Way};
 
 use crate::end::End;
 use crate::limits::{Limits, Places, Scarcity};

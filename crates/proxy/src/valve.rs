@@ -6,7 +6,7 @@
 //! the target as soon as it came, because a hint in it is worth the more the earlier it is heard.
 
 use resp::{Direction, Ledger, Standing};
-use route::{Replies as Fate, Target};
+use target::{Replies as Fate, Target};
 
 use crate::flow::{Leave, Valve};
 use crate::latency::Stopwatch;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use resp::{Ledger, Limits};
-use route::{Moment, Points, Replies as Fate};
+use target::{Moment, Points, Replies as Fate};
 
 use crate::flow::{Leave, Valve};
 use crate::latency::Stopwatch;
@@ -12,7 +12,7 @@ use crate::valve::{Replies, Requests};
 use crate::worker::Seat;
 
 /// What a valve towards `target` says before a read and before a write.
-fn requests(seat: &Seat, target: &route::Target) -> (Leave, Leave) {
+fn requests(seat: &Seat, target: &target::Target) -> (Leave, Leave) {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut heard, mut measured, mut stopwatch) = (false, 0, Stopwatch::default());
     let mut valve = Requests {
@@ -28,7 +28,7 @@ fn requests(seat: &Seat, target: &route::Target) -> (Leave, Leave) {
 }
 
 /// Whether a valve from `target` admits what was read.
-fn admits(seat: &Seat, target: &route::Target) -> bool {
+fn admits(seat: &Seat, target: &target::Target) -> bool {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut stopwatch, mut commands) = (Stopwatch::default(), 0);
     let mut valve = Replies {

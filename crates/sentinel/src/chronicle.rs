@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use route::Target;
+use target::Target;
 use tracing::info;
 
 use crate::hush::Voice;

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use route::{Moment, Points};
+use target::{Moment, Points};
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use route::{Destination, Moment, Points, Replies};
+use target::{Destination, Moment, Points, Replies};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 

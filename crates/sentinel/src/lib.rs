@@ -3,7 +3,7 @@
 //! Two halves. The [`Machine`] decides and is pure: views, notices, probes and time go in; holds,
 //! commits and questions come out. Around it a thin driver, [`Discovery`], keeps one connection to
 //! each sentinel (`link`) and an idle one to each redis node (`canary`), and carries out what the
-//! machine wants on the [`route::Points`].
+//! machine wants on the [`target::Points`].
 //!
 //! Deliberately absent: clients. This crate never sees one and never knows how many there are;
 //! `route` is all that passes between discovery and the data plane.

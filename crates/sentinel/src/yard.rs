@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use route::{Destination, Empty, Generation, Look, Moment, PoolWriter};
+use target::{Destination, Empty, Generation, Look, Moment, PoolWriter};
 use tracing::{debug, info, warn};
 
 use crate::hush::Hush;

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use harness::find_in_path;
 
-use crate::steps::cargo;
+use setup::cargo;
 
 /// The version that the book is built with.
 const VERSION: &str = "0.5.4";

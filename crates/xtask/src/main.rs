@@ -13,14 +13,10 @@
     reason = "a command for people: what it prints is what it is for"
 )]
 
-mod bench;
-mod build;
 mod demo;
 mod deploy;
 mod dist;
 mod docs;
-mod install;
-mod needs;
 mod pictures;
 mod simulate;
 mod steps;
@@ -29,6 +25,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use setup::install;
 
 /// Everything a person or CI starts.
 #[derive(Debug, Parser)]
@@ -107,7 +104,7 @@ fn main() -> ExitCode {
 }
 
 fn test(args: &[OsString]) -> Result<ExitCode, String> {
-    install::for_tests()?;
+    install_for_tests()?;
     let given = steps::with_separator(std::env::args_os(), "test", args);
     let mut all = vec![steps::test(&given)];
     if given.is_empty() {
@@ -118,8 +115,16 @@ fn test(args: &[OsString]) -> Result<ExitCode, String> {
     Ok(steps::code(&outcome))
 }
 
-fn ci() -> Result<ExitCode, String> {
+fn install_for_tests() -> Result<(), String> {
     install::for_tests()?;
+    if let Err(why) = deploy::have_promtool() {
+        println!("{why}");
+    }
+    Ok(())
+}
+
+fn ci() -> Result<ExitCode, String> {
+    install_for_tests()?;
     let deny = harness::find_in_path("cargo-deny").is_some();
     let outcome = steps::run(&steps::ci(deny));
     println!("{}", steps::table(&outcome));

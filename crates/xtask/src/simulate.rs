@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use crate::steps::seconds;
+use setup::seconds;
 
 /// The folder of the patches, from the workspace's root.
 const MUTATIONS: &str = "crates/simulator/mutations";

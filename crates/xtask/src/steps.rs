@@ -2,9 +2,10 @@
 //! end.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use setup::{cargo, seconds};
 
 /// One command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,13 +123,6 @@ pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
         .collect()
 }
 
-/// cargo, in the workspace's folder.
-pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."));
-    command
-}
-
 /// One line a step.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let line = |outcome: &Outcome| {
@@ -161,11 +155,6 @@ pub(crate) fn code(outcomes: &[Outcome]) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
-}
-
-/// A time for people.
-pub(crate) fn seconds(time: Duration) -> String {
-    format!("{:.1} s", time.as_secs_f64())
 }
 
 fn verdict(passed: bool) -> &'static str {

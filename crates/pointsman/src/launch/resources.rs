@@ -43,7 +43,7 @@ const ATTEMPTS: u32 = 250;
 
 /// What is there before the data plane.
 pub(super) struct Beginning {
-    pub(super) admin: probe::Server,
+    pub(super) admin: admin_http::Server,
     pub(super) control: Option<ControlSocket>,
     pub(super) unix: UnixFiles,
     pub(super) place: Option<Place>,
@@ -177,7 +177,7 @@ fn unix_sockets(
 fn is_in_use(error: &RunError) -> bool {
     matches!(
         error,
-        RunError::Admin(probe::BindError::InUse { .. })
+        RunError::Admin(admin_http::BindError::InUse { .. })
             | RunError::Listen(proxy::BindError::InUse { .. })
             | RunError::Takeover(TakeoverError::Occupied(_))
             | RunError::ControlSocket(ControlSocketError::Occupied(_))
@@ -212,18 +212,18 @@ async fn unless_stopped<T: Send + 'static>(
 fn bind_admin(
     config: &Config,
     given: Vec<std::net::TcpListener>,
-) -> Result<probe::Server, probe::BindError> {
+) -> Result<admin_http::Server, admin_http::BindError> {
     let listen = planes::of(config).into_iter().flat_map(|plane| plane.listen);
     let v4 = listen.filter_map(|addr| addr.tcp()).filter(SocketAddr::is_ipv4);
-    let settings = probe::Settings {
+    let settings = admin_http::Settings {
         max_connections: config.admin.max_connections,
         ipv4_ports: v4.map(|addr| addr.port()).collect(),
-        ..probe::Settings::default()
+        ..admin_http::Settings::default()
     };
     if given.is_empty() {
-        probe::Server::bind(&config.admin.listen, settings)
+        admin_http::Server::bind(&config.admin.listen, settings)
     } else {
-        probe::Server::from_listeners(given, settings)
+        admin_http::Server::from_listeners(given, settings)
     }
 }
 
@@ -278,7 +278,7 @@ impl Ground {
     fn prepare(
         given: &run::Given<'_>,
         allotment: Allotment,
-        admin: &probe::Server,
+        admin: &admin_http::Server,
     ) -> Result<Self, RunError> {
         let (config, limits) = (given.config, &given.connections.services);
         let Layout { services, watches, ears } = Layout::new(config, limits);

@@ -18,12 +18,12 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use admin_http::Format;
 use metrics::{Key, Label, Level, Metadata, Recorder as _};
 use metrics_exporter_prometheus::formatting::{
     sanitize_label_value, write_help_line, write_type_line,
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-use probe::Format;
 
 use super::catalogue::{CATALOGUE, HAPROXY, Kind, Metric};
 

@@ -146,7 +146,7 @@ impl Failovers {
 
 #[cfg(test)]
 mod tests {
-    use probe::Format;
+    use admin_http::Format;
 
     use super::*;
 

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use admin_http::Format;
 use drain::Phase;
-use probe::Format;
 use proxy::{Distribution, Snapshot};
 use sentinel::Seen;
 

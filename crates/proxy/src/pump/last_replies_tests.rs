@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use route::{Empty, Points};
+use target::{Empty, Points};
 
 use crate::churn_tests::Dice;
 use crate::end::End;

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use resp::{Direction, Notices, Standing};
-use route::Replies as Fate;
+use target::Replies as Fate;
 
 use super::Pump;
 use super::superseded::Withheld;

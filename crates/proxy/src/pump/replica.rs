@@ -7,7 +7,7 @@
 //! needs no such rule: once superseded its fence falls, which ends its sessions.
 //!
 //! A session that was chosen to make shares equal
-//! ([`PoolWriter::balance`](route::PoolWriter::balance)) moves at once if it is quiet, or after its
+//! ([`PoolWriter::balance`](target::PoolWriter::balance)) moves at once if it is quiet, or after its
 //! replies. It is never closed for it: it keeps its connection until it has the other one, and if
 //! it comes to no boundary in time, another session is moved in its place.
 

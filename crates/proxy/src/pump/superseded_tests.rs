@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use route::{Moment, Points, Replies, Ride};
+use target::{Moment, Points, Replies, Ride};
 
 use crate::end::End;
 use crate::notice::Notice;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use route::Replies;
+use target::Replies;
 
 use super::{Basis, Lack, Pause};
 use crate::{Epoch, MyId, NodeAddr, Notice, Probe, View};

@@ -60,9 +60,9 @@ use electorate::Electorate;
 pub use messages::{Action, Commit, Event, Note};
 use nodes::Nodes;
 pub use pause::Pause;
-use route::Replies;
 pub use state::{Basis, Cause, Lack, State};
 pub use story::Story;
+use target::Replies;
 
 use crate::{Epoch, Lineage, MyId, NodeAddr, Rules};
 

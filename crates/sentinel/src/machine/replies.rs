@@ -14,7 +14,7 @@
 //! still the master: requests sent into an outage are executed when the network is back, by a
 //! master that may have been superseded meanwhile.
 
-use route::Replies;
+use target::Replies;
 
 use super::state::{Basis, Cause, State};
 use super::{Action, Machine};

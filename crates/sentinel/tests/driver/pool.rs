@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use route::{Cause, Empty, Pool, PoolWriter, Ride, Way};
 use sentinel::{ReplicaRules, Replicas, Rules, Standing};
+use target::{Cause, Empty, Pool, PoolWriter, Ride, Way};
 
 use crate::fake::Manner;
 use crate::stage::{Driver, PATIENCE, Stage, ms, patient_rules, rules, stays, until};

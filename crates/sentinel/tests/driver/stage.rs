@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use route::{Points, Route};
 use sentinel::{Discovery, Handle, Heartbeat, NodeAddr, Resolver, Rules, Seen, Timeouts, Watch};
+use target::{Points, Route};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::fake::Fake;

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use route::Replies;
 use sentinel::simulation::{Peer, Roster, Ruling, judge};
 use sentinel::{
     Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe,
     ProbeFailure, ReplicaRules, Role, Rules, State, View,
 };
+use target::Replies;
 
 use crate::wire::{Addr, MS, Us};
 

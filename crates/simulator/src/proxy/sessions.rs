@@ -5,7 +5,7 @@
 //! connection to the target of a generation; it is closed when the target is superseded, and
 //! nothing is sent while the gate is shut, while replies still flow.
 
-use route::Replies;
+use target::Replies;
 
 use crate::net::{ConnId, Fact, Net};
 use crate::proxy::driver::Driver;

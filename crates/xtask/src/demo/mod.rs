@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::{build, install};
 use screen::Screen;
+use setup::{build, install};
 use stage::Stage;
 use story::Story;
 

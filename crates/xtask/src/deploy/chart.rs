@@ -109,7 +109,7 @@ pub(super) fn refusals(tools: &Tools) -> Result<String, String> {
 /// The configuration in every ConfigMap, with a password's file that exists, as pointsman itself
 /// reads it.
 pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
-    let program = crate::build::pointsman()?;
+    let program = setup::build::pointsman()?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "a password").map_err(|error| error.to_string())?;

@@ -25,7 +25,7 @@ use clap::Args;
 use tools::Tools;
 pub(crate) use tools::{have_promtool, root, run};
 
-use crate::steps::seconds;
+use setup::seconds;
 
 /// How to check.
 #[derive(Debug, Args)]

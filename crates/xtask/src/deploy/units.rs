@@ -15,7 +15,7 @@ pub(super) fn check(_: &Tools) -> Result<String, String> {
     if harness::find_in_path("systemd-analyze").is_none() {
         return Err("systemd-analyze is not here: it is in Debian's systemd".to_owned());
     }
-    let program = crate::build::pointsman()?;
+    let program = setup::build::pointsman()?;
     let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
     for unit in UNITS {
         let text = std::fs::read_to_string(root().join("deploy/systemd").join(unit))

@@ -27,7 +27,7 @@ use std::time::Instant;
 use clap::Args;
 
 use crate::deploy::{root, run};
-use crate::steps::seconds;
+use setup::seconds;
 
 /// What to make.
 #[derive(Debug, Args)]
@@ -86,7 +86,7 @@ const STEPS: &[Step] = &[
 /// What could not be made, and why.
 pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
     if !options.lenient {
-        crate::install::for_dist()?;
+        setup::install::for_dist()?;
     }
     let out = root().join("target/dist");
     let assets = out.join("assets");
@@ -151,7 +151,7 @@ impl Dist {
         if is_static {
             flags.push_str(" -C target-feature=+crt-static");
         }
-        let mut cargo = crate::steps::cargo();
+        let mut cargo = setup::cargo();
         cargo.args([
             "build",
             "--release",
@@ -219,7 +219,7 @@ impl Dist {
 /// very machine.
 fn assets_of(dist: &Dist) -> Result<String, String> {
     let given = dist.linked.get().filter(|_| dist.is_given && dist.is_native());
-    let program = given.cloned().map_or_else(crate::build::pointsman, Ok)?;
+    let program = given.cloned().map_or_else(setup::build::pointsman, Ok)?;
     let say = |args: &[&str]| run(Command::new(&program).args(args).env_clear());
     let write = |name: &str, text: &str| {
         let path = dist.assets.join(name);
@@ -327,7 +327,7 @@ fn image(dist: &Dist) -> Result<String, String> {
 }
 
 fn sbom_of(dist: &Dist) -> Result<String, String> {
-    let mut cargo = crate::steps::cargo();
+    let mut cargo = setup::cargo();
     let metadata = run(cargo.args([
         "metadata",
         "--format-version",

@@ -20,8 +20,8 @@ use std::process::{Command, ExitCode};
 use clap::Args;
 use harness::{Cluster, Haproxy, Pointsman, find_in_path};
 
-use crate::{build, install};
 use record::Run;
+use setup::{build, install};
 
 /// Where to write them.
 #[derive(Debug, Args)]

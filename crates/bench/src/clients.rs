@@ -1,0 +1,281 @@
+//! `cargo xtask bench clients`: what the clients that people use notice of a failover, through
+//! pointsman and through haproxy.
+//!
+//! Real libraries, installed for this from their registries into a folder that goes away: mostly
+//! idle clients that authenticate, choose a database and a name, and ask ten times a second. The
+//! program is built without optimisation: errors are counted here, and pauses of a second.
+//! redis-benchmark comes after them, in failovers of its own: its clients are never idle, would
+//! keep the others from their turn, and always have a request in flight, for which nothing is
+//! promised.
+//!
+//! Deliberately absent: throughput, which `cargo xtask bench` measures.
+
+mod libraries;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use harness::{Cluster, Haproxy, Pointsman, find_in_path, pause};
+use serde_json::Value;
+
+use self::libraries::Library;
+use setup::{build, install};
+
+/// How long the clients live. Half a hundred processes take seconds to start on a busy machine.
+const LIFE: Duration = Duration::from_secs(22);
+/// The most clients that redis_benchmark.py starts.
+const BUSY: u32 = 16;
+/// From when on a pause counts: before, the machine is busy with starting everybody, and a first
+/// request waits for its connection.
+const SETTLE: Duration = Duration::from_secs(5);
+/// When the failover comes.
+const FAILOVER: Duration = Duration::from_secs(9);
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Clients of each library.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    clients: u32,
+    /// The program of benches/clients/go_redis, built before. Without this it is built here, and
+    /// left out if that cannot be done.
+    #[arg(long, value_name = "PATH")]
+    go_redis: Option<PathBuf>,
+    /// Show the figures only; nothing is written to benches/.
+    #[arg(long)]
+    dry: bool,
+}
+
+/// What a library's clients saw, and how many errors they saw without a request in flight at the
+/// kill.
+struct Seen {
+    told: Value,
+    unexplained: usize,
+    /// When the failover was ordered, in milliseconds of Unix time.
+    ordered: u128,
+}
+
+/// Measures.
+///
+/// # Errors
+/// In words, if something is missing or a run fails.
+pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+    install::for_failovers()?;
+    let stand = Stand {
+        pointsman: build::pointsman()?,
+        haproxy: find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy")),
+        clients: options.clients,
+    };
+    let home =
+        tempfile::tempdir().map_err(|error| format!("no folder for the libraries: {error}"))?;
+    let mut idle =
+        vec![libraries::python(home.path())?, libraries::node(home.path())?, libraries::rust()?];
+    idle.push(libraries::command_line());
+    let go = libraries::go(options.go_redis.as_deref(), home.path());
+    let left_out = go.as_ref().err().map(|why| {
+        println!("go-redis is left out. {why}");
+        "\ngo-redis was left out: its program could not be had where this was written.\n"
+    });
+    idle.extend(go);
+    let mut table = String::from(HEAD);
+    let mut clean = true;
+    for kill in [false, true] {
+        for ours in [false, true] {
+            for seen in stand.scene(&idle, ours, kill)? {
+                table += &row(kill, ours, &seen);
+                clean &= !ours || seen.is_clean(kill);
+            }
+        }
+    }
+    // Nothing is promised for a request in flight, and these always have one: they are shown, and
+    // not judged.
+    let busy = [libraries::benchmark()];
+    for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
+        for seen in stand.scene(&busy, ours, kill)? {
+            table += &row(kill, ours, &seen);
+        }
+    }
+    table += left_out.unwrap_or_default();
+    if !options.dry {
+        fs::write("benches/CLIENTS.md", preface(options.clients) + &table)
+            .map_err(|error| format!("benches/CLIENTS.md: {error}"))?;
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+const HEAD: &str = "| failover | through | library | answers | errors | of them not in flight | wrong replies | longest pause \
+                    | begun after |\n|---|---|---|---|---|---|---|---|---|\n";
+
+fn preface(clients: u32) -> String {
+    format!(
+        "# What clients notice of a failover\n\nWritten by `cargo xtask bench clients`: {clients} clients of each library, which \
+         authenticate, choose a database and a name, and ask twice every 100 ms.\nThe libraries retry nothing. An error is a command \
+         that failed, or a connection that was lost. A wrong reply is a counter that did not go on by one, or another client's name. \
+         An error is of a request in flight if that was begun within half a second of the kill. The longest pause is of \
+         the time after the first {} s, in which everybody is started; the last column is the time from the order or the kill to its \
+         beginning.\nredis-rs is \
+         asynchronous and multiplexed with its response timeout raised from half a second to 30 s; redis-cli, which is hiredis, reads its commands \
+         from a pipe; every other client of redis-py, redis-rs and go-redis speaks RESP3, and go-redis then asks to be told of \
+         maintenance, as it does by default.\n\nredis-benchmark, which is hiredis too, has failovers to itself: {} clients that ask \
+         as fast as they are answered and never had a moment without a request in flight. Each ends at its first error, so there is \
+         at most one of each. It looks at no reply, its answers are estimated from the rates that it writes, and its pauses have a \
+         grain of 250 ms.\n\n",
+        SETTLE.as_secs(),
+        clients.min(BUSY)
+    )
+}
+
+/// A row of the table, which is shown as well.
+fn row(kill: bool, ours: bool, seen: &Seen) -> String {
+    let text = |key: &str| {
+        seen.told.get(key).map_or_else(|| "?".to_owned(), ToString::to_string).replace('"', "")
+    };
+    let mut row = format!("| {} ", if kill { "SIGKILL" } else { "planned" });
+    // A String takes whatever is written.
+    let _infallible = writeln!(
+        row,
+        "| {} | {} | {} | {} | {} | {} | {} ms | {} |",
+        if ours { "pointsman" } else { "haproxy" },
+        text("library"),
+        text("answered"),
+        text("errors"),
+        if kill { seen.unexplained.to_string() } else { text("errors") },
+        text("wrong"),
+        text("longest_ms"),
+        seen.begun(),
+    );
+    print!("{row}");
+    row
+}
+
+/// What every failover is measured with.
+struct Stand {
+    pointsman: PathBuf,
+    haproxy: PathBuf,
+    clients: u32,
+}
+
+impl Stand {
+    /// One failover of a cluster of its own under all these libraries at once, and what each of
+    /// them saw.
+    fn scene(&self, libraries: &[Library], ours: bool, kill: bool) -> Result<Vec<Seen>, String> {
+        let cluster = Cluster::builder().user("app on >pw ~* &* +@all").start();
+        if ours {
+            let pointsman = Pointsman::builder(&self.pointsman, &cluster).start();
+            self.failover(&cluster, pointsman.addr(), libraries, kill)
+        } else {
+            let haproxy = Haproxy::start(&self.haproxy, &cluster);
+            self.failover(&cluster, haproxy.addr(), libraries, kill)
+        }
+    }
+
+    fn failover(
+        &self,
+        cluster: &Cluster,
+        addr: SocketAddr,
+        libraries: &[Library],
+        kill: bool,
+    ) -> Result<Vec<Seen>, String> {
+        let children: Vec<Child> = libraries
+            .iter()
+            .map(|library| library.start(addr, self.clients))
+            .collect::<Result<_, String>>()?;
+        pause(FAILOVER);
+        let begin = now();
+        if kill {
+            cluster.master().kill();
+        } else {
+            let _failover = cluster.failover();
+        }
+        let around = begin.saturating_sub(SLACK)..now() + SLACK;
+        let seen = children.into_iter().map(|child| {
+            let told = told(child)?;
+            let at = told
+                .get("errors_at")
+                .and_then(Value::as_array)
+                .ok_or("a client does not say when its errors were")?;
+            let unexplained = at
+                .iter()
+                .filter(|at| !at.as_u64().is_some_and(|at| around.contains(&at.into())))
+                .count();
+            Ok(Seen { told, unexplained, ordered: begin })
+        });
+        seen.collect()
+    }
+}
+
+impl Seen {
+    /// When the longest pause began, in seconds after the failover was ordered or the master
+    /// killed; a dash if there was none.
+    fn begun(&self) -> String {
+        let at = self
+            .told
+            .get("longest_at")
+            .and_then(Value::as_u64)
+            .filter(|at| *at > 0)
+            .map(Duration::from_millis);
+        let ordered = Duration::from_millis(u64::try_from(self.ordered).unwrap_or(u64::MAX));
+        at.map_or_else(
+            || "-".to_owned(),
+            |at| format!("{:.1} s", at.as_secs_f64() - ordered.as_secs_f64()),
+        )
+    }
+
+    fn is_clean(&self, kill: bool) -> bool {
+        let number = |key: &str| self.told.get(key).and_then(Value::as_u64).unwrap_or(u64::MAX);
+        // With a master killed, what was in flight is lost, and nothing else may be.
+        let lost = if kill { self.unexplained as u64 } else { number("errors") };
+        number("wrong") == 0 && lost == 0
+    }
+}
+
+/// How long before or after the kill a request may have been begun that was in flight: on its way
+/// to a server that is dying, or to a connection of which it is not known yet that it has died.
+const SLACK: u128 = 500;
+
+/// Milliseconds of Unix time.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the clients are other processes, with no other clock in common"
+)]
+fn now() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis()
+}
+
+fn told(child: Child) -> Result<Value, String> {
+    let output = child
+        .wait_with_output()
+        .map_err(|error| format!("a client cannot be waited for: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().unwrap_or_default();
+    serde_json::from_str(line)
+        .map_err(|error| format!("a client said nothing that is understood ({error}): {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Seen, row};
+
+    #[test]
+    fn a_row_tells_a_pause_of_the_failover_from_one_before_it_and_from_none() {
+        let seen = |longest_at: u64| Seen {
+            told: serde_json::json!({"library": "it 1", "answered": 9, "errors": 2, "wrong": 0, "longest_ms": 7, "longest_at": longest_at}),
+            unexplained: 1,
+            ordered: 20_000,
+        };
+        assert_eq!(
+            row(true, true, &seen(20_100)),
+            "| SIGKILL | pointsman | it 1 | 9 | 2 | 1 | 0 | 7 ms | 0.1 s |\n"
+        );
+        assert_eq!(
+            row(false, false, &seen(12_000)),
+            "| planned | haproxy | it 1 | 9 | 2 | 2 | 0 | 7 ms | -8.0 s |\n"
+        );
+        assert!(row(false, true, &seen(0)).ends_with("| 7 ms | - |\n"));
+    }
+}

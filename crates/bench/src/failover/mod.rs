@@ -1,0 +1,258 @@
+//! `cargo xtask bench failover`: acknowledged writes counted through real failovers.
+//!
+//! Pointsman and haproxy take turns, run by run, so that whatever else the machine does meets both.
+//! A run that fails is reported and does not stop the others. The raw data is written line by line,
+//! so that an interrupted measurement is not lost.
+//!
+//! Deliberately absent: leaving out runs that look odd. What disturbed a run (load, waiting for a
+//! core) stands beside it.
+
+mod observer;
+mod phase;
+mod record;
+mod report;
+mod samples;
+mod scene;
+mod table;
+mod tap;
+mod targets;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use clap::Args;
+use harness::{Partition, find_in_path, in_private_namespace, loopback_up};
+
+use super::raw::{Raw, benches};
+use super::stats::short;
+use super::{machine, space, stop_on_signals, words};
+use record::{Measure, Proxy, Record, Scenario};
+use scene::{RATE, Stage, WRITERS};
+use setup::{build, install};
+use targets::Target;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Runs of each scenario through each proxy.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// One run of each, and nothing is written to benches/.
+    #[arg(long, conflicts_with = "runs")]
+    quick: bool,
+    /// Only this scenario; can be given several times. Nothing is written to benches/ then.
+    #[arg(long, value_enum)]
+    scenario: Vec<Scenario>,
+    /// Only this proxy. Nothing is written to benches/ then.
+    #[arg(long, value_enum)]
+    proxy: Vec<Proxy>,
+    /// Write the raw data to this new file, instead of benches/runs/.
+    #[arg(long, value_name = "FILE")]
+    raw: Option<PathBuf>,
+    /// Measure this pointsman instead of building one.
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    namespaced: bool,
+}
+
+impl Options {
+    fn runs(&self) -> u32 {
+        if self.quick { 1 } else { self.runs }
+    }
+
+    fn whole(&self) -> bool {
+        !self.quick && self.scenario.is_empty() && self.proxy.is_empty() && self.raw.is_none()
+    }
+
+    /// What to play, in order: the proxies in turns, so that both meet the same weather; who begins
+    /// changes too.
+    fn playlist(&self, partitions: bool) -> Vec<(u32, Scenario, Proxy)> {
+        let wanted =
+            |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
+        let scenarios = Scenario::ALL.into_iter().filter(wanted);
+        let scenarios: Vec<_> =
+            scenarios.filter(|it| partitions || *it != Scenario::Partition).collect();
+        let proxies = if self.proxy.is_empty() { Proxy::ALL.to_vec() } else { self.proxy.clone() };
+        let mut list = Vec::new();
+        for run in 1..=self.runs() {
+            for scenario in &scenarios {
+                let turn: Vec<Proxy> = if run % 2 == 1 {
+                    proxies.clone()
+                } else {
+                    proxies.iter().rev().copied().collect()
+                };
+                list.extend(turn.into_iter().map(|proxy| (run, *scenario, proxy)));
+            }
+        }
+        list
+    }
+}
+
+/// Measures: success if every promise was kept in every run.
+///
+/// # Errors
+/// In words, if it cannot begin, or if a file cannot be written.
+pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+    if !options.namespaced {
+        install::for_failovers()?;
+    }
+    let program = match &options.program {
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
+        None => build::released_pointsman()?,
+    };
+    if !options.namespaced {
+        let why = space::enter(&program);
+        println!("No network namespace: {why}.");
+    }
+    let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
+    let partitions = space_for_partitions(options.namespaced);
+    if let Err(why) = &partitions {
+        println!("The partition scenario is skipped: {why}. It needs root, nftables and iproute2.");
+    }
+    let haproxy = find_in_path("haproxy").unwrap_or_else(|| PathBuf::from("/usr/sbin/haproxy"));
+    let versions = [("haproxy", machine::said(Command::new(&haproxy).arg("-v")))];
+    let described = machine::describe(&program, options.namespaced, &versions);
+    let sentence = machine::sentence(&described);
+    println!("{sentence}");
+    let mut raw = match &options.raw {
+        Some(file) => Some(Raw::at(file)?),
+        None if options.whole() => Some(Raw::create("failover")?),
+        None => None,
+    };
+    if let Some(raw) = &mut raw {
+        raw.line(&described.to_string())?;
+    }
+    let stage = Stage { pointsman: &program, haproxy: &haproxy, runs: options.runs(), stop: &stop };
+    let (records, failed) = play_all(&stage, &options.playlist(partitions.is_ok()), raw.as_mut())?;
+    let targets = targets::judge(&records, WRITERS);
+    conclude(&records, &targets);
+    if let Some(raw) = raw.filter(|_| options.whole() && !stop.load(Ordering::Acquire)) {
+        let (runs, name) = (options.runs(), raw.name);
+        let about = report::About {
+            machine: &sentence,
+            runs,
+            writers: WRITERS,
+            rate: RATE,
+            raw: &name,
+            failed: &failed,
+        };
+        let file = benches().join("FAILOVER.md");
+        fs::write(&file, report::document(&records, &targets, &about))
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+        println!("Written to benches/FAILOVER.md and benches/runs/{name}.");
+    }
+    let kept = targets.iter().all(Target::met) && failed.is_empty() && !records.is_empty();
+    Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Plays the list: what the runs brought, and in words what became of those that failed.
+fn play_all(
+    stage: &Stage<'_>,
+    list: &[(u32, Scenario, Proxy)],
+    mut raw: Option<&mut Raw>,
+) -> Result<(Vec<Record>, Vec<String>), String> {
+    let (mut records, mut failed) = (Vec::new(), Vec::new());
+    for (index, (run, scenario, proxy)) in list.iter().enumerate() {
+        if stage.stop.load(Ordering::Acquire) {
+            break;
+        }
+        let what = format!("{:<9} through {:<9} run {run}", scenario.name(), proxy.name());
+        let start = Instant::now();
+        // On a thread of its own: the harness panics when something does not come, and the other
+        // runs are to go on.
+        let played = std::thread::scope(|scope| {
+            scope.spawn(|| scene::play(stage, *scenario, *proxy, *run)).join()
+        });
+        let said = match played.unwrap_or_else(|panic| Err(words(&*panic))) {
+            Ok(record) => {
+                if let Some(raw) = &mut raw {
+                    raw.line(&record.line())?;
+                }
+                let said = progress(&record);
+                records.push(record);
+                said
+            }
+            Err(why) => {
+                failed.push(format!("{what}: {why}"));
+                format!("FAILED: {why}")
+            }
+        };
+        println!(
+            "{:>3}/{}  {what}  {:>3} s  {said}",
+            index + 1,
+            list.len(),
+            start.elapsed().as_secs()
+        );
+    }
+    Ok((records, failed))
+}
+
+fn progress(record: &Record) -> String {
+    let text = |measure| record.value(measure).map_or_else(|| "?".to_owned(), short);
+    format!(
+        "{} acknowledged, {} lost, {} errors, gap {} ms (Sentinel {} ms), {} on the old master",
+        text(Measure::Acknowledged),
+        text(Measure::Lost),
+        text(Measure::Errors),
+        text(Measure::Gap),
+        text(Measure::Sentinel),
+        text(Measure::OldWrites)
+    )
+}
+
+fn conclude(records: &[Record], targets: &[Target]) {
+    for scenario in Scenario::ALL {
+        if let Some(rows) = table::rows(records, scenario) {
+            println!("\n{}\n\n{}", scenario.title(), table::plain(&rows));
+        }
+    }
+    for target in targets {
+        println!("  {}", target.line());
+    }
+}
+
+fn space_for_partitions(namespaced: bool) -> Result<(), String> {
+    if namespaced && in_private_namespace() {
+        loopback_up()?;
+    }
+    Partition::possible()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(runs: u32, quick: bool) -> Options {
+        Options {
+            runs,
+            quick,
+            scenario: Vec::new(),
+            proxy: Vec::new(),
+            raw: None,
+            program: None,
+            namespaced: false,
+        }
+    }
+
+    #[test]
+    fn proxies_take_turns_and_so_does_who_begins() {
+        let list = options(2, false).playlist(true);
+        assert_eq!(list.len(), 2 * 4 * 2);
+        assert_eq!(list[0], (1, Scenario::Planned, Proxy::Haproxy));
+        assert_eq!(list[1], (1, Scenario::Planned, Proxy::Pointsman));
+        assert_eq!(list[8], (2, Scenario::Planned, Proxy::Pointsman));
+    }
+
+    #[test]
+    fn partitions_are_left_out_where_they_cannot_be_made() {
+        let list = options(5, true).playlist(false);
+        assert_eq!(list.len(), 3 * 2);
+        assert!(list.iter().all(|(_, scenario, _)| *scenario != Scenario::Partition));
+    }
+}

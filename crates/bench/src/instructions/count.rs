@@ -1,0 +1,208 @@
+//! Counts: a program under valgrind's callgrind, twice with different amounts of work.
+//!
+//! Of the data plane the busiest thread counts, the worker. Its clock ticks by the time that
+//! passes, some 5,000 instructions a tick: in a sum over all threads each second that a run takes
+//! longer on a slow machine would cost a percent.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::load::{Loader, Workload};
+use harness::{Address, Family, Launch, Process, Signal, find_in_path, pause};
+
+/// How long the proxy may take to start or to end under valgrind.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Case {
+    /// The scanner alone, in one of the cases that its program knows.
+    Scanner(&'static str),
+    /// The data plane, with so many requests at once.
+    Pump(usize),
+}
+
+impl Case {
+    /// In the order of the output.
+    pub(super) const ALL: [Self; 7] = [
+        Self::Scanner("get"),
+        Self::Scanner("set"),
+        Self::Scanner("pipeline"),
+        Self::Scanner("bulk"),
+        Self::Scanner("list"),
+        Self::Pump(1),
+        Self::Pump(16),
+    ];
+
+    /// As in the file of budgets.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Scanner(case) => format!("scanner {case}"),
+            Self::Pump(1) => "pump get".to_owned(),
+            Self::Pump(_) => "pump pipeline".to_owned(),
+        }
+    }
+
+    /// Instructions for one time.
+    ///
+    /// # Errors
+    /// In words: what ended otherwise than it should.
+    pub(super) fn count(self, programs: &[PathBuf]) -> Result<f64, String> {
+        let [scanner, proxy] = programs else { return Err("two programs are counted".to_owned()) };
+        let (few, many) = (1000, 3000);
+        let count = |times: u32| match self {
+            Self::Scanner(case) => alone(scanner, case, times),
+            Self::Pump(at_once) => between(proxy, at_once, times),
+        };
+        let (least, most) = (count(few)?, count(many)?);
+        let per_time = most.checked_sub(least).ok_or("more work took fewer instructions")?;
+        Ok(number(per_time) / f64::from(many - few))
+    }
+}
+
+fn valgrind() -> Result<PathBuf, String> {
+    find_in_path("valgrind").ok_or_else(|| "valgrind is missing".to_owned())
+}
+
+/// Where callgrind is told to write; of several threads each gets a file with its number behind
+/// this.
+const OUT: &str = "callgrind.out";
+
+/// A program that ends by itself.
+fn alone(program: &Path, case: &str, times: u32) -> Result<u64, String> {
+    let mut command = Command::new(valgrind()?);
+    command
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program)
+        .arg(case)
+        .arg(times.to_string())
+        .stdin(Stdio::null());
+    let output = command.output().map_err(|error| format!("valgrind: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        return Err(format!("{case} failed under valgrind:\n{said}"));
+    }
+    collected(&said)
+}
+
+/// The data plane between a client and a backend, in lockstep: the next requests leave when the
+/// last ones are answered.
+fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
+    let words = |error: std::io::Error| format!("the data plane under valgrind: {error}");
+    let loader = Loader::start(0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
+    let address = Address::claim(Family::Ipv4);
+    let listen = address.port();
+    let kept = tempfile::tempdir().map_err(words)?;
+    let out = format!("--callgrind-out-file={}", kept.path().join(OUT).display());
+    let flags = ["--tool=callgrind".to_owned(), "--separate-threads=yes".to_owned(), out];
+    let plain = [
+        program.display().to_string(),
+        listen.to_string(),
+        loader.sink().to_string(),
+        "1".to_owned(),
+    ];
+    let args = flags.into_iter().chain(plain).map(Into::into).collect();
+    let name = "counted".to_owned();
+    let folder = kept.path().to_owned();
+    let process =
+        Process::start(&Launch { name, program: valgrind()?, args, env: Vec::new(), folder });
+    let mut client = connect(listen, &process)?;
+    let (requests, reply) = (Workload::Small.request().repeat(at_once), Workload::Small.reply());
+    let mut came = vec![0; reply.len() * at_once];
+    for _ in 0..times {
+        client.write_all(&requests).map_err(words)?;
+        client.read_exact(&mut came).map_err(words)?;
+    }
+    if !came.ends_with(&reply) {
+        return Err("the backend's reply did not come through".to_owned());
+    }
+    drop(client);
+    process.signal(Signal::TERM);
+    process.wait_exit(PATIENCE);
+    busiest(kept.path()).map_err(|error| format!("{error}:\n{}", process.log()))
+}
+
+fn connect(to: SocketAddr, process: &Process) -> Result<TcpStream, String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect(to) {
+            Ok(stream) => {
+                let words = |error: std::io::Error| error.to_string();
+                stream.set_nodelay(true).map_err(words)?;
+                stream.set_read_timeout(Some(PATIENCE)).map_err(words)?;
+                return Ok(stream);
+            }
+            Err(error) if !process.is_running() || Instant::now() > deadline => {
+                return Err(format!(
+                    "the data plane does not accept under valgrind ({error}):\n{}",
+                    process.log()
+                ));
+            }
+            Err(_) => pause(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// What the thread counted that did the most.
+fn busiest(folder: &Path) -> Result<u64, String> {
+    let words = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut most = 0;
+    for file in std::fs::read_dir(folder).map_err(words)? {
+        let file = file.map_err(words)?;
+        if file.file_name().to_string_lossy().starts_with(OUT) {
+            most =
+                most.max(total(&std::fs::read_to_string(file.path()).map_err(words)?).unwrap_or(0));
+        }
+    }
+    if most == 0 { Err("valgrind counted nothing".to_owned()) } else { Ok(most) }
+}
+
+/// The last line of a file of callgrind's.
+fn total(profile: &str) -> Option<u64> {
+    profile
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("totals: "))
+        .and_then(|number| number.trim().parse().ok())
+}
+
+/// The sum that callgrind tells at the end.
+fn collected(said: &str) -> Result<u64, String> {
+    let line = said.lines().rev().find_map(|line| line.split_once("Collected : "));
+    let number = line.and_then(|(_, number)| number.trim().parse().ok());
+    number.ok_or_else(|| format!("valgrind counted nothing:\n{said}"))
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_the_last_that_valgrind_tells() {
+        assert_eq!(collected("==1== Callgrind\n==1== Collected : 815087\n==1==\n"), Ok(815_087));
+        assert!(collected("killed").is_err());
+    }
+
+    #[test]
+    fn of_several_threads_the_busiest_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(busiest(folder.path()).is_err());
+        for (name, text) in [
+            ("callgrind.out", ""),
+            ("callgrind.out-01", "thread: 1\nsummary: 7\n\ntotals: 8\n"),
+            ("callgrind.out-02", "thread: 2\n0 99\ntotals: 90\n"),
+            ("counted.log", "totals: 1000\n"),
+        ] {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        assert_eq!(busiest(folder.path()), Ok(90));
+    }
+}

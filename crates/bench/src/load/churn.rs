@@ -1,0 +1,89 @@
+//! New connections: connect, ask once, close, again. One at a time it tells how long the first
+//! reply takes, many at a time how many connections fit through.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::closed::SILENCE;
+use super::engine::Engine;
+use super::meter::{Meter, Window};
+use super::peer::Peer;
+use super::tally::Latency;
+use super::wire::Workload;
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Churn {
+    /// Where to connect to.
+    pub to: SocketAddr,
+    /// Connections at a time.
+    pub at_once: usize,
+    /// Time before counting begins.
+    pub warm: Duration,
+    /// Time in which is counted.
+    pub time: Duration,
+}
+
+struct Visit {
+    peer: Peer,
+    got: usize,
+    began: Instant,
+}
+
+impl Churn {
+    /// Runs it: how long from before the connect to the reply, of every connection; the request is
+    /// [`Workload::Ping`].
+    ///
+    /// # Errors
+    /// If a connection fails or is not answered.
+    pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Latency, Window)> {
+        let (request, reply) = (Workload::Ping.request(), Workload::Ping.reply());
+        let mut visits = Vec::new();
+        for number in 0..self.at_once {
+            visits.push(Visit::begin(engine, self.to, number, &request)?);
+        }
+        let begin = Instant::now() + self.warm;
+        let (mut start, mut found, mut last) = (None, Vec::new(), Instant::now());
+        loop {
+            engine.turn(Some(Duration::from_millis(100)))?;
+            let ready = std::mem::take(&mut engine.ready);
+            for number in &ready {
+                let Some(visit) = visits.get_mut(*number) else { continue };
+                visit.peer.send(&request)?;
+                visit.got += visit.peer.receive(&mut engine.buffer, &reply, visit.got)?;
+                if visit.got == reply.len() {
+                    last = Instant::now();
+                    if start.is_some() {
+                        found.push(last.saturating_duration_since(visit.began));
+                    }
+                    // The old one is closed by this.
+                    *visit = Visit::begin(engine, self.to, *number, &request)?;
+                }
+            }
+            engine.ready = ready;
+            let now = Instant::now();
+            if now.saturating_duration_since(last) > SILENCE {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply for five seconds"));
+            }
+            match start {
+                None if now >= begin => start = Some((meter.sample(), Instant::now() + self.time)),
+                Some((sample, end)) if now >= end => {
+                    let window = sample.until(&meter.sample());
+                    return Ok((Latency::of(found), window));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Visit {
+    fn begin(engine: &Engine, to: SocketAddr, number: usize, request: &[u8]) -> io::Result<Self> {
+        let began = Instant::now();
+        let mut peer = Peer::connect(engine, to, number)?;
+        // On loopback the connection is open already; otherwise an event tells.
+        peer.send(request)?;
+        Ok(Self { peer, got: 0, began })
+    }
+}

@@ -1,0 +1,113 @@
+//! Closed loop: each client sends its next requests when the last ones are answered. Tells how much
+//! fits through.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::engine::Engine;
+use super::meter::{Meter, Window};
+use super::peer::Peer;
+use super::wire::Workload;
+
+/// If nothing is answered for so long, the job fails.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Closed {
+    /// Whom to ask.
+    pub to: SocketAddr,
+    /// What to ask.
+    pub workload: Workload,
+    /// Connections.
+    pub clients: usize,
+    /// Requests that a client sends at once.
+    pub pipeline: usize,
+    /// Time before counting begins.
+    pub warm: Duration,
+    /// Time in which is counted.
+    pub time: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    /// Requests answered within the window.
+    pub requests: u64,
+    /// Used within the window.
+    pub window: Window,
+}
+
+struct Client {
+    peer: Peer,
+    /// Bytes of the replies that have come.
+    got: usize,
+}
+
+impl Closed {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// If a connection fails or ends, a reply is not as expected, or none comes for five seconds.
+    pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<Rate> {
+        let requests = self.workload.request().repeat(self.pipeline);
+        let reply = self.workload.reply();
+        let mut clients = (0..self.clients)
+            .map(|number| Ok(Client { peer: Peer::connect(engine, self.to, number)?, got: 0 }))
+            .collect::<io::Result<Vec<_>>>()?;
+        let begin = Instant::now() + self.warm;
+        let (mut done, mut start, mut last) = (0_u64, None, Instant::now());
+        loop {
+            engine.turn(Some(Duration::from_millis(100)))?;
+            let before = done;
+            let ready = std::mem::take(&mut engine.ready);
+            for number in &ready {
+                if let Some(client) = clients.get_mut(*number) {
+                    done += client.go_on(&mut engine.buffer, &requests, &reply, self.pipeline)?;
+                }
+            }
+            engine.ready = ready;
+            let now = Instant::now();
+            if done > before {
+                last = now;
+            } else if now.duration_since(last) > SILENCE {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply for five seconds"));
+            }
+            match start {
+                None if now >= begin => {
+                    start = Some((done, meter.sample(), Instant::now() + self.time))
+                }
+                Some((from, sample, end)) if now >= end => {
+                    let window = sample.until(&meter.sample());
+                    return Ok(Rate { requests: done - from, window });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Takes what came and sends what is next: how many requests were answered by that.
+    fn go_on(
+        &mut self,
+        buffer: &mut [u8],
+        requests: &[u8],
+        reply: &[u8],
+        pipeline: usize,
+    ) -> io::Result<u64> {
+        let whole = |got: usize| (got / reply.len()) as u64;
+        let before = whole(self.got);
+        self.got += self.peer.receive(buffer, reply, self.got % reply.len())?;
+        let answered = whole(self.got) - before;
+        if self.got == reply.len() * pipeline {
+            self.got = 0;
+            self.peer.rewind();
+        } else if self.got > reply.len() * pipeline {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "more replies than requests"));
+        }
+        self.peer.send(requests)?;
+        Ok(answered)
+    }
+}

@@ -1,0 +1,140 @@
+//! One epoll for the sink and the clients.
+//!
+//! Edge-triggered, so that a client costs one `recv` and one `send` a request and no `epoll_ctl`:
+//! whoever is told of an event reads until a read comes back short.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
+
+use super::sink::{LISTENER, SINK, Sink};
+
+/// One read takes so much at most.
+const BUFFER: usize = 256 << 10;
+/// The event of a timer.
+const TICK: u64 = u64::MAX - 1;
+/// Events taken at a time.
+const EVENTS: usize = 512;
+
+/// The loop: the sink is served by it, clients belong to the jobs.
+#[allow(missing_debug_implementations, reason = "the kernel's events have none")]
+pub struct Engine {
+    epoll: OwnedFd,
+    sink: Sink,
+    events: Vec<epoll::Event>,
+    timer: Option<OwnedFd>,
+    pub(crate) buffer: Vec<u8>,
+    /// Clients with news from the last [`turn`](Self::turn), by their numbers.
+    pub(crate) ready: Vec<usize>,
+}
+
+impl Engine {
+    pub(crate) fn new(at: SocketAddr) -> io::Result<(Self, SocketAddr)> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let sink = Sink::new(listener(at)?);
+        let addr = sink.addr()?;
+        epoll::add(
+            &epoll,
+            sink.listener(),
+            epoll::EventData::new_u64(LISTENER),
+            epoll::EventFlags::IN,
+        )?;
+        let (events, ready) = (Vec::with_capacity(EVENTS), Vec::with_capacity(EVENTS));
+        Ok((Self { epoll, sink, events, timer: None, buffer: vec![0; BUFFER], ready }, addr))
+    }
+
+    /// Watches a client under a number.
+    pub(crate) fn watch(&self, stream: &TcpStream, number: usize) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, stream, epoll::EventData::new_u64(number as u64), flags())?)
+    }
+
+    /// Lets [`turn`](Self::turn) return at least that often, or no more so. Its own timeout is of
+    /// whole milliseconds.
+    pub(crate) fn tick_every(&mut self, gap: Option<Duration>) -> io::Result<()> {
+        self.timer = None;
+        if let Some(gap) = gap.map(timespec) {
+            let timer = timerfd_create(
+                TimerfdClockId::Monotonic,
+                TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+            )?;
+            timerfd_settime(
+                &timer,
+                TimerfdTimerFlags::empty(),
+                &Itimerspec { it_interval: gap, it_value: gap },
+            )?;
+            epoll::add(
+                &self.epoll,
+                &timer,
+                epoll::EventData::new_u64(TICK),
+                epoll::EventFlags::IN,
+            )?;
+            self.timer = Some(timer);
+        }
+        Ok(())
+    }
+
+    /// Waits for events, serves those of the sink, and lists the clients that have some.
+    pub(crate) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = timeout.map(timespec);
+        self.events.clear();
+        self.ready.clear();
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut self.events),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in &self.events {
+            let number = event.data.u64();
+            if number == TICK {
+                // Reading it starts it again. How often it ticked meanwhile is of no interest, nor
+                // that it was read before.
+                let _ = self.timer.as_ref().map(|timer| rustix::io::read(timer, &mut [0_u8; 8]));
+            } else if number == LISTENER {
+                self.sink.accept(&self.epoll, flags())?;
+            } else if number & SINK != 0 {
+                self.sink.serve(place(number), &mut self.buffer);
+            } else {
+                self.ready.push(place(number));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn flags() -> epoll::EventFlags {
+    epoll::EventFlags::IN
+        | epoll::EventFlags::OUT
+        | epoll::EventFlags::RDHUP
+        | epoll::EventFlags::ET
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
+    }
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number & (SINK - 1)).unwrap_or(usize::MAX)
+}
+
+/// A listener with a queue for as many as may come at once.
+fn listener(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(at), socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&at.into())?;
+    socket.listen(4096)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,102 @@
+//! Idle connections: opened, used once, and left alone, to see what each costs the proxy in memory.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::closed::SILENCE;
+use super::engine::Engine;
+use super::meter::private_memory;
+use super::peer::Peer;
+use super::wire::Workload;
+
+/// Connections opened at a time.
+const BATCH: usize = 50;
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Idle {
+    /// Where to connect to.
+    pub to: SocketAddr,
+    /// Connections that are there when the first look is taken, so that what is made once does not
+    /// count.
+    pub before: usize,
+    /// Connections that are added for the second look.
+    pub pairs: usize,
+    /// How long they are left alone before each look.
+    pub rest: Duration,
+}
+
+/// What the looks found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes before.
+    pub before: u64,
+    /// Bytes with the idle connections.
+    pub after: u64,
+}
+
+impl Idle {
+    /// Runs it, looking at the memory of `pids`.
+    ///
+    /// # Errors
+    /// If a connection fails or is not answered.
+    pub fn run(&self, engine: &mut Engine, pids: &[u32]) -> io::Result<Memory> {
+        let mut peers = Vec::new();
+        self.open(engine, &mut peers, self.before)?;
+        let before = self.look(engine, pids)?;
+        self.open(engine, &mut peers, self.before + self.pairs)?;
+        let after = self.look(engine, pids)?;
+        Ok(Memory { before, after })
+    }
+
+    fn open(
+        &self,
+        engine: &mut Engine,
+        peers: &mut Vec<(Peer, usize)>,
+        wanted: usize,
+    ) -> io::Result<()> {
+        let (request, reply) = (Workload::Ping.request(), Workload::Ping.reply());
+        let mut last = Instant::now();
+        while peers.len() < wanted {
+            let batch = peers.len()..wanted.min(peers.len() + BATCH);
+            for number in batch.clone() {
+                peers.push((Peer::connect(engine, self.to, number)?, 0));
+            }
+            let mut open = batch.len();
+            while open > 0 {
+                engine.turn(Some(Duration::from_millis(100)))?;
+                let ready = std::mem::take(&mut engine.ready);
+                for number in &ready {
+                    let Some((peer, got)) = peers.get_mut(*number) else { continue };
+                    peer.send(&request)?;
+                    let came = peer.receive(&mut engine.buffer, &reply, *got)?;
+                    *got += came;
+                    if came > 0 && *got == reply.len() {
+                        open = open.saturating_sub(1);
+                        last = Instant::now();
+                    }
+                }
+                engine.ready = ready;
+                if last.elapsed() > SILENCE {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "no reply for five seconds",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves all alone for a while, then looks.
+    fn look(&self, engine: &mut Engine, pids: &[u32]) -> io::Result<u64> {
+        let until = Instant::now() + self.rest;
+        while let Some(left) =
+            until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        {
+            engine.turn(Some(left))?;
+        }
+        Ok(private_memory(pids))
+    }
+}

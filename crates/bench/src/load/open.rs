@@ -1,0 +1,143 @@
+//! Open loop: requests leave at fixed moments, whatever the answers do, and a latency counts from
+//! the moment at which the request was due. A pause of the proxy so shows in all requests that it
+//! delayed, not only in the one that met it ("coordinated omission").
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::closed::SILENCE;
+use super::engine::Engine;
+use super::meter::{Meter, Window};
+use super::peer::Peer;
+use super::tally::Latency;
+use super::wire::Workload;
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Open {
+    /// Whom to ask.
+    pub to: SocketAddr,
+    /// What to ask.
+    pub workload: Workload,
+    /// Connections, used in turns. One that still waits for an answer is used as well.
+    pub clients: usize,
+    /// Requests a second.
+    pub rate: u32,
+    /// Time before counting begins.
+    pub warm: Duration,
+    /// Time in which is counted.
+    pub time: Duration,
+}
+
+struct Client {
+    peer: Peer,
+    got: usize,
+    /// When each of the requests that are not answered yet was due.
+    due: VecDeque<Instant>,
+    /// Requests that could not be sent yet.
+    backlog: usize,
+}
+
+impl Open {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// If a connection fails or ends, a reply is not as expected, or replies do not come.
+    pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Latency, Window)> {
+        let gap = Duration::from_secs(1) / self.rate;
+        engine.tick_every(Some(gap))?;
+        let done = self.play(engine, meter, gap);
+        engine.tick_every(None)?;
+        done
+    }
+
+    fn play(
+        &self,
+        engine: &mut Engine,
+        meter: &Meter,
+        gap: Duration,
+    ) -> io::Result<(Latency, Window)> {
+        let (request, reply) = (self.workload.request(), self.workload.reply());
+        let mut clients = (0..self.clients)
+            .map(|number| Peer::connect(engine, self.to, number))
+            .map(|peer| Ok(Client { peer: peer?, got: 0, due: VecDeque::new(), backlog: 0 }))
+            .collect::<io::Result<Vec<_>>>()?;
+        let mut next = Instant::now() + gap;
+        let begin = next + self.warm;
+        let end = begin + self.time;
+        let (mut turn, mut sample, mut found) = (0_usize, None, Vec::new());
+        loop {
+            let now = Instant::now();
+            if sample.is_none() && now >= begin {
+                sample = Some(meter.sample());
+            }
+            while next <= Instant::now().min(end) {
+                let number = turn % self.clients.max(1);
+                if let Some(client) = clients.get_mut(number) {
+                    client.due.push_back(next);
+                    client.backlog += 1;
+                    client.push(&request)?;
+                }
+                turn += 1;
+                next += gap;
+            }
+            if now >= end {
+                if clients.iter().all(|client| client.due.is_empty()) {
+                    break;
+                }
+                if now > end + SILENCE {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "replies are missing after five seconds",
+                    ));
+                }
+            }
+            engine.turn(Some(Duration::from_millis(100)))?;
+            let ready = std::mem::take(&mut engine.ready);
+            for number in &ready {
+                if let Some(client) = clients.get_mut(*number) {
+                    client.pull(&mut engine.buffer, &reply, begin, &mut found)?;
+                    client.push(&request)?;
+                }
+            }
+            engine.ready = ready;
+        }
+        let window = sample.map(|sample| sample.until(&meter.sample())).unwrap_or_default();
+        Ok((Latency::of(found), window))
+    }
+}
+
+impl Client {
+    fn push(&mut self, request: &[u8]) -> io::Result<()> {
+        while self.backlog > 0 && self.peer.send(request)? {
+            self.peer.rewind();
+            self.backlog -= 1;
+        }
+        Ok(())
+    }
+
+    /// Takes the answers that came, and notes how long those took that were due since `begin`.
+    fn pull(
+        &mut self,
+        buffer: &mut [u8],
+        reply: &[u8],
+        begin: Instant,
+        found: &mut Vec<Duration>,
+    ) -> io::Result<()> {
+        self.got += self.peer.receive(buffer, reply, self.got)?;
+        let now = Instant::now();
+        while self.got >= reply.len() {
+            self.got -= reply.len();
+            let due = self.due.pop_front();
+            let due = due.ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, "more replies than requests")
+            })?;
+            if due >= begin {
+                found.push(now.saturating_duration_since(due));
+            }
+        }
+        Ok(())
+    }
+}

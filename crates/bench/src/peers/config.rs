@@ -1,0 +1,208 @@
+//! The configuration files of all peers, as text. Each is what its documentation gives for a plain
+//! TCP (or Redis) proxy with one thread; only limits that the measurement would run into are
+//! raised, and time-outs that would end idle connections.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::Peer;
+
+/// Connections that every peer is prepared for.
+const CONNECTIONS: usize = 4000;
+
+/// Where a peer listens and where it leads.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// Sentinel's name for the target.
+    pub(crate) name: &'static str,
+    pub(crate) listen: SocketAddr,
+    pub(crate) target: SocketAddr,
+}
+
+/// What the configurations need to know besides.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Around<'a> {
+    /// Of pointsman.
+    pub(crate) sentinel: SocketAddr,
+    /// Admin or statistics.
+    pub(crate) admin: SocketAddr,
+    /// Where the peer was unpacked.
+    pub(crate) root: &'a Path,
+    /// For what it writes.
+    pub(crate) folder: &'a Path,
+}
+
+/// Name of the file, its text, and the arguments of the program; `FILE` among them stands for the
+/// file's path.
+pub(crate) fn configuration(
+    peer: Peer,
+    routes: &[Route],
+    around: &Around<'_>,
+) -> (&'static str, String, Vec<String>) {
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    match peer {
+        Peer::Direct => ("none", String::new(), Vec::new()),
+        Peer::Pointsman => {
+            ("pointsman.toml", pointsman(routes, around), words("run --config FILE"))
+        }
+        Peer::Floor => {
+            let pairs = routes
+                .iter()
+                .flat_map(|route| [route.listen.to_string(), route.target.to_string()]);
+            ("none", String::new(), pairs.collect())
+        }
+        Peer::Haproxy2 | Peer::Haproxy3 => {
+            ("haproxy.cfg", haproxy(routes, "", ""), words("-db -f FILE"))
+        }
+        Peer::Haproxy3Buffers => {
+            ("haproxy.cfg", haproxy(routes, "  tune.bufsize 65536\n", ""), words("-db -f FILE"))
+        }
+        Peer::Haproxy3Splice => {
+            ("haproxy.cfg", haproxy(routes, "", "  option splice-auto\n"), words("-db -f FILE"))
+        }
+        Peer::Nginx => {
+            let args = format!("-e stderr -p {} -c FILE", around.folder.display());
+            ("nginx.conf", nginx(routes, around.root), words(&args))
+        }
+        Peer::Twemproxy => {
+            let (ip, port) = (around.admin.ip(), around.admin.port());
+            let log = around.folder.join("log").display().to_string();
+            (
+                "nutcracker.yml",
+                twemproxy(routes),
+                words(&format!("-c FILE -a {ip} -s {port} -v 4 -o {log}")),
+            )
+        }
+        Peer::Envoy => {
+            let args = "-c FILE --concurrency 1 --log-level error --disable-hot-restart";
+            ("envoy.yaml", envoy(routes), words(args))
+        }
+    }
+}
+
+fn pointsman(routes: &[Route], around: &Around<'_>) -> String {
+    let mut text = String::new();
+    for Route { name, listen, .. } in routes {
+        let sentinel = around.sentinel;
+        let _ = writeln!(
+            text,
+            "[[service]]\nname = {name:?}\nlisten = [\"{listen}\"]\nsentinels = [\"{sentinel}\"]"
+        );
+    }
+    let _ = writeln!(text, "[admin]\nlisten = [\"{}\"]", around.admin);
+    // Each service gets an equal share.
+    let _ = writeln!(text, "[process]\nworkers = 1\nmax_connections = {}", 2 * CONNECTIONS);
+    text
+}
+
+fn haproxy(routes: &[Route], global: &str, defaults: &str) -> String {
+    let mut text = format!(
+        "global\n  nbthread 1\n  maxconn {CONNECTIONS}\n{global}defaults\n  mode tcp\n  timeout connect 5s\n\
+         \x20 timeout client 1h\n  timeout server 1h\n  maxconn {CONNECTIONS}\n{defaults}"
+    );
+    for Route { name, listen, target } in routes {
+        let _ = writeln!(text, "listen {name}\n  bind {listen}\n  server {name} {target}");
+    }
+    text
+}
+
+fn nginx(routes: &[Route], root: &Path) -> String {
+    let module = root.join("usr/lib/nginx/modules/ngx_stream_module.so");
+    let mut text = format!(
+        "load_module {};\ndaemon off;\nmaster_process off;\npid nginx.pid;\n\
+         events {{ worker_connections {}; }}\nstream {{\n",
+        module.display(),
+        2 * CONNECTIONS
+    );
+    for Route { listen, target, .. } in routes {
+        let _ = writeln!(
+            text,
+            "  server {{ listen {listen}; proxy_pass {target}; proxy_timeout 1h; }}"
+        );
+    }
+    text.push_str("}\n");
+    text
+}
+
+fn twemproxy(routes: &[Route]) -> String {
+    routes.iter().fold(String::new(), |mut text, Route { name, listen, target }| {
+        let _ = writeln!(
+            text,
+            "{name}:\n  listen: {listen}\n  hash: fnv1a_64\n  distribution: ketama\n  redis: true\n  servers:\n   - {target}:1"
+        );
+        text
+    })
+}
+
+fn envoy(routes: &[Route]) -> String {
+    let address = |addr: &SocketAddr| {
+        format!("{{ socket_address: {{ address: {}, port_value: {} }} }}", addr.ip(), addr.port())
+    };
+    let mut text = String::from("static_resources:\n  listeners:\n");
+    for Route { name, listen, .. } in routes {
+        let listen = address(listen);
+        let _ = writeln!(
+            text,
+            "  - name: {name}\n    address: {listen}\n    filter_chains:\n    - filters:\n      - name: tcp\n        \
+             typed_config:\n          \"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy\n          \
+             stat_prefix: {name}\n          cluster: {name}\n          idle_timeout: 3600s"
+        );
+    }
+    text.push_str("  clusters:\n");
+    for Route { name, target, .. } in routes {
+        let target = address(target);
+        let _ = writeln!(
+            text,
+            "  - name: {name}\n    type: STATIC\n    connect_timeout: 5s\n    circuit_breakers: {{ thresholds: [ {{ \
+             max_connections: {CONNECTIONS}, max_pending_requests: {CONNECTIONS}, max_requests: {CONNECTIONS} }} ] }}\n    \
+             load_assignment:\n      cluster_name: {name}\n      endpoints:\n      - lb_endpoints:\n        \
+             - endpoint: {{ address: {target} }}"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_peer_leads_each_route_to_its_target_with_one_thread() {
+        let addr = |port: u16| SocketAddr::from(([127, 1, 2, 3], port));
+        let routes = [
+            Route { name: "redis", listen: addr(1001), target: addr(2001) },
+            Route { name: "sink", listen: addr(1002), target: addr(2002) },
+        ];
+        let folder = Path::new("/folder");
+        let around =
+            Around { sentinel: addr(26379), admin: addr(8888), root: Path::new("/root"), folder };
+        for peer in Peer::ALL.into_iter().filter(|peer| *peer != Peer::Direct) {
+            let (file, text, args) = configuration(peer, &routes, &around);
+            if peer == Peer::Floor {
+                assert_eq!(
+                    args.join(" "),
+                    "127.1.2.3:1001 127.1.2.3:2001 127.1.2.3:1002 127.1.2.3:2002"
+                );
+                continue;
+            }
+            assert!(!file.is_empty() && args.iter().any(|arg| arg == "FILE"), "{peer:?}");
+            for port in ["1001", "1002"] {
+                assert_eq!(text.matches(port).count(), 1, "{peer:?}: {port} in\n{text}");
+            }
+            if peer == Peer::Pointsman {
+                assert_eq!(text.matches("127.1.2.3:26379").count(), 2, "{text}");
+                assert!(text.contains("workers = 1\n"));
+            } else {
+                assert!(text.contains("2001") && text.contains("2002"), "{peer:?}\n{text}");
+            }
+        }
+        let of = |peer| configuration(peer, &routes, &around).1;
+        assert!(
+            of(Peer::Haproxy3).contains("nbthread 1")
+                && !of(Peer::Haproxy3).contains("tune.bufsize")
+        );
+        assert!(of(Peer::Haproxy3Buffers).contains("tune.bufsize 65536"));
+        assert!(of(Peer::Haproxy3Splice).contains("option splice-auto"));
+    }
+}

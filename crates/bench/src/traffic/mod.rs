@@ -1,0 +1,407 @@
+//! `cargo xtask bench`: what traffic costs, through pointsman and through what people use today.
+//!
+//! Every row of the targets is measured in every round, and within a row the proxies take turns,
+//! beginning with another one each round: whatever else the machine does meets all of them. The
+//! ones that only stand beside the comparison are measured in every second round. The raw data is
+//! written line by line.
+//!
+//! Deliberately absent: anything but loopback. What a network card adds is the same for every
+//! proxy, and this has to run anywhere.
+
+mod plot;
+mod record;
+mod report;
+mod scene;
+mod targets;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use harness::loopback_up;
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::peers::{self, Peer};
+use super::raw::{Raw, benches};
+use super::stats::figure;
+use super::{machine, space, stop_on_signals, words};
+use record::{Record, Row};
+use scene::{Built, Pace, Scene};
+use setup::{build, install};
+
+/// No round begins that would end later than this after the first began.
+const LIMIT: Duration = Duration::from_secs(540);
+/// Part of a core that others may use before a measurement counts as disturbed.
+const FOREIGN: f64 = 0.10;
+/// Part of the time that the host may take away.
+const STOLEN: f64 = 0.03;
+
+/// The nice value of all that is measured, for root.
+const PRECEDENCE: i32 = -15;
+/// Measurements that are repeated in vain, before the machine is taken to be busy all the time.
+const IN_VAIN: u32 = 8;
+
+/// What to measure.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Rounds; each measures everything once.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
+    runs: u32,
+    /// One short round in less than two minutes; nothing is written to benches/.
+    #[arg(long, conflicts_with = "runs")]
+    quick: bool,
+    /// Only this; can be given several times. Nothing is written to benches/ then.
+    #[arg(long, value_enum, value_name = "ROW", value_delimiter = ',')]
+    only: Vec<Row>,
+    /// Only these proxies. Nothing is written to benches/ then.
+    #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',')]
+    peers: Vec<Peer>,
+    /// End with an error if a target is missed.
+    #[arg(long)]
+    check: bool,
+    /// Write the raw data to this new file, instead of benches/runs/.
+    #[arg(long, value_name = "FILE")]
+    raw: Option<PathBuf>,
+    /// Measure this pointsman instead of building one.
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    namespaced: bool,
+}
+
+impl Options {
+    fn peers(&self) -> Vec<Peer> {
+        let wanted = |peer: &Peer| self.peers.is_empty() || self.peers.contains(peer);
+        Peer::ALL.into_iter().filter(wanted).collect()
+    }
+
+    fn rounds(&self) -> u32 {
+        if self.quick { 1 } else { self.runs }
+    }
+
+    fn pace(&self) -> Pace {
+        let millis = Duration::from_millis;
+        if self.quick {
+            Pace { warm: millis(150), time: millis(600) }
+        } else {
+            Pace { warm: millis(250), time: millis(1000) }
+        }
+    }
+
+    /// Whether this is the measurement that the document is made of.
+    fn whole(&self) -> bool {
+        !self.quick && self.only.is_empty() && self.peers.is_empty() && self.raw.is_none()
+    }
+
+    /// What to play in a round, with these peers.
+    fn playlist(&self, round: u32, admitted: &[Peer]) -> Vec<(Row, Peer)> {
+        let aside = |peer: Peer| {
+            matches!(peer, Peer::Haproxy2 | Peer::Nginx | Peer::Twemproxy | Peer::Envoy)
+        };
+        let mut list = Vec::new();
+        for row in
+            Row::ALL.into_iter().filter(|row| self.only.is_empty() || self.only.contains(row))
+        {
+            let plays = |peer: &Peer| row.includes(*peer) && (round % 2 == 1 || !aside(*peer));
+            let mut turn: Vec<Peer> = admitted.iter().copied().filter(plays).collect();
+            let first = (round - 1) as usize % turn.len().max(1);
+            turn.rotate_left(first);
+            list.extend(turn.into_iter().map(|peer| (row, peer)));
+        }
+        list
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// In words, if it cannot begin, or if a file cannot be written.
+pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+    if !options.namespaced {
+        install::for_traffic()?;
+        peers::fetch(&options.peers());
+    }
+    let program = match &options.program {
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
+        None => build::released_pointsman()?,
+    };
+    // Whoever has it built already is told so in no time.
+    let floor = match options.peers().contains(&Peer::Floor) {
+        true => build::examples(&[("pointsman-bench", "baseline")])
+            .map(|built| built.into_iter().collect()),
+        false => Err("not asked for".to_owned()),
+    };
+    if !options.namespaced {
+        let why = space::enter(&program);
+        println!("No network namespace: {why}. Everything runs on the machine's own loopback.");
+    }
+    let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
+    prepare(options.namespaced);
+    let mut missing = Vec::new();
+    let mut admitted =
+        those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
+    let versions = versions(&admitted);
+    let described = machine::describe(&program, options.namespaced, &versions);
+    let sentence = machine::sentence(&described);
+    println!("{sentence}");
+    let cores = cores()?;
+    let mut raw = match &options.raw {
+        Some(file) => Some(Raw::at(file)?),
+        None if options.whole() => Some(Raw::create("traffic")?),
+        None => None,
+    };
+    if let Some(raw) = &mut raw {
+        raw.line(&described.to_string())?;
+    }
+    let mut scene = stage(|| Scene::start(Built { pointsman: program, floor }, cores))?;
+    admitted = those_that(admitted, &mut missing, |peer| stage(|| scene.admit(peer)));
+    let played = play(options, &mut scene, &admitted, &stop, raw.as_mut(), &mut missing)?;
+    drop(scene);
+    let verdicts = targets::judge(&played);
+    for verdict in &verdicts {
+        println!("  {}", verdict.line());
+    }
+    let disturbed = played.iter().filter(|record| record.disturbed).count();
+    let usable = 2 * disturbed <= played.len();
+    if !usable {
+        println!(
+            "{disturbed} of {} measurements were disturbed: too many for a document.",
+            played.len()
+        );
+    }
+    if let Some(raw) = raw.filter(|_| options.whole() && usable && !stop.load(Ordering::Acquire)) {
+        let plots = plot::draw(&played, &benches())?;
+        let about = report::About {
+            machine: &sentence,
+            command: "cargo xtask bench",
+            rounds: played.iter().map(|record| record.round).max().unwrap_or(0),
+            seconds: options.pace().time.as_secs_f64(),
+            raw: &raw.name,
+            missing: &missing,
+            plots: &plots,
+        };
+        let file = benches().join("RESULTS.md");
+        fs::write(&file, report::document(&played, &verdicts, &about))
+            .map_err(|error| format!("{}: {error}", file.display()))?;
+        println!(
+            "Written to benches/RESULTS.md, benches/runs/{} and {}.",
+            raw.name,
+            plots.join(", ")
+        );
+    }
+    let kept = verdicts.iter().all(|verdict| verdict.met) || !options.check;
+    Ok(if kept && !played.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Those that pass; the others are named on the terminal and in the document.
+fn those_that(
+    mut peers: Vec<Peer>,
+    missing: &mut Vec<String>,
+    mut pass: impl FnMut(Peer) -> Result<(), String>,
+) -> Vec<Peer> {
+    peers.retain(|peer| match pass(*peer) {
+        Ok(()) => true,
+        Err(why) => {
+            println!("SKIPPED {}: {why}", peer.name());
+            missing.push(format!("{}: {why}", peer.name()));
+            false
+        }
+    });
+    peers
+}
+
+/// What each says of its version; the tuned variants are the same programs as others.
+fn versions(peers: &[Peer]) -> Vec<(&'static str, Option<String>)> {
+    let variant = |peer: &Peer| matches!(peer, Peer::Haproxy3Buffers | Peer::Haproxy3Splice);
+    let programs = peers.iter().filter(|peer| !variant(peer));
+    programs
+        .filter_map(|peer| Some((peer.name(), peers::version(*peer, &peers::find(*peer).ok()??))))
+        .collect()
+}
+
+/// Plays all rounds: what they brought. A measurement that fails is reported and does not stop the
+/// others.
+fn play(
+    options: &Options,
+    scene: &mut Scene,
+    admitted: &[Peer],
+    stop: &AtomicBool,
+    mut raw: Option<&mut Raw>,
+    missing: &mut Vec<String>,
+) -> Result<Vec<Record>, String> {
+    let (start, mut longest) = (Instant::now(), Duration::ZERO);
+    let (mut records, mut in_vain) = (Vec::new(), 0);
+    for round in 1..=options.rounds() {
+        if start.elapsed() + longest > LIMIT {
+            missing.push(format!(
+                "rounds {round} to {}: there was no time left for them",
+                options.rounds()
+            ));
+            break;
+        }
+        let began = Instant::now();
+        for (row, peer) in options.playlist(round, admitted) {
+            if stop.load(Ordering::Acquire) {
+                return Ok(records);
+            }
+            let said = match measure(scene, (row, peer), round, options.pace(), &mut in_vain) {
+                Ok(record) => {
+                    if let Some(raw) = &mut raw {
+                        raw.line(&record.line())?;
+                    }
+                    let said = progress(&record);
+                    records.push(record);
+                    said
+                }
+                Err(why) => {
+                    missing.push(format!(
+                        "{} of {} in round {round}: {why}",
+                        row.name(),
+                        peer.name()
+                    ));
+                    format!("FAILED: {why}")
+                }
+            };
+            let (at, of, row) = (start.elapsed().as_secs(), options.rounds(), row.name());
+            println!("{at:>4} s  round {round}/{of}  {row:<11} {:<17} {said}", peer.name());
+        }
+        longest = longest.max(began.elapsed());
+    }
+    Ok(records)
+}
+
+/// Measures once, or twice if the first was disturbed: the quieter one.
+fn measure(
+    scene: &mut Scene,
+    (row, peer): (Row, Peer),
+    round: u32,
+    pace: Pace,
+    in_vain: &mut u32,
+) -> Result<Record, String> {
+    let mut once = || {
+        let (values, window) = stage(|| scene.measure(row, peer, pace))?;
+        let window = window.unwrap_or_default();
+        let share =
+            |used: f64| if window.seconds > 0.0 { (used / window.seconds).max(0.0) } else { 0.0 };
+        let (foreign, stolen) = (share(window.foreign), share(window.stolen));
+        let disturbed = foreign > FOREIGN || stolen > STOLEN;
+        Ok::<_, String>((Record { row, peer, round, values, foreign, disturbed }, foreign + stolen))
+    };
+    let (first, noise) = once()?;
+    if !first.disturbed || *in_vain >= IN_VAIN {
+        return Ok(first);
+    }
+    let (second, later) = once()?;
+    *in_vain += u32::from(second.disturbed);
+    Ok(if later < noise { second } else { first })
+}
+
+fn progress(record: &Record) -> String {
+    let values = record.row.measures().iter().filter_map(|measure| {
+        let value = record.value(*measure)?;
+        Some(format!("{:>9} {}", figure(value), measure.title()))
+    });
+    let disturbed = if record.disturbed {
+        format!("  (disturbed: {:.2} cores)", record.foreign)
+    } else {
+        String::new()
+    };
+    format!("{}{disturbed}", values.collect::<Vec<_>>().join("  "))
+}
+
+/// Runs what panics when something does not come, as the harness does, and gives that as words.
+fn stage<T: Send>(act: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| Err(words(&*panic)))
+}
+
+/// As many open files and ports as there may be; a loopback that is up; precedence, if it is to be
+/// had, over what else runs.
+fn prepare(namespaced: bool) {
+    if let Err(error) = setpriority_process(None, PRECEDENCE) {
+        println!("Measuring without precedence over other processes ({error}).");
+    }
+    let limit = getrlimit(Resource::Nofile);
+    // What cannot be raised shows when it is used up.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if namespaced {
+        if let Err(why) = loopback_up() {
+            println!("{why}");
+        }
+        let set =
+            |setting: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{setting}"), value);
+        if let Err(error) = set("ip_local_port_range", "10000 65535") {
+            println!(
+                "The range of ports stays as it is ({error}); new connections may run out of them."
+            );
+        }
+        // BBR, the default of some machines, paces what it sends, and loopback has no bottleneck to
+        // find. A namespace may choose only among what its parent allows, which Reno always is;
+        // without loss the two are the same.
+        let control = "tcp_congestion_control";
+        if let Err(error) = set(control, "cubic").or_else(|_| set(control, "reno")) {
+            println!("The congestion control stays as it is ({error}).");
+        }
+    }
+}
+
+/// The core for load and Redis, which this process and all that it starts stay on; and the core for
+/// the proxies.
+fn cores() -> Result<(usize, usize), String> {
+    let allowed =
+        sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    let (Some(first), Some(second)) = (cores.next(), cores.next()) else {
+        return Err("This needs two cores: one for the proxy, one for everything else.".to_owned());
+    };
+    let mut own = CpuSet::new();
+    own.set(first);
+    sched_setaffinity(None, &own)
+        .map_err(|error| format!("core {first} cannot be chosen: {error}"))?;
+    Ok((first, second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(runs: u32) -> Options {
+        let (only, peers) = (Vec::new(), Vec::new());
+        Options {
+            runs,
+            quick: false,
+            only,
+            peers,
+            check: false,
+            raw: None,
+            program: None,
+            namespaced: false,
+        }
+    }
+
+    #[test]
+    fn proxies_take_turns_and_those_aside_play_every_second_round() {
+        let options = options(3);
+        let row = |round: u32, row: Row| -> Vec<Peer> {
+            let list = options.playlist(round, &Peer::ALL);
+            list.into_iter().filter(|(it, _)| *it == row).map(|(_, peer)| peer).collect()
+        };
+        assert_eq!(row(1, Row::Small)[..2], [Peer::Pointsman, Peer::Haproxy3]);
+        assert_eq!(row(2, Row::Small), [Peer::Haproxy3, Peer::Floor, Peer::Pointsman]);
+        assert_eq!(row(3, Row::Small).len(), 7);
+        assert_eq!(row(1, Row::Get1m).len(), 10);
+    }
+
+    #[test]
+    fn a_part_of_the_measurement_is_not_the_document() {
+        assert!(options(5).whole());
+        assert!(!Options { only: vec![Row::Small], ..options(5) }.whole());
+        assert!(!Options { quick: true, ..options(5) }.whole());
+        assert!(Options { only: vec![Row::Idle], ..options(1) }.playlist(1, &Peer::ALL).len() == 7);
+    }
+}

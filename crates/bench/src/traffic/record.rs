@@ -1,0 +1,267 @@
+//! What is measured, and one measurement with its line in the file of raw data.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::peers::Peer;
+
+/// One way to load a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Row {
+    /// 64 B GET, 50 clients, the sink behind the proxy: the proxy is the limit.
+    Small,
+    /// The same with a Redis behind the proxy.
+    Redis,
+    /// Sixteen requests at once, the sink behind the proxy.
+    Pipeline,
+    /// 20,000 requests a second, a Redis behind the proxy.
+    Latency,
+    /// GET of 64 KiB.
+    #[value(name = "get-64k")]
+    Get64,
+    /// SET of 64 KiB.
+    #[value(name = "set-64k")]
+    Set64,
+    /// GET of 1 MiB.
+    #[value(name = "get-1m")]
+    Get1m,
+    /// SET of 1 MiB.
+    #[value(name = "set-1m")]
+    Set1m,
+    /// PING every 5 ms beside 8 clients with pipelined GETs of 1 MiB.
+    Fairness,
+    /// Memory of idle connections.
+    Idle,
+    /// Connect, PING, close; 16 at a time, the sink behind the proxy.
+    Connections,
+    /// Connect, PING, close; one at a time, a Redis behind the proxy.
+    First,
+}
+
+impl Row {
+    /// In the order of the tables.
+    pub(super) const ALL: [Self; 12] = [
+        Self::Small,
+        Self::Redis,
+        Self::Pipeline,
+        Self::Latency,
+        Self::Get64,
+        Self::Set64,
+        Self::Get1m,
+        Self::Set1m,
+        Self::Fairness,
+        Self::Idle,
+        Self::Connections,
+        Self::First,
+    ];
+
+    /// As in the raw data.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Redis => "redis",
+            Self::Pipeline => "pipeline",
+            Self::Latency => "latency",
+            Self::Get64 => "get-64k",
+            Self::Set64 => "set-64k",
+            Self::Get1m => "get-1m",
+            Self::Set1m => "set-1m",
+            Self::Fairness => "fairness",
+            Self::Idle => "idle",
+            Self::Connections => "connections",
+            Self::First => "first",
+        }
+    }
+
+    /// As in the tables.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Small => "Small requests, the proxy being the limit (GET of 64 B, 50 clients)",
+            Self::Redis => "Small requests to a Redis (GET of 64 B, 50 clients)",
+            Self::Pipeline => {
+                "Pipelines of 16, the proxy being the limit (GET of 64 B, 50 clients)"
+            }
+            Self::Latency => {
+                "Latency at 20,000 requests a second to a Redis (GET of 64 B, 50 clients)"
+            }
+            Self::Get64 => "Bulk: GET of 64 KiB, 8 clients",
+            Self::Set64 => "Bulk: SET of 64 KiB, 8 clients",
+            Self::Get1m => "Bulk: GET of 1 MiB, 8 clients",
+            Self::Set1m => "Bulk: SET of 1 MiB, 8 clients",
+            Self::Fairness => {
+                "Fairness: PING every 5 ms beside 8 clients with pipelines of 4 GETs of 1 MiB"
+            }
+            Self::Idle => "Idle connections",
+            Self::Connections => {
+                "New connections, the proxy being the limit (connect, PING, close; 16 at a time)"
+            }
+            Self::First => "First reply on a new connection to a Redis (one at a time)",
+        }
+    }
+
+    /// What it brings, in the order of the tables.
+    pub(super) fn measures(self) -> &'static [Measure] {
+        match self {
+            Self::Small | Self::Redis | Self::Pipeline => {
+                &[Measure::Rps, Measure::CpuRequest, Measure::Busy]
+            }
+            Self::Latency => &[Measure::P50, Measure::P99, Measure::P999, Measure::CpuRequest],
+            Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m => {
+                &[Measure::Bulk, Measure::CpuBulk]
+            }
+            Self::Fairness => &[Measure::P50, Measure::P99, Measure::Bulk, Measure::CpuBulk],
+            Self::Idle => &[Measure::Memory],
+            Self::Connections => &[Measure::Conns, Measure::CpuConn, Measure::Busy],
+            Self::First => &[Measure::P50, Measure::P99],
+        }
+    }
+
+    /// Whether a peer has something to say in it.
+    pub(super) fn includes(self, peer: Peer) -> bool {
+        let bulk =
+            matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
+        match peer {
+            // Without a proxy nothing of it can be the limit, and nothing of it be idle.
+            Peer::Direct => bulk || matches!(self, Self::Redis | Self::Latency | Self::First),
+            Peer::Haproxy3Buffers | Peer::Haproxy3Splice => bulk,
+            _ => true,
+        }
+    }
+}
+
+/// A number that is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Measure {
+    /// Requests a second.
+    Rps,
+    /// CPU seconds of the proxy a million requests.
+    CpuRequest,
+    /// Part of its core that the proxy used.
+    Busy,
+    /// Latency percentiles in microseconds.
+    P50,
+    /// As above.
+    P99,
+    /// As above.
+    P999,
+    /// GiB of values a second.
+    Bulk,
+    /// CPU seconds of the proxy a GiB of values.
+    CpuBulk,
+    /// Bytes of user-space memory a pair of connections.
+    Memory,
+    /// Connections a second.
+    Conns,
+    /// CPU seconds of the proxy for 10,000 connections.
+    CpuConn,
+}
+
+impl Measure {
+    /// Its key in the raw data.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Rps => "requests_per_second",
+            Self::CpuRequest => "proxy_cpu_seconds_per_million_requests",
+            Self::Busy => "proxy_busy",
+            Self::P50 => "p50_us",
+            Self::P99 => "p99_us",
+            Self::P999 => "p999_us",
+            Self::Bulk => "gib_per_second",
+            Self::CpuBulk => "proxy_cpu_seconds_per_gib",
+            Self::Memory => "bytes_per_idle_pair",
+            Self::Conns => "connections_per_second",
+            Self::CpuConn => "proxy_cpu_seconds_per_10k_connections",
+        }
+    }
+
+    /// What the tables call it.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Rps => "requests/s",
+            Self::CpuRequest => "CPU s / million",
+            Self::Busy => "core used",
+            Self::P50 => "p50 µs",
+            Self::P99 => "p99 µs",
+            Self::P999 => "p99.9 µs",
+            Self::Bulk => "GiB/s",
+            Self::CpuBulk => "CPU s / GiB",
+            Self::Memory => "bytes / pair",
+            Self::Conns => "connections/s",
+            Self::CpuConn => "CPU s / 10,000",
+        }
+    }
+}
+
+/// One measurement.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Record {
+    pub(super) row: Row,
+    pub(super) peer: Peer,
+    /// Counted from one.
+    pub(super) round: u32,
+    pub(super) values: BTreeMap<Measure, f64>,
+    /// Part of a core that was used by others meanwhile; not known for memory, which does not
+    /// depend on it.
+    pub(super) foreign: f64,
+    /// Whether that was too much.
+    pub(super) disturbed: bool,
+}
+
+impl Record {
+    pub(super) fn value(&self, measure: Measure) -> Option<f64> {
+        self.values.get(&measure).copied().filter(|value| value.is_finite())
+    }
+
+    /// One line of JSON.
+    pub(super) fn line(&self) -> String {
+        let mut object = json!({
+            "row": self.row.name(),
+            "peer": self.peer.name(),
+            "round": self.round,
+            "foreign_cores": round(self.foreign, 3),
+            "disturbed": self.disturbed,
+        });
+        for (measure, value) in &self.values {
+            if let Some(object) = object.as_object_mut() {
+                object.insert(measure.key().to_owned(), round(*value, 4));
+            }
+        }
+        object.to_string()
+    }
+}
+
+fn round(value: f64, digits: i32) -> Value {
+    let factor = 10_f64.powi(digits);
+    json!((value * factor).round() / factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_json_with_every_value() {
+        let values = BTreeMap::from([(Measure::Rps, 1000.12344), (Measure::CpuRequest, 9.5)]);
+        let record = Record {
+            row: Row::Small,
+            peer: Peer::Pointsman,
+            round: 2,
+            values,
+            foreign: 0.01,
+            disturbed: false,
+        };
+        let line: Value = serde_json::from_str(&record.line()).expect("JSON");
+        assert_eq!(line["row"], "small");
+        assert_eq!(line["requests_per_second"], 1000.1234);
+        assert_eq!(line["proxy_cpu_seconds_per_million_requests"], 9.5);
+        assert!(!record.line().contains('\n'));
+    }
+
+    #[test]
+    fn tuned_variants_are_compared_only_where_tuning_matters() {
+        let rows = |peer| Row::ALL.into_iter().filter(|row| row.includes(peer)).count();
+        assert_eq!([Peer::Haproxy3Buffers, Peer::Direct, Peer::Pointsman].map(rows), [5, 8, 12]);
+    }
+}

@@ -1,0 +1,342 @@
+//! Everything that runs during a measurement: Redis, a sentinel, the load with its sink, the
+//! proxies; and single measurements.
+//!
+//! Pointsman is configured as its users do it: a real sentinel tells it of two masters, a Redis and
+//! the sink, and it verifies both. All proxies are started once and wait idle for their turn; only
+//! memory is looked at in a fresh one, since most keep what they once had.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::load::{
+    Churn, Closed, Idle, Latency, Loader, Meter, Mixed, Open, Rate, Window, Workload,
+};
+use harness::{Cluster, Launch, Process, find_in_path, pause};
+
+use super::record::{Measure, Row};
+use crate::peers::{self, Around, Peer, Program, Route, configuration};
+
+/// Clients of small requests.
+const CLIENTS: usize = 50;
+/// Clients of bulk.
+const BULK_CLIENTS: usize = 8;
+/// Large values that each client has asked for at once beside small requests.
+const BULK_PIPELINE: usize = 4;
+/// Time between two small requests beside them.
+const PING_GAP: Duration = Duration::from_millis(5);
+/// Requests a second of the open loop.
+const RATE: u32 = 20_000;
+/// Idle connections of which the memory is taken.
+const PAIRS: usize = 2000;
+/// How long a proxy may take to answer its first client.
+const READY: Duration = Duration::from_secs(20);
+
+/// How long each measurement takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pace {
+    pub(super) warm: Duration,
+    pub(super) time: Duration,
+}
+
+/// The programs that are built rather than got.
+#[derive(Debug, Clone)]
+pub(super) struct Built {
+    pub(super) pointsman: PathBuf,
+    /// Nothing, if it did not build.
+    pub(super) floor: Result<PathBuf, String>,
+}
+
+/// A proxy that runs.
+struct Running {
+    process: Process,
+    redis: SocketAddr,
+    sink: SocketAddr,
+}
+
+/// All of it. Dropping it ends everything.
+pub(super) struct Scene {
+    // In this order: the proxies end before what they lead to.
+    running: BTreeMap<Peer, Running>,
+    loader: Loader,
+    cluster: Cluster,
+    /// Those that are built here.
+    built: Built,
+    core: usize,
+    started: u32,
+}
+
+impl Scene {
+    /// Starts what is behind the proxies, on the first core; proxies will be on the second.
+    ///
+    /// # Errors
+    /// If there is no load.
+    pub(super) fn start(built: Built, cores: (usize, usize)) -> Result<Self, String> {
+        let words = |error: std::io::Error| format!("no load: {error}");
+        let loader = Loader::start(cores.0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
+        let (ip, port) = (loader.sink().ip(), loader.sink().port());
+        let cluster = Cluster::builder()
+            .replicas(0)
+            .sentinels(1)
+            .sentinel_line(&format!("sentinel monitor sink {ip} {port} 1"))
+            .sentinel_line("sentinel down-after-milliseconds sink 10000")
+            .start();
+        let target = cluster.master().addr();
+        for workload in [Workload::Small, Workload::Set(64 << 10), Workload::Set(1 << 20)] {
+            if let Some(preparation) = workload.preparation() {
+                tell(target, &preparation, b"+OK\r\n")
+                    .map_err(|error| format!("redis-server: {error}"))?;
+            }
+        }
+        Ok(Self { running: BTreeMap::new(), loader, cluster, built, core: cores.1, started: 0 })
+    }
+
+    /// Starts a proxy and waits until it answers on both routes; one that runs already is left as
+    /// it is.
+    ///
+    /// # Errors
+    /// Why it cannot be measured.
+    pub(super) fn admit(&mut self, peer: Peer) -> Result<(), String> {
+        if peer != Peer::Direct && !self.running.contains_key(&peer) {
+            let running = self.launch(peer)?;
+            self.running.insert(peer, running);
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, peer: Peer) -> Result<Running, String> {
+        let program = match peers::find(peer)? {
+            Some(program) => program,
+            None => {
+                let own = if peer == Peer::Floor {
+                    self.built.floor.clone()?
+                } else {
+                    self.built.pointsman.clone()
+                };
+                Program { words: vec![own.into_os_string()], root: PathBuf::new() }
+            }
+        };
+        self.started += 1;
+        let name = format!("{}-{}", peer.name(), self.started);
+        let folder = self.cluster.folder().join(&name);
+        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let port = || self.cluster.address().port();
+        let (redis, sink) = (port(), port());
+        let routes = [
+            Route { name: "mymaster", listen: redis, target: self.cluster.master().addr() },
+            Route { name: "sink", listen: sink, target: self.loader.sink() },
+        ];
+        let sentinel = self.cluster.sentinel_addrs().first().copied().ok_or("no sentinel")?;
+        let around = Around { sentinel, admin: port(), root: &program.root, folder: &folder };
+        let (file, text, args) = configuration(peer, &routes, &around);
+        let file = folder.join(file);
+        fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        // Before its start, so that each of its threads has the core, and whoever counts cores
+        // finds one.
+        let taskset = find_in_path("taskset").ok_or("taskset is missing (Debian's util-linux)")?;
+        let args = args
+            .iter()
+            .map(|arg| if arg == "FILE" { file.clone().into_os_string() } else { arg.into() });
+        let args = ["-c".into(), self.core.to_string().into()]
+            .into_iter()
+            .chain(program.words)
+            .chain(args)
+            .collect();
+        let process =
+            Process::start(&Launch { name, program: taskset, args, env: Vec::new(), folder });
+        let deadline = Instant::now() + READY;
+        for addr in [redis, sink] {
+            while let Err(error) = tell(addr, &Workload::Ping.request(), &Workload::Ping.reply()) {
+                if !process.is_running() {
+                    return Err(format!("it ended at once: {}", process.log().trim()));
+                }
+                if Instant::now() > deadline {
+                    return Err(format!("it does not answer: {error}"));
+                }
+                pause(Duration::from_millis(20));
+            }
+        }
+        Ok(Running { process, redis, sink })
+    }
+
+    /// Measures once: the values, and what was used meanwhile.
+    ///
+    /// # Errors
+    /// In words, why there are none.
+    pub(super) fn measure(
+        &mut self,
+        row: Row,
+        peer: Peer,
+        pace: Pace,
+    ) -> Result<(BTreeMap<Measure, f64>, Option<Window>), String> {
+        if row == Row::Idle {
+            let fresh = self.launch(peer)?;
+            return self
+                .idle(&fresh)
+                .map(|bytes| (BTreeMap::from([(Measure::Memory, bytes)]), None));
+        }
+        let (redis, sink, pids) = match self.running.get(&peer) {
+            Some(running) => (running.redis, running.sink, vec![running.process.pid()]),
+            None => (self.cluster.master().addr(), self.loader.sink(), Vec::new()),
+        };
+        let meter = self.meter(pids);
+        let Pace { warm, time } = pace;
+        let closed = |to, workload, clients, pipeline| Closed {
+            to,
+            workload,
+            clients,
+            pipeline,
+            warm,
+            time,
+        };
+        let values = match row {
+            Row::Small => self.closed(closed(sink, Workload::Small, CLIENTS, 1), meter),
+            Row::Pipeline => self.closed(closed(sink, Workload::Small, CLIENTS, 16), meter),
+            Row::Redis => self.closed(closed(redis, Workload::Small, CLIENTS, 1), meter),
+            Row::Get64 => {
+                self.closed(closed(redis, Workload::Get(64 << 10), BULK_CLIENTS, 1), meter)
+            }
+            Row::Set64 => {
+                self.closed(closed(redis, Workload::Set(64 << 10), BULK_CLIENTS, 1), meter)
+            }
+            Row::Get1m => {
+                self.closed(closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, 1), meter)
+            }
+            Row::Set1m => {
+                self.closed(closed(redis, Workload::Set(1 << 20), BULK_CLIENTS, 1), meter)
+            }
+            Row::Latency => {
+                let (workload, clients, rate) = (Workload::Small, CLIENTS, RATE);
+                let job = Open { to: redis, workload, clients, rate, warm, time };
+                self.loader
+                    .run(move |engine| job.run(engine, &meter))
+                    .map(|(l, w)| (latencies(l, w), w))
+            }
+            Row::Fairness => {
+                let bulk = closed(redis, Workload::Get(1 << 20), BULK_CLIENTS, BULK_PIPELINE);
+                self.mixed(Mixed { bulk, gap: PING_GAP }, meter)
+            }
+            Row::Connections => self.churn(Churn { to: sink, at_once: 16, warm, time }, meter),
+            Row::First | Row::Idle => {
+                self.churn(Churn { to: redis, at_once: 1, warm, time }, meter)
+            }
+        };
+        let (mut values, window) = values.map_err(|error| error.to_string())?;
+        if peer == Peer::Direct {
+            values.retain(|measure, _| {
+                !matches!(
+                    measure,
+                    Measure::CpuRequest | Measure::CpuBulk | Measure::CpuConn | Measure::Busy
+                )
+            });
+        }
+        values.retain(|measure, _| row.measures().contains(measure));
+        Ok((values, Some(window)))
+    }
+
+    fn closed(
+        &self,
+        job: Closed,
+        meter: Meter,
+    ) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
+        let payload = job.workload.payload();
+        let rate = self.loader.run(move |engine| job.run(engine, &meter))?;
+        Ok(rates(rate, payload))
+    }
+
+    fn mixed(&self, job: Mixed, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
+        let payload = job.bulk.workload.payload();
+        let (latency, rate) = self.loader.run(move |engine| job.run(engine, &meter))?;
+        let (mut values, window) = rates(rate, payload);
+        values.extend(
+            latencies(latency, window)
+                .into_iter()
+                .filter(|(measure, _)| *measure != Measure::CpuRequest),
+        );
+        Ok((values, window))
+    }
+
+    fn churn(&self, job: Churn, meter: Meter) -> std::io::Result<(BTreeMap<Measure, f64>, Window)> {
+        let (latency, window) = self.loader.run(move |engine| job.run(engine, &meter))?;
+        let count = number(latency.count as u64);
+        let mut values = latencies(latency, window);
+        values.insert(Measure::Conns, count / window.seconds);
+        values.insert(Measure::CpuConn, window.proxy / count * 1e4);
+        Ok((values, window))
+    }
+
+    fn idle(&self, running: &Running) -> Result<f64, String> {
+        let job =
+            Idle { to: running.sink, before: 100, pairs: PAIRS, rest: Duration::from_millis(400) };
+        let pids = vec![running.process.pid()];
+        let memory = self
+            .loader
+            .run(move |engine| job.run(engine, &pids))
+            .map_err(|error| error.to_string())?;
+        Ok((number(memory.after) - number(memory.before)) / number(PAIRS as u64))
+    }
+
+    /// Counts a proxy, and everything else of ours so that it is not taken for somebody else's.
+    fn meter(&self, proxy: Vec<u32>) -> Meter {
+        let nodes = self
+            .cluster
+            .nodes()
+            .iter()
+            .chain(self.cluster.sentinels())
+            .filter_map(harness::Node::pid);
+        let idle = self
+            .running
+            .values()
+            .map(|running| running.process.pid())
+            .filter(|pid| !proxy.contains(pid));
+        let others = nodes.chain(idle).collect();
+        Meter { proxy, others }
+    }
+}
+
+fn rates(rate: Rate, payload: usize) -> (BTreeMap<Measure, f64>, Window) {
+    let (requests, window) = (number(rate.requests), rate.window);
+    let gib = requests * number(payload as u64) / number(1 << 30);
+    let values = [
+        (Measure::Rps, requests / window.seconds),
+        (Measure::CpuRequest, window.proxy / requests * 1e6),
+        (Measure::Bulk, gib / window.seconds),
+        (Measure::CpuBulk, window.proxy / gib),
+        (Measure::Busy, window.proxy / window.seconds),
+    ];
+    (values.into(), window)
+}
+
+fn latencies(latency: Latency, window: Window) -> BTreeMap<Measure, f64> {
+    let cpu = window.proxy / number(latency.count as u64) * 1e6;
+    let values = [
+        (Measure::P50, latency.p50),
+        (Measure::P99, latency.p99),
+        (Measure::P999, latency.p999),
+        (Measure::CpuRequest, cpu),
+        (Measure::Busy, window.proxy / window.seconds),
+    ];
+    values.into()
+}
+
+/// Sends a request over a connection of its own and checks the reply.
+fn tell(to: SocketAddr, request: &[u8], reply: &[u8]) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+    stream.write_all(request)?;
+    let mut came = vec![0; reply.len()];
+    stream.read_exact(&mut came)?;
+    if came == reply {
+        Ok(())
+    } else {
+        Err(std::io::Error::other(String::from_utf8_lossy(&came).into_owned()))
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "counts of one measurement are far below 2^53")]
+fn number(count: u64) -> f64 {
+    count as f64
+}

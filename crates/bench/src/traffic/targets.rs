@@ -1,0 +1,272 @@
+//! What pointsman is to reach, as ratios within one interleaved run; with one connection to the
+//! server for each client.
+//!
+//! A ratio is taken within each round and the median of these is judged, so that a machine that was
+//! slower in one round was so for both sides. Rounds in which one of the two was disturbed count
+//! only where too few others are left. Beside each stands what the floor, the least program there
+//! can be, reached in the same rounds: a target below it asks more than this machine has.
+
+use super::record::{Measure, Record, Row};
+use crate::peers::Peer;
+use crate::stats::{Spread, figure, spread};
+
+/// What it is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Against {
+    Direct,
+    Stock,
+    /// The better of the tuned ones.
+    Tuned,
+}
+
+impl Against {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Direct => "no proxy",
+            Self::Stock => "haproxy 3",
+            Self::Tuned => "haproxy 3, the better of 64 KiB buffers and splice-auto",
+        }
+    }
+
+    fn peers(self) -> &'static [Peer] {
+        match self {
+            Self::Direct => &[Peer::Direct],
+            Self::Stock => &[Peer::Haproxy3],
+            Self::Tuned => &[Peer::Haproxy3Buffers, Peer::Haproxy3Splice],
+        }
+    }
+}
+
+struct Target {
+    title: &'static str,
+    row: Row,
+    measure: Measure,
+    against: Against,
+    /// The ratio is to be no larger than this, or no smaller.
+    bound: Bound,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    Most(f64),
+    Least(f64),
+}
+
+/// A target and what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) title: &'static str,
+    pub(super) against: &'static str,
+    /// As in `≤ 0.86`.
+    pub(super) bound: String,
+    /// Of the ratios of the rounds that count.
+    pub(super) ratio: Spread,
+    /// The same for the floor, where that was measured.
+    pub(super) floor: Option<Spread>,
+    pub(super) met: bool,
+}
+
+/// So many undisturbed rounds make the disturbed ones needless.
+const ENOUGH: usize = 3;
+
+const fn target(
+    title: &'static str,
+    row: Row,
+    measure: Measure,
+    against: Against,
+    bound: Bound,
+) -> Target {
+    Target { title, row, measure, against, bound }
+}
+
+const TARGETS: [Target; 22] = {
+    use Against::{Direct, Stock, Tuned};
+    use Bound::{Least, Most};
+    use Measure::{Bulk, Conns, CpuBulk, CpuConn, CpuRequest, Memory, P50, P99, Rps};
+    use Row::{
+        Connections, Fairness, First, Get1m, Get64, Idle, Latency, Pipeline, Redis, Set1m, Set64,
+        Small,
+    };
+    [
+        target("CPU a small request", Small, CpuRequest, Stock, Most(0.86)),
+        target("Throughput, the proxy being the limit", Small, Rps, Stock, Least(1.18)),
+        target("Throughput to a Redis", Redis, Rps, Direct, Least(0.95)),
+        target("CPU in pipelines of 16", Pipeline, CpuRequest, Stock, Most(0.90)),
+        target("p50 at 20,000/s", Latency, P50, Stock, Most(1.00)),
+        target("p99 at 20,000/s", Latency, P99, Stock, Most(1.05)),
+        target("CPU a GiB, GET of 64 KiB", Get64, CpuBulk, Stock, Most(0.42)),
+        target("CPU a GiB, SET of 64 KiB", Set64, CpuBulk, Stock, Most(0.42)),
+        target("CPU a GiB, GET of 1 MiB", Get1m, CpuBulk, Stock, Most(0.25)),
+        target("CPU a GiB, SET of 1 MiB", Set1m, CpuBulk, Stock, Most(0.25)),
+        target("CPU a GiB, GET of 64 KiB", Get64, CpuBulk, Tuned, Most(0.80)),
+        target("CPU a GiB, SET of 64 KiB", Set64, CpuBulk, Tuned, Most(0.80)),
+        target("CPU a GiB, GET of 1 MiB", Get1m, CpuBulk, Tuned, Most(0.80)),
+        target("CPU a GiB, SET of 1 MiB", Set1m, CpuBulk, Tuned, Most(0.80)),
+        target("Bulk throughput, GET of 1 MiB", Get1m, Bulk, Direct, Least(0.85)),
+        target("Bulk throughput, SET of 1 MiB", Set1m, Bulk, Direct, Least(0.85)),
+        target("p99 of PING beside bulk", Fairness, P99, Stock, Most(1.00)),
+        target("Bulk throughput beside PING", Fairness, Bulk, Stock, Least(1.00)),
+        target("Memory of an idle pair", Idle, Memory, Stock, Most(0.30)),
+        target("Connections a second", Connections, Conns, Stock, Least(1.05)),
+        target("CPU a connection", Connections, CpuConn, Stock, Most(0.95)),
+        target("p50 of the first reply", First, P50, Stock, Most(0.98)),
+    ]
+};
+
+/// Judges every target that the records can tell something about.
+pub(super) fn judge(records: &[Record]) -> Vec<Verdict> {
+    TARGETS.iter().filter_map(|target| verdict(target, records)).collect()
+}
+
+/// The ratios of one of ours to what the target names: of the rounds in which neither was
+/// disturbed, if there are enough.
+fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
+    let of = |peer: Peer, round: u32| {
+        let found =
+            records.iter().find(|it| it.row == target.row && it.peer == peer && it.round == round);
+        found.and_then(|record| Some((record.value(target.measure)?, record.disturbed)))
+    };
+    let better = |one: (f64, bool), other: (f64, bool)| match target.bound {
+        Bound::Most(_) if other.0 < one.0 => other,
+        Bound::Least(_) if other.0 > one.0 => other,
+        _ => one,
+    };
+    let rounds = 1..=records.iter().map(|record| record.round).max()?;
+    let all: Vec<(f64, bool)> = rounds
+        .filter_map(|round| {
+            let theirs =
+                target.against.peers().iter().filter_map(|peer| of(*peer, round)).reduce(better)?;
+            let own = of(ours, round)?;
+            Some((own.0 / theirs.0, own.1 || theirs.1))
+        })
+        .collect();
+    let quiet: Vec<f64> =
+        all.iter().filter(|(_, disturbed)| !disturbed).map(|(ratio, _)| *ratio).collect();
+    let enough = quiet.len() >= ENOUGH;
+    spread(&if enough { quiet } else { all.into_iter().map(|(ratio, _)| ratio).collect() })
+}
+
+fn verdict(target: &Target, records: &[Record]) -> Option<Verdict> {
+    let ratio = ratios(target, Peer::Pointsman, records)?;
+    let floor = ratios(target, Peer::Floor, records);
+    let (bound, met) = match target.bound {
+        Bound::Most(most) => (format!("≤ {most:.2}"), ratio.median <= most),
+        Bound::Least(least) => (format!("≥ {least:.2}"), ratio.median >= least),
+    };
+    Some(Verdict { title: target.title, against: target.against.title(), bound, ratio, floor, met })
+}
+
+impl Verdict {
+    /// For a terminal.
+    pub(super) fn line(&self) -> String {
+        let verdict = if self.met { "met   " } else { "MISSED" };
+        let Self { title, against, bound, .. } = self;
+        format!(
+            "{verdict} {title}, against {against}: {} (target {bound}; the floor {})",
+            self.measured(),
+            self.floor()
+        )
+    }
+
+    /// The median, the extremes, and of how many rounds.
+    pub(super) fn measured(&self) -> String {
+        let Spread { median, min, max, runs } = self.ratio;
+        format!("{} ({} to {} in {runs})", figure(median), figure(min), figure(max))
+    }
+
+    /// The floor's median.
+    pub(super) fn floor(&self) -> String {
+        self.floor.as_ref().map_or_else(|| "–".to_owned(), |floor| figure(floor.median))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn record(row: Row, peer: Peer, round: u32, measure: Measure, value: f64) -> Record {
+        Record {
+            row,
+            peer,
+            round,
+            values: BTreeMap::from([(measure, value)]),
+            foreign: 0.0,
+            disturbed: false,
+        }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round_and_their_median_is_judged() {
+        let cpu = |peer, round, value| record(Row::Small, peer, round, Measure::CpuRequest, value);
+        // Twice as slow in the second round, both of them.
+        let mut records = vec![
+            cpu(Peer::Pointsman, 1, 8.0),
+            cpu(Peer::Haproxy3, 1, 10.0),
+            cpu(Peer::Pointsman, 2, 17.0),
+            cpu(Peer::Haproxy3, 2, 20.0),
+            cpu(Peer::Pointsman, 3, 1.0),
+        ];
+        let [verdict] = &judge(&records)[..] else { panic!("one target has values") };
+        assert!(
+            (verdict.ratio.median - 0.825).abs() < 1e-9 && verdict.ratio.runs == 2 && verdict.met
+        );
+        records.push(cpu(Peer::Haproxy3, 3, 1.0));
+        assert!(
+            !judge(&records).iter().all(|verdict| verdict.met)
+                || judge(&records)[0].ratio.median <= 0.86
+        );
+        records[0] = cpu(Peer::Pointsman, 1, 9.9);
+        assert!(judge(&records)[0].line().starts_with("MISSED CPU a small request"));
+    }
+
+    #[test]
+    fn disturbed_rounds_count_only_where_too_few_others_are_left() {
+        let cpu = |peer, round, value, disturbed| Record {
+            disturbed,
+            ..record(Row::Small, peer, round, Measure::CpuRequest, value)
+        };
+        let round = |round, ours, disturbed| {
+            [
+                cpu(Peer::Pointsman, round, ours, disturbed),
+                cpu(Peer::Haproxy3, round, 10.0, false),
+                cpu(Peer::Floor, round, 7.0, false),
+            ]
+        };
+        let mut records = [
+            round(1, 8.0, false),
+            round(2, 8.0, false),
+            round(3, 30.0, true),
+            round(4, 20.0, true),
+        ]
+        .concat();
+        let judged = |records: &[Record]| {
+            judge(records)
+                .into_iter()
+                .map(|it| (it.ratio.runs, it.ratio.median))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(judged(&records), [(4, 1.4)]);
+        records.extend(round(5, 8.0, false));
+        assert_eq!(judged(&records), [(3, 0.8)]);
+        assert!(
+            judge(&records)[0].line().ends_with("(target ≤ 0.86; the floor 0.700)"),
+            "{}",
+            judge(&records)[0].line()
+        );
+    }
+
+    #[test]
+    fn the_better_of_the_tuned_ones_counts() {
+        let cpu = |peer, value| record(Row::Get1m, peer, 1, Measure::CpuBulk, value);
+        let records = [
+            cpu(Peer::Pointsman, 0.2),
+            cpu(Peer::Haproxy3Buffers, 0.4),
+            cpu(Peer::Haproxy3Splice, 0.25),
+        ];
+        let [verdict] = &judge(&records)[..] else { panic!("one target has values") };
+        assert!((verdict.ratio.median - 0.8).abs() < 1e-9 && verdict.met);
+        assert!(judge(&[]).is_empty());
+    }
+}

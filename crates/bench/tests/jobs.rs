@@ -1,0 +1,100 @@
+//! Every job, straight at the sink: what it counts is what happened.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report by a clear panic")]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use bench::load::{Churn, Closed, Idle, Loader, Meter, Open, Workload};
+
+const SHORT: Duration = Duration::from_millis(50);
+const TIME: Duration = Duration::from_millis(300);
+
+fn loader() -> Loader {
+    Loader::start(0, IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a core and a port")
+}
+
+fn me() -> Meter {
+    Meter { proxy: vec![std::process::id()], others: Vec::new() }
+}
+
+/// Counts in as many windows as it takes for more than `least`: what fits into one is the machine's
+/// business.
+fn counts(least: u64, mut window: impl FnMut() -> u64) {
+    let (start, mut counted) = (Instant::now(), 0);
+    while counted <= least {
+        assert!(start.elapsed() < Duration::from_secs(30), "only {counted} in 30 s");
+        counted += window();
+    }
+}
+
+#[test]
+fn a_closed_loop_counts_answers_and_the_cpu_they_cost() {
+    let loader = loader();
+    for pipeline in [1, 16] {
+        let to = loader.sink();
+        let job = Closed {
+            to,
+            workload: Workload::Small,
+            clients: 50,
+            pipeline,
+            warm: SHORT,
+            time: TIME,
+        };
+        counts(500, || {
+            let job = job.clone();
+            let rate = loader.run(move |engine| job.run(engine, &me())).expect("a rate");
+            println!("{pipeline}: {rate:?}");
+            assert!(rate.window.seconds >= 0.3 && rate.window.proxy > 0.0, "{rate:?}");
+            rate.requests
+        });
+    }
+}
+
+#[test]
+fn an_open_loop_sends_what_was_ordered_whatever_the_answers_do() {
+    let loader = loader();
+    let to = loader.sink();
+    let job =
+        Open { to, workload: Workload::Small, clients: 10, rate: 2000, warm: SHORT, time: TIME };
+    let (latency, _) = loader.run(move |engine| job.run(engine, &me())).expect("latencies");
+    println!("{latency:?}");
+    assert!((590..=602).contains(&latency.count), "{latency:?}");
+    assert!(
+        latency.p50 > 0.0 && latency.p50 <= latency.p99 && latency.p99 <= latency.p999,
+        "{latency:?}"
+    );
+}
+
+#[test]
+fn churn_connects_anew_each_time() {
+    let loader = loader();
+    let to = loader.sink();
+    let job = Churn { to, at_once: 16, warm: SHORT, time: TIME };
+    counts(100, || {
+        let job = job.clone();
+        let (latency, window) = loader.run(move |engine| job.run(engine, &me())).expect("visits");
+        println!("{latency:?} {window:?}");
+        assert!(latency.count == 0 || latency.p50 > 0.0, "{latency:?}");
+        latency.count as u64
+    });
+}
+
+#[test]
+fn idle_connections_stay_and_are_seen() {
+    let loader = loader();
+    let to = loader.sink();
+    let job = Idle { to, before: 10, pairs: 300, rest: SHORT };
+    let memory = loader.run(move |engine| job.run(engine, &[std::process::id()])).expect("memory");
+    assert!(memory.before > 0 && memory.after > 0, "{memory:?}");
+}
+
+#[test]
+fn a_reply_that_is_not_the_expected_one_fails_the_job() {
+    let loader = loader();
+    let to = loader.sink();
+    // The sink does not know SET.
+    let workload = Workload::Set(64 << 10);
+    let job = Closed { to, workload, clients: 1, pipeline: 1, warm: SHORT, time: TIME };
+    let error = loader.run(move |engine| job.run(engine, &me())).expect_err("a wrong reply");
+    assert!(!error.to_string().is_empty());
+}

@@ -1,0 +1,79 @@
+//! Builds pointsman and finds out where cargo put it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use crate::cargo;
+
+/// Builds the program, with cargo's own progress on the standard error.
+///
+/// # Errors
+/// In words: cargo failed, or did not say where the program is.
+pub fn pointsman() -> Result<PathBuf, String> {
+    built(&[])
+}
+
+/// As [`pointsman`], optimised as for its users.
+///
+/// # Errors
+/// As [`pointsman`].
+pub fn released_pointsman() -> Result<PathBuf, String> {
+    built(&["--release"])
+}
+
+/// Examples of packages, optimised: their programs in the same order.
+///
+/// # Errors
+/// As [`pointsman`].
+pub fn examples(wanted: &[(&str, &str)]) -> Result<Vec<PathBuf>, String> {
+    let build = |(package, example): &(&str, &str)| {
+        made(&["--package", package, "--example", example, "--release"], example)
+    };
+    wanted.iter().map(build).collect()
+}
+
+fn built(args: &[&str]) -> Result<PathBuf, String> {
+    made(&[&["--package", "pointsman", "--bin", "pointsman"], args].concat(), "pointsman")
+}
+
+fn made(args: &[&str], name: &str) -> Result<PathBuf, String> {
+    let mut command = cargo();
+    command.arg("build").args(args);
+    command
+        .args(["--message-format", "json-render-diagnostics"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut child =
+        command.spawn().map_err(|error| format!("cargo could not be started: {error}"))?;
+    let lines =
+        child.stdout.take().map(|stdout| BufReader::new(stdout).lines()).into_iter().flatten();
+    let program = lines.map_while(Result::ok).filter_map(|line| executable(&line, name)).last();
+    let status = child.wait().map_err(|error| format!("cargo cannot be waited for: {error}"))?;
+    if !status.success() {
+        return Err(format!("{name} did not build; cargo says why above."));
+    }
+    program.ok_or_else(|| format!("cargo built {name} without saying where."))
+}
+
+/// The program in one of cargo's messages, if the message is about it.
+fn executable(message: &str, name: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let named = message.get("target")?.get("name")? == name;
+    named.then(|| message.get("executable")?.as_str().map(PathBuf::from)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_message_about_the_program_names_it() {
+        let program = r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":"/t/debug/pointsman"}"#;
+        assert_eq!(executable(program, "pointsman"), Some(PathBuf::from("/t/debug/pointsman")));
+        let library =
+            r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":null}"#;
+        assert_eq!(executable(library, "pointsman"), None);
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#, "pointsman"), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! Looks at the machine and carries out what [`needs`](crate::needs) decides.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use harness::{BROWSERS, Binary, find_in_path};
+
+use crate::needs::{
+    BROWSER, DIST, HAPROXY, IPROUTE, Machine, NFTABLES, NPM, Need, Plan, REDIS, VALGRIND, plan,
+};
+use crate::seconds;
+
+/// Installs what is missing.
+///
+/// # Errors
+/// What to tell the person who started this: the command to run, or what failed.
+pub fn whatever_is_missing() -> Result<(), String> {
+    install(&[REDIS])
+}
+
+/// Installs what the tests need: Redis, and, where that is possible, the tools for network faults
+/// and for the status page.
+///
+/// # Errors
+/// As [`whatever_is_missing`]; the latter may be missing, and then the tests that need it say so.
+pub fn for_tests() -> Result<(), String> {
+    for_failovers_of_ours()?;
+    let page: &[Need] = if harness::has_axe_core() { &[BROWSER] } else { &[BROWSER, NPM] };
+    if let Err(why) = install(page) {
+        println!("{why}");
+    }
+    if !harness::has_axe_core() {
+        println!("Getting axe-core from npm, into target/page-tools");
+        if let Err(why) = harness::axe_core() {
+            println!("{why}");
+        }
+    }
+    Ok(())
+}
+
+/// Redis, and, where that is possible, what makes partitions.
+fn for_failovers_of_ours() -> Result<(), String> {
+    install(&[REDIS])?;
+    if let Err(why) = install(&[NFTABLES, IPROUTE]) {
+        println!("{why}");
+    }
+    Ok(())
+}
+
+/// Installs what the measurement of failovers needs besides: haproxy, and, where that is possible,
+/// what makes partitions.
+///
+/// # Errors
+/// As [`whatever_is_missing`]; the tools for partitions may be missing.
+pub fn for_failovers() -> Result<(), String> {
+    install(&[HAPROXY])?;
+    for_failovers_of_ours()
+}
+
+/// Installs what the pictures of the README are made with.
+///
+/// # Errors
+/// As [`whatever_is_missing`].
+pub fn for_pictures() -> Result<(), String> {
+    install(&[REDIS, HAPROXY, BROWSER])
+}
+
+/// Installs what the measurement of traffic needs on the system: Redis, and what brings a private
+/// network up.
+///
+/// # Errors
+/// As [`whatever_is_missing`]; the latter may be missing.
+pub fn for_traffic() -> Result<(), String> {
+    install(&[REDIS])?;
+    if let Err(why) = install(&[IPROUTE]) {
+        println!("{why}");
+    }
+    Ok(())
+}
+
+/// Installs what counts instructions.
+///
+/// # Errors
+/// As [`whatever_is_missing`].
+pub fn for_instructions() -> Result<(), String> {
+    install(&[VALGRIND])
+}
+
+/// Installs what a release is made with.
+///
+/// # Errors
+/// As [`whatever_is_missing`].
+pub fn for_dist() -> Result<(), String> {
+    install(&[&DIST[..], &[REDIS]].concat())
+}
+
+fn install(needs: &[Need]) -> Result<(), String> {
+    let missing = missing(needs);
+    match plan(&missing, machine(&missing)) {
+        Plan::Nothing => Ok(()),
+        Plan::Tell(text) => Err(text),
+        Plan::Install(commands) => {
+            let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+            println!("Installing {} (it is missing, and this runs as root)", packages.join(", "));
+            let start = Instant::now();
+            // The lists may be older than the packages in the archive: once more with fresh ones.
+            if !commands.iter().all(|command| succeeds(command)) {
+                match plan(&missing, Machine { root: true, apt: true, lists: false }) {
+                    Plan::Install(again) if again.iter().all(|command| succeeds(command)) => {}
+                    _ => {
+                        return Err(format!(
+                            "Installing {} failed; apt-get says why above.",
+                            packages.join(", ")
+                        ));
+                    }
+                }
+            }
+            println!("Installed in {}\n", seconds(start.elapsed()));
+            if self::missing(needs).is_empty() {
+                Ok(())
+            } else {
+                Err("It is installed and still not found in PATH.".to_owned())
+            }
+        }
+    }
+}
+
+fn missing(needs: &[Need]) -> Vec<Need> {
+    needs.iter().copied().filter(|need| !is_here(*need)).collect()
+}
+
+fn is_here(need: Need) -> bool {
+    if need == REDIS {
+        return Binary::Server.find().is_some() && Binary::Sentinel.find().is_some();
+    }
+    if need == BROWSER {
+        return std::env::var_os("CHROMIUM").is_some()
+            || BROWSERS.iter().any(|name| find_in_path(name).is_some());
+    }
+    // What only root runs is not in everybody's PATH.
+    let elsewhere = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(need.what));
+    find_in_path(need.what).is_some() || elsewhere.iter().any(|path| path.is_file())
+}
+
+fn machine(missing: &[Need]) -> Machine {
+    let known = |need: &Need| {
+        let mut ask = Command::new("apt-cache");
+        ask.args(["show", need.package]).stdout(Stdio::null()).stderr(Stdio::null());
+        ask.status().is_ok_and(|status| status.success())
+    };
+    Machine {
+        root: rustix::process::geteuid().is_root(),
+        apt: find_in_path("apt-get").is_some(),
+        lists: missing.iter().all(known),
+    }
+}
+
+fn succeeds(words: &[String]) -> bool {
+    let Some((program, args)) = words.split_first() else { return true };
+    let mut command = Command::new(program);
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    // Its chatter is of no interest, its complaints are.
+    command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+}

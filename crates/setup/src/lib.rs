@@ -1,0 +1,30 @@
+//! Prepares the machine for a command: installs missing packages and builds the program.
+//!
+//! `cargo xtask` and the benchmarks use it. [`install`] looks at the machine and carries out what
+//! the pure module `needs` decides; [`build`] runs cargo and returns the path of what it built.
+//!
+//! Deliberately absent: changes a developer has not asked for. Packages are installed only as root,
+//! which is how containers and CI run; other users get the exact command to run.
+#![allow(clippy::print_stdout, reason = "a person reads what is being installed")]
+
+pub mod build;
+pub mod install;
+mod needs;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// The cargo that runs this command, in the root of the workspace.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    command
+}
+
+/// A duration for people, such as `1.2 s`.
+#[must_use]
+pub fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
