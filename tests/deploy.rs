@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use pointsman::memory::A_SESSION;
-use pointsman::metrics::CATALOGUE;
+use pointsman::admin::metrics::CATALOGUE;
+use pointsman::system::memory::A_SESSION;
 
 const ALERTS: &str = "deploy/helm/pointsman/files/alerts.yaml";
 const DASHBOARD: &str = "deploy/helm/pointsman/files/dashboard.json";
@@ -138,7 +138,7 @@ fn expressions_select_by_labels_that_the_metric_has() {
 #[test]
 fn the_reference_of_metrics_is_the_catalogue() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-    let made = pointsman::metrics::reference();
+    let made = pointsman::admin::metrics::reference();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/metrics.md");
     }
@@ -148,7 +148,7 @@ fn the_reference_of_metrics_is_the_catalogue() {
 #[test]
 fn commands_reference_matches_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
-    let made = pointsman::commands::reference();
+    let made = pointsman::cli::commands_reference::reference();
     if std::env::var_os("UPDATE").is_some() {
         fs::write(path, &made).expect("docs/commands.md");
     }

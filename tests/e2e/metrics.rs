@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::{Client, Cluster, Pointsman, find_in_path, wait_until};
-use pointsman::metrics::{CATALOGUE, HAPROXY, Kind, SPARSE_ABOVE};
+use pointsman::admin::metrics::{CATALOGUE, HAPROXY, Kind, SPARSE_ABOVE};
 
 use crate::{builder, metric};
 

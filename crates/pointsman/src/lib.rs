@@ -4,35 +4,9 @@
 //! person or a script touches (flags, files, exit codes) is in `cli` and `config`; `run` is the
 //! process itself.
 
-pub mod cgroup;
+pub mod admin;
 pub mod cli;
-pub mod commands;
 pub mod config;
-mod control;
-mod control_socket;
-pub mod descriptors;
-pub mod health;
-pub mod histogram;
-mod history;
-pub mod in_force;
-pub mod inherit;
-mod launch;
-pub mod memory;
-pub mod metrics;
-pub mod own;
-pub mod planes;
-mod reader;
-pub mod reload;
-pub mod report;
-pub mod room;
-pub mod run;
-pub mod signals;
-mod socket_file;
-pub mod startup;
-pub mod status;
-pub mod supervisor;
-pub mod takeover;
+pub mod process;
+pub mod system;
 pub mod telemetry;
-mod threads;
-mod unix;
-pub mod watch;

@@ -27,118 +27,37 @@
 //! and any change to what clients and servers say to each other, but for what a client asks to be
 //! told (`notice`).
 
-mod accept;
-mod address;
-mod alarm;
-mod answers;
-mod broken;
-mod bulk;
-mod carry;
-mod clock;
-mod close;
-mod dial;
-mod end;
-mod entrance;
-mod finish;
-mod flow;
-mod handover;
-mod heartbeat;
-mod hold;
-mod kept;
-mod kick;
+mod io;
 mod latency;
-mod leave;
-mod limits;
-mod line;
 mod listener;
-mod not_carried;
-mod notice;
+mod live_options;
+mod maintenance;
 mod options;
-mod pipe;
-mod pump;
-mod reactor;
-mod resume;
-mod run_queue;
-mod scratch;
+mod runtime;
 mod service;
 mod session;
-mod silence;
-mod sockets;
-mod sockopt;
-mod sources;
-#[cfg(debug_assertions)]
-mod stall;
 mod stats;
-mod tasks;
-mod tell;
-mod tuning;
-mod turns;
-mod valve;
-mod watch;
-mod worker;
 
-#[cfg(test)]
-mod bulk_tests;
-#[cfg(test)]
-mod carry_blanks;
-#[cfg(test)]
-mod carry_client;
-#[cfg(test)]
-mod carry_model;
-#[cfg(test)]
-mod carry_property_tests;
-#[cfg(test)]
-mod carry_testing;
-#[cfg(test)]
-mod carry_tests;
 #[cfg(test)]
 mod churn_tests;
 #[cfg(test)]
-mod entrance_tests;
-#[cfg(test)]
-mod flow_tests;
-#[cfg(test)]
-mod house_tests;
-#[cfg(test)]
-mod listener_tests;
-#[cfg(test)]
-mod notices_tests;
-#[cfg(test)]
-mod points_tests;
-#[cfg(test)]
-mod pool_tests;
-#[cfg(test)]
-mod proof_tests;
-#[cfg(test)]
-mod pump_tests;
-#[cfg(test)]
-mod reactor_tests;
-#[cfg(test)]
-mod replica_tests;
-#[cfg(test)]
-mod session_tests;
-#[cfg(test)]
-mod silence_tests;
+mod proxy_tests;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod turns_tests;
-#[cfg(test)]
-mod valve_tests;
 
-pub use address::ListenAddr;
-pub use close::{Reason, Side};
-pub use heartbeat::{Heartbeat, STALL, Stalls};
 pub use latency::Distribution;
-pub use limits::{Limit, Scarcity};
+pub use listener::address::ListenAddr;
+pub use listener::limits::{Limit, Scarcity};
+pub use listener::sockets::{Socket, Sockets};
 pub use listener::{BindError, Bound, Given};
-pub use not_carried::NotCarried;
-pub use notice::NoticeKind;
+pub use live_options::Tuning;
+pub use maintenance::notice::NoticeKind;
 pub use options::{Options, Sessions, Splice, Subscriptions};
 pub use resp::{LONGEST_NAME, Listed, NotStateless, Pin, Stateless, Verdict, listed};
+pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
+pub use runtime::worker::{Running, StartError, WorkerError, worker_count};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use sockets::{Socket, Sockets};
+pub use session::access_log::{Lines, Which};
+pub use session::end_reason::{Reason, Side};
+pub use session::not_carried::NotCarried;
 pub use stats::{Snapshot, Stats};
-pub use tell::{Lines, Which};
-pub use tuning::Tuning;
-pub use worker::{Running, StartError, WorkerError, worker_count};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use target::{Target, Way};
 
-use crate::tuning::Tuning;
+use crate::live_options::Tuning;
 
 /// Everything the sessions of one service have in common.
 #[derive(Clone)]

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use resp::Pin;
 
-use crate::close::Reason;
 use crate::latency::{Commands, Distribution, Histogram};
-use crate::limits::Limit;
-use crate::not_carried::NotCarried;
-use crate::notice::NoticeKind;
+use crate::listener::limits::Limit;
+use crate::maintenance::notice::NoticeKind;
 use crate::service::DialFailure;
+use crate::session::end_reason::Reason;
+use crate::session::not_carried::NotCarried;
 
 /// A number with one writer.
 #[derive(Debug, Default)]

@@ -17,10 +17,10 @@ use drain::{Drain, Order, Settings};
 use socket2::{Domain, Socket, Type};
 use target::{Destination, Empty, Points, PoolWriter, Target, Way};
 
-use crate::end::End;
-use crate::limits::{Limits, Places, Scarcity};
+use crate::io::end::End;
+use crate::listener::limits::{Limits, Places, Scarcity};
+use crate::runtime::worker::{Seat, Shared};
 use crate::stats::Stats;
-use crate::worker::{Seat, Shared};
 use crate::{Bound, Hint, Hints, NoHints, Options, Reason, Running, Service, Snapshot};
 
 /// How long anything may take that should happen at once.
@@ -329,7 +329,7 @@ pub(crate) fn seat() -> (Points, Seat) {
             block,
             drain,
             news: tokio::sync::Notify::new(),
-            turns: crate::turns::Turns::default(),
+            turns: crate::session::dial_permits::Turns::default(),
         },
     )
 }

@@ -17,74 +17,20 @@
 //! Deliberately absent: I/O, time, buffers, and any value of a reply. This crate finds ends; it
 //! does not parse contents.
 
-mod book;
-mod bound;
-mod budget;
-mod bulk;
-mod class;
-mod feed;
-mod frames;
-mod inline;
-mod known;
+mod commands;
+mod error_replies;
 mod ledger;
-mod limits;
-mod marks;
-mod memory;
-mod names;
-mod naming;
-mod novel;
-mod number;
-mod pin;
-mod recorder;
-mod refusal;
 mod replay;
-mod reply;
-mod request;
-mod run;
-mod said;
-mod silence;
-mod stack;
-mod standing;
-mod stateless;
-mod subscriptions;
-mod verdict;
-mod waiting;
-mod word;
-mod words;
+mod scan;
 
-#[cfg(test)]
-mod bound_tests;
-#[cfg(test)]
-mod conversation_tests;
-#[cfg(test)]
-mod ledger_tests;
-#[cfg(test)]
-mod memory_tests;
-#[cfg(test)]
-mod model;
-#[cfg(test)]
-mod notices_tests;
-#[cfg(test)]
-mod reply_tests;
-#[cfg(test)]
-mod request_tests;
-#[cfg(test)]
-mod resubscription_tests;
-#[cfg(test)]
-mod run_tests;
-#[cfg(test)]
-mod subscription_tests;
-#[cfg(test)]
-mod talk;
-
-pub use class::{Class, Group};
-pub use frames::{Frames, NotResp};
+pub use commands::class::{Class, Group};
+pub use commands::declared::{LONGEST_NAME, NotStateless, Stateless};
+pub use commands::maintenance::Notices;
+pub use commands::verdict::{Listed, Verdict, listed};
+pub use error_replies::Refusals;
 pub use ledger::Ledger;
-pub use limits::Limits;
-pub use novel::Notices;
-pub use pin::Pin;
-pub use refusal::Refusals;
+pub use ledger::pin::Pin;
+pub use ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};
 pub use replay::{Refused, Replay};
-pub use standing::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};
-pub use stateless::{LONGEST_NAME, NotStateless, Stateless};
-pub use verdict::{Listed, Verdict, listed};
+pub use scan::frames::{Frames, NotResp};
+pub use scan::limits::Limits;

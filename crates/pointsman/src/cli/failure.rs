@@ -9,8 +9,8 @@ use super::import::ImportError;
 use super::order::OrderError;
 use super::status::StatusError;
 use crate::config::Faults;
-use crate::run::RunError;
-use crate::threads;
+use crate::process::run::RunError;
+use crate::process::threads;
 
 /// The command line was wrong (`EX_USAGE` of sysexits).
 const USAGE: u8 = 64;

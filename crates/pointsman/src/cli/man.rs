@@ -6,8 +6,8 @@ use std::io;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
 
+use crate::admin::metrics::{CATALOGUE, HAPROXY};
 use crate::config::schema::SECTIONS;
-use crate::metrics::{CATALOGUE, HAPROXY};
 
 /// The page in roff.
 ///

@@ -8,6 +8,7 @@
 //! for a wrong configuration, 1 for the rest.
 
 mod args;
+pub mod commands_reference;
 mod failure;
 mod http;
 mod import;
@@ -27,9 +28,9 @@ use args::{Cli, Command, ImportFrom, SourceArgs};
 use failure::{Failure, is_broken_pipe};
 
 use crate::config::{self, Finding};
-use crate::reload::Source;
-use crate::run;
-use crate::startup::Startup;
+use crate::process::reload::Source;
+use crate::process::run;
+use crate::process::startup::Startup;
 
 /// Runs the program as the process was called, and gives its exit code.
 #[must_use]

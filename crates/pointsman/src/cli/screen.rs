@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::status::printable;
-use crate::commands::ORDINARY;
+use crate::cli::commands_reference::ORDINARY;
 
 /// The schema that this knows.
 const SCHEMA: u64 = 1;

@@ -17,8 +17,8 @@ use serde_json::{Value as Json, json};
 use super::args::SentinelsArgs;
 use super::failure::Failure;
 use crate::config::{self, Config, Origin};
-use crate::run::RunError;
-use crate::watch;
+use crate::process::run::RunError;
+use crate::process::watch;
 
 /// Version of the JSON document's shape.
 const SCHEMA: u32 = 1;

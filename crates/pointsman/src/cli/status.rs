@@ -51,7 +51,7 @@ pub(super) fn status(
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<String, StatusError> {
     if args.schema {
-        return Ok(crate::status::schema());
+        return Ok(crate::admin::status::schema());
     }
     let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
     let (document, body) = ask(addr)?;

@@ -167,7 +167,7 @@ fn addresses(settings: &Settings, findings: &mut Vec<Finding>) {
         let Some(Value::Text(path)) = process.value(key) else { continue };
         let path = Path::new(path);
         let path = if key == "process.state_dir" {
-            path.join(crate::takeover::FILE)
+            path.join(crate::process::takeover::FILE)
         } else {
             path.to_owned()
         };

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::threads;
+use crate::process::threads;
 
 /// Lines that may wait for the writer.
 const BACKLOG: usize = 4096;

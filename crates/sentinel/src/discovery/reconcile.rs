@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::{Discovery, RECONCILE_EVERY};
 use crate::NodeAddr;
-use crate::links::{Key, Wish};
-use crate::seeds::{self, Seed};
+use crate::discovery::seeds::{self, Seed};
+use crate::link::links::{Key, Wish};
 
 impl Discovery {
     /// Somebody told something new: brings the connections in line now, or as soon as it may be

@@ -18,12 +18,12 @@ use tokio::task::JoinSet;
 use super::Patient;
 use super::observed::{NoAnswer, Observed, ObservedNode, ObservedSentinel};
 use super::read::{self, REPLIES};
-use crate::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
+use crate::discovery::loop_guard::leads_back;
+use crate::discovery::resolve::{Lookup, Resolver, is_usable};
+use crate::link::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
+use crate::link::links::describe;
 use crate::link::{LinkError, hello};
-use crate::links::describe;
-use crate::loop_guard::leads_back;
-use crate::perch::{Perch, Trouble};
-use crate::resolve::{Lookup, Resolver, is_usable};
+use crate::prober::probe_connection::{Perch, Trouble};
 use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
 
 /// The most sentinels, and the most nodes, that are asked.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use super::observed::{Account, NoAnswer, ObservedPeer, ObservedReplica, Says, Word};
-use crate::auth::Denied;
-use crate::questions::{self, QUESTIONS, Round, SENTINEL_AUTH, has_flag, put_command, put_round};
-use crate::reply::Reply;
+use crate::link::auth::Denied;
+use crate::link::poll::{self, QUESTIONS, Round, SENTINEL_AUTH, has_flag, put_command, put_round};
+use crate::link::reply::Reply;
 use crate::{MyId, NodeAddr};
 
 /// The most entries that are read of one list.
@@ -46,7 +46,7 @@ pub(super) fn read(
         reply.error().and_then(|line| Denied::read(line, command, rule, SENTINEL_AUTH))
     };
     let mut refused: Vec<Denied> = before.iter().zip(BEFORE).filter_map(denied).collect();
-    refused.extend(questions::refusals(round));
+    refused.extend(poll::refusals(round));
     refused.extend(behind.iter().zip(BEHIND).filter_map(denied));
     let id = match my_id.text().and_then(MyId::parse) {
         Some(id) => id,
@@ -66,7 +66,7 @@ pub(super) fn read(
         Some(line) => line.starts_with("NOQUORUM").then(|| Err(printable(line))),
         None => Some(Ok(())),
     });
-    let says = match questions::read_round(round, false) {
+    let says = match poll::read_round(round, false) {
         Round::View { view, .. } => {
             Says::Knows(Box::new(word(round, (view.addr, view.epoch), ckquorum)))
         }
@@ -82,7 +82,7 @@ pub(super) fn read(
         reached,
         resp3,
         refused,
-        tilt: questions::read_tilt(info),
+        tilt: poll::read_tilt(info),
         watched: watched(info),
         says,
     })

@@ -33,6 +33,7 @@ mod agree;
 mod decide;
 mod doubt;
 mod electorate;
+pub(crate) mod failover_timeline;
 mod learn;
 mod messages;
 mod minority;
@@ -40,9 +41,9 @@ mod nodes;
 mod pause;
 mod pursue;
 mod replies;
+pub(crate) mod rules;
 mod shown;
 mod state;
-mod story;
 
 #[cfg(test)]
 mod property_tests;
@@ -57,11 +58,11 @@ pub use agree::{Claim, Finding};
 use doubt::Doubt;
 pub use electorate::Admission;
 use electorate::Electorate;
+pub use failover_timeline::Story;
 pub use messages::{Action, Commit, Event, Note};
 use nodes::Nodes;
 pub use pause::Pause;
 pub use state::{Basis, Cause, Lack, State};
-pub use story::Story;
 use target::Replies;
 
 use crate::{Epoch, Lineage, MyId, NodeAddr, Rules};

@@ -6,7 +6,7 @@ use super::learn::HINT_PAUSE_MIN;
 use super::nodes::{self, MAX_NODES};
 use super::state::{Basis, Lack, State};
 use super::{Action, Commit, Committed, Machine, Note};
-use crate::timers::verify_pause;
+use crate::machine::rules::verify_pause;
 use crate::{Epoch, Minority, NodeAddr, Probe, Report, Role};
 
 impl Machine {

@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use crate::NodeAddr;
-use crate::questions::has_flag;
-use crate::reply::Reply;
+use crate::link::poll::has_flag;
+use crate::link::reply::Reply;
 
 /// The channels of [`read_event`].
 pub(super) const CHANNELS: &[&str] = &[

@@ -39,7 +39,7 @@ pub use self::reason::Reason;
 use self::steps::{Action, Input, Sight};
 use self::weigh::{Cast, cast};
 pub use self::weigh::{CatchUp, Standing, Verdict};
-use crate::handle::Handle;
+use crate::discovery::handle::Handle;
 use crate::{NodeAddr, Pause};
 
 /// Between two looks at what discovery shows.

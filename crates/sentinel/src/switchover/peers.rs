@@ -19,12 +19,12 @@ use super::steps::{Answer, Input};
 use super::talk::Talk;
 use super::weigh::{Cast, Standing, standing};
 use crate::NodeAddr;
-use crate::auth::Denied;
-use crate::conn::Conn;
-use crate::handle::Reach;
-use crate::questions::{SENTINEL_AUTH, has_flag, put_command, read_tilt};
-use crate::reply::Reply;
-use crate::resolve::Lookup;
+use crate::discovery::handle::Reach;
+use crate::discovery::resolve::Lookup;
+use crate::link::auth::Denied;
+use crate::link::conn::Conn;
+use crate::link::poll::{SENTINEL_AUTH, has_flag, put_command, read_tilt};
+use crate::link::reply::Reply;
 
 /// Where redis nodes' refusals point to.
 const AUTH: &str = "service.auth";
@@ -285,7 +285,9 @@ async fn subscribe(talk: Talk, patience: Duration) -> Result<Option<Conn>, Strin
         Ok(Some(conn))
     };
     match tokio::time::timeout(patience, subscribing).await {
-        Ok(done) => done.map_err(|error: crate::conn::ConnError| crate::links::describe(&error)),
+        Ok(done) => {
+            done.map_err(|error: crate::link::conn::ConnError| crate::link::links::describe(&error))
+        }
         Err(_) => Err(format!("no answer to SUBSCRIBE within {} ms", patience.as_millis())),
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::auth::{Credentials, Denied};
-use crate::conn::{Conn, USER_TIMEOUT};
-use crate::links::describe;
-use crate::questions::put_command;
-use crate::reply::Reply;
+use crate::link::auth::{Credentials, Denied};
+use crate::link::conn::{Conn, USER_TIMEOUT};
+use crate::link::links::describe;
+use crate::link::poll::put_command;
+use crate::link::reply::Reply;
 
 /// An open connection that has said who we are.
 #[derive(Debug)]

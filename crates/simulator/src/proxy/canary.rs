@@ -1,4 +1,4 @@
-//! Probe connections, as `sentinel/src/canary.rs` keeps them: one idle connection to each node, one
+//! Probe connections, as `sentinel/src/prober/mod.rs` keeps them: one idle connection to each node, one
 //! question at a time, pauses after failures, and a question that stays open on its connection when
 //! no answer comes in time.
 

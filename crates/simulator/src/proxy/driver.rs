@@ -1,6 +1,6 @@
 //! The real machine, and the only file that knows its events and actions.
 //!
-//! What `sentinel/src/group.rs` and `sentinel/src/discovery.rs` do with sockets and tasks is done
+//! What `sentinel/src/discovery/service_runtime.rs` and `sentinel/src/discovery/mod.rs` do with sockets and tasks is done
 //! here with simulated ones: an event goes in, the actions are carried out on this proxy's route,
 //! and what matters to the invariants is noted beside it.
 

@@ -1,4 +1,4 @@
-//! Connections to sentinels, as `sentinel/src/link.rs` and `sentinel/src/links.rs` keep them: asked
+//! Connections to sentinels, as `sentinel/src/link/mod.rs` and `sentinel/src/link/links.rs` keep them: asked
 //! in rounds, listened to in between, and redialled with growing pauses.
 
 use std::collections::{BTreeMap, BTreeSet};

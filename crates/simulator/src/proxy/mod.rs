@@ -1,6 +1,6 @@
 //! One proxy: links to sentinels, probe connections, the machine, and the clients it serves.
 //!
-//! The loop imitates `sentinel/src/discovery.rs`: whatever comes is handed to the machine, what the
+//! The loop imitates `sentinel/src/discovery/mod.rs`: whatever comes is handed to the machine, what the
 //! machine wants is done, and the connections are brought in line with the names, and with what
 //! peers tell, a few times a second.
 

@@ -1,4 +1,4 @@
-//! The configured sentinel names and the addresses behind them, as `sentinel/src/seeds.rs`
+//! The configured sentinel names and the addresses behind them, as `sentinel/src/discovery/seeds.rs`
 //! remembers them.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Arbitrary streams of events, judged by the independent witness: whatever sentinels and nodes
+//! Arbitrary streams of events, judged by the independent oracle: whatever sentinels and nodes
 //! say, in whatever order, the safety rules hold; and as soon as they agree, the machine does too.
 
 mod streams;
@@ -8,33 +8,33 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use self::streams::{Happening, LETTERS, Said, happening, letter, rules};
-use super::tests::Witness;
+use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
 use super::{Action, Event, Machine, Pause, State};
 use crate::{Epoch, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Rules, View};
 
-/// A machine, its clock, its open questions, and the witness.
+/// A machine, its clock, its open questions, and the oracle.
 struct World {
     machine: Machine,
     now: Instant,
     open: Vec<(NodeAddr, Instant)>,
-    witness: Witness,
+    oracle: Oracle,
     log: Vec<(Instant, Action)>,
     ticks: u64,
     asked: bool,
 }
 
 impl World {
-    fn new(rules: Rules, witness: Witness) -> Self {
+    fn new(rules: Rules, oracle: Oracle) -> Self {
         let now = Instant::now() + Duration::from_secs(3600);
         let machine = Machine::new(now, rules, 3);
-        Self { machine, now, open: Vec::new(), witness, log: Vec::new(), ticks: 0, asked: false }
+        Self { machine, now, open: Vec::new(), oracle, log: Vec::new(), ticks: 0, asked: false }
     }
 
     fn step(&mut self, event: Event) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
-        self.witness.saw(self.now, &seen, &actions, self.machine.committed());
+        self.oracle.saw(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
         assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already");
         let target = self.machine.committed().is_some_and(|it| it.published);
@@ -193,12 +193,12 @@ fn most_in_a_minute(log: &[(Instant, Action)], wanted: &Action) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig::default())]
 
-    /// S1, S3, S4, S5, S6 and the zombie guard, by the witness's books.
+    /// S1, S3, S4, S5, S6 and the zombie guard, by the oracle's books.
     #[test]
     fn whatever_is_said_the_safety_rules_hold(
         rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(false), 1..250),
     ) {
-        let mut world = World::new(rules.clone(), Witness::new(rules).of_electorate(3));
+        let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         if booted {
             world.boot();
         }
@@ -213,7 +213,7 @@ proptest! {
     fn whatever_the_electorate_the_safety_rules_hold(
         rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..250),
     ) {
-        let mut world = World::new(rules.clone(), Witness::new(rules));
+        let mut world = World::new(rules.clone(), Oracle::new(rules));
         if booted {
             world.boot();
         }
@@ -233,7 +233,7 @@ proptest! {
         stream in any::<bool>().prop_flat_map(|any_peers| prop::collection::vec(happening(any_peers), 1..120)),
     ) {
         let _ = any_peers;
-        let mut world = World::new(rules.clone(), Witness::new(rules));
+        let mut world = World::new(rules.clone(), Oracle::new(rules));
         for happening in &stream {
             world.happens(happening);
         }
@@ -260,7 +260,7 @@ proptest! {
     fn among_themselves_they_are_followed_within_a_poll(
         rules in rules(), addr in letter(), stream in prop::collection::vec(happening(false), 1..120),
     ) {
-        let mut world = World::new(rules.clone(), Witness::new(rules).of_electorate(3));
+        let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();
         let stranger = |it: &&Happening| matches!(it, Happening::View { from: 4..=5, .. });
         for happening in stream.iter().filter(|it| !stranger(it)) {
@@ -285,7 +285,7 @@ proptest! {
     #[test]
     fn one_voice_cannot_stop_traffic(stream in prop::collection::vec(happening(false), 1..300)) {
         let rules = Rules::default();
-        let mut world = World::new(rules.clone(), Witness::new(rules).of_electorate(3));
+        let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();
         for happening in &stream {
             let theirs = match happening {
@@ -320,7 +320,7 @@ proptest! {
         booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..60),
     ) {
         let rules = Rules::default();
-        let mut world = World::new(rules.clone(), Witness::new(rules));
+        let mut world = World::new(rules.clone(), Oracle::new(rules));
         if booted {
             world.boot();
         }

@@ -1,5 +1,5 @@
 //! Scenarios for every hazard of Sentinel discovery, in the language of [`rig`], under the eyes of
-//! a [`witness`].
+//! a [`oracle`].
 //!
 //! Each rule of the machine was broken once by hand, and these are the tests that failed. `prop` is
 //! `property_tests`; where several failed, the scenario that names the rule is given. `model` is
@@ -62,12 +62,12 @@ mod failover;
 mod hold;
 mod master;
 mod minority;
+pub(crate) mod oracle;
 mod pause;
 mod replies;
 pub(super) mod rig;
 mod stall;
 mod voters;
-mod witness;
 mod zombie;
 
-pub(super) use witness::Witness;
+pub(super) use oracle::Oracle;

@@ -4,13 +4,13 @@
 //! The world answers by itself: a question costs [`Rig::ANSWER`] each way, and the answer is what
 //! is true when it is given. Deadlines are kept to the microsecond. What the machine does is told
 //! in short sentences with their milliseconds, such as `"84 hold"` or `"1150 commit B@6 Majority"`,
-//! and a [`Witness`] checks the safety rules at every step of every scenario.
+//! and a [`Oracle`] checks the safety rules at every step of every scenario.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::witness::Witness;
+use super::oracle::Oracle;
 use crate::machine::{Action, Event, Machine};
 use crate::{
     Epoch, Lineage, MyId, NodeAddr, Notice, Probe, ProbeFailure, ReplicaView, Report, Role, Rules,
@@ -96,7 +96,7 @@ pub(in crate::machine) struct Rig {
     queue: BTreeMap<(Instant, u64), Due>,
     sequence: u64,
     pub(in crate::machine) log: Vec<(Instant, Action)>,
-    witness: Witness,
+    oracle: Oracle,
 }
 
 impl Rig {
@@ -120,7 +120,7 @@ impl Rig {
             queue: BTreeMap::new(),
             sequence: 0,
             log: Vec::new(),
-            witness: Witness::new(rules),
+            oracle: Oracle::new(rules),
         };
         for sentinel in 1..=3 {
             let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
@@ -209,7 +209,7 @@ impl Rig {
     pub(in crate::machine) fn step(&mut self, event: Event) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
-        self.witness.saw(self.now, &seen, &actions, self.machine.committed());
+        self.oracle.saw(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
         assert!(
             self.machine.next_deadline() > self.now,

@@ -1,0 +1,219 @@
+//! One scrape: everything there is to tell, put together at this moment.
+//!
+//! It reads atomics, snapshots that discovery published, and a few files of the kernel's, on the
+//! admin server's thread: no worker waits for it, and nothing of a worker is locked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use admin_http::Format;
+use drain::Phase;
+use proxy::{Distribution, Snapshot};
+use sentinel::Seen;
+
+use super::exposition::Exposition;
+use super::failovers::Failovers;
+use super::{haproxy, services};
+use crate::admin::histogram;
+use crate::admin::report::Report;
+use crate::process::in_force::{Facts, Outcome};
+use crate::system::cgroup::Cpu;
+use crate::system::memory::read;
+use crate::system::process_usage::{Own, thread};
+
+/// With more services than this the text is made sparse, so that it stays below 200 kB with fifty:
+/// counters that a service has not moved are left out, and the histograms of failovers and dials
+/// are about all services together.
+pub const SPARSE_ABOVE: usize = 16;
+
+/// What is kept between two scrapes.
+#[derive(Debug)]
+pub struct Scraper {
+    failovers: Vec<Failovers>,
+    cpu: Option<Cpu>,
+    /// With haproxy's names, if that is wanted.
+    haproxy: Option<haproxy::Kept>,
+}
+
+impl Scraper {
+    /// Before the first scrape.
+    #[must_use]
+    pub fn new(haproxy_names: bool) -> Self {
+        Self {
+            failovers: Vec::new(),
+            cpu: Cpu::find(&read),
+            haproxy: haproxy_names.then(haproxy::Kept::default),
+        }
+    }
+
+    /// The text.
+    pub fn scrape(&mut self, report: &Report, format: Format) -> String {
+        let now = Instant::now();
+        let mut page = Exposition::new(report.services.len() > SPARSE_ABOVE);
+        let facts = report.in_force.facts();
+        let seen: Vec<Arc<Seen>> = report.services.iter().map(|it| it.discovery.seen()).collect();
+        let traffic: Vec<(&str, Snapshot)> = report.stats.services().collect();
+        process(&mut page, report, now);
+        kernel(&mut page, report, self.cpu.as_ref());
+        config(&mut page, report, &facts, now);
+        services::sentinels(&mut page, seen.iter().map(|seen| &**seen), now);
+        for ((watched, seen), (_, writers)) in report.services.iter().zip(&seen).zip(&traffic) {
+            services::discovery(&mut page, seen, now);
+            services::traffic(&mut page, &watched.name, false, watched.bounds().0, writers);
+            if let (Some((_, readers)), Some(replicas)) =
+                (watched.reader_traffic(&traffic), &seen.replicas)
+            {
+                services::replicas(&mut page, &watched.name, replicas);
+                services::traffic(&mut page, &watched.name, true, watched.bounds().0, readers);
+            }
+        }
+        self.failovers(&mut page, &seen);
+        if page.is_sparse() {
+            let mut dials = Distribution::default();
+            traffic.iter().for_each(|(_, traffic)| dials.merge(&traffic.dial_time));
+            histogram::put(&mut page, "pointsman_dial_duration_seconds", &[], &dials);
+        }
+        if let Some(kept) = &mut self.haproxy {
+            with_haproxys_names(&mut page, kept, report, &facts, (&seen, &traffic));
+        }
+        page.render(format)
+    }
+
+    fn failovers(&mut self, page: &mut Exposition, seen: &[Arc<Seen>]) {
+        self.failovers.resize_with(seen.len(), Failovers::default);
+        let mut all = Failovers::default();
+        for (seen, failovers) in seen.iter().zip(&mut self.failovers) {
+            failovers.learn(seen);
+            if page.is_sparse() {
+                all.add(failovers);
+            } else {
+                failovers.put(page, &[("service", &seen.name)]);
+            }
+        }
+        all.put(page, &[]);
+    }
+}
+
+fn process(page: &mut Exposition, report: &Report, now: Instant) {
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let labels =
+        [("version", env!("CARGO_PKG_VERSION")), ("target", &target), ("profile", profile)];
+    page.gauge("pointsman_build_info", &labels, 1);
+    let uptime = now.saturating_duration_since(report.start);
+    page.gauge("pointsman_uptime_seconds", &[], uptime.as_secs_f64());
+    let phase = report.drain.phase();
+    for it in Phase::ALL {
+        page.flag("pointsman_drain_phase", &[("phase", it.name())], it == phase);
+    }
+    page.flag("pointsman_memory_scarce", &[], report.scarcity.is_up());
+    page.count("pointsman_log_lines_dropped_total", &[], report.unread.dropped());
+    page.count("pointsman_log_lines_suppressed_total", &[], report.unread.suppressed());
+    let admin = report.admin.counted();
+    page.gauge("pointsman_admin_connections", &[], admin.open);
+    page.count("pointsman_admin_requests_total", &[], admin.requests);
+    for (reason, count) in
+        [("evicted", admin.evicted), ("refused", admin.refused), ("timed_out", admin.timed_out)]
+    {
+        page.count("pointsman_admin_closed_total", &[("reason", reason)], count);
+    }
+    for it in report.loops() {
+        page.gauge("pointsman_loop_age_seconds", &[("loop", &it.name)], it.age.as_secs_f64());
+    }
+    for ((number, worker), sessions) in
+        report.workers.iter().enumerate().zip(report.stats.open_on_workers())
+    {
+        let number = number.to_string();
+        let of = [("worker", &*number)];
+        if let Some((cpu, wait)) = worker.thread().and_then(|id| thread(id, &read)) {
+            page.seconds("pointsman_worker_cpu_seconds_total", &of, cpu);
+            page.seconds("pointsman_worker_wait_seconds_total", &of, wait);
+        }
+        let stalls = worker.stalls();
+        page.count("pointsman_worker_stalls_total", &of, stalls.count);
+        page.seconds("pointsman_worker_stalled_seconds_total", &of, stalls.time);
+        page.gauge("pointsman_worker_sessions", &of, sessions);
+    }
+}
+
+/// What the kernel says.
+fn kernel(page: &mut Exposition, report: &Report, cpu: Option<&Cpu>) {
+    let own = Own::look(&read);
+    page.seconds("process_cpu_seconds_total", &[], own.cpu);
+    for (name, value) in [
+        ("process_resident_memory_bytes", own.resident),
+        ("process_virtual_memory_bytes", own.mapped),
+        ("process_threads", own.threads),
+        ("process_open_fds", own.files),
+        ("process_max_fds", own.most_files),
+    ] {
+        value.into_iter().for_each(|value| page.gauge(name, &[], value));
+    }
+    own.started.into_iter().for_each(|at| page.gauge("process_start_time_seconds", &[], at));
+    if let Some((limit, used)) = report.memory.as_ref().and_then(|memory| memory.enforced(&read)) {
+        page.gauge("pointsman_cgroup_memory_limit_bytes", &[], limit);
+        used.into_iter()
+            .for_each(|used| page.gauge("pointsman_cgroup_memory_used_bytes", &[], used));
+    }
+    if let Some(cpu) = cpu.and_then(|cpu| cpu.throttling(&read)) {
+        cpu.cores
+            .into_iter()
+            .for_each(|cores| page.gauge("pointsman_cgroup_cpu_limit_cores", &[], cores));
+        page.count("pointsman_cgroup_cpu_periods_total", &[], cpu.periods);
+        page.count("pointsman_cgroup_cpu_throttled_periods_total", &[], cpu.throttled);
+        page.seconds("pointsman_cgroup_cpu_throttled_seconds_total", &[], cpu.held_back);
+    }
+}
+
+fn config(page: &mut Exposition, report: &Report, facts: &Facts, now: Instant) {
+    let (counts, last) = report.in_force.reloads();
+    page.gauge("pointsman_config_info", &[("hash", &facts.hash)], 1);
+    for (outcome, count) in Outcome::ALL.into_iter().zip(counts) {
+        page.count("pointsman_config_reloads_total", &[("result", outcome.label())], count);
+    }
+    let refused = last.as_ref().is_some_and(|last| last.outcome == Outcome::Refused);
+    page.flag("pointsman_config_last_reload_successful", &[], !refused);
+    let reading = report.files.oldest().map_or(Duration::ZERO, |(_, time)| time);
+    page.gauge("pointsman_config_read_pending_seconds", &[], reading.as_secs_f64());
+    page.gauge("pointsman_config_pending_restart", &[], facts.pending.len());
+    let age = now.saturating_duration_since(last.map_or(report.start, |last| last.at));
+    page.gauge("pointsman_config_last_reload_age_seconds", &[], age.as_secs_f64());
+    page.gauge(
+        "pointsman_connections_limit",
+        &[],
+        facts.max_connections.min(report.scarcity.files()),
+    );
+}
+
+fn with_haproxys_names(
+    page: &mut Exposition,
+    kept: &mut haproxy::Kept,
+    report: &Report,
+    facts: &Facts,
+    (seen, traffic): (&[Arc<Seen>], &[(&str, Snapshot)]),
+) {
+    let mut listeners = Vec::new();
+    for ((watched, seen), (plane, writers)) in report.services.iter().zip(seen).zip(traffic) {
+        let listener = |proxy, traffic, replicas| {
+            let limit = watched.bounds().0;
+            haproxy::Listener { proxy, traffic, limit, seen, replicas }
+        };
+        listeners.push(listener(*plane, writers, None));
+        if let (Some((plane, readers)), Some(replicas)) =
+            (watched.reader_traffic(traffic), &seen.replicas)
+        {
+            listeners.push(listener(*plane, readers, Some(replicas)));
+        }
+    }
+    let phase = report.drain.phase();
+    let process = haproxy::Process {
+        uptime: report.start.elapsed(),
+        limit: facts.max_connections.min(report.scarcity.files()),
+        stopping: phase > Phase::Serving,
+        accepting: phase < Phase::Draining,
+    };
+    haproxy::process(page, &process, &listeners);
+    for it in &listeners {
+        haproxy::listener(page, kept, process.accepting, it);
+    }
+}

@@ -1,0 +1,191 @@
+//! The status document: everything a person or a script may want to know of this process, as JSON.
+//!
+//! The schema is versioned: fields are added freely, and `schema` changes when one is renamed,
+//! removed or given another meaning. Times are ages in seconds, because clocks here are monotonic
+//! and readers' clocks are not ours. No secret is ever near: this module sees addresses, names and
+//! counters only.
+
+mod shape;
+
+use std::time::{Duration, Instant};
+
+use proxy::{Distribution, NotCarried, Pin, Reason, Snapshot};
+use sentinel::{ProbeFailure, Role, Seen};
+
+use crate::cli::commands_reference::ORDINARY;
+pub use shape::*;
+
+/// The JSON schema of the document, pretty.
+#[must_use]
+pub fn schema() -> String {
+    let mut schema = schemars::schema_for!(Status);
+    schema.insert("title".to_owned(), format!("pointsman status, schema {SCHEMA}").into());
+    serde_json::to_string_pretty(&schema)
+        .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+        + "\n"
+}
+
+fn seconds(since: Duration) -> f64 {
+    (since.as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+fn ms(span: Duration) -> f64 {
+    (span.as_secs_f64() * 1e6).round() / 1000.0
+}
+
+/// A listener's addresses and counters.
+pub type Listener = (Vec<String>, Traffic);
+
+/// Microseconds that so many of a thousand values were below.
+fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
+    distribution
+        .quantile(per_mille)
+        .map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// What one listener counts, of which so many connections are allowed.
+#[must_use]
+pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
+    let closed = Reason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
+    let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
+    let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
+    let not_carried = NotCarried::all().map(NotCarried::label).zip(counted.not_carried);
+    Traffic {
+        sessions_by_state: states.filter(|(_, count)| *count > 0).collect(),
+        sessions_not_carried: not_carried.filter(|(_, count)| *count > 0).collect(),
+        sessions_open: counted.open,
+        sessions_waiting: counted.held,
+        sessions_limit: limit as u64,
+        sessions_total: counted.accepted,
+        sessions_refused: counted.refused_in_all(),
+        sessions_carried: counted.carried,
+        sessions_closed: closed.map(|(reason, count)| (reason.label(), count)).collect(),
+        commands: counted.commands,
+        bytes_in: counted.bytes_in,
+        bytes_out: counted.bytes_out,
+        dials: counted.dials,
+        dial_errors: counted.dial_failures.iter().sum(),
+        command_p50_us: micros(&counted.command_time, 500),
+        command_p99_us: micros(&counted.command_time, 990),
+        dial_p50_us: micros(&counted.dial_time, 500),
+        dial_p99_us: micros(&counted.dial_time, 990),
+    }
+}
+
+/// What discovery sees of one service, as a part of the document. The listeners are the data
+/// plane's: for those who write, and for readers if there is one.
+#[must_use]
+pub fn service(
+    seen: &Seen,
+    (listen, traffic): Listener,
+    readers: Option<Listener>,
+    now: Instant,
+) -> Service {
+    let age = |at: Instant| seconds(now.saturating_duration_since(at));
+    let target = seen.master.as_ref().map(|master| Target {
+        name: master.addr.to_string(),
+        addr: master.dialled.to_string(),
+        epoch: master.epoch,
+        run_id: master.run_id.as_deref().map(str::to_owned),
+        age_s: age(master.since),
+    });
+    let (voters, majority) = seen.quorum;
+    Service {
+        name: seen.name.to_string(),
+        listen,
+        state: seen.state,
+        gate: if seen.holding { "shut" } else { "open" },
+        generation: seen.master.as_ref().map(|master| master.generation),
+        target,
+        stopped_s: seen.stopped_since.map(age),
+        held_s: seen.held_since.map(age),
+        disagreement: seen.disagreement,
+        minority: seen.minority,
+        quorum: Quorum { voters, majority },
+        sentinels: seen.sentinels.iter().map(|it| sentinel(it, age)).collect(),
+        nodes: seen.nodes.iter().map(|it| node(it, age)).collect(),
+        readers: seen.replicas.as_ref().zip(readers).map(|(seen, it)| self::readers(seen, it)),
+        replicas: seen.replicas.iter().flat_map(|it| it.replicas.iter().map(replica)).collect(),
+        failovers: seen.failovers.iter().map(|it| failover(it, age)).collect(),
+        traffic,
+    }
+}
+
+fn readers(seen: &sentinel::SeenReplicas, (listen, traffic): Listener) -> Readers {
+    Readers {
+        listen,
+        eligible: seen.eligible,
+        empty: if seen.stands_in { "master" } else { "reject" },
+        ejections: seen.ejections,
+        readmissions: seen.readmissions,
+        traffic,
+    }
+}
+
+fn replica(seen: &sentinel::SeenReplica) -> Replica {
+    Replica {
+        addr: seen.addr.to_string(),
+        state: seen.standing.label(),
+        lag_bytes: seen.lag.bytes,
+        lag_s: seconds(seen.lag.time),
+        sessions: seen.sessions,
+    }
+}
+
+fn sentinel(seen: &sentinel::SeenSentinel, age: impl Fn(Instant) -> f64) -> Sentinel {
+    Sentinel {
+        addr: seen.addr.to_string(),
+        id: seen.id.as_ref().map(ToString::to_string),
+        up: seen.up,
+        events: seen.events,
+        votes: seen.member,
+        says: seen.view.as_ref().map(|(addr, ..)| addr.to_string()),
+        epoch: seen.view.as_ref().map(|(_, epoch, _)| *epoch),
+        age_s: seen.view.as_ref().map(|(_, _, at)| age(*at)),
+        disagrees: seen.disagrees,
+        problem: seen.problem.clone(),
+    }
+}
+
+fn node(seen: &sentinel::SeenNode, age: impl Fn(Instant) -> f64) -> Node {
+    let report = seen.probe.as_ref().and_then(|probe| probe.outcome.as_ref().ok());
+    let role = match seen.probe.as_ref().map(|probe| &probe.outcome) {
+        None => "unknown",
+        Some(Ok(report)) => match report.role {
+            Role::Master => "master",
+            Role::Replica { .. } => "replica",
+            Role::Unknown => "unknown",
+        },
+        Some(Err(ProbeFailure::Unreachable)) => "unreachable",
+        Some(Err(ProbeFailure::Silent)) => "silent",
+        Some(Err(ProbeFailure::TurnedAway)) => "turned_away",
+        Some(Err(ProbeFailure::Denied)) => "denied",
+        Some(Err(ProbeFailure::Rejected)) => "rejected",
+    };
+    Node {
+        addr: seen.addr.to_string(),
+        role,
+        pong: report.is_some_and(|report| report.pong),
+        offset: report.and_then(|report| report.lineage.as_ref()).map(|lineage| lineage.offset),
+        age_s: seen.probe.as_ref().map(|probe| age(probe.asked_at)),
+        problem: seen.problem.clone(),
+    }
+}
+
+fn failover(seen: &sentinel::Failover, age: impl Fn(Instant) -> f64) -> Failover {
+    let story = &seen.story;
+    Failover {
+        from: seen.from.as_ref().map(ToString::to_string),
+        to: seen.to.to_string(),
+        generation: seen.generation,
+        epoch: seen.epoch,
+        basis: format!("{:?}", seen.basis),
+        age_s: story.committed_at.map(age),
+        suspected_ms: story.suspicion().map(ms),
+        held_ms: story.hold().map(ms),
+        switched_ms: seen.swap().map(ms),
+        verified_ms: seen.verification().map(ms),
+        first_session_ms: seen.first_session().map(ms),
+        lost_bytes: seen.lost_bytes,
+    }
+}

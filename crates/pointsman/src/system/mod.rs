@@ -1,0 +1,9 @@
+//! What the operating system allows and reports: memory, cgroups, descriptors, Unix socket files.
+
+pub mod cgroup;
+pub mod connection_capacity;
+pub mod descriptors;
+pub mod memory;
+pub mod process_usage;
+pub(crate) mod socket_file;
+pub(crate) mod unix_sockets;

@@ -1,0 +1,190 @@
+//! Passing a new connection to another worker, when this one is clearly fuller.
+//!
+//! The kernel spreads connections over the workers' sockets by a hash, and Redis clients keep their
+//! connections for days: what chance has made uneven stays uneven, and one core idles while another
+//! is full. So whoever accepts a connection looks at how many tasks each worker has, and gives it
+//! to the emptiest if that one has clearly fewer. Only then: it costs the connection a way through
+//! another thread's queue. A session that has begun never moves.
+//!
+//! Nobody is forgotten on the way: a guest brings a door of the drain along, so the drain does not
+//! count as over while he is on his way, and the queue is read after the bell was unrung (see
+//! [`tasks`](crate::runtime::tasks)).
+//!
+//! A guest has been let in already: what waits in a queue counts against the limits, so that a
+//! flood does not take the descriptors of those who are here.
+//!
+//! Deliberately absent: load by traffic. Sessions come with unlike loads, but what they will be is
+//! not known when they come.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use drain::Door;
+
+use crate::listener::address::Peer;
+use crate::listener::limits::Admission;
+use crate::runtime::tasks::Home;
+
+/// The most guests that may wait for one worker; who comes later stays where he was accepted.
+const MOST_GUESTS: usize = 256;
+
+/// Differences up to this are no reason: they come and go with every connection.
+const SLACK: usize = 4;
+
+/// A connection on its way to another worker.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// Number of its service.
+    pub(crate) service: usize,
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Peer,
+    pub(crate) admission: Admission,
+    /// Held until it has a ticket of its own.
+    pub(crate) door: Door,
+}
+
+/// A connection that was let in.
+pub(crate) type Client = (OwnedFd, Peer, Admission);
+
+/// One worker, as the others see it.
+#[derive(Debug)]
+struct Room {
+    home: Arc<Home>,
+    guests: Mutex<VecDeque<Guest>>,
+    /// How many there are in `guests`, to be read without its lock.
+    coming: AtomicUsize,
+}
+
+impl Room {
+    fn new(home: Arc<Home>) -> Self {
+        Self { home, guests: Mutex::default(), coming: AtomicUsize::new(0) }
+    }
+
+    fn guests(&self) -> MutexGuard<'_, VecDeque<Guest>> {
+        // Nothing under the lock can panic half-way.
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its tasks and those that are about to be.
+    fn load(&self) -> usize {
+        self.home.tasks() + self.coming.load(Ordering::Relaxed)
+    }
+}
+
+/// All workers of a process, as one of them sees them.
+#[derive(Debug, Clone)]
+pub(crate) struct Rooms {
+    all: Arc<[Room]>,
+    own: usize,
+}
+
+impl Rooms {
+    pub(crate) fn new(homes: impl IntoIterator<Item = Arc<Home>>) -> Self {
+        Self { all: homes.into_iter().map(Room::new).collect(), own: 0 }
+    }
+
+    /// The same, seen by worker number `own`.
+    pub(crate) fn of(&self, own: usize) -> Self {
+        Self { all: Arc::clone(&self.all), own }
+    }
+
+    /// The worker that should have the next connection instead of this one, if there is one.
+    fn emptier(&self) -> Option<&Room> {
+        let own = self.all.get(self.own)?.load();
+        let least = self.all.iter().min_by_key(|room| room.load())?;
+        is_clearly_fuller(own, least.load()).then_some(least)
+    }
+
+    /// Passes a connection on, or gives it back to be served here.
+    ///
+    /// # Errors
+    ///
+    /// The connection, if this is the place for it.
+    pub(crate) fn pass(
+        &self,
+        service: usize,
+        client: Client,
+        door: impl FnOnce() -> Door,
+    ) -> Result<(), Client> {
+        let Some(room) = self.emptier() else { return Err(client) };
+        let mut guests = room.guests();
+        if guests.len() >= MOST_GUESTS {
+            return Err(client);
+        }
+        let (socket, peer, admission) = client;
+        guests.push_back(Guest { service, socket, peer, admission, door: door() });
+        room.coming.store(guests.len(), Ordering::Relaxed);
+        drop(guests);
+        room.home.ring();
+        Ok(())
+    }
+
+    /// The guests who have come. To be asked after the bell was unrung.
+    pub(crate) fn guests(&self) -> VecDeque<Guest> {
+        let Some(room) = self.all.get(self.own) else { return VecDeque::new() };
+        let mut guests = room.guests();
+        room.coming.store(0, Ordering::Relaxed);
+        std::mem::take(&mut *guests)
+    }
+}
+
+/// Whether a worker with `own` tasks should not take one more while another has only `least`.
+fn is_clearly_fuller(own: usize, least: usize) -> bool {
+    own >= least + SLACK + least / 16
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::listener::limits::{Limits, Places, Scarcity};
+
+    #[test]
+    fn small_differences_are_no_reason_and_clear_ones_are() {
+        for (own, least) in [(0, 0), (3, 0), (4, 4), (7, 4), (103, 100), (109, 100)] {
+            assert!(!is_clearly_fuller(own, least), "{own} {least}");
+        }
+        for (own, least) in [(4, 0), (8, 4), (110, 100), (2000, 1800)] {
+            assert!(is_clearly_fuller(own, least), "{own} {least}");
+        }
+    }
+
+    #[test]
+    fn a_full_room_takes_no_more_and_what_was_passed_arrives_in_order() {
+        let (drain, _controller) = drain::new(drain::Settings::default());
+        let homes: Vec<_> = (0..2).map(|_| Home::new().unwrap()).collect();
+        let rooms = Rooms::new(homes.iter().map(Arc::clone));
+        let (from, to) = (rooms.of(0), rooms.of(1));
+        let socket = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+        let limits = Limits::new(usize::MAX, 0, Places::new(usize::MAX), Scarcity::default());
+        let peer = |port: usize| {
+            Peer::from(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())))
+        };
+        homes[0].set_tasks(3);
+        assert!(
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door())
+                .is_err()
+        );
+        homes[0].set_tasks(10_000);
+        for number in 0..MOST_GUESTS {
+            assert!(
+                from.pass(number, (socket(), peer(number), limits.admit(None).unwrap()), || drain
+                    .door())
+                    .is_ok()
+            );
+        }
+        assert!(
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door())
+                .is_err()
+        );
+        let arrived: Vec<usize> = to.guests().iter().map(|guest| guest.service).collect();
+        assert_eq!(arrived, (0..MOST_GUESTS).collect::<Vec<_>>());
+        assert!(to.guests().is_empty() && from.guests().is_empty());
+        assert!(
+            from.pass(0, (socket(), peer(9), limits.admit(None).unwrap()), || drain.door()).is_ok()
+        );
+    }
+}

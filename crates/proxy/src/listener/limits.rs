@@ -1,0 +1,313 @@
+//! Places: how many sessions there may be, in a service, in the process, from one source, and
+//! waiting at a gate.
+//!
+//! A place is taken when a connection is accepted and given back when its guard is dropped, so no
+//! way of ending a session can forget it. The counts are shared by all workers, since a limit a
+//! worker would refuse clients while another worker has room.
+//!
+//! Beside the counts stands [`Scarcity`]: somebody who watches the memory of the process raises its
+//! flag before the kernel would end the process, and as long as it is up nobody new is let in.
+//! Counts are derived from an assumption about what a session costs; the flag holds when the
+//! assumption does not. It also has the number of sessions that the limit on open files carries,
+//! which may change while the process runs.
+//!
+//! Deliberately absent: who watches, and how a client is told.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::io::pipe;
+use crate::listener::sources::{Source, Sources};
+
+/// What kept a client out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Limit {
+    /// The service has as many sessions as it may have.
+    Service,
+    /// All services together have as many as the process may have.
+    Process,
+    /// The client's address has as many as one may have.
+    Source,
+    /// Memory is about to run out.
+    Memory,
+    /// There are as many as the system allows open files for, two each.
+    Files,
+}
+
+impl Limit {
+    /// Every one, in the order of their numbers.
+    pub const ALL: [Self; 5] =
+        [Self::Service, Self::Process, Self::Source, Self::Memory, Self::Files];
+
+    /// A stable word in snake case, for metrics and logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Process => "process",
+            Self::Source => "source",
+            Self::Memory => "memory",
+            Self::Files => "files",
+        }
+    }
+}
+
+/// A number of places.
+#[derive(Debug)]
+pub(crate) struct Places {
+    taken: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Places {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { taken: AtomicUsize::new(0), most: AtomicUsize::new(most) })
+    }
+
+    /// A place, if one is left.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Place> {
+        self.enter().then(|| Place(Arc::clone(self)))
+    }
+
+    fn enter(&self) -> bool {
+        // Adding first and looking then never lets in one too many; at worst two who ask for the
+        // last place at the same moment are both refused.
+        if self.taken.fetch_add(1, Ordering::Relaxed) < self.most() {
+            return true;
+        }
+        self.leave();
+        false
+    }
+
+    fn leave(&self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many there are.
+    pub(crate) fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many there are. Who has a place keeps it, even if there are fewer now.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// How many are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+/// One place, given back when dropped.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Place(Arc<Places>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// What the process is short of. Cheap to clone; one for the whole process.
+#[derive(Debug, Clone)]
+pub struct Scarcity(Arc<Short>);
+
+#[derive(Debug)]
+struct Short {
+    memory: AtomicBool,
+    files: AtomicUsize,
+}
+
+impl Default for Scarcity {
+    fn default() -> Self {
+        Self(Arc::new(Short {
+            memory: AtomicBool::new(false),
+            files: AtomicUsize::new(usize::MAX),
+        }))
+    }
+}
+
+impl Scarcity {
+    /// Says whether memory is about to run out.
+    pub fn set(&self, scarce: bool) {
+        self.0.memory.store(scarce, Ordering::Relaxed);
+    }
+
+    /// Whether memory is about to run out.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.0.memory.load(Ordering::Relaxed)
+    }
+
+    /// Says how many sessions there are open files for, and pipes beside them for each worker.
+    pub fn set_files(&self, sessions: usize, pipes: usize) {
+        self.0.files.store(sessions, Ordering::Relaxed);
+        pipe::set_most(pipes);
+    }
+
+    /// How many sessions there are open files for; any number until somebody says otherwise.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        self.0.files.load(Ordering::Relaxed)
+    }
+}
+
+/// All that has to agree before a client of one service is let in.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    service: Arc<Places>,
+    total: Arc<Places>,
+    sources: Option<Sources>,
+    scarcity: Scarcity,
+}
+
+impl Limits {
+    /// `per_source` is the most sessions of one source, 0 for no such limit.
+    pub(crate) fn new(
+        service: usize,
+        per_source: usize,
+        total: Arc<Places>,
+        scarcity: Scarcity,
+    ) -> Arc<Self> {
+        let sources = (per_source > 0).then(|| Sources::new(per_source));
+        Arc::new(Self { service: Places::new(service), total, sources, scarcity })
+    }
+
+    /// Changes the most sessions of the service.
+    pub(crate) fn set_service(&self, most: usize) {
+        self.service.set_most(most);
+    }
+
+    /// Lets a client in, or says which limit keeps it out; of several the one whose remedy is
+    /// nearest to the client.
+    pub(crate) fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Result<Admission, Limit> {
+        if self.scarcity.is_up() {
+            return Err(Limit::Memory);
+        }
+        if !self.service.enter() {
+            return Err(Limit::Service);
+        }
+        if !self.total.enter() {
+            self.service.leave();
+            return Err(Limit::Process);
+        }
+        // This one is counted in; as above, two at once may both be refused for the last place.
+        if self.total.taken() > self.scarcity.files() {
+            self.total.leave();
+            self.service.leave();
+            return Err(Limit::Files);
+        }
+        // From here on the guard gives back what was taken. The table of sources comes last: it
+        // then holds no more entries than there are sessions.
+        let mut admission = Admission { limits: Arc::clone(self), source: None };
+        // A client without an address comes over a Unix socket: it has the permission of this
+        // machine's administrator.
+        if let Some((sources, peer)) = self.sources.as_ref().zip(peer) {
+            let source = sources.enter(Source::of(peer)).ok_or(Limit::Source)?;
+            admission.source = Some(Box::new(source));
+        }
+        Ok(admission)
+    }
+}
+
+/// The right of one session to be here, given back when dropped. As small as two pointers: every
+/// session holds one.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Admission {
+    limits: Arc<Limits>,
+    source: Option<Box<Source>>,
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let (Some(sources), Some(source)) = (&self.limits.sources, &self.source) {
+            sources.leave(**source);
+        }
+        self.limits.total.leave();
+        self.limits.service.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_end_and_come_back() {
+        let places = Places::new(2);
+        let first = places.take();
+        let second = places.take();
+        assert!(first.is_some() && second.is_some());
+        assert!(places.take().is_none() && places.take().is_none());
+        assert_eq!(places.taken(), 2);
+        drop(first);
+        assert!(places.take().is_some());
+        assert_eq!(places.taken(), 1);
+        let third = places.take();
+        places.set_most(1);
+        drop(third);
+        assert!(places.take().is_none(), "one too many has gone, and there is still none free");
+        places.set_most(2);
+        assert!(places.take().is_some());
+    }
+
+    #[test]
+    fn threads_never_get_more_than_there_are() {
+        let places = Places::new(3);
+        let most = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let inside = AtomicUsize::new(0);
+                    for _ in 0..10_000 {
+                        if let Some(place) = places.take() {
+                            inside.fetch_add(1, Ordering::Relaxed);
+                            drop(place);
+                        }
+                    }
+                    most.fetch_max(inside.into_inner(), Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!(places.taken(), 0);
+        assert!(most.into_inner() > 0);
+    }
+
+    #[test]
+    fn each_limit_is_told_by_its_name_and_a_refusal_gives_back_what_it_took() {
+        let one: Option<IpAddr> = "192.0.2.1".parse().ok();
+        let other: Option<IpAddr> = "192.0.2.2".parse().ok();
+        let (total, scarcity) = (Places::new(3), Scarcity::default());
+        let a = Limits::new(2, 1, Arc::clone(&total), scarcity.clone());
+        let b = Limits::new(9, 0, Arc::clone(&total), scarcity.clone());
+        let first = a.admit(one).unwrap();
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Source);
+        let _second = a.admit(other).unwrap();
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Service);
+        assert_eq!(total.taken(), 2);
+        let _third = b.admit(one).unwrap();
+        assert_eq!(b.admit(one).unwrap_err(), Limit::Process);
+        assert_eq!((total.taken(), b.service.taken()), (3, 1));
+        drop(first);
+        scarcity.set(true);
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Memory);
+        scarcity.set(false);
+        scarcity.set_files(2, usize::MAX);
+        assert_eq!(a.admit(one).unwrap_err(), Limit::Files);
+        scarcity.set_files(3, usize::MAX);
+        assert!(a.admit(one).is_ok());
+        assert_eq!((total.taken(), a.service.taken()), (2, 1));
+    }
+
+    #[test]
+    fn labels_have_the_order_of_their_numbers() {
+        for (number, limit) in Limit::ALL.iter().enumerate() {
+            assert_eq!(*limit as usize, number, "{}", limit.label());
+        }
+    }
+}

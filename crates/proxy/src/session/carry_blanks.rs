@@ -1,0 +1,96 @@
+//! What a client expects of answers that depend on the process behind them: blanks, and what has to
+//! hold of what fills them.
+//!
+//! Over one connection, the number is always the same, the pages of an iteration hold every key,
+//! and a script that was loaded stays.
+
+use std::collections::{BTreeSet, VecDeque};
+
+/// Begins a line of an expected answer of which only the kind is known.
+pub(crate) const BLANK: char = '\u{1}';
+
+/// How many keys every server has; half of them are in a page.
+pub(crate) const KEYS: u32 = 8;
+
+/// What filled the blanks of one connection so far.
+#[derive(Debug, Default)]
+pub(crate) struct Filled {
+    number: Option<String>,
+    /// The keys of iterations under way.
+    pages: VecDeque<BTreeSet<String>>,
+    /// The script was loaded, by a client that was not told before that it is missing: that
+    /// one would bring it again.
+    has_script: bool,
+    was_without: bool,
+}
+
+impl Filled {
+    /// An answer to `command` came that fills the blanks.
+    pub(crate) fn take(&mut self, command: &[String], answer: &str) {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let is_page = answer.starts_with("*2\r\n$1\r\n");
+        match words[..] {
+            ["CLIENT", "ID"] if answer.starts_with(':') => {
+                let number = self.number.get_or_insert_with(|| answer.to_owned());
+                assert_eq!(number, answer, "the number of a connection has changed");
+            }
+            ["SCAN", "0"] if is_page => self.pages.push_back(keys(answer)),
+            ["SCAN", _] if is_page => {
+                let all = self
+                    .pages
+                    .pop_front()
+                    .map(|first| first.len() + keys(answer).difference(&first).count());
+                assert!(
+                    all.is_none_or(|all| all == KEYS as usize),
+                    "an iteration returned {all:?} of {KEYS} keys"
+                );
+            }
+            // What a transaction did to iterations is not followed: it binds for good.
+            ["EXEC"] => self.pages.clear(),
+            // `EVAL` fills the cache as well, but a client of `EVALSHA` has to expect `NOSCRIPT`.
+            ["SCRIPT", "LOAD", ..] if answer.starts_with(':') => {
+                self.has_script |= !self.was_without
+            }
+            ["EVALSHA", ..] if answer.starts_with("-NOSCRIPT") => {
+                assert!(!self.has_script, "a script has vanished");
+                self.was_without = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn keys(page: &str) -> BTreeSet<String> {
+    page.split("\r\n").filter(|line| line.starts_with('k')).map(str::to_owned).collect()
+}
+
+/// What is left of `expected` after `came`, if that is what was expected; `whole` frames, or a
+/// piece of one.
+pub(crate) fn after<'a>(expected: &'a str, came: &str, whole: bool) -> Option<&'a str> {
+    let mut rest = expected;
+    let mut lines = came.split_inclusive("\r\n").peekable();
+    while let Some(line) = lines.next() {
+        let end = rest.find("\r\n")? + 2;
+        let (wanted, behind) = rest.split_at(end);
+        let cut = !whole && lines.peek().is_none() && !line.ends_with("\r\n");
+        if !(if cut { begins(wanted, line) } else { is(wanted, line) }) {
+            return None;
+        }
+        rest = behind;
+    }
+    Some(rest)
+}
+
+fn is(wanted: &str, line: &str) -> bool {
+    match wanted.strip_prefix(BLANK).map(str::trim_end) {
+        Some("id") => line.starts_with(':'),
+        Some("k") => line.starts_with('k'),
+        Some(_) => line == ":7\r\n" || line == crate::session::carry_model::NO_SCRIPT,
+        None => wanted == line,
+    }
+}
+
+/// Whether a line that was cut short may be the beginning of that one.
+fn begins(wanted: &str, piece: &str) -> bool {
+    wanted.starts_with(BLANK) || wanted.starts_with(piece)
+}

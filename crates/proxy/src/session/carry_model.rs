@@ -1,0 +1,384 @@
+//! A model of the server, for the property that nobody notices: what one connection is, and what it
+//! answers.
+//!
+//! The same model plays the servers and says what their answers must have been: if a session
+//! arrives anywhere as somebody else, the two differ. The one answer that a client may get in the
+//! server's place is that to the handshake about maintenance.
+//!
+//! What depends on the process that answers (the order of keys by its hash seed, the number of the
+//! connection, its cache of scripts) no client can know before. In what is expected such a line is
+//! a [`BLANK`], and the client keeps what came: see [`Filled`](crate::session::carry_blanks::Filled).
+//!
+//! Deliberately absent: sockets.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Subscriptions;
+use crate::session::carry_blanks::{BLANK, KEYS};
+
+/// What a client has agreed to be told of maintenance: nothing, or to move to an address, or to
+/// where it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Agreed {
+    #[default]
+    No,
+    There,
+    Here,
+}
+
+/// What stands in a long answer, which is meant to be taken for what it is not.
+const BAIT: &str = "\r\n>3\r\n$11\r\nFAILED_OVER\r\n:1\r\n$2\r\n[]\r\n-ERR unknown subcommand 'MAINT_NOTIFICATIONS'.\r\n+OK\r\n";
+
+/// How a server refuses what it does not know.
+pub(crate) const UNKNOWN: &str =
+    "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n";
+
+/// How it refuses a script that it does not have.
+pub(crate) const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+
+/// What one process of a server has to itself.
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    /// Decides in which order it returns its keys.
+    pub(crate) seed: u32,
+    pub(crate) has_script: AtomicBool,
+}
+
+/// One connection, as the server keeps it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Connection {
+    /// The server knows the handshake.
+    knows: bool,
+    db: u32,
+    user: String,
+    name: String,
+    library: String,
+    no_touch: bool,
+    read_only: bool,
+    resp3: bool,
+    queue: Option<Vec<Vec<String>>>,
+    /// Something was refused on its way into the queue.
+    spoiled: bool,
+    watching: bool,
+    /// A transaction changed it, in an answer that nobody looks into; or the server itself agreed
+    /// to the handshake.
+    stays: bool,
+    /// What changes frames or pushes was queued, and nobody can tell when that takes effect.
+    lost_sight_of: bool,
+    agreed: Agreed,
+    /// The server itself has agreed to the handshake.
+    promised: bool,
+    /// The process that it leads to, and its number there; a client knows neither.
+    process: Option<(Arc<Process>, u32)>,
+    /// Iterations under way.
+    iterations: i32,
+    /// The client may rely on the connection's number or on the cache of scripts.
+    relies: bool,
+    /// A module may keep something for it.
+    module: bool,
+    /// Channels, patterns that stand for the one channel they name, and shard channels.
+    channels: [BTreeSet<String>; 3],
+}
+
+impl Connection {
+    pub(crate) fn new(knows: bool) -> Self {
+        Self { knows, ..Self::default() }
+    }
+
+    /// The same at a process, with its number there.
+    pub(crate) fn at(knows: bool, process: Arc<Process>, number: u32) -> Self {
+        Self { process: Some((process, number)), ..Self::new(knows) }
+    }
+
+    /// The command that continues an iteration, or begins one.
+    pub(crate) fn next_page(&self) -> &'static str {
+        if self.iterations > 0 && self.queue.is_none() { "SCAN 4" } else { "SCAN 0" }
+    }
+
+    /// Whether nothing stands against carrying it, if subscriptions are replayed or not.
+    pub(crate) fn is_free(&self, subscriptions: Subscriptions) -> bool {
+        let subscribed = subscriptions == Subscriptions::Close && self.is_subscribed();
+        let bound = self.stays || self.relies || self.module || self.iterations != 0;
+        self.queue.is_none() && !self.watching && !bound && !self.lost_sight_of && !subscribed
+    }
+
+    /// What its client may be told of maintenance.
+    pub(crate) fn agreed(&self) -> Agreed {
+        if self.resp3 && !self.lost_sight_of { self.agreed } else { Agreed::No }
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.channels.iter().any(|names| !names.is_empty())
+    }
+
+    fn frame(&self) -> char {
+        if self.resp3 { '>' } else { '*' }
+    }
+
+    /// What a message, published in every way that there is, is to this connection: a frame for
+    /// each way that leads here.
+    pub(crate) fn hears(&self, channel: &str, message: u32) -> Vec<String> {
+        let (frame, text) = (self.frame(), message.to_string());
+        let tail = format!("${}\r\n{channel}\r\n${}\r\n{text}\r\n", channel.len(), text.len());
+        let each = [
+            format!("{frame}3\r\n$7\r\nmessage\r\n{tail}"),
+            format!("{frame}4\r\n$8\r\npmessage\r\n${}\r\n{channel}\r\n{tail}", channel.len()),
+            format!("{frame}3\r\n$8\r\nsmessage\r\n{tail}"),
+        ];
+        let leads = self.channels.iter().map(|names| names.contains(channel));
+        each.into_iter().zip(leads).filter(|(_, leads)| *leads).map(|(frame, _)| frame).collect()
+    }
+
+    fn subscribe(&mut self, command: &str, names: &[&str]) -> String {
+        let which = match command {
+            "PSUBSCRIBE" | "PUNSUBSCRIBE" => 1,
+            "SSUBSCRIBE" | "SUNSUBSCRIBE" => 2,
+            _ => 0,
+        };
+        let mut names: Vec<Option<String>> =
+            names.iter().map(|name| Some((*name).to_owned())).collect();
+        if names.is_empty() {
+            names = self.channels[which].iter().cloned().map(Some).collect();
+        }
+        if names.is_empty() {
+            names.push(None);
+        }
+        let mut answer = String::new();
+        for name in names {
+            match &name {
+                Some(name) if command.contains("UNSUB") => drop(self.channels[which].remove(name)),
+                Some(name) => drop(self.channels[which].insert(name.clone())),
+                None => {}
+            }
+            let name =
+                name.map_or_else(|| "$-1".to_owned(), |name| format!("${}\r\n{name}", name.len()));
+            let [channels, patterns, shards] = self.channels.each_ref().map(BTreeSet::len);
+            let count = if which == 2 { shards } else { channels + patterns };
+            let (frame, word) = (self.frame(), command.to_lowercase());
+            answer += &format!("{frame}3\r\n${}\r\n{word}\r\n{name}\r\n:{count}\r\n", word.len());
+        }
+        answer
+    }
+
+    fn accept(&mut self, change: impl FnOnce(&mut Self)) -> String {
+        change(self);
+        "+OK\r\n".to_owned()
+    }
+
+    /// What a subscribed RESP2 connection is told, and what this model leaves out.
+    fn refuse(&self, command: &str, subscribing: bool) -> Option<&'static str> {
+        if self.queue.is_some() && subscribing {
+            return Some("-ERR not in this model\r\n");
+        }
+        let refuses = self.is_subscribed() && !self.resp3 && !subscribing && command != "RESET";
+        refuses.then_some(if command == "PING" {
+            "*2\r\n$4\r\npong\r\n$0\r\n\r\n"
+        } else {
+            "-ERR Can't execute\r\n"
+        })
+    }
+
+    /// The answer that the client gets if pointsman `answers` the handshake where the server does
+    /// not know it; the numbers that the command executes go into `log`.
+    pub(crate) fn answer_through(
+        &mut self,
+        command: &[String],
+        log: &mut Vec<u32>,
+        answers: bool,
+    ) -> String {
+        let answer = self.answer(command, log);
+        if answer == UNKNOWN && answers && self.resp3 && self.queue.is_none() && !self.lost_sight_of
+        {
+            self.agree(command);
+            return "+OK\r\n".to_owned();
+        }
+        answer
+    }
+
+    fn agree(&mut self, handshake: &[String]) {
+        self.agreed = match handshake.last().map(String::as_str) {
+            Some("OFF") => Agreed::No,
+            Some("none") => Agreed::Here,
+            _ => Agreed::There,
+        };
+    }
+
+    /// The answer to a command; the numbers it executes go into `log`.
+    pub(crate) fn answer(&mut self, command: &[String], log: &mut Vec<u32>) -> String {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let subscribing = words[0].ends_with("SUBSCRIBE");
+        self.relies |= matches!(words[..], ["CLIENT", "ID"] | ["SCRIPT", "LOAD", ..]);
+        self.module |= words[0] == "MODULE.X";
+        if let Some(refusal) = self.refuse(words[0], subscribing) {
+            return refusal.to_owned();
+        }
+        let handshake = words.get(1) == Some(&"MAINT_NOTIFICATIONS");
+        if handshake && !self.knows {
+            self.spoiled |= self.queue.is_some();
+            return UNKNOWN.to_owned();
+        }
+        if let Some(queue) = &mut self.queue
+            && !matches!(words[0], "EXEC" | "DISCARD" | "RESET" | "MULTI" | "WATCH")
+        {
+            self.lost_sight_of |= handshake || words[0] == "HELLO";
+            self.stays |= words[0] == "SCAN";
+            self.relies |= matches!(words[0], "EVAL" | "EVALSHA");
+            queue.push(command.to_vec());
+            return "+QUEUED\r\n".to_owned();
+        }
+        match words[..] {
+            _ if handshake => self.accept(|it| {
+                it.stays = true;
+                it.agree(command);
+                it.promised = it.agreed != Agreed::No;
+            }),
+            [command, ref names @ ..] if subscribing => self.subscribe(command, names),
+            ["ECHO", number] => self.who(number, log),
+            ["SCAN", cursor] => self.scan(cursor),
+            ["CLIENT", "ID"] => match &self.process {
+                Some((_, number)) => format!(":{number}\r\n"),
+                None => format!("{BLANK}id\r\n"),
+            },
+            ["EVAL" | "EVALSHA", ..] | ["SCRIPT", "LOAD", ..] => {
+                self.evaluate(words[0] != "EVALSHA")
+            }
+            ["MODULE.X"] => ":7\r\n".to_owned(),
+            ["PING"] => "+PONG\r\n".to_owned(),
+            ["MULTI" | "EXEC" | "DISCARD" | "WATCH" | "UNWATCH", ..] => {
+                self.transact(words[0], log)
+            }
+            _ => self.become_somebody(&words),
+        }
+    }
+
+    fn who(&self, number: &str, log: &mut Vec<u32>) -> String {
+        let count: u32 = number.parse().unwrap();
+        log.push(count);
+        let Self { db, user, name, library, no_touch, read_only, promised, module, resp3, .. } =
+            self;
+        let bait = if count.is_multiple_of(3) { BAIT } else { "" };
+        let text = format!(
+            "{number} {db} {user} {name} {library} {no_touch} {read_only} {promised} {module} {resp3}{bait}"
+        );
+        format!("${}\r\n{text}\r\n", text.len())
+    }
+
+    /// One of the two pages of an iteration. As a real server does, it takes a cursor that another
+    /// one gave: the keys are in buckets that its seed decides on, and the cursor is the number of
+    /// a bucket.
+    fn scan(&mut self, cursor: &str) -> String {
+        let first: u32 = cursor.parse().unwrap();
+        self.iterations += if first == 0 { 1 } else { -1 };
+        let key_in = |bucket: u32| match &self.process {
+            // Odd, so that every key has a bucket of its own.
+            Some((process, _)) => {
+                format!("k{}", (bucket * (2 * process.seed + 1) + process.seed) % KEYS)
+            }
+            None => format!("{BLANK}k"),
+        };
+        let keys: String = (first..first + KEYS / 2)
+            .map(|bucket| format!("$2\r\n{}\r\n", key_in(bucket)))
+            .collect();
+        format!("*2\r\n$1\r\n{}\r\n*{}\r\n{keys}", (first + KEYS / 2) % KEYS, KEYS / 2)
+    }
+
+    /// Runs the one script there is, which `EVAL` and `SCRIPT LOAD` bring along.
+    fn evaluate(&mut self, brought: bool) -> String {
+        let Some((process, _)) = &self.process else {
+            return if brought { ":7\r\n".to_owned() } else { format!("{BLANK}script\r\n") };
+        };
+        let known = process.has_script.fetch_or(brought, Ordering::SeqCst);
+        if brought || known { ":7\r\n".to_owned() } else { NO_SCRIPT.to_owned() }
+    }
+
+    fn become_somebody(&mut self, words: &[&str]) -> String {
+        match *words {
+            ["SELECT", db] => match db.parse() {
+                Ok(db @ 0..16) => self.accept(|it| it.db = db),
+                _ => "-ERR DB index is out of range\r\n".to_owned(),
+            },
+            ["AUTH", _, "wrong"] => "-WRONGPASS invalid\r\n".to_owned(),
+            ["AUTH", user, _] => self.accept(|it| user.clone_into(&mut it.user)),
+            ["CLIENT", "SETNAME", name] => self.accept(|it| name.clone_into(&mut it.name)),
+            ["CLIENT", "SETINFO", "LIB-NAME", name] => {
+                self.accept(|it| name.clone_into(&mut it.library))
+            }
+            ["CLIENT", "NO-TOUCH", on] => self.accept(|it| it.no_touch = on == "ON"),
+            ["READONLY" | "READWRITE"] => self.accept(|it| it.read_only = words[0] == "READONLY"),
+            ["HELLO", proto] => {
+                self.resp3 = proto == "3";
+                if self.resp3 {
+                    "%1\r\n+proto\r\n:3\r\n".to_owned()
+                } else {
+                    "*2\r\n+proto\r\n:2\r\n".to_owned()
+                }
+            }
+            ["RESET"] => {
+                // The name of the library survives it, and so does what cannot be followed or had
+                // again elsewhere.
+                let Self { knows, stays, relies, module, lost_sight_of, iterations, .. } = *self;
+                let (library, process) = (std::mem::take(&mut self.library), self.process.take());
+                let kept = Self {
+                    knows,
+                    stays,
+                    relies,
+                    module,
+                    lost_sight_of,
+                    iterations,
+                    ..Self::default()
+                };
+                *self = Self { library, process, ..kept };
+                "+RESET\r\n".to_owned()
+            }
+            _ => "-ERR not like this\r\n".to_owned(),
+        }
+    }
+
+    fn transact(&mut self, command: &str, log: &mut Vec<u32>) -> String {
+        match (command, self.queue.is_some()) {
+            ("MULTI", false) => {
+                self.accept(|it| (it.queue, it.spoiled) = (Some(Vec::new()), false))
+            }
+            ("WATCH", false) => self.accept(|it| it.watching = true),
+            ("UNWATCH", false) => self.accept(|it| it.watching = false),
+            ("DISCARD", true) => self.accept(|it| (it.queue, it.watching) = (None, false)),
+            ("EXEC", true) => {
+                let queue = self.queue.take().unwrap_or_default();
+                self.watching = false;
+                if self.spoiled {
+                    return "-EXECABORT Transaction discarded\r\n".to_owned();
+                }
+                let changes = |command: &Vec<String>| {
+                    matches!(
+                        command[0].as_str(),
+                        "SELECT" | "AUTH" | "CLIENT" | "READONLY" | "READWRITE"
+                    )
+                };
+                self.stays |= queue.iter().any(changes);
+                let answers: String =
+                    queue.iter().map(|command| self.answer(command, log)).collect();
+                format!("*{}\r\n{answers}", queue.len())
+            }
+            _ => "-ERR not like this\r\n".to_owned(),
+        }
+    }
+}
+
+/// The length of the first frame, if all of it is there.
+pub(crate) fn frame(bytes: &[u8]) -> Option<usize> {
+    let line = bytes.windows(2).position(|it| it == b"\r\n")? + 2;
+    let count = || std::str::from_utf8(&bytes[1..line - 2]).unwrap().parse::<i64>().unwrap();
+    let elements = match bytes[0] {
+        b'+' | b'-' | b':' | b'_' => return Some(line),
+        b'$' => {
+            let end = usize::try_from(count()).map_or(line, |len| line + len + 2);
+            return (bytes.len() >= end).then_some(end);
+        }
+        b'*' | b'>' => count(),
+        b'%' => 2 * count(),
+        _ => panic!("no frame: {:?}", String::from_utf8_lossy(bytes)),
+    };
+    (0..elements).try_fold(line, |at, _| Some(at + frame(&bytes[at..])?))
+}

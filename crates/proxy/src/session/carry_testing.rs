@@ -1,0 +1,259 @@
+//! Servers for the property that nobody notices: they execute and answer by the
+//! [model](crate::session::carry_model), publish, die and come back as other processes, end connections on
+//! purpose, stop in the middle of an answer, and do not serve new connections at once.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use crate::session::carry_model::{Connection, Process};
+use crate::testing::SOON;
+
+/// What all servers have executed, in order: they replicate without loss.
+pub(crate) type Log = Arc<Mutex<Vec<u32>>>;
+
+/// A connection, and its socket.
+type Open = Arc<(Mutex<Connection>, TcpStream)>;
+
+/// Whether answers stop half-way, and how many have.
+type Stop = Arc<(Mutex<(bool, usize)>, Condvar)>;
+
+/// Why a server does not serve a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Excuse {
+    /// It has as many clients as it takes: says so unasked, and closes.
+    Full,
+    /// It runs a script.
+    Busy,
+    /// It loads its data.
+    Loading,
+}
+
+impl Excuse {
+    /// What it says of a command, if it does not execute it (`redis:src/commands`, the flags
+    /// ALLOW_BUSY and LOADING).
+    fn refuse(self, command: &[String]) -> Option<&'static str> {
+        let word = command.first().map_or("", String::as_str);
+        let (who, transaction) = (
+            matches!(word, "AUTH" | "HELLO" | "RESET"),
+            matches!(word, "MULTI" | "EXEC" | "DISCARD"),
+        );
+        let state = matches!(word, "SELECT" | "CLIENT" | "READONLY" | "READWRITE")
+            || word.ends_with("SUBSCRIBE");
+        match self {
+            Self::Full => None,
+            Self::Busy => {
+                (!who && !transaction).then_some("-BUSY Redis is busy running a script.\r\n")
+            }
+            Self::Loading => {
+                (!who && !state).then_some("-LOADING Redis is loading the dataset in memory\r\n")
+            }
+        }
+    }
+}
+
+/// How many new connections a server does not serve, and why.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reluctance(Arc<Mutex<Option<(Excuse, usize)>>>);
+
+impl Reluctance {
+    pub(crate) fn begin(&self, excuse: Excuse, count: usize) {
+        *self.0.lock().unwrap() = Some((excuse, count));
+    }
+
+    pub(crate) fn end(&self) {
+        *self.0.lock().unwrap() = None;
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.lock().unwrap().is_some()
+    }
+
+    fn next(&self) -> Option<Excuse> {
+        let mut left = self.0.lock().unwrap();
+        let (excuse, count) = (*left)?;
+        *left = (count > 1).then_some((excuse, count - 1));
+        Some(excuse)
+    }
+}
+
+/// The process that a server is at present.
+type Running = Arc<Mutex<Arc<Process>>>;
+
+/// So that no two processes have the same seed, and no two connections the same number.
+static NUMBERS: AtomicU32 = AtomicU32::new(1);
+
+fn process() -> Arc<Process> {
+    Arc::new(Process { seed: NUMBERS.fetch_add(1, Ordering::Relaxed), ..Process::default() })
+}
+
+/// A server that can die and come back.
+pub(crate) struct Server {
+    pub(crate) addr: SocketAddr,
+    pub(crate) reluctance: Reluctance,
+    process: Running,
+    dead: Arc<AtomicBool>,
+    connections: Arc<Mutex<Vec<Open>>>,
+    stop: Stop,
+}
+
+impl Server {
+    /// `knows`: it knows the handshake about maintenance.
+    pub(crate) fn start(log: &Log, knows: bool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (dead, connections) =
+            (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<Open>>>::default());
+        let stop = Stop::default();
+        let (log, rest) = (Arc::clone(log), Arc::clone(&stop));
+        let (reluctance, running) = (Reluctance::default(), Running::new(Mutex::new(process())));
+        let (unwilling, now) = (reluctance.clone(), Arc::clone(&running));
+        let (alive, open) = (Arc::clone(&dead), Arc::clone(&connections));
+        let server =
+            Self { addr, reluctance, process: running, dead: alive, connections: open, stop };
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if Arc::strong_count(&dead) == 1 {
+                    return;
+                }
+                stream.set_nodelay(true).unwrap();
+                let mut connections = connections.lock().unwrap();
+                // Within the lock, so that whoever kills all of them knows of this one.
+                if !dead.load(Ordering::SeqCst) {
+                    let excuse = unwilling.next();
+                    if excuse == Some(Excuse::Full) {
+                        drop((&stream).write_all(b"-ERR max number of clients reached\r\n"));
+                        continue;
+                    }
+                    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+                    let connection =
+                        Connection::at(knows, Arc::clone(&now.lock().unwrap()), number);
+                    let open = Arc::new((Mutex::new(connection), stream));
+                    connections.push(Arc::clone(&open));
+                    let (log, stop) = (Arc::clone(&log), Arc::clone(&rest));
+                    thread::spawn(move || serve(&open, &log, &stop, excuse));
+                }
+            }
+        });
+        server
+    }
+
+    /// Ends all connections, and takes others as before.
+    pub(crate) fn kick(&self) {
+        for open in self.connections.lock().unwrap().drain(..) {
+            drop(open.1.shutdown(Shutdown::Both));
+        }
+        self.go_on();
+    }
+
+    pub(crate) fn kill(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        self.kick();
+    }
+
+    /// Comes back, as another process if it was dead.
+    pub(crate) fn revive(&self) {
+        self.go_on();
+        if self.dead.load(Ordering::SeqCst) {
+            *self.process.lock().unwrap() = process();
+        }
+        self.dead.store(false, Ordering::SeqCst);
+    }
+
+    /// Publishes to all who are subscribed here.
+    pub(crate) fn publish(&self, channel: &str, message: u32) {
+        self.go_on();
+        for open in self.connections.lock().unwrap().iter() {
+            let connection = open.0.lock().unwrap();
+            drop((&open.1).write_all(connection.hears(channel, message).concat().as_bytes()));
+        }
+    }
+
+    /// From now on, answers stop half-way.
+    pub(crate) fn stop_half_way(&self) {
+        self.stop.0.lock().unwrap().0 = true;
+    }
+
+    /// Waits until an answer has stopped.
+    pub(crate) fn wait_for_a_half(&self) {
+        let (state, bell) = &*self.stop;
+        let waited = bell
+            .wait_timeout_while(state.lock().unwrap(), SOON, |(_, stopped)| *stopped == 0)
+            .unwrap();
+        assert!(!waited.1.timed_out(), "nothing was answered");
+    }
+
+    /// What has stopped goes on.
+    pub(crate) fn go_on(&self) {
+        self.stop.0.lock().unwrap().0 = false;
+        self.stop.1.notify_all();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        self.dead = Arc::default();
+        // The accepting thread finds that nobody else holds its flag.
+        drop(TcpStream::connect(self.addr));
+    }
+}
+
+fn serve(open: &Open, log: &Log, stop: &Stop, excuse: Option<Excuse>) {
+    let (connection, mut stream) = (&open.0, &open.1);
+    let (mut chunk, mut buffer) = ([0; 512], Vec::new());
+    while let Ok(read @ 1..) = stream.read(&mut chunk) {
+        buffer.extend_from_slice(&chunk[..read]);
+        while let Some((command, len)) = parse(&buffer) {
+            buffer.drain(..len);
+            let mut connection = connection.lock().unwrap();
+            let refusal = excuse.and_then(|it| it.refuse(&command));
+            let executed = || connection.answer(&command, &mut log.lock().unwrap());
+            let answer = refusal.map_or_else(executed, str::to_owned);
+            let (half, rest) = answer.as_bytes().split_at(answer.len() / 2);
+            // Within the lock, so that no message comes before the confirmation.
+            if stream.write_all(half).is_err() {
+                return;
+            }
+            wait(stop);
+            if stream.write_all(rest).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits half-way, if that is wanted.
+fn wait((state, bell): &(Mutex<(bool, usize)>, Condvar)) {
+    let mut state = state.lock().unwrap();
+    state.1 += 1;
+    bell.notify_all();
+    while state.0 {
+        state = bell.wait(state).unwrap();
+    }
+    state.1 -= 1;
+}
+
+/// A whole command and its length.
+fn parse(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let mut at = text.find("\r\n")? + 2;
+    let count: usize = text[1..at - 2].parse().unwrap();
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let end = at + text[at..].find("\r\n")? + 2;
+        let len: usize = text[at + 1..end - 2].parse().unwrap();
+        words.push(text.get(end..end + len)?.to_owned());
+        at = end + len + 2;
+        text.get(..at)?;
+    }
+    Some((words, at))
+}
+
+pub(crate) fn encode(command: &[String]) -> String {
+    let words: String =
+        command.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{words}", command.len())
+}

@@ -1,0 +1,161 @@
+//! Waiting at the gate while there is no target.
+//!
+//! A held client costs a place in a bounded number, a timer, and at most a few kilobytes of what it
+//! has already sent: reading a little is the only way to notice that it went away. Its bytes go to
+//! the next target as the first ones, or nowhere. A client that ends its direction while it is held
+//! has given up as far as anybody can tell, and its request must not be executed after it stopped
+//! waiting for it; so it is forgotten. An end that stands behind more bytes than the kernel keeps
+//! for us has not arrived, and is noticed no sooner than at `hold_timeout`.
+//!
+//! Deliberately absent: the answer at the end of a hold ([`answers`](crate::session::answers)).
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use drain::Ticket;
+use target::{Ride, Way};
+
+use crate::io::connection::Line;
+use crate::io::end::End;
+use crate::io::scratch;
+use crate::runtime::tasks;
+use crate::session::broken;
+use crate::session::dial_permits::{Turn, Turns};
+use crate::session::end_reason::Reason;
+use crate::stats::Block;
+
+/// Most bytes that are read from a client while it is held: room for a handshake and some requests.
+const EARLY: usize = 4096;
+
+/// How often it is looked whether a client is still there that is not read.
+pub(crate) const PATROL: Duration = Duration::from_millis(250);
+
+/// Counts a held session for as long as it is held.
+pub(crate) struct Held<'a>(&'a Block);
+
+impl<'a> Held<'a> {
+    pub(crate) fn new(block: &'a Block) -> Self {
+        block.held.one();
+        Self(block)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.released.one();
+    }
+}
+
+/// Waits until a target may be used. What the client sends meanwhile is added to `early`.
+///
+/// # Errors
+///
+/// Why it was not worth waiting any longer.
+pub(crate) async fn wait(
+    client: &mut Line,
+    early: &mut Vec<u8>,
+    route: &Way,
+    ticket: &Ticket,
+    deadline: Instant,
+) -> Result<Ride, Reason> {
+    tokio::select! {
+        biased;
+        () = ticket.cut() => Err(Reason::Cut),
+        reason = gone(client, early) => Err(reason),
+        target = route.wait_open() => match target {
+            // Its end may stand behind bytes for which there was no room.
+            Some(_) if client.is_gone() => Err(Reason::HoldAbandoned),
+            target => target.ok_or(Reason::NoReplica),
+        },
+        () = tokio::time::sleep_until(deadline.into()) => Err(Reason::HoldTimeout),
+    }
+}
+
+/// Waits for a turn, and lets those go first that have a request waiting. What the client sends
+/// meanwhile is added to `early`, and the session moves up.
+///
+/// # Errors
+///
+/// Why it was not worth waiting any longer.
+pub(crate) async fn turn<'a>(
+    client: &mut Line,
+    early: &mut Vec<u8>,
+    turns: &'a Turns,
+    ticket: &Ticket,
+    deadline: Instant,
+) -> Result<Turn<'a>, Reason> {
+    loop {
+        let urgent = !early.is_empty();
+        tokio::select! {
+            biased;
+            () = ticket.cut() => return Err(Reason::Cut),
+            heard = listen(client, early, urgent) => heard?,
+            turn = take(turns, urgent) => return Ok(turn),
+            () = tokio::time::sleep_until(deadline.into()) => return Err(Reason::HoldTimeout),
+        }
+    }
+}
+
+/// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an
+/// idle one enters the line a round later, so that every session with a request is in it.
+async fn take(turns: &Turns, urgent: bool) -> Turn<'_> {
+    if !urgent {
+        tasks::yield_now().await;
+    }
+    turns.take(urgent).await
+}
+
+/// Returns when the client has gone, with the reason for its end, or when it has sent something,
+/// unless it had `already`.
+async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), Reason> {
+    if already { Err(gone(client, early).await) } else { read(client, early).await }
+}
+
+/// Returns when the client has gone, with the reason for its end. Reads as much as there is room
+/// for on the way.
+pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> Reason {
+    while early.len() < EARLY {
+        if let Err(reason) = read(client, early).await {
+            return reason;
+        }
+    }
+    // No room to read more, so its end stands behind its bytes, and is only known from what the
+    // event loop has noted.
+    while !client.is_gone() {
+        let broken = poll_fn(|cx| client.poll_broken(cx));
+        // Either way it is looked again.
+        drop(tokio::time::timeout(PATROL, broken).await);
+    }
+    Reason::HoldAbandoned
+}
+
+/// Reads once, as much as there is room for.
+///
+/// # Errors
+///
+/// The client has gone.
+async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), Reason> {
+    poll_fn(|cx| {
+        scratch::with(|scratch| {
+            let Some(room) =
+                EARLY.checked_sub(early.len()).and_then(|most| scratch.get_mut(..most))
+            else {
+                return Poll::Ready(Err(broken::found(
+                    "a held client was to be read beyond its room",
+                )));
+            };
+            let read = std::task::ready!(client.poll_read(cx, room))
+                .and_then(|read| broken::first(room, read));
+            Poll::Ready(match read {
+                Ok(bytes @ [_, ..]) => {
+                    early.extend_from_slice(bytes);
+                    Ok(())
+                }
+                Err(error) if broken::is_broken(&error) => Err(Reason::InternalError),
+                Ok([]) | Err(_) => Err(Reason::HoldAbandoned),
+            })
+        })
+    })
+    .await
+}

@@ -1,0 +1,283 @@
+//! Commands that an operator has declared to leave no state on their connection, besides those of
+//! the built-in table.
+//!
+//! They are looked up only for a command that the table does not list, so that they cost nothing
+//! elsewhere.
+//!
+//! Deliberately absent: whether the declaration is true.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::commands::class::Class;
+use crate::commands::table::Naming;
+use crate::commands::verdict::objection;
+
+/// The longest name, in bytes. The hash of a command's name, which `redis.conf` suggests for
+/// `rename-command`, has 40 or 64.
+pub const LONGEST_NAME: usize = 64;
+
+/// How much of a request is looked at to find its name: two words with their lengths.
+pub(crate) const HEAD: usize = 2 * (LONGEST_NAME + 8) + 16;
+
+/// A list of declared commands: `NAME`, or `CONTAINER|SUBCOMMAND`. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stateless(Option<Arc<Vec<String>>>);
+
+/// Why a command cannot be declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotStateless {
+    /// It is no name of a command.
+    NoName,
+    /// The table knows that it leaves state: what, as a phrase.
+    Bound(&'static str),
+}
+
+impl fmt::Display for NotStateless {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoName => f.write_str("it is no name of a command"),
+            Self::Bound(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Stateless {
+    /// A list of these commands, in any case.
+    ///
+    /// # Errors
+    ///
+    /// The first one that cannot be declared, and why.
+    pub fn new<'a>(
+        commands: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, (String, NotStateless)> {
+        let declared =
+            |command: &str| Self::check(command).map_err(|why| (command.to_owned(), why));
+        let mut all = commands.into_iter().map(declared).collect::<Result<Vec<_>, _>>()?;
+        all.sort();
+        all.dedup();
+        Ok(Self(if all.is_empty() { None } else { Some(Arc::new(all)) }))
+    }
+
+    /// The command in capitals, if it can be declared.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub fn check(command: &str) -> Result<String, NotStateless> {
+        let (name, sub) =
+            command.split_once('|').map_or((command, None), |(name, sub)| (name, Some(sub)));
+        let is_name = |word: &str| {
+            (1..=LONGEST_NAME).contains(&word.len())
+                && word.bytes().all(|byte| {
+                    byte.is_ascii_graphic() && !matches!(byte, b'|' | b',' | b'"' | b'\'')
+                })
+        };
+        if !is_name(name) || !sub.is_none_or(is_name) {
+            return Err(NotStateless::NoName);
+        }
+        match objection(name, sub) {
+            Some(why) => Err(NotStateless::Bound(why)),
+            None => Ok(command.to_ascii_uppercase()),
+        }
+    }
+
+    /// Whether a command of that name, in any case, is declared as a whole.
+    fn has(&self, name: &[u8]) -> bool {
+        let compare = |it: &String| it.bytes().cmp(name.iter().map(u8::to_ascii_uppercase));
+        self.0.as_ref().is_some_and(|all| all.binary_search_by(compare).is_ok())
+    }
+
+    /// Whether subcommands of `name` are declared.
+    fn has_within(&self, name: &str) -> bool {
+        let within = |it: &String| it.strip_prefix(name).is_some_and(|rest| rest.starts_with('|'));
+        self.0.as_ref().is_some_and(|all| all.iter().any(within))
+    }
+
+    /// Whether the request that begins like this has a command that is declared as a whole.
+    #[inline]
+    pub(crate) fn has_command_of(&self, head: &[u8]) -> bool {
+        self.0.is_some() && leading_words(head).next().is_some_and(|name| self.has(name))
+    }
+
+    /// What a request is whose command the table does not list. `head` is its beginning, `whole`
+    /// says whether it is all of it.
+    pub(crate) fn look_up(&self, head: &[u8], whole: bool) -> Looked {
+        let mut words = leading_words(head);
+        let Some(word) = words.next() else {
+            return if whole { Looked::Unknown(String::new()) } else { Looked::NotYet };
+        };
+        // The table knows the containers that have subcommands which it does not know.
+        let known_container = Naming::START.with(word) != Naming::Known(Class::Unknown);
+        let name = shown(word);
+        if !known_container && self.has(word) {
+            return Looked::Declared;
+        }
+        if !known_container && !self.has_within(&name) {
+            return Looked::Unknown(name);
+        }
+        match words.next() {
+            Some(sub) => {
+                let both = format!("{name}|{}", shown(sub));
+                if self.has(both.as_bytes()) { Looked::Declared } else { Looked::Unknown(both) }
+            }
+            None if whole => Looked::Unknown(name),
+            None => Looked::NotYet,
+        }
+    }
+}
+
+/// What a request is whose command the table does not list.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
+    /// Its command is declared.
+    Declared,
+    /// It is not; its name, for people.
+    Unknown(String),
+    /// Another word is needed.
+    NotYet,
+}
+
+/// A name in capitals, cut, and with nothing in it that a terminal or a log could take for an
+/// order.
+fn shown(word: &[u8]) -> String {
+    let plain = |byte: &u8| {
+        if byte.is_ascii_graphic() { char::from(*byte).to_ascii_uppercase() } else { '?' }
+    };
+    let mut name: String = word.iter().take(LONGEST_NAME).map(plain).collect();
+    if word.len() > LONGEST_NAME {
+        name.push('…');
+    }
+    name
+}
+
+/// The words at the beginning of a request, one by one.
+enum Words<'a> {
+    Array(&'a [u8]),
+    Line(std::vec::IntoIter<&'a [u8]>),
+}
+
+/// The words that `head` begins with, as far as they are whole. Those of an inline command only if
+/// its line is whole and plain.
+fn leading_words(head: &[u8]) -> Words<'_> {
+    match head.strip_prefix(b"*") {
+        Some(rest) => {
+            Words::Array(line_end(rest).and_then(|end| rest.get(end..)).unwrap_or_default())
+        }
+        None if head.ends_with(b"\n") => {
+            Words::Line(crate::scan::words::words(head).unwrap_or_default().into_iter())
+        }
+        None => Words::Line(Vec::new().into_iter()),
+    }
+}
+
+/// Where the line at the front of `bytes` ends.
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let rest = match self {
+            Self::Line(words) => return words.next(),
+            Self::Array(rest) => rest,
+        };
+        let (line, body) = rest.split_at_checked(line_end(rest)?)?;
+        let len =
+            std::str::from_utf8(line).ok()?.trim_end().strip_prefix('$')?.parse::<usize>().ok()?;
+        // Of a word that is too long, the beginning is enough.
+        let (word, after) = body
+            .split_at_checked(len)
+            .or_else(|| (len > LONGEST_NAME).then_some((body, &[][..])))?;
+        *rest = after.strip_prefix(b"\r\n").unwrap_or_default();
+        Some(word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(words: &[&str]) -> Vec<u8> {
+        let words: Vec<String> =
+            words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        format!("*{}\r\n{}", words.len(), words.concat()).into_bytes()
+    }
+
+    #[test]
+    fn declares_names_in_any_case_and_subcommands() {
+        let long = "x".repeat(LONGEST_NAME);
+        let all =
+            Stateless::new(["fetch", "Graph|query", "CLIENT|novelty", "FETCH", long.as_str()])
+                .unwrap();
+        for words in [
+            &["FETCH", "k"][..],
+            &["fetch"],
+            &["graph", "QUERY", "g"],
+            &["client", "novelty"],
+            &[&long],
+        ] {
+            assert_eq!(all.look_up(&request(words), true), Looked::Declared, "{words:?}");
+        }
+        let unknown = |words: &[&str]| match all.look_up(&request(words), true) {
+            Looked::Unknown(name) => name,
+            other => panic!("{words:?}: {other:?}"),
+        };
+        assert_eq!(unknown(&["FETCHES"]), "FETCHES");
+        assert_eq!(
+            (unknown(&["graph"]), unknown(&["graph", "delete"])),
+            ("GRAPH".into(), "GRAPH|DELETE".into())
+        );
+        assert_eq!(unknown(&["client", "other"]), "CLIENT|OTHER");
+        assert_eq!(unknown(&["a\u{1b}[2J\nb"]), "A?[2J?B");
+        assert_eq!(unknown(&[&"y".repeat(500)]), format!("{}…", "Y".repeat(LONGEST_NAME)));
+        assert_eq!(all.look_up(b"fetch k\r\n", true), Looked::Declared);
+        assert_eq!(all.look_up(b"fe'tch' k\r\n", true), Looked::Unknown(String::new()));
+    }
+
+    #[test]
+    fn waits_for_the_words_that_decide() {
+        let all = Stateless::new(["fetch", "graph|query"]).unwrap();
+        let whole = request(&["GRAPH", "QUERY", "g"]);
+        let name_end = whole.len() - b"\r\n$5\r\nQUERY\r\n$1\r\ng\r\n".len();
+        for end in 0..whole.len() {
+            let looked = all.look_up(&whole[..end], false);
+            assert_ne!(looked, Looked::Unknown("GRAPH".into()), "{end} of {name_end}");
+            assert_eq!(
+                looked == Looked::Declared,
+                end >= whole.len() - b"\r\n$1\r\ng\r\n".len(),
+                "{end}"
+            );
+        }
+        assert_eq!(
+            Stateless::default().look_up(&request(&["GRAPH"])[..14], false),
+            Looked::Unknown("GRAPH".into())
+        );
+    }
+
+    #[test]
+    fn refuses_what_the_table_knows_to_leave_state() {
+        for bound in [
+            "MULTI",
+            "scan",
+            "SUBSCRIBE",
+            "Client|Id",
+            "SCRIPT|LOAD",
+            "CLIENT",
+            "WAIT",
+            "CLIENT|TRACKING",
+        ] {
+            assert!(matches!(Stateless::new([bound]), Err((_, NotStateless::Bound(_)))), "{bound}");
+        }
+        for odd in ["", "A|", "|B", "A|B|C", "A B", "A,B", "Ä", &"x".repeat(LONGEST_NAME + 1)] {
+            assert!(matches!(Stateless::new([odd]), Err((_, NotStateless::NoName))), "{odd}");
+        }
+        for harmless in ["JSON.GET", "get", "CLIENT|LIST", "EVALSHA", "FT.CURSOR|GC", "HELLO|X"] {
+            let _either = Stateless::check(harmless);
+        }
+        assert_eq!(Stateless::check("json.get"), Ok("JSON.GET".to_owned()));
+        assert_eq!(Stateless::check("client|list"), Ok("CLIENT|LIST".to_owned()));
+    }
+}

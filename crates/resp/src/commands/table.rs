@@ -1,0 +1,414 @@
+//! From words to classes, without regard to case and without a copy.
+//!
+//! The first word decides for nearly every command; `CLIENT` and `SCRIPT` need a second one, and
+//! three of their subcommands a third. Most names are among those that [leave
+//! nothing](crate::commands::known).
+//!
+//! A command that iterates has its cursor among its words; of that a digest is kept.
+
+use crate::commands::class::Class;
+use crate::commands::known::{Known, known};
+use crate::ledger::server_state::digest;
+
+/// How far the class of a request is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// Another word is needed; the words so far.
+    After(Prefix),
+    /// Known, whatever follows.
+    Known(Class),
+    /// A command that iterates, with the digest of its cursor; zero for the first one.
+    Iterates(u32),
+}
+
+/// The words that say nothing without the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prefix {
+    Nothing,
+    Client,
+    ClientReply,
+    ClientTracking,
+    /// `CLIENT MAINT_NOTIFICATIONS`.
+    Notices,
+    /// The same with `ON`.
+    NoticesOn,
+    /// The same with the name of an option, of which there is one: `moving-endpoint-type`.
+    NoticesType,
+    Cluster,
+    Himport,
+    Script,
+    ScriptDebug,
+    /// `SCAN`: a cursor follows.
+    Cursor,
+    /// `HSCAN` and its like: a key and a cursor follow.
+    KeyCursor,
+    /// `FT.AGGREGATE` and `FT.HYBRID`, which return a cursor if `WITHCURSOR` is anywhere behind.
+    Aggregate,
+    /// `FT.CURSOR`: a subcommand, a key and a cursor follow.
+    SearchCursor,
+}
+
+impl Naming {
+    pub(crate) const START: Self = Self::After(Prefix::Nothing);
+
+    /// The same with one more word; an empty word stands for one that is too long to be known.
+    #[inline]
+    pub(crate) fn with(self, word: &[u8]) -> Self {
+        match self {
+            Self::Known(_) | Self::Iterates(_) => self,
+            Self::After(Prefix::Nothing) => first(word),
+            Self::After(prefix) => further(prefix, word),
+        }
+    }
+
+    /// The class if no word follows. `CLIENT TRACKING` and its like are errors then, answered like
+    /// any other command.
+    pub(crate) fn class(self) -> Class {
+        match self {
+            Self::Known(class) => class,
+            Self::Iterates(_) => Class::Iterate,
+            Self::After(Prefix::NoticesOn | Prefix::NoticesType) => Class::NoticesOn,
+            Self::After(_) => Class::Ordinary,
+        }
+    }
+}
+
+fn is(word: &[u8], name: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(name)
+}
+
+/// The class of the first of `names` that `word` is, in any case, or `other`.
+fn one_of(word: &[u8], names: &[(&[u8], Class)], other: Class) -> Naming {
+    Naming::Known(names.iter().find(|(name, _)| is(word, name)).map_or(other, |(_, class)| *class))
+}
+
+#[inline]
+fn first(word: &[u8]) -> Naming {
+    // Everyday commands leave here.
+    match known(word) {
+        Some(Known::Nothing) => Naming::Known(Class::Ordinary),
+        Some(Known::Script) => Naming::Known(Class::EvalSha),
+        None => first_known(word),
+    }
+}
+
+#[cold]
+fn first_known(word: &[u8]) -> Naming {
+    if is(word, b"CLIENT") {
+        return Naming::After(Prefix::Client);
+    }
+    if is(word, b"SCRIPT") {
+        return Naming::After(Prefix::Script);
+    }
+    if is(word, b"CLUSTER") {
+        return Naming::After(Prefix::Cluster);
+    }
+    if is(word, b"HIMPORT") {
+        return Naming::After(Prefix::Himport);
+    }
+    if let Some((_, prefix)) = ITERATING.iter().find(|(name, _)| is(word, name)) {
+        return Naming::After(*prefix);
+    }
+    one_of(word, FIRST, Class::Unknown)
+}
+
+/// Commands that return a cursor, by what stands before the one that they are sent.
+const ITERATING: &[(&[u8], Prefix)] = &[
+    (b"SCAN", Prefix::Cursor),
+    (b"HSCAN", Prefix::KeyCursor),
+    (b"SSCAN", Prefix::KeyCursor),
+    (b"ZSCAN", Prefix::KeyCursor),
+    (b"BF.SCANDUMP", Prefix::KeyCursor),
+    (b"CF.SCANDUMP", Prefix::KeyCursor),
+    (b"FT.AGGREGATE", Prefix::Aggregate),
+    (b"FT.HYBRID", Prefix::Aggregate),
+    (b"FT.CURSOR", Prefix::SearchCursor),
+];
+
+const FIRST: &[(&[u8], Class)] = &[
+    (b"EXEC", Class::Exec),
+    (b"EVAL", Class::Eval),
+    (b"EVAL_RO", Class::Eval),
+    (b"EVALSHA", Class::EvalSha),
+    (b"EVALSHA_RO", Class::EvalSha),
+    (b"MULTI", Class::Multi),
+    (b"WATCH", Class::Watch),
+    (b"UNWATCH", Class::Unwatch),
+    (b"DISCARD", Class::Discard),
+    (b"BLPOP", Class::Blocking),
+    (b"BRPOP", Class::Blocking),
+    (b"XREADGROUP", Class::Blocking),
+    (b"XREAD", Class::Blocking),
+    (b"BLMOVE", Class::Blocking),
+    (b"BLMOVEM", Class::Blocking),
+    (b"BLMPOP", Class::Blocking),
+    (b"BZPOPMIN", Class::Blocking),
+    (b"BZPOPMAX", Class::Blocking),
+    (b"BZMPOP", Class::Blocking),
+    (b"BRPOPLPUSH", Class::Blocking),
+    (b"WAIT", Class::Wait),
+    (b"WAITAOF", Class::Wait),
+    (b"HELLO", Class::Hello),
+    (b"AUTH", Class::Auth),
+    (b"SELECT", Class::Select),
+    (b"SUBSCRIBE", Class::Subscribe),
+    (b"PSUBSCRIBE", Class::PSubscribe),
+    (b"SSUBSCRIBE", Class::SSubscribe),
+    (b"UNSUBSCRIBE", Class::Unsubscribe),
+    (b"PUNSUBSCRIBE", Class::PUnsubscribe),
+    (b"SUNSUBSCRIBE", Class::SUnsubscribe),
+    (b"READONLY", Class::ReadOnly),
+    (b"READWRITE", Class::ReadWrite),
+    (b"ASKING", Class::Asking),
+    (b"QUIT", Class::Quit),
+    (b"RESET", Class::Reset),
+    (b"SHUTDOWN", Class::Shutdown),
+    (b"MONITOR", Class::Monitor),
+    (b"PSYNC", Class::Replication),
+    (b"SYNC", Class::Replication),
+    (b"REPLCONF", Class::Replication),
+];
+
+/// The names in the tables of this module, with their containers.
+pub(crate) fn special_names() -> impl Iterator<Item = (String, Class)> {
+    let tables = [
+        ("", FIRST),
+        ("CLIENT ", CLIENT),
+        ("CLIENT REPLY ", REPLY),
+        ("HIMPORT ", HIMPORT),
+        ("SCRIPT ", SCRIPT),
+    ];
+    let named = |prefix: &str, name: &[u8]| format!("{prefix}{}", String::from_utf8_lossy(name));
+    let plain = tables.into_iter().flat_map(move |(prefix, table)| {
+        table.iter().map(move |(name, class)| (named(prefix, name), *class))
+    });
+    let suffix = |prefix: Prefix| match prefix {
+        Prefix::Aggregate => " ... WITHCURSOR",
+        Prefix::SearchCursor => " READ",
+        _ => "",
+    };
+    plain.chain(
+        ITERATING.iter().map(move |(name, it)| (named("", name) + suffix(*it), Class::Iterate)),
+    )
+}
+
+const CLIENT: &[(&[u8], Class)] = &[
+    (b"ID", Class::ClientId),
+    (b"SETINFO", Class::SetInfo),
+    (b"SETNAME", Class::SetName),
+    (b"NO-EVICT", Class::NoEvict),
+    (b"NO-TOUCH", Class::NoTouch),
+    (b"CACHING", Class::Ordinary),
+    (b"COUNT", Class::Ordinary),
+    (b"GETNAME", Class::Ordinary),
+    (b"GETREDIR", Class::Ordinary),
+    (b"HELP", Class::Ordinary),
+    (b"INFO", Class::Ordinary),
+    (b"KILL", Class::Ordinary),
+    (b"LIST", Class::Ordinary),
+    (b"PAUSE", Class::Ordinary),
+    (b"TRACKINGINFO", Class::Ordinary),
+    (b"UNBLOCK", Class::Ordinary),
+    (b"UNPAUSE", Class::Ordinary),
+    (b"CAPA", Class::Lasting),
+    (b"IMPORT-SOURCE", Class::Lasting),
+];
+
+const SCRIPT: &[(&[u8], Class)] =
+    &[(b"LOAD", Class::Script), (b"EXISTS", Class::Script), (b"SHOW", Class::Script)];
+
+const HIMPORT: &[(&[u8], Class)] =
+    &[(b"PREPARE", Class::Prepare), (b"DISCARDALL", Class::DiscardAll)];
+
+const REPLY: &[(&[u8], Class)] =
+    &[(b"ON", Class::ReplyOn), (b"OFF", Class::ReplyOff), (b"SKIP", Class::ReplySkip)];
+
+#[cold]
+fn further(prefix: Prefix, word: &[u8]) -> Naming {
+    match prefix {
+        Prefix::Nothing => first(word),
+        Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
+        Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
+        Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => Naming::After(Prefix::Notices),
+        Prefix::Client => one_of(word, CLIENT, Class::Unknown),
+        Prefix::Notices if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
+        Prefix::Notices if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
+        Prefix::Notices => Naming::Known(Class::Ordinary),
+        Prefix::NoticesOn => Naming::After(Prefix::NoticesType),
+        Prefix::NoticesType if is(word, b"none") => Naming::Known(Class::NoticesHere),
+        Prefix::NoticesType => Naming::Known(Class::NoticesOn),
+        // Its connection becomes a stream of writes, as with `PSYNC` (Redis 8.4, Valkey 9).
+        Prefix::Cluster if is(word, b"SYNCSLOTS") => Naming::Known(Class::Replication),
+        Prefix::Cluster => Naming::Known(Class::Ordinary),
+        Prefix::Himport => one_of(word, HIMPORT, Class::Ordinary),
+        Prefix::ClientReply => one_of(word, REPLY, Class::Ordinary),
+        Prefix::ClientTracking if is(word, b"OFF") => Naming::Known(Class::TrackingOff),
+        Prefix::ClientTracking => Naming::Known(Class::TrackingOn),
+        Prefix::Script if is(word, b"DEBUG") => Naming::After(Prefix::ScriptDebug),
+        Prefix::Script => one_of(word, SCRIPT, Class::Ordinary),
+        Prefix::ScriptDebug if is(word, b"NO") => Naming::Known(Class::Ordinary),
+        Prefix::ScriptDebug => Naming::Known(Class::Debugger),
+        Prefix::Cursor => Naming::Iterates(digest(word)),
+        Prefix::KeyCursor => Naming::After(Prefix::Cursor),
+        Prefix::Aggregate if is(word, b"WITHCURSOR") => Naming::Iterates(0),
+        Prefix::Aggregate => Naming::After(Prefix::Aggregate),
+        Prefix::SearchCursor if is(word, b"READ") || is(word, b"DEL") => {
+            Naming::After(Prefix::KeyCursor)
+        }
+        Prefix::SearchCursor => Naming::Known(Class::Ordinary),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{CLIENT, FIRST, Naming, REPLY, special_names};
+    use crate::commands::class::Class;
+
+    /// Commands with the arguments that decide, and the name of the class that they were reviewed
+    /// to have.
+    fn reviewed() -> BTreeMap<String, &'static str> {
+        let (mut all, mut class) = (BTreeMap::new(), "");
+        for line in include_str!("../../testdata/commands.txt")
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+        {
+            match line.strip_suffix(':') {
+                Some(name) => class = name,
+                None => all.extend(
+                    line.split(',')
+                        .map(str::trim)
+                        .filter(|it| !it.is_empty())
+                        .map(|it| (it.to_owned(), class)),
+                ),
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn classifies_every_command_of_redis_and_valkey_as_reviewed() {
+        let reviewed = reviewed();
+        assert!(reviewed.len() > 450, "only {} commands", reviewed.len());
+        let differs = |(command, expected): (&String, &&str)| {
+            let is = |text: &str| {
+                let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
+                format!("{:?}", class(&words))
+            };
+            let found = [is(command), is(&command.to_lowercase())];
+            (found != [*expected; 2]).then(|| format!("{command}: {found:?}, not {expected}"))
+        };
+        let differences: Vec<String> = reviewed.iter().filter_map(differs).collect();
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
+
+    #[test]
+    fn lists_every_name_in_the_table_for_review() {
+        let reviewed = reviewed();
+        let ordinary = crate::commands::known::NAMES.split(' ').map(str::to_owned);
+        let first_word = |(name, class): (String, Class)| match class {
+            Class::Iterate => name.split(' ').take(1).collect(),
+            _ => name,
+        };
+        for name in special_names().map(first_word).chain(ordinary) {
+            let listed =
+                reviewed.keys().any(|it| *it == name || it.starts_with(&format!("{name} ")));
+            assert!(listed, "{name}");
+        }
+    }
+
+    fn class(words: &[&[u8]]) -> Class {
+        words.iter().fold(Naming::START, |naming, word| naming.with(word)).class()
+    }
+
+    #[test]
+    fn every_listed_name_is_found_in_any_case() {
+        for (name, expected) in FIRST {
+            assert_eq!(class(&[name]), *expected, "{name:?}");
+            assert_eq!(class(&[&name.to_ascii_lowercase(), b"x"]), *expected, "{name:?}");
+        }
+        for (name, expected) in CLIENT {
+            assert_eq!(class(&[b"Client", &name.to_ascii_lowercase()]), *expected, "{name:?}");
+        }
+        for (name, expected) in REPLY {
+            assert_eq!(
+                class(&[b"client", b"reply", &name.to_ascii_lowercase()]),
+                *expected,
+                "{name:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn third_words_decide() {
+        assert_eq!(class(&[b"CLIENT", b"TRACKING", b"ON"]), Class::TrackingOn);
+        assert_eq!(class(&[b"CLIENT", b"TRACKING", b""]), Class::TrackingOn);
+        assert_eq!(class(&[b"CLIENT", b"TRACKING", b"off"]), Class::TrackingOff);
+        assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"SYNC"]), Class::Debugger);
+        assert_eq!(class(&[b"SCRIPT", b"DEBUG", b"no"]), Class::Ordinary);
+        assert_eq!(class(&[b"script", b"Load", b"YES"]), Class::Script);
+        assert_eq!(class(&[b"SCRIPT", b"FLUSH", b"YES"]), Class::Ordinary);
+        assert_eq!(class(&[b"CLIENT", b"REPLY", b"MAYBE"]), Class::Ordinary);
+        assert_eq!(class(&[b"CLUSTER", b"syncslots", b"CAPA"]), Class::Replication);
+        assert_eq!(class(&[b"CLUSTER", b"SLOTS"]), Class::Ordinary);
+        assert_eq!(class(&[b"himport", b"prepare"]), Class::Prepare);
+        assert_eq!(class(&[b"HIMPORT", b"DiscardAll"]), Class::DiscardAll);
+        assert_eq!(class(&[b"HIMPORT", b"SET"]), Class::Ordinary);
+        assert_eq!(class(&[b"HINCRBY", b"PREPARE"]), Class::Ordinary);
+    }
+
+    #[test]
+    fn the_handshake_about_maintenance_is_known_in_all_its_forms() {
+        let notices: &[&[u8]] = &[b"CLIENT", b"maint_notifications"];
+        let with = |more: &[&[u8]]| class(&[notices, more].concat());
+        assert_eq!(with(&[b"on"]), Class::NoticesOn);
+        assert_eq!(with(&[b"ON", b"moving-endpoint-type"]), Class::NoticesOn);
+        for kind in [&b"internal-ip"[..], b"internal-fqdn", b"external-ip", b"external-fqdn"] {
+            assert_eq!(with(&[b"ON", b"moving-endpoint-type", kind]), Class::NoticesOn);
+        }
+        assert_eq!(with(&[b"ON", b"moving-endpoint-type", b"None"]), Class::NoticesHere);
+        assert_eq!(with(&[b"off"]), Class::NoticesOff);
+        assert_eq!((with(&[]), with(&[b"MAYBE"])), (Class::Ordinary, Class::Ordinary));
+    }
+
+    #[test]
+    fn what_stays_for_the_whole_life_of_a_connection_is_known() {
+        assert_eq!(class(&[b"CLIENT", b"capa", b"redirect"]), Class::Lasting);
+        assert_eq!(class(&[b"CLIENT", b"import-source", b"ON"]), Class::Lasting);
+        assert_eq!(class(&[b"CLIENT", b"TRACKINGINFO"]), Class::Ordinary);
+    }
+
+    #[test]
+    fn tells_ordinary_commands_from_unknown_ones() {
+        let ordinary: &[&[u8]] = &[
+            b"GET", b"SET", b"PING", b"FCALL", b"CLIENT", b"SCRIPT", b"hgetall", b"XADD", b"PUBSUB",
+        ];
+        for name in ordinary {
+            assert_eq!(class(&[name]), Class::Ordinary, "{name:?}");
+        }
+        let unknown: &[&[u8]] = &[
+            b"",
+            b"X",
+            b"EXECX",
+            b"EXEX",
+            b"SELECTS",
+            b"CLIENTS",
+            b"\xff\xfe",
+            b"SUBSCRIBF",
+            b"MOD.GET",
+        ];
+        for name in unknown {
+            assert_eq!(class(&[name]), Class::Unknown, "{name:?}");
+        }
+        assert_eq!(class(&[b"CLIENT", b"NOVELTY"]), Class::Unknown);
+        assert_eq!(class(&[b"CLIENT", b""]), Class::Unknown);
+        for words in
+            [&[&b"CLIENT"[..], b"REPLY"][..], &[b"CLIENT", b"TRACKING"], &[b"SCRIPT", b"DEBUG"]]
+        {
+            assert_eq!(class(words), Class::Ordinary, "{words:?}");
+        }
+        assert_eq!(class(&[b"CLIENT", b"INFO"]), Class::Ordinary);
+        assert_eq!(class(&[b"GET", b"MULTI"]), Class::Ordinary);
+    }
+}

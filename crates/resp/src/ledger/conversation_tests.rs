@@ -1,0 +1,121 @@
+//! Whole conversations with a model of the server: after every piece, the ledger owes exactly what
+//! is owed.
+
+use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
+
+use crate::ledger::model::{COMMANDS, Say, Server};
+use crate::{Ledger, Limits, Standing};
+
+/// Both streams of a conversation, and what their parts mean.
+#[derive(Default)]
+struct Conversation {
+    requests: Vec<u8>,
+    replies: Vec<u8>,
+    /// Ends of the requests that get a reply.
+    asked: Vec<usize>,
+    /// Ends of the frames that answer a request for good.
+    answered: Vec<usize>,
+    /// Ends of all frames from the server, each with the end of the request it must not come
+    /// before.
+    frames: Vec<(usize, usize)>,
+}
+
+impl Conversation {
+    fn hold(says: &[Say]) -> (Self, Standing) {
+        let (mut server, mut all) = (Server::default(), Self::default());
+        for say in says {
+            let Some((request, answered, tells)) = server.hear(say) else { continue };
+            all.requests.extend(request);
+            if answered {
+                all.asked.push(all.requests.len());
+            }
+            for tell in tells {
+                all.replies.extend(tell.bytes);
+                all.frames.push((all.replies.len(), all.requests.len()));
+                if tell.answers {
+                    all.answered.push(all.replies.len());
+                }
+            }
+        }
+        (all, server.standing())
+    }
+
+    /// How far the server can have answered when so much of the requests has been sent.
+    fn available(&self, sent: usize) -> usize {
+        self.frames.iter().take_while(|(_, after)| *after <= sent).last().map_or(0, |(end, _)| *end)
+    }
+
+    fn owed(&self, sent: usize, received: usize) -> usize {
+        let count = |ends: &[usize], until: usize| ends.iter().filter(|end| **end <= until).count();
+        count(&self.asked, sent) - count(&self.answered, received)
+    }
+}
+
+fn says() -> impl Strategy<Value = Vec<Say>> {
+    let say = (
+        0..COMMANDS,
+        any::<u8>(),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.3),
+        prop::bool::weighted(0.3),
+    )
+        .prop_map(|(what, detail, refused, inline, news)| Say {
+            what,
+            detail: usize::from(detail),
+            refused,
+            inline,
+            news,
+        });
+    prop::collection::vec(say, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_owed_is_exact_after_every_piece(
+        says in says(),
+        pieces in prop::collection::vec((prop::bool::weighted(0.6), 1_usize..60), 1..60),
+        short_of_marks in prop::bool::weighted(0.3),
+    ) {
+        let (talk, standing) = Conversation::hold(&says);
+        let marks = if short_of_marks { 1 } else { Limits::default().marks };
+        let mut ledger = Ledger::new(&Limits { marks, ..Limits::default() });
+        let (mut sent, mut received) = (0, 0);
+        for (request, size) in pieces.iter().cycle() {
+            if *request {
+                let end = (sent + size).min(talk.requests.len());
+                ledger.request(&talk.requests[sent..end]);
+                sent = end;
+            } else {
+                let end = (received + size).min(talk.available(sent));
+                ledger.reply(&talk.replies[received..end]);
+                received = end;
+            }
+            if short_of_marks && ledger.standing() == Standing::Opaque {
+                return Ok(());
+            }
+            prop_assert_eq!(ledger.owed(), talk.owed(sent, received) as u64, "sent {} received {}", sent, received);
+            if pieces.iter().all(|(direction, _)| direction == request) || received == talk.replies.len() {
+                break;
+            }
+        }
+        ledger.request(&talk.requests[sent..]);
+        if short_of_marks && ledger.standing() == Standing::Opaque {
+            return Ok(());
+        }
+        for byte in &talk.replies[received..] {
+            ledger.reply(&[*byte]);
+            received += 1;
+            prop_assert_eq!(ledger.owed(), talk.owed(talk.requests.len(), received) as u64);
+        }
+        // What had no mark may be a transaction; then it is pinned, or subscribed as before.
+        let unknown = matches!(ledger.standing(), Standing::Pinned | Standing::Subscribed);
+        if !short_of_marks || !unknown {
+            prop_assert_eq!(ledger.standing(), standing);
+        }
+        prop_assert_eq!((ledger.owed(), ledger.allocated()), (0, 0));
+        let counts = ledger.take_counts();
+        prop_assert_eq!((counts.replies as usize, (counts.replies + counts.pushes) as usize), (talk.answered.len(), talk.frames.len()));
+    }
+}

@@ -1,0 +1,139 @@
+//! The handshake about maintenance as the ledger follows it: who may agree to it, and what becomes
+//! of the agreement.
+
+use crate::ledger::talk::Talk;
+use crate::{Class, Direction, Ledger, Limits, Notices, Replay, Standing};
+
+const ASK: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip";
+const HERE: &str = "client maint_notifications on moving-endpoint-type none";
+const OFF: &str = "CLIENT MAINT_NOTIFICATIONS OFF";
+const UNKNOWN: &str = "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP./";
+
+fn resp3() -> Talk {
+    let mut talk = Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }));
+    talk.c("HELLO 3").s("%1/+proto/:3/");
+    talk
+}
+
+#[test]
+fn what_the_server_refused_can_be_agreed_to_in_its_place() {
+    let mut it = resp3();
+    assert!(!it.0.awaits_notices() && !it.0.next_is_about_notices());
+    it.c("GET k").c(ASK).c("GET k");
+    assert!(it.0.awaits_notices() && !it.0.next_is_about_notices());
+    it.s("+v/");
+    assert!(it.0.next_is_about_notices());
+    it.s("-ERR unknown subc");
+    assert!(!it.0.next_is_about_notices(), "it is under way");
+    it.s("ommand 'MAINT_NOTIFICATIONS'/");
+    assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, Notices::Off));
+    assert!(it.0.agree_to_notices());
+    assert_eq!(it.0.notices(), Notices::On);
+    it.s("+v/").is(Standing::Quiet, 0).c(HERE).s(UNKNOWN);
+    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, Notices::Here));
+    it.c(OFF).s(UNKNOWN);
+    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, Notices::Off));
+    it.is(Standing::Quiet, 0);
+}
+
+#[test]
+fn nobody_agrees_where_there_are_no_pushes_or_a_transaction_is_spoiled_or_nothing_was_refused() {
+    let mut it = Talk::new();
+    assert!(!it.c(HERE).s(UNKNOWN).0.agree_to_notices());
+    let mut it = resp3();
+    it.c("MULTI").c(HERE).s("+OK/").s(UNKNOWN);
+    assert!(!it.0.agree_to_notices());
+    let mut it = resp3();
+    assert!(!it.c("CLIENT SETNAME a b").s("-ERR syntax/").0.agree_to_notices());
+}
+
+#[test]
+fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
+    let mut it = resp3();
+    it.c(HERE).s(UNKNOWN);
+    assert!(it.0.agree_to_notices() && it.0.can_be_carried());
+    let mut replay = Replay::of(&it.0).unwrap();
+    assert_eq!(replay.requests(), b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*1\r\n$4\r\nPING\r\n");
+    replay.answer(b"%1\r\n+proto\r\n:3\r\n+PONG\r\n").unwrap();
+    let mut next = Talk(replay.finish(&it.0).unwrap().0);
+    assert_eq!(next.0.notices(), Notices::Here);
+    next.c("HELLO 2").s("*2/+proto/:2/");
+    assert_eq!(next.0.notices(), Notices::Off);
+    next.c("HELLO 3").s("%1/+proto/:3/");
+    assert_eq!(next.0.notices(), Notices::Here);
+    next.0.tell_of_failover(true);
+    next.c("RESET").s("+RESET/").c("HELLO 3").s("%1/+proto/:3/");
+    // Who agrees anew has been told nothing yet: the next failover must not pass for one that it
+    // knows of.
+    assert_eq!((next.0.notices(), next.0.is_told_of_failover()), (Notices::Off, false));
+}
+
+#[test]
+fn what_the_server_keeps_for_good_pins_the_session() {
+    for request in [HERE, ASK, OFF, "CLIENT CAPA redirect", "client import-source on"] {
+        let mut it = resp3();
+        it.c(request).s("-ERR/").is(Standing::Quiet, 0);
+        it.c(request).s("+OK/").is(Standing::Pinned, 0);
+        it.c("RESET").s("+RESET/").is(Standing::Pinned, 0);
+        assert!(!it.0.can_be_carried(), "{request}");
+    }
+}
+
+#[test]
+fn prepared_fields_pin_the_session_until_they_are_forgotten() {
+    let mut it = resp3();
+    it.c("HIMPORT PREPARE u name age").s("-ERR/").is(Standing::Quiet, 0);
+    it.c("HIMPORT PREPARE u name age")
+        .s("+OK/")
+        .c("HIMPORT SET k u a 1")
+        .s("+OK/")
+        .is(Standing::Pinned, 0);
+    it.c("HIMPORT DISCARD u")
+        .s(":1/")
+        .is(Standing::Pinned, 0)
+        .c("HIMPORT DISCARDALL")
+        .s(":0/")
+        .is(Standing::Quiet, 0);
+    it.c("HIMPORT PREPARE u name")
+        .s("+OK/")
+        .is(Standing::Pinned, 0)
+        .c("RESET")
+        .s("+RESET/")
+        .is(Standing::Quiet, 0);
+}
+
+#[test]
+fn what_a_transaction_would_do_unseen_is_not_followed() {
+    for request in [HERE, "CLIENT CAPA redirect", "HIMPORT PREPARE u f"] {
+        let mut it = resp3();
+        it.c("MULTI").c(request).s("+OK/+QUEUED/").is(Standing::Opaque, 0);
+        assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, Notices::Off));
+    }
+}
+
+#[test]
+fn a_name_that_comes_in_pieces_is_the_same_name() {
+    let class = |pieces: usize, words: &str| {
+        let mut whole = String::new();
+        let words: Vec<&str> = words.split(' ').collect();
+        whole += &format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| whole += &format!("${}\r\n{word}\r\n", word.len()));
+        let mut ledger = Ledger::new(&Limits::default());
+        whole.as_bytes().chunks(pieces).for_each(|piece| ledger.request(piece));
+        assert!(ledger.at_boundary(Direction::Request));
+        ledger.last_request()
+    };
+    let all = [
+        (ASK, Class::NoticesOn),
+        (HERE, Class::NoticesHere),
+        (OFF, Class::NoticesOff),
+        ("CLIENT IMPORT-SOURCE ON", Class::Lasting),
+        ("CLIENT SOMETHING-ELSE-NEW x", Class::Unknown),
+        ("CLUSTER SYNCSLOTS-NOT", Class::Ordinary),
+    ];
+    for (words, expected) in all {
+        for pieces in 1..100 {
+            assert_eq!(class(pieces, words), Some(expected), "{words} in pieces of {pieces}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! State that only one server has: cursors of iterations under way, the number of the connection,
+//! the cache of scripts.
+//!
+//! A cursor is a position in the hash table of the server that returned it, and every server has a
+//! hash seed of its own (`redis:src/dict.c`, `dictScan`). On another server the same cursor is
+//! accepted and silently skips keys. So a session that holds a cursor is not carried over.
+//!
+//! One number keeps all iterations of a session: the sum of the digests of the cursors that were
+//! returned, less those that were sent back. It is zero if every cursor has been used, in whatever
+//! order iterations are interleaved. An iteration that is never finished, or is finished over
+//! another connection, leaves a number that is not zero: the session stays bound, and no memory is
+//! needed for it.
+//!
+//! A command that is not known by name may leave anything. It binds for good, too.
+//!
+//! A session that asked for its number (`CLIENT ID`) or that loaded or looked up a script counts as
+//! one that relies on them from the request on. A script does not bind a session that was answered
+//! `NOSCRIPT` before: what it sends then is the fallback that it will use again. To run a script
+//! binds only within a transaction, where `NOSCRIPT` cannot be answered by a fallback.
+//!
+//! Deliberately absent: the cursors themselves, how long ago they were used, and the scripts.
+
+use crate::commands::class::Class;
+use crate::ledger::pin::Pin;
+
+/// Digests fit into what a [mark](crate::ledger::in_flight) can keep.
+const DIGEST_BITS: u32 = 24;
+
+/// The digest of a cursor that the server will refuse.
+const UNREADABLE: u32 = 1;
+
+/// The digest of a cursor: zero for the cursor that begins and ends an iteration, and for no other.
+pub(crate) fn digest(cursor: &[u8]) -> u32 {
+    number(cursor).map_or(UNREADABLE, |cursor| {
+        // Multiplication by an odd number close to 2^64 divided by the golden ratio spreads all
+        // bits into the highest ones.
+        let spread = cursor.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - DIGEST_BITS);
+        if cursor == 0 { 0 } else { u32::try_from(spread).unwrap_or(UNREADABLE).max(UNREADABLE) }
+    })
+}
+
+fn number(cursor: &[u8]) -> Option<u64> {
+    let plain = !cursor.is_empty() && cursor.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(cursor).ok().filter(|_| plain)?.parse().ok()
+}
+
+/// What is known of a session in this respect, one bit each.
+mod flag {
+    /// The client asked for the connection's number.
+    pub(crate) const NUMBER: u8 = 1;
+    /// The client may count on a script in the cache.
+    pub(crate) const SCRIPT: u8 = 1 << 1;
+    /// The client was told that a script is missing, and continued.
+    pub(crate) const FALLS_BACK: u8 = 1 << 2;
+    /// It put scripts into this server's cache.
+    pub(crate) const FILLED_HERE: u8 = 1 << 3;
+    /// It put scripts into an earlier server's cache.
+    pub(crate) const FILLED_ELSEWHERE: u8 = 1 << 4;
+    /// It called a script within a transaction that may be in the cache of an earlier server only.
+    pub(crate) const SPENT: u8 = 1 << 5;
+}
+
+/// What binds one session to its server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Bound {
+    /// The sum of the digests of all cursors returned and not sent back, modulo 2^32.
+    cursors: u32,
+    /// What binds for good: a cursor may have been returned that was not seen, or an unknown
+    /// command was sent. Of an opaque session: since what it is one.
+    for_good: Option<Pin>,
+    flags: u8,
+}
+
+impl Bound {
+    fn is(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn set(&mut self, flag: u8, on: bool) {
+        self.flags |= if on { flag } else { 0 };
+    }
+
+    /// A request of that class was sent.
+    pub(crate) fn asked(&mut self, class: Class) {
+        match class {
+            Class::Unknown => self.bind(Pin::UnknownCommand),
+            Class::ClientId => self.set(flag::NUMBER, true),
+            Class::Script => {
+                self.set(flag::SCRIPT, !self.is(flag::FALLS_BACK));
+                self.set(flag::FILLED_HERE, true);
+            }
+            Class::Eval => self.set(flag::FILLED_HERE, true),
+            _ => {}
+        }
+    }
+
+    /// A request of that class was queued in a transaction.
+    pub(crate) fn queued(&mut self, class: Class) {
+        self.set(flag::SCRIPT, class.runs_script());
+        self.set(flag::SPENT, class == Class::EvalSha && self.is(flag::FILLED_ELSEWHERE));
+    }
+
+    /// An error came that may be `NOSCRIPT`.
+    pub(crate) fn refused(&mut self, error: &[u8]) {
+        self.set(flag::FALLS_BACK, error.starts_with(b"NOSCRIPT "));
+    }
+
+    /// The session was carried over.
+    pub(crate) fn take_over(&mut self, before: Self) {
+        self.flags = before.flags & (flag::NUMBER | flag::FALLS_BACK | flag::FILLED_ELSEWHERE);
+        self.set(flag::FILLED_ELSEWHERE, before.is(flag::FILLED_HERE));
+    }
+
+    /// Whether the client may count on scripts that this server does not have, in a place where it
+    /// cannot do without.
+    pub(crate) fn is_spent(self) -> bool {
+        self.is(flag::SPENT)
+    }
+
+    /// A page was returned for the cursor with the digest `sent`; `returned` is the cursor in it,
+    /// with its line end perhaps.
+    pub(crate) fn page(&mut self, sent: u32, returned: Option<&[u8]>) {
+        let returned = returned.map(|cursor| cursor.strip_suffix(b"\r").unwrap_or(cursor));
+        match returned.filter(|cursor| number(cursor).is_some()) {
+            Some(cursor) => {
+                self.cursors = self.cursors.wrapping_sub(sent).wrapping_add(digest(cursor))
+            }
+            None => self.bind(Pin::Cursor),
+        }
+    }
+
+    /// The cursor with that digest was given up.
+    pub(crate) fn closed(&mut self, sent: u32) {
+        self.cursors = self.cursors.wrapping_sub(sent);
+    }
+
+    /// A cursor may come in a place that is not looked into.
+    pub(crate) fn lose_sight(&mut self) {
+        self.bind(Pin::Cursor);
+    }
+
+    fn bind(&mut self, pin: Pin) {
+        self.for_good = self.for_good.or(Some(pin));
+    }
+
+    /// Whether it is bound for good.
+    pub(crate) fn is_for_good(self) -> bool {
+        self.for_good.is_some()
+    }
+
+    /// The session is about to turn opaque.
+    pub(crate) fn blame(&mut self, pin: Pin) {
+        self.for_good = Some(pin);
+    }
+
+    /// Since what it is opaque, if it is.
+    pub(crate) fn opaque_since(self) -> Pin {
+        let blamed =
+            |pin| matches!(pin, Pin::Monitor | Pin::Replication | Pin::Debugger | Pin::NotFollowed);
+        self.for_good.filter(|pin| blamed(*pin)).unwrap_or(Pin::NotResp)
+    }
+
+    /// What binds the session to its server. `library` is the name that its client library gave.
+    pub(crate) fn pin(self, library: &[u8]) -> Option<Pin> {
+        // It asks each new connection for its number, and shows it in its log.
+        let number = self.is(flag::NUMBER) && !library.starts_with(b"SE.Redis");
+        let pins = [
+            (self.cursors != 0, Pin::Cursor),
+            (number, Pin::ClientId),
+            (self.is(flag::SCRIPT), Pin::Script),
+        ];
+        self.for_good.or_else(|| pins.into_iter().find(|(is, _)| *is).map(|(_, pin)| pin))
+    }
+
+    /// Whether the session must not go to another server.
+    pub(crate) fn is_bound(self, library: &[u8]) -> bool {
+        self.pin(library).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bound, digest};
+
+    #[test]
+    fn digests_only_the_first_cursor_to_zero() {
+        assert_eq!((digest(b"0"), digest(b"00")), (0, 0));
+        let others = [
+            &b"1"[..],
+            b"17",
+            b"18446744073709551615",
+            b"18446744073709551616",
+            b"",
+            b"-1",
+            b"x",
+            b"+1",
+        ];
+        for cursor in others {
+            assert!((1..1 << 24).contains(&digest(cursor)), "{cursor:?}");
+        }
+        assert!((1..100_000_u64).all(|cursor| digest(cursor.to_string().as_bytes()) != 0));
+    }
+
+    #[test]
+    fn is_free_again_after_every_cursor_was_sent_back() {
+        let mut bound = Bound::default();
+        let cursors: Vec<String> = (1..500_u64).map(|it| (it * 7919).to_string()).collect();
+        cursors.iter().for_each(|cursor| bound.page(0, Some(cursor.as_bytes())));
+        for cursor in cursors.iter().rev() {
+            assert!(bound.is_bound(b""));
+            bound.page(digest(cursor.as_bytes()), Some(b"0\r"));
+        }
+        assert!(!bound.is_bound(b""));
+        bound.page(0, Some(b"abc"));
+        assert!(bound.is_bound(b""));
+    }
+}

@@ -1,0 +1,278 @@
+//! What the server keeps for one connection and would keep for another that says the same: the
+//! state that can be had again.
+//!
+//! The fields are what `RESET` clears (`redis:src/networking.c`, `clearClientConnectionState`) less
+//! what pins a session, and the name and version of the client's library, which survive it. Nothing
+//! enters but what the server has accepted. Where it cannot be known what an accepted request did,
+//! the part it is about is in doubt, and a memory in doubt is of no use until a later request says
+//! it plainly.
+//!
+//! Passwords are in it. All texts share one allocation, which is overwritten with zeros when it
+//! goes.
+//!
+//! Deliberately absent: how a memory is come by (`recorder`) and what it is good for (`replay`).
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::commands::class::{Class, Group};
+use crate::replay::channel_names::Names;
+
+/// The texts of a memory, in the order in which they are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Text {
+    User,
+    Password,
+    Name,
+    LibName,
+    LibVersion,
+}
+
+const TEXTS: usize = 5;
+
+/// Parts of the memory, one bit each.
+pub(crate) mod part {
+    pub(crate) const USER: u8 = 1;
+    pub(crate) const DB: u8 = 1 << 1;
+    pub(crate) const NAME: u8 = 1 << 2;
+    pub(crate) const LIB: u8 = 1 << 3;
+    pub(crate) const NO_EVICT: u8 = 1 << 4;
+    pub(crate) const NO_TOUCH: u8 = 1 << 5;
+    pub(crate) const READ_ONLY: u8 = 1 << 6;
+    pub(crate) const SUBSCRIPTIONS: u8 = 1 << 7;
+}
+
+/// The parts that a request of that class may change.
+pub(crate) fn parts(class: Class) -> u8 {
+    match class {
+        Class::Hello => part::USER | part::NAME,
+        Class::Auth => part::USER,
+        Class::Select => part::DB,
+        Class::SetName => part::NAME,
+        Class::SetInfo => part::LIB,
+        Class::NoEvict => part::NO_EVICT,
+        Class::NoTouch => part::NO_TOUCH,
+        Class::ReadOnly | Class::ReadWrite => part::READ_ONLY,
+        class if class.group() == Group::Subscribing => part::SUBSCRIPTIONS,
+        _ => 0,
+    }
+}
+
+/// How the connection was authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Login {
+    /// Not at all: as whoever the server takes strangers for.
+    #[default]
+    None,
+    /// With a password alone.
+    Password,
+    /// With a user's name and a password.
+    User,
+}
+
+/// The state of a connection that can be had again. The default is that of a fresh connection.
+#[derive(Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    text: Zeroizing<Vec<u8>>,
+    /// The lengths of the texts.
+    lens: [u16; TEXTS],
+    pub(crate) db: u32,
+    pub(crate) login: Login,
+    pub(crate) resp3: bool,
+    /// Parts that are switched on, of those that are a switch.
+    on: u8,
+    /// Parts of which it is not known how they are.
+    doubt: u8,
+    names: Names,
+}
+
+impl fmt::Debug for Memory {
+    /// Without the texts: one of them is a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("db", &self.db)
+            .field("resp3", &self.resp3)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Memory {
+    /// Bytes of text in it.
+    pub(crate) fn weight(&self) -> usize {
+        self.text.len()
+    }
+
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubt != 0
+    }
+
+    /// Notes that these parts are not known any more.
+    pub(crate) fn doubt(&mut self, parts: u8) {
+        self.doubt |= parts;
+        if parts & part::SUBSCRIPTIONS != 0 {
+            self.names.clear();
+        }
+    }
+
+    /// What the session is subscribed to.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// The server says that nothing is subscribed to, which settles every doubt about it.
+    pub(crate) fn unsubscribed(&mut self) {
+        self.names.clear();
+        self.doubt &= !part::SUBSCRIPTIONS;
+    }
+
+    /// Notes that a request of that class, of the subscribing group, was accepted for all of its
+    /// names. `most` bytes may be remembered of them.
+    pub(crate) fn subscribe(&mut self, class: Class, words: Option<&[&[u8]]>, most: usize) {
+        debug_assert!(class.group() == Group::Subscribing);
+        let names = words
+            .and_then(|words| words.get(1..))
+            .filter(|_| self.doubt & part::SUBSCRIPTIONS == 0);
+        // The server sends to these what other connections track, and they name this connection by
+        // its number.
+        let names = names.filter(|names| !names.iter().any(|name| name.starts_with(b"__redis__:")));
+        if !names.is_some_and(|names| self.names.accept(class, names, most)) {
+            self.doubt(part::SUBSCRIPTIONS);
+        }
+    }
+
+    /// The text; empty if there is none.
+    pub(crate) fn text(&self, text: Text) -> &[u8] {
+        let (begin, end) = self.place(text);
+        // Where it would not be, `set` has put everything in doubt.
+        self.text.get(begin..end).unwrap_or(&[])
+    }
+
+    fn place(&self, text: Text) -> (usize, usize) {
+        let before = self.lens.iter().take(text as usize).map(|len| usize::from(*len)).sum();
+        (before, before + self.lens.get(text as usize).map_or(0, |len| usize::from(*len)))
+    }
+
+    /// Puts `new` in the place of what was there. The old bytes are overwritten.
+    pub(crate) fn set(&mut self, text: Text, new: &[u8]) {
+        let (begin, end) = self.place(text);
+        let (Some((old, after)), Ok(len), Some(slot)) = (
+            self.text.split_at_checked(end),
+            u16::try_from(new.len()),
+            self.lens.get_mut(text as usize),
+        ) else {
+            return self.doubt(u8::MAX);
+        };
+        let Some((before, _)) = old.split_at_checked(begin) else { return self.doubt(u8::MAX) };
+        *slot = len;
+        // Of the right size at once: a vector that grows leaves copies behind.
+        let mut all = Vec::with_capacity(self.text.len() - (end - begin) + new.len());
+        all.extend_from_slice(before);
+        all.extend_from_slice(new);
+        all.extend_from_slice(after);
+        self.text = Zeroizing::new(all);
+    }
+
+    pub(crate) fn is_on(&self, part: u8) -> bool {
+        self.on & part != 0
+    }
+
+    fn switch(&mut self, part: u8, on: bool) {
+        self.on = if on { self.on | part } else { self.on & !part };
+    }
+
+    /// `RESET` was answered with success. The name and version of the library survive it.
+    pub(crate) fn reset(&mut self) {
+        let mut fresh = Self { doubt: self.doubt & part::LIB, ..Self::default() };
+        fresh.set(Text::LibName, self.text(Text::LibName));
+        fresh.set(Text::LibVersion, self.text(Text::LibVersion));
+        *self = fresh;
+    }
+
+    /// Notes that the server has accepted a request of that class with these words; `map`: its
+    /// answer is a map.
+    pub(crate) fn accept(&mut self, class: Class, words: Option<&[&[u8]]>, map: bool) {
+        if class == Class::Hello {
+            self.resp3 = map;
+        }
+        let Some(known) = words.and_then(|words| self.apply(class, words)) else {
+            self.doubt(parts(class));
+            return;
+        };
+        self.doubt &= !known;
+    }
+
+    /// Which parts are known now; `None` if the words say nothing that is understood.
+    fn apply(&mut self, class: Class, words: &[&[u8]]) -> Option<u8> {
+        let arguments = words.get(1..)?;
+        match (class, arguments) {
+            (Class::Hello, [] | [_]) => return Some(0),
+            (Class::Hello, [_, options @ ..]) => return self.hello(options),
+            (Class::Auth, [password]) => self.log_in(None, password)?,
+            (Class::Auth, [user, password]) => self.log_in(Some(user), password)?,
+            (Class::Select, [db]) => self.db = std::str::from_utf8(db).ok()?.parse().ok()?,
+            (Class::SetName, [_, name]) => self.set(Text::Name, name),
+            (Class::SetInfo, [_, what, value]) => {
+                self.set(library(what)?, value);
+                // It says one of two texts, and a doubt may be about the other.
+                return Some(0);
+            }
+            (Class::NoEvict, [_, on]) => self.switch(part::NO_EVICT, is_on(on)?),
+            (Class::NoTouch, [_, on]) => self.switch(part::NO_TOUCH, is_on(on)?),
+            (Class::ReadOnly, []) => self.switch(part::READ_ONLY, true),
+            (Class::ReadWrite, []) => self.switch(part::READ_ONLY, false),
+            _ => return None,
+        }
+        Some(parts(class))
+    }
+
+    fn hello(&mut self, mut options: &[&[u8]]) -> Option<u8> {
+        let mut known = 0;
+        loop {
+            options = match options {
+                [] => return Some(known),
+                [option, user, password, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                    self.log_in(Some(user), password)?;
+                    known |= part::USER;
+                    rest
+                }
+                [option, name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                    self.set(Text::Name, name);
+                    known |= part::NAME;
+                    rest
+                }
+                _ => return None,
+            };
+        }
+    }
+
+    fn log_in(&mut self, user: Option<&[u8]>, password: &[u8]) -> Option<()> {
+        if user.map_or(0, <[u8]>::len).max(password.len()) > usize::from(u16::MAX) {
+            return None;
+        }
+        self.set(Text::User, user.unwrap_or_default());
+        self.set(Text::Password, password);
+        self.login = if user.is_some() { Login::User } else { Login::Password };
+        Some(())
+    }
+}
+
+fn library(what: &[u8]) -> Option<Text> {
+    if what.eq_ignore_ascii_case(b"LIB-NAME") {
+        Some(Text::LibName)
+    } else if what.eq_ignore_ascii_case(b"LIB-VER") {
+        Some(Text::LibVersion)
+    } else {
+        None
+    }
+}
+
+fn is_on(word: &[u8]) -> Option<bool> {
+    if word.eq_ignore_ascii_case(b"ON") {
+        Some(true)
+    } else if word.eq_ignore_ascii_case(b"OFF") {
+        Some(false)
+    } else {
+        None
+    }
+}

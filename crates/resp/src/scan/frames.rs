@@ -1,0 +1,88 @@
+//! The frames of a server alone, for whoever reads one connection instead of watching a session:
+//! discovery uses it to know that a reply is whole, and within bounds, before it decodes it.
+
+use crate::scan::limits::{Bounds, Limits};
+use crate::scan::reply::{Heard, Replies};
+
+/// The bytes are no RESP, or exceed a limit. Nothing more can be read from that connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotResp;
+
+impl std::fmt::Display for NotResp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("not RESP, or beyond the limits")
+    }
+}
+
+impl std::error::Error for NotResp {}
+
+/// Finds the ends of a server's frames, incrementally.
+#[derive(Debug)]
+pub struct Frames {
+    replies: Replies,
+    limits: Bounds,
+    lost: bool,
+}
+
+impl Frames {
+    /// At the beginning of a connection.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self { replies: Replies::new(), limits: Bounds::from(&limits), lost: false }
+    }
+
+    /// Takes note of `bytes`, which follow those given before. `Some(n)`: a frame ended behind the
+    /// first `n` of them, and the rest has not been looked at; `None`: all were taken and the frame
+    /// goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`NotResp`], from then on always.
+    pub fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, NotResp> {
+        let mut input = bytes;
+        if self.lost {
+            return Err(NotResp);
+        }
+        match self.replies.scan(&mut input, &self.limits, false) {
+            Heard::More => Ok(None),
+            Heard::Frame => Ok(Some(bytes.len() - input.len())),
+            Heard::Lost => {
+                self.lost = true;
+                Err(NotResp)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_one_end_at_a_time_in_any_chunking() {
+        let wire = b"*2\r\n$3\r\nabc\r\n:1\r\n+OK\r\n";
+        let mut whole = Frames::new(Limits::default());
+        assert_eq!(whole.end(wire), Ok(Some(17)));
+        assert_eq!(whole.end(&wire[17..]), Ok(Some(5)));
+        let mut bytewise = Frames::new(Limits::default());
+        let ends: Vec<usize> =
+            (0..wire.len()).filter(|at| bytewise.end(&wire[*at..=*at]) == Ok(Some(1))).collect();
+        assert_eq!(ends, [16, 21]);
+    }
+
+    #[test]
+    fn garbage_and_excess_are_refused() {
+        let limits = Limits { depth: 4, elements: 8, bulk_bytes: 16, ..Limits::default() };
+        for wire in [
+            &b"HTTP/1.1 200 OK\r\n"[..],
+            b"*99\r\n",
+            b"$17\r\n",
+            b"*-7\r\n",
+            b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
+        ] {
+            let mut frames = Frames::new(limits);
+            assert_eq!(frames.end(wire), Err(NotResp), "{}", String::from_utf8_lossy(wire));
+            assert_eq!(frames.end(b"+OK\r\n"), Err(NotResp), "nothing can be read behind it");
+        }
+    }
+}

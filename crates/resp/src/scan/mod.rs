@@ -1,0 +1,21 @@
+//! Incremental scanners for RESP2 and RESP3: they find frame boundaries in pieces of any size and
+//! keep none of the bytes.
+
+pub(crate) mod bulk;
+pub(crate) mod feed;
+pub(crate) mod frames;
+pub(crate) mod inline;
+pub(crate) mod limits;
+pub(crate) mod message_kind;
+pub(crate) mod number;
+pub(crate) mod reply;
+pub(crate) mod request;
+pub(crate) mod run;
+pub(crate) mod stack;
+pub(crate) mod word;
+pub(crate) mod words;
+
+#[cfg(test)]
+mod reply_tests;
+#[cfg(test)]
+mod request_tests;

@@ -1,0 +1,202 @@
+//! The sentinels of the configuration, and the addresses behind their names.
+//!
+//! A name's addresses come and go: a resolver may answer with another part of them each time, and a
+//! pod that is not ready vanishes from its service while its sentinel runs. So an address that is
+//! no longer given is used for as long as its sentinel is connected, and for a while longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::warn;
+
+use crate::discovery::Incoming;
+use crate::discovery::resolve::{Lookup, Resolver};
+use crate::{MyId, NodeAddr};
+
+/// Names are looked up again this often.
+const LOOKUP_EVERY: Duration = Duration::from_secs(5);
+
+/// While a name has no address at all.
+const LOOKUP_SOON: Duration = Duration::from_millis(500);
+
+/// An address that its name does not give any more, and whose sentinel is gone, is forgotten after
+/// this long.
+const REMEMBER: Duration = Duration::from_secs(60);
+
+/// The most such addresses of one name.
+const MAX_PAST: usize = 32;
+
+/// One sentinel of the configuration.
+#[derive(Debug)]
+pub(crate) struct Seed {
+    /// The service it was named for.
+    pub(crate) group: usize,
+    /// The number of the credentials.
+    pub(crate) auth: usize,
+    found: Vec<SocketAddr>,
+    /// Addresses that it had, with the time at which it was last seen to have them.
+    past: BTreeMap<SocketAddr, Instant>,
+    _task: Option<AbortOnDropHandle<()>>,
+}
+
+impl Seed {
+    /// Looks `name` up for ever; the answers come as [`Incoming::Seed`] with this `number`.
+    pub(crate) fn new(
+        number: usize,
+        (group, auth): (usize, usize),
+        name: &NodeAddr,
+        patience: Duration,
+        resolver: &Resolver,
+        out: mpsc::Sender<Incoming>,
+    ) -> Self {
+        let lookup = Lookup::new(resolver, &name.host, name.port);
+        let task = tokio::spawn(look_up_forever(number, name.clone(), lookup, patience, out));
+        Self {
+            group,
+            auth,
+            found: Vec::new(),
+            past: BTreeMap::new(),
+            _task: Some(AbortOnDropHandle::new(task)),
+        }
+    }
+
+    /// Its name has these addresses now.
+    pub(crate) fn has(&mut self, found: Vec<SocketAddr>, now: Instant) {
+        for gone in std::mem::take(&mut self.found) {
+            self.past.insert(gone, now);
+        }
+        for addr in &found {
+            self.past.remove(addr);
+        }
+        self.found = found;
+        while self.past.len() > MAX_PAST {
+            let oldest = self.past.iter().min_by_key(|(_, at)| **at).map(|(addr, _)| *addr);
+            oldest.and_then(|addr| self.past.remove(&addr));
+        }
+    }
+
+    /// The addresses that its name has now, or had last.
+    pub(crate) fn found(&self) -> &[SocketAddr] {
+        &self.found
+    }
+
+    /// The addresses to be connected to; `up` tells those that are.
+    pub(crate) fn wanted(
+        &mut self,
+        now: Instant,
+        up: impl Fn(SocketAddr) -> bool,
+    ) -> Vec<SocketAddr> {
+        self.past.retain(|addr, at| {
+            if up(*addr) {
+                *at = now;
+            }
+            now.saturating_duration_since(*at) < REMEMBER
+        });
+        self.found.iter().chain(self.past.keys()).copied().collect()
+    }
+}
+
+/// How many sentinels names with these addresses lead to, as far as is known. An address under two
+/// names counts once, and so does a sentinel that `answers` at two addresses of one family. A name
+/// with addresses of both families has as many sentinels as the larger of the two, since each of a
+/// pod's two addresses is the same sentinel, and one family may be out of reach. A name without an
+/// address counts as one.
+pub(crate) fn expected<'a>(
+    names: impl Iterator<Item = &'a [SocketAddr]>,
+    answers: impl Fn(SocketAddr) -> Option<MyId>,
+) -> usize {
+    let (mut known, mut reached): (BTreeSet<SocketAddr>, BTreeSet<(MyId, bool)>) =
+        Default::default();
+    let mut sentinels = 0;
+    for found in names {
+        let mut by_family = [0_usize, 0];
+        for addr in found.iter().filter(|addr| known.insert(**addr)) {
+            let twin = answers(*addr).is_some_and(|id| !reached.insert((id, addr.is_ipv6())));
+            if let Some(family) = by_family.get_mut(usize::from(addr.is_ipv6())).filter(|_| !twin) {
+                *family += 1;
+            }
+        }
+        sentinels += if found.is_empty() { 1 } else { by_family.into_iter().max().unwrap_or(0) };
+    }
+    sentinels
+}
+
+async fn look_up_forever(
+    number: usize,
+    name: NodeAddr,
+    mut lookup: Lookup,
+    patience: Duration,
+    out: mpsc::Sender<Incoming>,
+) {
+    let (mut last, mut told): (Option<Vec<SocketAddr>>, bool) = (None, false);
+    loop {
+        let found = lookup.addresses(patience).await;
+        if let Err(error) = &found
+            && last.is_none()
+            && !std::mem::replace(&mut told, true)
+        {
+            warn!(sentinel = %name, "the name of a sentinel has no address yet: {error}");
+        }
+        let found = found.unwrap_or_default();
+        let empty = found.is_empty();
+        if !empty && last.as_ref() != Some(&found) {
+            last = Some(found.clone());
+            if out.send(Incoming::Seed(number, found)).await.is_err() {
+                return;
+            }
+        }
+        tokio::time::sleep(if empty { LOOKUP_SOON } else { LOOKUP_EVERY }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expects_one_sentinel_for_each_resolved_address() {
+        let four = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
+        let six = |number: u16| SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, number], 26379));
+        let id = |number: u8| MyId::parse(&format!("{number:040x}"));
+        let count = |names: &[&[SocketAddr]]| expected(names.iter().copied(), |_| None);
+        assert_eq!(count(&[&[four(1), four(2), four(3)]]), 3, "one name for all");
+        assert_eq!(count(&[&[four(1)], &[], &[four(3)]]), 3, "a name without an address yet");
+        assert_eq!(
+            count(&[&[four(1), four(2)], &[four(2), four(3)]]),
+            3,
+            "an address under two names"
+        );
+        let both = [four(1), four(2), four(3), six(1), six(2), six(3)];
+        assert_eq!(count(&[&both]), 3, "one sentinel has an address of each family");
+        assert_eq!(
+            count(&[&[four(1)], &[six(2)]]),
+            2,
+            "two names with an address each are two sentinels"
+        );
+        let twins = [four(1), four(2), four(3)];
+        let answers = |addr: SocketAddr| if addr == four(3) { None } else { id(7) };
+        assert_eq!(expected([&twins[..]].into_iter(), answers), 2, "a sentinel at two addresses");
+        assert_eq!(count(&[]), 0);
+    }
+
+    #[test]
+    fn an_address_outlives_its_name_while_connected_and_a_while_longer() {
+        let addr = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
+        let mut seed =
+            Seed { group: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        seed.has(vec![addr(1)], at(0));
+        seed.has(vec![addr(2)], at(1));
+        assert_eq!(seed.wanted(at(100), |it| it == addr(1)), [addr(2), addr(1)]);
+        assert_eq!(seed.wanted(at(159), |_| false), [addr(2), addr(1)]);
+        assert_eq!(seed.wanted(at(160), |_| false), [addr(2)]);
+        for number in 0..200 {
+            seed.has(vec![addr(number)], at(200));
+        }
+        assert!(seed.wanted(at(200), |_| true).len() <= 1 + MAX_PAST);
+    }
+}
