@@ -15,7 +15,7 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use drain::{Drain, Settings};
 use proxy::{Bound, NoHints, Options, Running, Service};
-use target::{Destination, Points};
+use target::{Destination, TargetWriter};
 
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n";
 
@@ -42,8 +42,8 @@ fn backend(request: usize, reply: Vec<u8>) -> SocketAddr {
 }
 
 /// A proxy in front of `target`. It runs until the process ends.
-fn proxy(target: SocketAddr) -> (SocketAddr, Points, Drain, Running) {
-    let (mut points, route) = Points::new();
+fn proxy(target: SocketAddr) -> (SocketAddr, TargetWriter, Drain, Running) {
+    let (mut points, route) = TargetWriter::new();
     points.commit(Destination { addr: target, name: "bench".into(), epoch: 0, run_id: None });
     let options = Options::default().into();
     let service =

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use resp::{Ledger, Limits, Standing};
+use resp::{Ledger, Limits, SessionState};
 
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n";
 const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000042\r\n$3\r\nxxx\r\n";
@@ -30,7 +30,7 @@ fn exchange(c: &mut Criterion, name: &str, request: &[u8], reply: &[u8]) {
             ledger.reply(black_box(reply));
         });
     });
-    assert_eq!(ledger.standing(), Standing::Quiet, "{name}");
+    assert_eq!(ledger.standing(), SessionState::Quiet, "{name}");
 }
 
 fn small(c: &mut Criterion) {
@@ -45,7 +45,7 @@ fn small(c: &mut Criterion) {
                 ledger.request(black_box(request));
             });
         });
-        assert_eq!(ledger.standing(), Standing::Busy, "{name}");
+        assert_eq!(ledger.standing(), SessionState::Busy, "{name}");
     }
     exchange(c, "exchange/GET", GET, VALUE);
     exchange(c, "exchange/SET", SET, OK);
@@ -95,7 +95,7 @@ fn larger(c: &mut Criterion) {
                 }
             });
         });
-        assert_eq!(ledger.standing(), Standing::Quiet);
+        assert_eq!(ledger.standing(), SessionState::Quiet);
     }
     let list: Vec<u8> = [b"*100\r\n".to_vec(), bulk(16).repeat(100)].concat();
     exchange(c, "nested/array of 100 strings", GET, &list);

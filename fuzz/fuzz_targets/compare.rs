@@ -5,7 +5,7 @@
 //! (`run.rs`). A ledger that is shown single bytes never gets there, so it is the judge of that
 //! loop.
 
-use resp::{Class, Direction, Ledger, Limits, Notices, Replay, Standing};
+use resp::{Class, Direction, Ledger, Limits, MaintenanceHandshake, Replay, SessionState};
 
 const BOTH: [Direction; 2] = [Direction::Request, Direction::Reply];
 
@@ -42,7 +42,7 @@ pub fn cut(bytes: &[u8], seed: usize, most: usize) -> impl Iterator<Item = &[u8]
     })
 }
 
-type State = (Standing, u64, [bool; 2], [u64; 2], Option<Class>, Notices, [bool; 3]);
+type State = (SessionState, u64, [bool; 2], [u64; 2], Option<Class>, MaintenanceHandshake, [bool; 3]);
 
 fn state(ledger: &Ledger) -> State {
     (
@@ -67,7 +67,7 @@ pub fn agree(one: &mut Ledger, other: &mut Ledger) {
             break;
         }
     }
-    if one.standing() != Standing::Opaque {
+    if one.standing() != SessionState::Opaque {
         assert_eq!(one.take_counts(), other.take_counts());
     }
     let replays = [Replay::of(one), Replay::of(other)];

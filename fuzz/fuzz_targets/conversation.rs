@@ -8,7 +8,7 @@ mod compare;
 
 use compare::{agree, cut, feed, feed_both, pair};
 use libfuzzer_sys::fuzz_target;
-use resp::{Direction, Ledger, Limits, Standing};
+use resp::{Direction, Ledger, Limits, SessionState};
 
 fn feed_without_bodies(ledger: &mut Ledger, direction: Direction, mut bytes: &[u8]) {
     while !bytes.is_empty() {
@@ -41,13 +41,13 @@ fuzz_target!(|data: &[u8]| {
         let between =
             ledger.at_boundary(Direction::Request) && ledger.at_boundary(Direction::Reply);
         match standing {
-            Standing::Opaque => assert!(!between),
-            Standing::Quiet | Standing::Pinned | Standing::Subscribed | Standing::Ended => {
+            SessionState::Opaque => assert!(!between),
+            SessionState::Quiet | SessionState::Pinned | SessionState::Subscribed | SessionState::Ended => {
                 assert!(between && ledger.owed() == 0);
             }
-            Standing::Blocked => assert!(between && ledger.owed() > 0),
-            Standing::Busy => assert!(!between || ledger.owed() > 0),
-            Standing::Transaction => {}
+            SessionState::Blocked => assert!(between && ledger.owed() > 0),
+            SessionState::Busy => assert!(!between || ledger.owed() > 0),
+            SessionState::Transaction => {}
         }
         direction =
             if direction == Direction::Request { Direction::Reply } else { Direction::Request };

@@ -7,7 +7,7 @@ mod compare;
 
 use compare::{cut, feed_both, pair};
 use libfuzzer_sys::fuzz_target;
-use resp::{Class, Direction, Ledger, Limits, Standing};
+use resp::{Class, Direction, Ledger, Limits, SessionState};
 
 fn limits() -> Limits {
     Limits { inline_bytes: 64, elements: 1000, memory: 200, names: 1024, ..Limits::default() }
@@ -27,7 +27,7 @@ fn ends(bytes: &[u8], sizes: impl Iterator<Item = usize>) -> (Vec<(usize, Option
             assert!(taken > 0, "no progress");
             piece = &piece[taken..];
             offset += taken;
-            if ledger.standing() == Standing::Opaque {
+            if ledger.standing() == SessionState::Opaque {
                 return (found, true);
             }
             if ledger.at_boundary(Direction::Request) {

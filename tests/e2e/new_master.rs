@@ -31,7 +31,7 @@ impl proxy::Hints for Noticed {
 
 /// A data plane without discovery.
 struct Plane {
-    points: target::Points,
+    points: target::TargetWriter,
     noticed: Arc<Noticed>,
     addr: SocketAddr,
     drain: drain::Drain,
@@ -41,7 +41,7 @@ struct Plane {
 
 impl Plane {
     fn start(cluster: &Cluster, options: proxy::Options) -> Self {
-        let (points, route) = target::Points::new();
+        let (points, route) = target::TargetWriter::new();
         let noticed = Arc::<Noticed>::default();
         let hints = Arc::clone(&noticed) as Arc<dyn proxy::Hints>;
         let service = proxy::Service {
@@ -103,7 +103,7 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        self.drain.order(drain::Order::Cut);
+        self.drain.order(drain::StopRequest::Cut);
         drop(self.controller.take().map(JoinHandle::join));
         drop(self.running.take().map(proxy::Running::join));
     }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::either::Either;
 
 use crate::connection::{self, Shared};
-use crate::door::{Door, Visitor};
+use crate::door::{ConnectionLimit, Visitor};
 use crate::life::Life;
 use crate::registry::count;
 
@@ -77,7 +77,11 @@ impl Trouble {
 }
 
 /// Accepts until told to stop.
-pub(crate) async fn run(shared: Arc<Shared>, door: Door, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    door: ConnectionLimit,
+    mut stop: watch::Receiver<bool>,
+) {
     let stopped = stop.clone();
     let mut reserve = Reserve(Vec::new());
     let mut trouble = Trouble { pause: PAUSE.0, logged: None, unlogged: 0 };
@@ -122,7 +126,7 @@ fn is_the_clients(error: &io::Error) -> bool {
 }
 
 /// Whether a connection waits in the queue. If the system does not say, as if one did.
-fn is_awaited(door: &Door) -> bool {
+fn is_awaited(door: &ConnectionLimit) -> bool {
     let mut asked = [PollFd::new(door, PollFlags::IN)];
     poll(&mut asked, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
@@ -130,7 +134,7 @@ fn is_awaited(door: &Door) -> bool {
 /// After a failure: makes room for one connection and takes it, or pauses.
 async fn rescue(
     shared: &Arc<Shared>,
-    door: &Door,
+    door: &ConnectionLimit,
     reserve: &mut Reserve,
     trouble: &mut Trouble,
     stop: &watch::Receiver<bool>,
@@ -162,7 +166,7 @@ async fn rescue(
 /// Finds a place for a connection and starts it, or drops it.
 async fn admit(
     shared: &Arc<Shared>,
-    door: &Door,
+    door: &ConnectionLimit,
     visitor: Visitor,
     (once, stop): (bool, &watch::Receiver<bool>),
 ) {

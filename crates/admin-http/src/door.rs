@@ -19,14 +19,14 @@ pub(crate) type Visitor = Either<TcpStream, UnixStream>;
 
 /// A listener of either kind.
 #[derive(Debug)]
-pub(crate) enum Door {
+pub(crate) enum ConnectionLimit {
     /// For everybody.
     Network(TcpListener),
     /// For these users only.
     Owner(UnixListener, Vec<u32>),
 }
 
-impl Door {
+impl ConnectionLimit {
     pub(crate) async fn accept(&self) -> io::Result<Visitor> {
         match self {
             Self::Network(listener) => {
@@ -61,7 +61,7 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for ConnectionLimit {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Network(listener) => listener.as_fd(),

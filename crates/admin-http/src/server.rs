@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::accept;
 use crate::connection::Shared;
-use crate::door::Door;
+use crate::door::ConnectionLimit;
 use crate::registry::{Registry, Stats};
 use crate::report::Reporter;
 use crate::routes::{Handler, Routes, Streams};
@@ -260,9 +260,11 @@ impl Server {
         let doors = {
             // Registering with the runtime can fail, and should do so here.
             let _entered = runtime.enter();
-            let network = |listener| tokio::net::TcpListener::from_std(listener).map(Door::Network);
+            let network = |listener| {
+                tokio::net::TcpListener::from_std(listener).map(ConnectionLimit::Network)
+            };
             let owners = |(listener, users)| {
-                Ok(Door::Owner(tokio::net::UnixListener::from_std(listener)?, users))
+                Ok(ConnectionLimit::Owner(tokio::net::UnixListener::from_std(listener)?, users))
             };
             let registered = self.listeners.into_iter().map(network).chain(self.owners.map(owners));
             registered.collect::<io::Result<Vec<_>>>()?
@@ -280,7 +282,7 @@ impl Server {
 /// Serves until told to stop, then lets the answers under way be finished.
 async fn run(
     shared: Arc<Shared>,
-    doors: Vec<Door>,
+    doors: Vec<ConnectionLimit>,
     mut stop: watch::Receiver<bool>,
     grace: Duration,
 ) {

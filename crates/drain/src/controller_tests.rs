@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{CUT_GRACE, Order, Phase, Settings};
+use crate::plan::{CUT_GRACE, Phase, Settings, StopRequest};
 use crate::ticket::Exit;
 use crate::{Tally, new};
 
@@ -17,7 +17,7 @@ async fn phases_are_published_in_order_and_the_summary_has_their_durations() {
     let stubborn = drain.ticket();
     let begin = tokio::time::Instant::now();
     assert_eq!(drain.phase(), Phase::Serving);
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     let mut at = Vec::new();
     for phase in [Phase::Leaving, Phase::Draining, Phase::Cutting] {
         drain.reached(phase).await;
@@ -44,7 +44,7 @@ async fn phases_are_published_in_order_and_the_summary_has_their_durations() {
 #[tokio::test(start_paused = true)]
 async fn without_sessions_it_is_over_after_the_accepting_phase() {
     let (drain, controller) = new(Settings::default());
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     let summary = controller.run().await;
     assert_eq!(
         (summary.total, summary.leaving, summary.draining),
@@ -60,7 +60,7 @@ async fn arrivals_prolong_leaving_and_health_checks_do_not() {
     let begin = tokio::time::Instant::now();
     // Before the order nobody cares.
     drain.arrival();
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     drain.reached(Phase::Leaving).await;
     tokio::time::sleep(4 * SECOND).await;
     drain.arrival();
@@ -77,7 +77,7 @@ async fn a_stream_of_arrivals_is_cut_off_at_accept_max() {
     let (drain, controller) = new(Settings::default());
     let running = tokio::spawn(controller.run());
     let begin = tokio::time::Instant::now();
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     let clients = async {
         loop {
             drain.arrival();
@@ -97,7 +97,7 @@ async fn an_open_door_keeps_the_drain_from_ending_but_not_beyond_its_bound() {
     let (drain, controller) = new(Settings::default());
     let (kept, shut) = (drain.door(), drain.door());
     let begin = tokio::time::Instant::now();
-    drain.order(Order::DrainAtOnce);
+    drain.order(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
     // The last client in the queue gets a ticket before the door closes, so there is no moment
@@ -123,7 +123,7 @@ async fn nobody_is_asked_before_the_doors_are_closed_or_their_time_is_up() {
         let ticket = drain.ticket();
         let (one, other) = (drain.door(), drain.door());
         let begin = tokio::time::Instant::now();
-        drain.order(Order::DrainAtOnce);
+        drain.order(StopRequest::DrainAtOnce);
         let running = tokio::spawn(controller.run());
         drain.reached(Phase::Draining).await;
         drop(one);
@@ -149,7 +149,7 @@ async fn nobody_is_asked_before_the_doors_are_closed_or_their_time_is_up() {
 async fn closing_the_last_door_ends_the_drain() {
     let (drain, controller) = new(Settings::default());
     let door = drain.door();
-    drain.order(Order::DrainAtOnce);
+    drain.order(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
     drop(door);
@@ -161,15 +161,15 @@ async fn an_echo_changes_nothing_and_a_second_order_cuts() {
     let (drain, controller) = new(Settings::default());
     let ticket = drain.ticket();
     let begin = tokio::time::Instant::now();
-    drain.order(Order::Drain);
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
+    drain.order(StopRequest::Drain);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Leaving).await;
     tokio::time::sleep(Duration::from_millis(900)).await;
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(drain.phase(), Phase::Leaving);
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     ticket.cut().await;
     assert!((1500..=1505).contains(&begin.elapsed().as_millis()));
     ticket.close(Exit::Cut);
@@ -183,9 +183,9 @@ async fn a_flood_of_orders_stays_bounded_and_a_cut_in_it_is_not_lost() {
     let (drain, controller) = new(Settings::default());
     let _ticket = drain.ticket();
     for _ in 0..1000 {
-        drain.order(Order::Drain);
+        drain.order(StopRequest::Drain);
     }
-    drain.order(Order::Cut);
+    drain.order(StopRequest::Cut);
     let summary = controller.run().await;
     assert_eq!(summary.total, CUT_GRACE);
     assert_eq!(summary.tally.open, 1);
@@ -195,7 +195,7 @@ async fn a_flood_of_orders_stays_bounded_and_a_cut_in_it_is_not_lost() {
 async fn orders_given_while_nobody_looked_count_from_when_they_were_given() {
     let (drain, controller) = new(Settings::default());
     let ticket = drain.ticket();
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     tokio::time::sleep(3 * SECOND).await;
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
@@ -212,7 +212,7 @@ async fn new_settings_hold_at_once_but_nobody_is_given_another_turn() {
     drop(drain.ticket());
     let stubborn = drain.ticket();
     let begin = tokio::time::Instant::now();
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     drain.reached(Phase::Leaving).await;
     drain.configure(Settings { accept_min: SECOND, accept_quiet: SECOND, ..Settings::default() });
     drain.reached(Phase::Draining).await;
@@ -238,7 +238,7 @@ async fn who_is_asked_knows_how_long_it_is_until_the_cut() {
     let (drain, controller) = new(Settings::default());
     let running = tokio::spawn(controller.run());
     let stubborn = drain.ticket();
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     drain.reached(Phase::Leaving).await;
     assert_eq!(drain.time_left(), None);
     // Nobody is asked before it is known.

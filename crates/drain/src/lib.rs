@@ -7,7 +7,7 @@
 //!
 //! The crate has three parts. [`Plan`] decides: it is given orders, arrivals, counts and the time,
 //! and says what is to be done and when it wants to be asked again. [`Controller`] acts: it drives
-//! one plan with real timers. [`Drain`], [`Ticket`] and [`Door`] are what everybody else holds: a
+//! one plan with real timers. [`Drain`], [`Ticket`] and [`AcceptPermit`] are what everybody else holds: a
 //! cheap handle, one guard for each session, one for each listener.
 //!
 //! ```no_run
@@ -16,7 +16,7 @@
 //! let ended = tokio::spawn(controller.run());
 //! let door = drain.door(); // a listener: accept until `drain.reached(Phase::Draining)`, empty the queue, drop the door
 //! let ticket = drain.ticket(); // a session: look at `is_asked()` at every boundary, wait for `asked()` when idle
-//! drain.order(drain::Order::Drain); // SIGTERM
+//! drain.order(drain::StopRequest::Drain); // SIGTERM
 //! ticket.close(drain::Exit::Left);
 //! drop(door);
 //! let summary = ended.await;
@@ -40,6 +40,6 @@ mod plan_tests;
 mod ticket_tests;
 
 pub use controller::{Controller, Summary, new};
-pub use plan::{Action, CUT_GRACE, Event, Order, Phase, Plan, REPEAT_WINDOW, Settings};
+pub use plan::{Action, CUT_GRACE, Event, Phase, Plan, REPEAT_WINDOW, Settings, StopRequest};
 pub use shared::Tally;
-pub use ticket::{Door, Drain, Exit, Ticket};
+pub use ticket::{AcceptPermit, Drain, Exit, Ticket};

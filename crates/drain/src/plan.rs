@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// It is a constant because nothing an operator waits for happens in it.
 pub const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// A second [`Order::Drain`] within this time of the first counts as the first one told twice.
+/// A second [`StopRequest::Drain`] within this time of the first counts as the first one told twice.
 /// Supervisors repeat signals (a kubelet that restarts, a process group that gets what its leader
 /// forwards too), and such an echo must not turn an orderly drain into a cut.
 pub const REPEAT_WINDOW: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ impl Phase {
 
 /// What an operator or a supervisor can order, usually by a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Order {
+pub enum StopRequest {
     /// SIGTERM, SIGINT: leave, then drain. Given again at least [`REPEAT_WINDOW`] after the first
     /// time, it is a cut; given again before, it changes nothing.
     Drain,
@@ -148,7 +148,7 @@ impl Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// Somebody ordered something now.
-    Ordered(Order),
+    Ordered(StopRequest),
     /// A real client, one that sent a byte, came at this time (not later than now). Clients that
     /// came before the order say nothing about whether others still get sent here, and are ignored.
     Arrived(Instant),
@@ -182,7 +182,7 @@ pub struct Plan {
     now: Instant,
     /// When the first order of any kind came.
     ordered: Option<Instant>,
-    /// When the first [`Order::Drain`] came.
+    /// When the first [`StopRequest::Drain`] came.
     drain_ordered: Option<Instant>,
     /// When the present phase began.
     entered: Instant,
@@ -269,13 +269,13 @@ impl Plan {
         actions
     }
 
-    fn obey(&mut self, order: Order, actions: &mut Vec<Action>) {
+    fn obey(&mut self, order: StopRequest, actions: &mut Vec<Action>) {
         if self.phase == Phase::Stopped {
             return;
         }
         self.ordered.get_or_insert(self.now);
         match order {
-            Order::Drain => match self.drain_ordered {
+            StopRequest::Drain => match self.drain_ordered {
                 None => {
                     self.drain_ordered = Some(self.now);
                     self.enter(Phase::Leaving, actions);
@@ -285,8 +285,8 @@ impl Plan {
                 }
                 Some(_) => {}
             },
-            Order::DrainAtOnce => self.enter(Phase::Draining, actions),
-            Order::Cut => self.enter(Phase::Cutting, actions),
+            StopRequest::DrainAtOnce => self.enter(Phase::Draining, actions),
+            StopRequest::Cut => self.enter(Phase::Cutting, actions),
         }
     }
 

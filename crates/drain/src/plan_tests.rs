@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use crate::plan::{Action, CUT_GRACE, Event, Order, Phase, Plan, REPEAT_WINDOW, Settings};
+use crate::plan::{Action, CUT_GRACE, Event, Phase, Plan, REPEAT_WINDOW, Settings, StopRequest};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -46,7 +46,7 @@ fn only_the_legal_moves_are_legal() {
 fn an_ordinary_drain_goes_through_its_phases_in_order() {
     let (mut plan, start) = plan(2);
     assert_eq!(plan.deadline(), None);
-    assert_eq!(plan.step(start, Event::Ordered(Order::Drain)), [Action::BecomeUnready]);
+    assert_eq!(plan.step(start, Event::Ordered(StopRequest::Drain)), [Action::BecomeUnready]);
     assert_eq!(plan.phase(), Phase::Leaving);
     assert_eq!(plan.deadline(), Some(start + 5 * SECOND));
     assert!(plan.step(start + ms(4999), Event::Tick).is_empty());
@@ -68,7 +68,7 @@ fn an_ordinary_drain_goes_through_its_phases_in_order() {
 #[test]
 fn leaving_waits_for_quiet_but_not_for_ever() {
     let (mut plan, start) = plan(1);
-    plan.step(start, Event::Ordered(Order::Drain));
+    plan.step(start, Event::Ordered(StopRequest::Drain));
     // A client every two seconds: quiet of three seconds never comes.
     for second in (2..=14).step_by(2) {
         let at = start + second * SECOND;
@@ -90,7 +90,7 @@ fn quiet_is_counted_from_the_last_client_and_not_before_the_order() {
     let (mut plan, start) = plan(1);
     // Of no consequence: it came before the order.
     plan.step(start, Event::Arrived(start));
-    plan.step(start + SECOND, Event::Ordered(Order::Drain));
+    plan.step(start + SECOND, Event::Ordered(StopRequest::Drain));
     plan.step(start + 5 * SECOND, Event::Arrived(start + 4 * SECOND));
     assert_eq!(plan.deadline(), Some(start + 7 * SECOND));
     // An older arrival told late, and one from the future, do no harm.
@@ -104,7 +104,7 @@ fn quiet_is_counted_from_the_last_client_and_not_before_the_order() {
 fn draining_ends_with_the_last_session() {
     let (mut plan, start) = plan(2);
     assert_eq!(
-        plan.step(start, Event::Ordered(Order::DrainAtOnce)),
+        plan.step(start, Event::Ordered(StopRequest::DrainAtOnce)),
         [Action::BecomeUnready, Action::CloseListeners, Action::AskSessions]
     );
     assert!(plan.step(start + ms(10), Event::Open(1)).is_empty());
@@ -115,7 +115,7 @@ fn draining_ends_with_the_last_session() {
 #[test]
 fn an_empty_house_leaves_first_and_stops_then() {
     let (mut plan, start) = plan(0);
-    assert_eq!(plan.step(start, Event::Ordered(Order::Drain)), [Action::BecomeUnready]);
+    assert_eq!(plan.step(start, Event::Ordered(StopRequest::Drain)), [Action::BecomeUnready]);
     assert_eq!(
         plan.step(start + 5 * SECOND, Event::Tick),
         [Action::CloseListeners, Action::AskSessions, Action::Finish]
@@ -135,7 +135,7 @@ fn with_all_settings_zero_everything_happens_at_once() {
     let mut plan = Plan::new(zero, start);
     plan.step(start, Event::Open(7));
     assert_eq!(
-        plan.step(start, Event::Ordered(Order::Drain)),
+        plan.step(start, Event::Ordered(StopRequest::Drain)),
         [Action::BecomeUnready, Action::CloseListeners, Action::AskSessions, Action::CutSessions]
     );
     assert_eq!(plan.step(start, Event::Open(0)), [Action::Finish]);
@@ -144,44 +144,49 @@ fn with_all_settings_zero_everything_happens_at_once() {
 #[test]
 fn a_second_drain_order_cuts_unless_it_is_an_echo() {
     let (mut plan, start) = plan(1);
-    plan.step(start, Event::Ordered(Order::Drain));
-    assert!(plan.step(start + ms(1), Event::Ordered(Order::Drain)).is_empty());
-    assert!(plan.step(start + REPEAT_WINDOW - ms(1), Event::Ordered(Order::Drain)).is_empty());
+    plan.step(start, Event::Ordered(StopRequest::Drain));
+    assert!(plan.step(start + ms(1), Event::Ordered(StopRequest::Drain)).is_empty());
+    assert!(
+        plan.step(start + REPEAT_WINDOW - ms(1), Event::Ordered(StopRequest::Drain)).is_empty()
+    );
     assert_eq!(plan.phase(), Phase::Leaving);
     // Counted from the first one: an echo does not prolong the window.
-    let second = plan.step(start + REPEAT_WINDOW, Event::Ordered(Order::Drain));
+    let second = plan.step(start + REPEAT_WINDOW, Event::Ordered(StopRequest::Drain));
     assert_eq!(second, [Action::CloseListeners, Action::CutSessions]);
     assert_eq!(plan.phase(), Phase::Cutting);
-    assert!(plan.step(start + 2 * REPEAT_WINDOW, Event::Ordered(Order::Drain)).len() <= 1);
+    assert!(plan.step(start + 2 * REPEAT_WINDOW, Event::Ordered(StopRequest::Drain)).len() <= 1);
     assert_eq!(plan.phase(), Phase::Stopped);
 }
 
 #[test]
 fn the_first_drain_order_after_a_drain_at_once_changes_nothing() {
     let (mut plan, start) = plan(1);
-    plan.step(start, Event::Ordered(Order::DrainAtOnce));
-    assert!(plan.step(start + 3 * SECOND, Event::Ordered(Order::DrainAtOnce)).is_empty());
-    assert!(plan.step(start + 4 * SECOND, Event::Ordered(Order::Drain)).is_empty());
+    plan.step(start, Event::Ordered(StopRequest::DrainAtOnce));
+    assert!(plan.step(start + 3 * SECOND, Event::Ordered(StopRequest::DrainAtOnce)).is_empty());
+    assert!(plan.step(start + 4 * SECOND, Event::Ordered(StopRequest::Drain)).is_empty());
     assert_eq!(plan.phase(), Phase::Draining);
-    assert_eq!(plan.step(start + 6 * SECOND, Event::Ordered(Order::Drain)), [Action::CutSessions]);
+    assert_eq!(
+        plan.step(start + 6 * SECOND, Event::Ordered(StopRequest::Drain)),
+        [Action::CutSessions]
+    );
 }
 
 #[test]
 fn draining_at_once_shortens_leaving() {
     let (mut plan, start) = plan(1);
-    plan.step(start, Event::Ordered(Order::Drain));
-    let actions = plan.step(start + ms(1), Event::Ordered(Order::DrainAtOnce));
+    plan.step(start, Event::Ordered(StopRequest::Drain));
+    let actions = plan.step(start + ms(1), Event::Ordered(StopRequest::DrainAtOnce));
     assert_eq!(actions, [Action::CloseListeners, Action::AskSessions]);
 }
 
 #[test]
 fn a_cut_skips_everything() {
     let (mut busy, start) = plan(3);
-    let actions = busy.step(start, Event::Ordered(Order::Cut));
+    let actions = busy.step(start, Event::Ordered(StopRequest::Cut));
     assert_eq!(actions, [Action::BecomeUnready, Action::CloseListeners, Action::CutSessions]);
     assert_eq!(busy.phase(), Phase::Cutting);
     let (mut idle, start) = plan(0);
-    let actions = idle.step(start, Event::Ordered(Order::Cut));
+    let actions = idle.step(start, Event::Ordered(StopRequest::Cut));
     assert_eq!(
         actions,
         [Action::BecomeUnready, Action::CloseListeners, Action::CutSessions, Action::Finish]
@@ -191,10 +196,13 @@ fn a_cut_skips_everything() {
 #[test]
 fn after_the_end_nothing_is_demanded() {
     let (mut plan, start) = plan(0);
-    plan.step(start, Event::Ordered(Order::Cut));
-    for event in
-        [Event::Ordered(Order::Drain), Event::Ordered(Order::Cut), Event::Open(3), Event::Tick]
-    {
+    plan.step(start, Event::Ordered(StopRequest::Cut));
+    for event in [
+        Event::Ordered(StopRequest::Drain),
+        Event::Ordered(StopRequest::Cut),
+        Event::Open(3),
+        Event::Tick,
+    ] {
         assert!(plan.step(start + 100 * SECOND, event).is_empty());
         assert_eq!((plan.phase(), plan.deadline()), (Phase::Stopped, None));
     }
@@ -221,7 +229,7 @@ fn contradictory_settings_are_made_sound() {
     };
     let start = Instant::now();
     let mut plan = Plan::new(endless, start);
-    plan.step(start, Event::Ordered(Order::Drain));
+    plan.step(start, Event::Ordered(StopRequest::Drain));
     assert!(plan.deadline().is_some_and(|deadline| deadline > start + 24 * 3600 * SECOND));
 }
 
@@ -240,7 +248,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 
 #[derive(Debug, Clone, Copy)]
 enum Told {
-    Ordered(Order),
+    Ordered(StopRequest),
     ArrivedBefore(Duration),
     Open(u64),
     Tick,
@@ -248,9 +256,9 @@ enum Told {
 
 fn stream() -> impl Strategy<Value = Vec<(Duration, Told)>> {
     let told = prop_oneof![
-        4 => Just(Told::Ordered(Order::Drain)),
-        1 => Just(Told::Ordered(Order::DrainAtOnce)),
-        1 => Just(Told::Ordered(Order::Cut)),
+        4 => Just(Told::Ordered(StopRequest::Drain)),
+        1 => Just(Told::Ordered(StopRequest::DrainAtOnce)),
+        1 => Just(Told::Ordered(StopRequest::Cut)),
         6 => (0_u64..500).prop_map(|before| Told::ArrivedBefore(ms(before))),
         6 => (0_u64..4).prop_map(Told::Open),
         2 => Just(Told::Tick),
@@ -308,9 +316,9 @@ impl Witness {
             Event::Open(open) => self.open = open,
             Event::Ordered(order) => {
                 self.first_order.get_or_insert(now);
-                self.hastened |= order != Order::Drain
+                self.hastened |= order != StopRequest::Drain
                     || self.first_drain.is_some_and(|at| now >= at + REPEAT_WINDOW);
-                if order == Order::Drain {
+                if order == StopRequest::Drain {
                     self.first_drain.get_or_insert(now);
                 }
             }

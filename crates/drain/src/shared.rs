@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::plan::{Order, Phase, Settings};
+use crate::plan::{Phase, Settings, StopRequest};
 use crate::ticket::Exit;
 
 /// How many bells tickets are spread over, so that workers whose sessions begin and end waits
@@ -97,7 +97,7 @@ pub(crate) struct Shared {
     /// Nanoseconds since `origin` at which those who have not left are cut; 0 before that is known.
     cut_at: AtomicU64,
     counts: Apart<Counts>,
-    orders: Mutex<Vec<(Instant, Order)>>,
+    orders: Mutex<Vec<(Instant, StopRequest)>>,
     /// Rung when the controller has something to look at: an order, or a closed ticket or door
     /// while it waits for them.
     pub(crate) news: Notify,
@@ -246,12 +246,12 @@ impl Shared {
     }
 
     /// Keeps an order for the controller and wakes it.
-    pub(crate) fn put_order(&self, at: Instant, order: Order) {
+    pub(crate) fn put_order(&self, at: Instant, order: StopRequest) {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if orders.len() >= ORDERS {
             // So many unread orders can only be repetitions, except that a cut among them must not
             // be lost.
-            if order != Order::Cut {
+            if order != StopRequest::Cut {
                 return;
             }
             orders.pop();
@@ -310,7 +310,7 @@ impl Shared {
     }
 
     /// The orders given since this was last called, oldest first.
-    pub(crate) fn take_orders(&self) -> Vec<(Instant, Order)> {
+    pub(crate) fn take_orders(&self) -> Vec<(Instant, StopRequest)> {
         std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

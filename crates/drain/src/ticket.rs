@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Order, Phase, Settings};
+use crate::plan::{Phase, Settings, StopRequest};
 use crate::shared::{Shared, Tally, now};
 
 /// 2^64 divided by the golden ratio, rounded to an odd number.
@@ -54,9 +54,9 @@ impl Drain {
     /// A door for a listener, to be held until the listener is closed and everything it accepted
     /// has a ticket. The drain does not count as empty while a door is open, so a client in a
     /// listener's queue is not forgotten.
-    pub fn door(&self) -> Door {
+    pub fn door(&self) -> AcceptPermit {
         self.shared.open_door();
-        Door { shared: Arc::clone(&self.shared) }
+        AcceptPermit { shared: Arc::clone(&self.shared) }
     }
 
     /// Notes that a real client has come: one that sent a byte. Health checks that connect and
@@ -86,7 +86,7 @@ impl Drain {
 
     /// Gives an order, stamped with the present time. What it leads to is decided by
     /// [`Plan`](crate::Plan).
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: StopRequest) {
         self.shared.put_order(now(), order);
     }
 
@@ -113,11 +113,11 @@ impl Drain {
 /// What a listener holds until it is closed. Dropping it is the only thing to be done with it.
 #[derive(Debug)]
 #[must_use]
-pub struct Door {
+pub struct AcceptPermit {
     shared: Arc<Shared>,
 }
 
-impl Drop for Door {
+impl Drop for AcceptPermit {
     fn drop(&mut self) {
         self.shared.close_door();
     }

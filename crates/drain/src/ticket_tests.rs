@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use crate::plan::{Order, Phase, Settings};
+use crate::plan::{Phase, Settings, StopRequest};
 use crate::ticket::{Exit, Ticket, place};
 use crate::{Drain, Tally, new};
 
@@ -74,7 +74,7 @@ async fn ten_thousand_idle_sessions_leave_evenly_within_the_spread() {
         });
     }
     let begin = tokio::time::Instant::now();
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     let summary = controller.run().await;
     let mut in_each_tenth = [0_u32; 50];
     while let Some(left) = sessions.join_next().await {
@@ -94,7 +94,7 @@ async fn a_turn_comes_at_its_place_and_the_look_agrees_with_the_wait() {
     let late = drain.ticket();
     assert!(place(0) < f64::EPSILON && (0.6..0.63).contains(&place(1)));
     assert!(!early.is_asked() && !late.is_asked());
-    drain.order(Order::Drain);
+    drain.order(StopRequest::Drain);
     let running = tokio::spawn(controller.run());
     early.asked().await;
     assert!(early.is_asked() && !late.is_asked());
@@ -122,12 +122,12 @@ async fn a_cut_ends_every_wait() {
         ticket.close(Exit::Cut);
     });
     let begin = tokio::time::Instant::now();
-    drain.order(Order::DrainAtOnce);
+    drain.order(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
     // The second ticket's turn would be after six seconds.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    drain.order(Order::Cut);
+    drain.order(StopRequest::Cut);
     waiting.await.unwrap();
     assert_eq!(begin.elapsed(), Duration::from_secs(2));
     let summary = running.await.unwrap();
@@ -139,7 +139,7 @@ async fn a_cut_ends_every_wait() {
 async fn a_ticket_taken_late_has_its_turn_too() {
     let (drain, controller) = new(settings(1_000, 20_000));
     let held = drain.ticket();
-    drain.order(Order::DrainAtOnce);
+    drain.order(StopRequest::DrainAtOnce);
     let running = tokio::spawn(controller.run());
     drain.reached(Phase::Draining).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -175,7 +175,7 @@ fn counts_are_exact_and_no_wake_up_is_lost_under_real_threads() {
             let running = tokio::spawn(controller.run());
             // The order races with sessions that begin to wait.
             gate.wait().await;
-            drain.order(if round % 2 == 0 { Order::Drain } else { Order::DrainAtOnce });
+            drain.order(if round % 2 == 0 { StopRequest::Drain } else { StopRequest::DrainAtOnce });
             drop(door);
             while let Some(ended) = sessions.join_next().await {
                 ended.unwrap();

@@ -11,9 +11,9 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use drain::{Order, Settings};
+use drain::{Settings, StopRequest};
 use proxy::{Bound, NoHints, Options, Service, Splice, worker_count};
-use target::{Destination, Points};
+use target::{Destination, TargetWriter};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let addr: std::net::SocketAddr = words.next().ok_or("TARGET is missing")?.parse()?;
     let workers = words.next().map_or(Ok(worker_count()), |word| word.parse::<NonZeroUsize>())?;
 
-    let (mut points, route) = Points::new();
+    let (mut points, route) = TargetWriter::new();
     points.commit(Destination { addr, name: addr.to_string().into(), epoch: 0, run_id: None });
     let splice =
         if words.next().is_some_and(|word| word == "copy") { Splice::Off } else { Splice::On };
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             _ = int.recv() => {}
             _ = term.recv() => {}
         }
-        drain.order(Order::DrainAtOnce);
+        drain.order(StopRequest::DrainAtOnce);
         Ok::<_, std::io::Error>(controller.await)
     })??;
     println!("{summary:?}\n{:#?}", running.stats().service("fixed"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use crate::testing::{Backend, House, rest};
-use crate::{Options, Reason};
+use crate::{EndReason, Options};
 
 /// A small generator, so that a failure can be repeated.
 pub(crate) struct Dice(pub(crate) u64);
@@ -71,7 +71,7 @@ fn sessions_that_come_and_go_keep_their_bytes() {
     });
     let all = u64::try_from(SESSIONS).unwrap() * CLIENTS;
     let stats = house.until("the end of all", |stats| stats.closed_in_all() == all);
-    assert_eq!(stats.closed_for(Reason::ClientClosed), all);
+    assert_eq!(stats.closed_for(EndReason::ClientClosed), all);
 }
 
 /// Writes in random pieces, waits now and then until all has come back, ends its direction and

@@ -3,7 +3,7 @@
 //! A train on the line: it is let in (`entrance`), gets its track from the points (`dial`), and
 //! then carries bytes both ways (`pump`) until either end stops, the points move under it (the
 //! fence), or the house closes (the drain). However it ends, it ends in one place with one word
-//! ([`Reason`]).
+//! ([`EndReason`]).
 //!
 //! The data plane is made of workers: one thread each, one single-threaded event loop, one
 //! listening socket for each address. A session lives and dies on the worker that accepted it, so
@@ -47,17 +47,17 @@ mod testing;
 
 pub use latency::Distribution;
 pub use listener::address::ListenAddr;
-pub use listener::limits::{Limit, Scarcity};
+pub use listener::limits::{Limit, ResourceShortage};
 pub use listener::sockets::{Socket, Sockets};
-pub use listener::{BindError, Bound, Given};
-pub use live_options::Tuning;
-pub use maintenance::notice::NoticeKind;
+pub use listener::{BindError, Bound, InheritedSockets};
+pub use live_options::LiveOptions;
+pub use maintenance::notice::MaintenanceKind;
 pub use options::{Options, Sessions, Splice, Subscriptions};
 pub use resp::{LONGEST_NAME, Listed, NotStateless, Pin, Stateless, Verdict, listed};
 pub use runtime::heartbeat::{Heartbeat, STALL, Stalls};
 pub use runtime::worker::{Running, StartError, WorkerError, worker_count};
 pub use service::{DialFailure, Hint, Hints, NoHints, Service};
-pub use session::access_log::{Lines, Which};
-pub use session::end_reason::{Reason, Side};
+pub use session::access_log::{AccessLog, LoggedSessions};
+pub use session::end_reason::{EndReason, Side};
 pub use session::not_carried::NotCarried;
 pub use stats::{Snapshot, Stats};

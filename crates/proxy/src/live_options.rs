@@ -17,7 +17,7 @@ use crate::options::Options;
 
 /// Settings that can be exchanged. Cheap to clone; all clones are one.
 #[derive(Debug, Clone)]
-pub struct Tuning(Arc<Inner>);
+pub struct LiveOptions(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -25,13 +25,13 @@ struct Inner {
     changed: Notify,
 }
 
-impl From<Options> for Tuning {
+impl From<Options> for LiveOptions {
     fn from(options: Options) -> Self {
         Self(Arc::new(Inner { now: ArcSwap::from_pointee(options), changed: Notify::new() }))
     }
 }
 
-impl Tuning {
+impl LiveOptions {
     /// The settings at this moment.
     #[must_use]
     pub fn now(&self) -> Arc<Options> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use resp::Stateless;
 
-use crate::session::access_log::Lines;
+use crate::session::access_log::AccessLog;
 
 /// What becomes of a session when its target is not the master any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,7 +96,7 @@ pub struct Options {
     /// after a change.
     pub splice: Splice,
     /// Which sessions are told of at their end, and how.
-    pub lines: Lines,
+    pub lines: AccessLog,
 }
 
 impl Default for Options {
@@ -119,7 +119,7 @@ impl Default for Options {
             maintenance_push: true,
             moving_to: None,
             splice: Splice::On,
-            lines: Lines::default(),
+            lines: AccessLog::default(),
         }
     }
 }

@@ -5,10 +5,10 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-use drain::Order;
+use drain::StopRequest;
 
 use crate::testing::{Backend, House, SOON, expect, is_silent, rest, session};
-use crate::{Limit, Options, Reason};
+use crate::{EndReason, Limit, Options};
 
 #[test]
 fn one_too_many_is_refused_in_the_words_of_redis() {
@@ -71,16 +71,16 @@ fn a_quiet_session_leaves_at_once_and_a_busy_one_with_its_reply() {
     let (mut busy, mut busy_upstream) = session(&house, &backend);
     busy.write_all(b"GET k\r\n").unwrap();
     expect(&mut busy_upstream, b"GET k\r\n");
-    house.drain.order(Order::DrainAtOnce);
+    house.drain.order(StopRequest::DrainAtOnce);
     assert_eq!(rest(&mut quiet), b"");
     drop(quiet);
     assert!(is_silent(&mut busy));
     busy_upstream.write_all(b"$1\r\nv\r\n").unwrap();
     assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
     drop(busy);
-    let (summary, stats) = house.end(Order::Drain);
+    let (summary, stats) = house.end(StopRequest::Drain);
     assert_eq!((summary.tally.asked, summary.tally.cut), (2, 0));
-    assert_eq!((stats.closed_for(Reason::Drained), stats.open), (2, 0));
+    assert_eq!((stats.closed_for(EndReason::Drained), stats.open), (2, 0));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_listener_is_closed_by_a_drain_and_those_in_the_queue_are_served() {
     expect(&mut busy_upstream, b"GET k\r\n");
     let mut late = house.client();
     late.write_all(b"PING\r\n").unwrap();
-    house.drain.order(Order::DrainAtOnce);
+    house.drain.order(StopRequest::DrainAtOnce);
     let mut late_upstream = backend.accept();
     expect(&mut late_upstream, b"PING\r\n");
     late_upstream.write_all(b"+PONG\r\n").unwrap();
@@ -112,14 +112,14 @@ fn a_quiet_client_is_given_time_to_leave_behind_a_reply() {
     let house = House::towards(&backend);
     let (mut client, _upstream) = session(&house, &backend);
     let begin = Instant::now();
-    house.drain.order(Order::DrainAtOnce);
+    house.drain.order(StopRequest::DrainAtOnce);
     assert_eq!(rest(&mut client), b"");
     assert!(
         begin.elapsed() >= crate::session::leave::LISTEN,
         "it was closed in its pause, after {:?}",
         begin.elapsed()
     );
-    house.ended(Reason::Drained);
+    house.ended(EndReason::Drained);
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn a_pipeline_that_never_rests_is_stopped_at_a_boundary() {
         if has_request(&mut upstream) {
             executed += 1;
             if executed == 20 {
-                house.drain.order(Order::DrainAtOnce);
+                house.drain.order(StopRequest::DrainAtOnce);
             }
             upstream.write_all(format!(":{executed}\r\n").as_bytes()).unwrap();
         }
     }
     assert_eq!(reader.join().unwrap(), executed, "every request that was forwarded was answered");
     assert!(executed >= 20);
-    house.ended(Reason::Drained);
+    house.ended(EndReason::Drained);
 }
 
 /// Reads a whole `INCR a` if one is there at once.
@@ -174,14 +174,14 @@ fn a_subscriber_stays_until_the_cut() {
     upstream.write_all(b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n").unwrap();
     expect(&mut client, b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
     let (mut quiet, _upstream) = session(&house, &backend);
-    house.drain.order(Order::DrainAtOnce);
+    house.drain.order(StopRequest::DrainAtOnce);
     assert_eq!(rest(&mut quiet), b"");
     upstream.write_all(b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n").unwrap();
     expect(&mut client, b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n");
     drop(quiet);
-    let (summary, stats) = house.end(Order::Cut);
+    let (summary, stats) = house.end(StopRequest::Cut);
     assert_eq!(rest(&mut client), b"");
-    assert_eq!((summary.tally.cut, stats.closed_for(Reason::Cut), stats.open), (1, 1, 0));
+    assert_eq!((summary.tally.cut, stats.closed_for(EndReason::Cut), stats.open), (1, 1, 0));
 }
 
 #[test]
@@ -197,9 +197,9 @@ fn a_cut_ends_held_and_half_closed_sessions_too() {
     let held = house.client();
     house.until("the hold", |stats| stats.held == 1);
     let begin = Instant::now();
-    let (summary, stats) = house.end(Order::Cut);
+    let (summary, stats) = house.end(StopRequest::Cut);
     assert!(begin.elapsed() < SOON);
-    assert_eq!((summary.tally.cut, stats.closed_for(Reason::Cut), stats.held), (2, 2, 0));
+    assert_eq!((summary.tally.cut, stats.closed_for(EndReason::Cut), stats.held), (2, 2, 0));
     drop((held, half, upstream));
 }
 

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use target::{Target, Way};
+use target::{Target, TargetSource};
 
-use crate::live_options::Tuning;
+use crate::live_options::LiveOptions;
 
 /// Everything the sessions of one service have in common.
 #[derive(Clone)]
@@ -14,9 +14,9 @@ pub struct Service {
     /// Its name, for logs and metrics: Sentinel's name for the master.
     pub name: Arc<str>,
     /// Where its sessions go.
-    pub route: Way,
+    pub route: TargetSource,
     /// Its settings.
-    pub options: Tuning,
+    pub options: LiveOptions,
     /// Who is told what its sessions notice about the target.
     pub hints: Arc<dyn Hints>,
 }

@@ -15,9 +15,9 @@ use resp::Pin;
 
 use crate::latency::{Commands, Distribution, Histogram};
 use crate::listener::limits::Limit;
-use crate::maintenance::notice::NoticeKind;
+use crate::maintenance::notice::MaintenanceKind;
 use crate::service::DialFailure;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 use crate::session::not_carried::NotCarried;
 
 /// A number with one writer.
@@ -56,7 +56,7 @@ pub(crate) struct Block {
     pub(crate) refused: [Count; Limit::ALL.len()],
     pub(crate) accept_errors: Count,
     pub(crate) passed_on: Count,
-    pub(crate) closed: [Count; Reason::COUNT],
+    pub(crate) closed: [Count; EndReason::COUNT],
     pub(crate) held: Count,
     pub(crate) released: Count,
     pub(crate) bytes_in: Count,
@@ -72,7 +72,7 @@ pub(crate) struct Block {
     pub(crate) carried: Count,
     pub(crate) rebalanced: Count,
     pub(crate) agreements: Count,
-    pub(crate) notices: [Count; NoticeKind::ALL.len()],
+    pub(crate) notices: [Count; MaintenanceKind::ALL.len()],
     /// Sessions that are pinned now, by what.
     pub(crate) pinned: [Count; Pin::COUNT],
     pub(crate) not_carried: [Count; NotCarried::COUNT],
@@ -90,13 +90,13 @@ impl Block {
 }
 
 impl Block {
-    pub(crate) fn close(&self, reason: Reason) {
+    pub(crate) fn close(&self, reason: EndReason) {
         if let Some(count) = self.closed.get(reason as usize) {
             count.one();
         }
     }
 
-    pub(crate) fn noticed(&self, kind: NoticeKind) {
+    pub(crate) fn noticed(&self, kind: MaintenanceKind) {
         if let Some(count) = self.notices.get(kind as usize) {
             count.one();
         }
@@ -162,8 +162,8 @@ pub struct Snapshot {
     pub accept_errors: u64,
     /// Connections that the worker that accepted them gave to an emptier one.
     pub passed_on: u64,
-    /// Sessions ended, by [`Reason`]'s number.
-    pub closed: [u64; Reason::COUNT],
+    /// Sessions ended, by [`EndReason`]'s number.
+    pub closed: [u64; EndReason::COUNT],
     /// Bytes forwarded from clients to the target.
     pub bytes_in: u64,
     /// Bytes forwarded from the target to clients.
@@ -191,8 +191,8 @@ pub struct Snapshot {
     pub rebalanced: u64,
     /// Handshakes about maintenance that were answered in the server's place.
     pub agreements: u64,
-    /// Pushes about maintenance, by [`NoticeKind`]'s number.
-    pub notices: [u64; NoticeKind::ALL.len()],
+    /// Pushes about maintenance, by [`MaintenanceKind`]'s number.
+    pub notices: [u64; MaintenanceKind::ALL.len()],
     /// Sessions that are pinned to their server now, by [`Pin`]'s number. All other open ones would
     /// be carried over, unless a request is in flight at that moment.
     pub pinned: [u64; Pin::COUNT],
@@ -204,7 +204,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// Sessions that ended for `reason`.
     #[must_use]
-    pub fn closed_for(&self, reason: Reason) -> u64 {
+    pub fn closed_for(&self, reason: EndReason) -> u64 {
         self.closed.get(reason as usize).copied().unwrap_or(0)
     }
 
@@ -334,12 +334,15 @@ mod tests {
         for worker in 0..2 {
             let block = stats.block(0, worker).unwrap();
             block.accepted.add(2);
-            block.close(Reason::Fenced);
+            block.close(EndReason::Fenced);
             block.bytes_in.add(10);
         }
         stats.block(1, 0).unwrap().dial_failed(DialFailure::Unreachable);
         let (a, b) = (stats.service("a").unwrap(), stats.service("b").unwrap());
-        assert_eq!((a.accepted, a.open, a.closed_for(Reason::Fenced), a.bytes_in), (4, 2, 2, 20));
+        assert_eq!(
+            (a.accepted, a.open, a.closed_for(EndReason::Fenced), a.bytes_in),
+            (4, 2, 2, 20)
+        );
         assert_eq!(b.dial_failures, [0, 0, 1, 0, 0, 0]);
         assert_eq!((b.accepted, b.open), (0, 0));
         stats.block(1, 1).unwrap().accepted.add(5);

@@ -13,15 +13,15 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use drain::{Drain, Order, Settings};
+use drain::{Drain, Settings, StopRequest};
 use socket2::{Domain, Socket, Type};
-use target::{Destination, Empty, Points, PoolWriter, Target, Way};
+use target::{Destination, Empty, PoolWriter, Target, TargetSource, TargetWriter};
 
 use crate::io::end::End;
-use crate::listener::limits::{Limits, Places, Scarcity};
-use crate::runtime::worker::{Seat, Shared};
+use crate::listener::limits::{Limits, Places, ResourceShortage};
+use crate::runtime::worker::{Shared, WorkerContext};
 use crate::stats::Stats;
-use crate::{Bound, Hint, Hints, NoHints, Options, Reason, Running, Service, Snapshot};
+use crate::{Bound, EndReason, Hint, Hints, NoHints, Options, Running, Service, Snapshot};
 
 /// How long anything may take that should happen at once.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -38,7 +38,7 @@ impl Hints for Heard {
 
 /// A proxy with one service.
 pub(crate) struct House {
-    pub(crate) points: Points,
+    pub(crate) points: TargetWriter,
     pub(crate) drain: Drain,
     addr: SocketAddr,
     heard: Arc<Heard>,
@@ -61,7 +61,7 @@ impl House {
     }
 
     pub(crate) fn with(workers: usize, max_connections: usize, options: Options) -> Self {
-        let (points, route) = Points::new();
+        let (points, route) = TargetWriter::new();
         Self::on(points, &route.into(), (workers, max_connections), options, drop).0
     }
 
@@ -72,7 +72,7 @@ impl House {
         backend: Option<&Backend>,
         words: &[u8],
     ) -> (Self, TcpStream) {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         if let Some(backend) = backend {
             points.commit(destination(backend.addr()));
         }
@@ -85,15 +85,15 @@ impl House {
 
     /// One worker and the way to a pool, of which nothing is known yet.
     pub(crate) fn reading(empty: Empty, options: Options) -> (Self, PoolWriter) {
-        let (points, route) = Points::new();
+        let (points, route) = TargetWriter::new();
         let (writer, pool) = PoolWriter::new(&route, empty);
         (Self::on(points, &pool.into(), (1, 1000), options, drop).0, writer)
     }
 
     /// `greet` is called when the address is listened on, and nobody is served yet.
     fn on<T>(
-        points: Points,
-        route: &Way,
+        points: TargetWriter,
+        route: &TargetSource,
         (workers, max_connections): (usize, usize),
         options: Options,
         greet: impl FnOnce(SocketAddr) -> T,
@@ -179,14 +179,15 @@ impl House {
 
     /// Waits until a session has ended for `reason`, and checks that none has for another.
     #[track_caller]
-    pub(crate) fn ended(&self, reason: Reason) {
+    pub(crate) fn ended(&self, reason: EndReason) {
         let stats = self.until("the end of a session", |stats| stats.closed_in_all() > 0);
-        let others = Reason::ALL.iter().filter(|it| stats.closed_for(**it) > 0).collect::<Vec<_>>();
+        let others =
+            EndReason::ALL.iter().filter(|it| stats.closed_for(**it) > 0).collect::<Vec<_>>();
         assert_eq!(others, [&reason]);
     }
 
     /// Ends it by a drain and returns how that went.
-    pub(crate) fn end(mut self, order: Order) -> (drain::Summary, Snapshot) {
+    pub(crate) fn end(mut self, order: StopRequest) -> (drain::Summary, Snapshot) {
         self.drain.order(order);
         let summary = self.controller.take().unwrap().join().unwrap();
         let running = self.running.take().unwrap();
@@ -198,7 +199,7 @@ impl House {
 
 impl Drop for House {
     fn drop(&mut self) {
-        self.drain.order(Order::Cut);
+        self.drain.order(StopRequest::Cut);
         if let Some(controller) = self.controller.take() {
             drop(controller.join());
         }
@@ -303,8 +304,8 @@ pub(crate) fn session(house: &House, backend: &Backend) -> (TcpStream, TcpStream
 }
 
 /// What one worker has of a service, with points that lead somewhere.
-pub(crate) fn seat() -> (Points, Seat) {
-    let (mut points, route) = Points::new();
+pub(crate) fn seat() -> (TargetWriter, WorkerContext) {
+    let (mut points, route) = TargetWriter::new();
     let addr = "127.0.0.1:1".parse().unwrap();
     points.commit(Destination { addr, name: "x".into(), epoch: 0, run_id: None });
     let service = Arc::new(Service {
@@ -313,7 +314,7 @@ pub(crate) fn seat() -> (Points, Seat) {
         options: Options::default().into(),
         hints: Arc::new(NoHints),
     });
-    let limits = Limits::new(1, 0, Places::new(1), Scarcity::default());
+    let limits = Limits::new(1, 0, Places::new(1), ResourceShortage::default());
     let shared = Arc::new(Shared {
         service,
         limits,
@@ -324,12 +325,12 @@ pub(crate) fn seat() -> (Points, Seat) {
     let (drain, _controller) = drain::new(Settings::default());
     (
         points,
-        Seat {
+        WorkerContext {
             shared,
             block,
             drain,
             news: tokio::sync::Notify::new(),
-            turns: crate::session::dial_permits::Turns::default(),
+            turns: crate::session::dial_permits::DialPermits::default(),
         },
     )
 }

@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::process::ExitCode;
 
-use resp::{Ledger, Limits, Standing};
+use resp::{Ledger, Limits, SessionState};
 
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n$16\r\nkey:000000000042\r\n";
 const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000042\r\n$3\r\nxxx\r\n";
@@ -46,5 +46,5 @@ fn main() -> ExitCode {
     }
     let standing = ledger.standing();
     println!("{times} times, {standing:?}");
-    if standing == Standing::Quiet { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if standing == SessionState::Quiet { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

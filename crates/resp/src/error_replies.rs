@@ -21,7 +21,7 @@ const MOST: usize = 64 * 1024;
 /// Writes the refusals of a client's unforwarded requests, shown from a boundary between two
 /// requests on, in pieces of any size.
 #[derive(Debug)]
-pub struct Refusals {
+pub struct ErrorReplies {
     /// The text of a refusal behind its first byte. An error line reads the same in RESP2 and
     /// RESP3.
     why: &'static str,
@@ -33,7 +33,7 @@ pub struct Refusals {
     lines: Vec<u8>,
 }
 
-impl Refusals {
+impl ErrorReplies {
     /// For a session between two requests. `why`: the text of the error, its code first;
     /// `transaction`: a `MULTI` of the session has been answered with success.
     #[must_use]
@@ -89,12 +89,12 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST, Refusals};
+    use super::{ErrorReplies, MOST};
 
     const WHY: &str = "LOADING not now, and about as much text as there is in earnest, which is ninety bytes or so";
 
     fn refused(requests: &[u8], transaction: bool) -> Vec<String> {
-        let mut refusals = Refusals::new(WHY, transaction);
+        let mut refusals = ErrorReplies::new(WHY, transaction);
         // A byte at a time, as the network may have it.
         requests.iter().for_each(|byte| refusals.request(&[*byte]));
         let text = String::from_utf8(refusals.lines().to_vec()).unwrap();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_not_answered_in_full() {
-        let mut refusals = Refusals::new(WHY, false);
+        let mut refusals = ErrorReplies::new(WHY, false);
         refusals.request(&b"a\n".repeat(100_000));
         assert!(!refusals.wants_more());
         assert!((MOST..MOST + 200).contains(&refusals.lines().len()));

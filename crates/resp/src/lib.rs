@@ -25,12 +25,12 @@ mod scan;
 
 pub use commands::class::{Class, Group};
 pub use commands::declared::{LONGEST_NAME, NotStateless, Stateless};
-pub use commands::maintenance::Notices;
+pub use commands::maintenance::MaintenanceHandshake;
 pub use commands::verdict::{Listed, Verdict, listed};
-pub use error_replies::Refusals;
+pub use error_replies::ErrorReplies;
 pub use ledger::Ledger;
 pub use ledger::pin::Pin;
-pub use ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};
-pub use replay::{Refused, Replay};
+pub use ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, SessionState};
+pub use replay::{Replay, ReplayError};
 pub use scan::frames::{Frames, NotResp};
 pub use scan::limits::Limits;

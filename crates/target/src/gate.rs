@@ -89,9 +89,9 @@ impl Gate {
         }
     }
 
-    /// The writer gives its word anew; see [`Points::vouch`](crate::Points::vouch). Rings if it
+    /// The writer gives its word anew; see [`TargetWriter::renew`](crate::TargetWriter::renew). Rings if it
     /// comes late.
-    pub(crate) fn vouch(&self, looked: Moment, span: Duration) {
+    pub(crate) fn renew(&self, looked: Moment, span: Duration) {
         if self.lease.renew(looked, span) {
             self.bell.notify_waiters();
         }

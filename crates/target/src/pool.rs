@@ -1,6 +1,6 @@
 //! Several targets that are as good as each other: the replicas that readers may be sent to.
 //!
-//! Where the [`Route`](crate::Route) has one lever, a pool has a yard full of tracks. The writer
+//! Where the [`TargetReader`](crate::TargetReader) has one lever, a pool has a yard full of tracks. The writer
 //! publishes the whole set at once, behind one atomic pointer, and readers take the track with the
 //! fewest trains on it; how many there are is counted on the target itself, by a guard that each
 //! session holds, so nothing has to be told when a session ends.
@@ -28,7 +28,7 @@ use arc_swap::ArcSwapOption;
 use crate::balance::Balance;
 use crate::gate::Gate;
 use crate::lease::Moment;
-use crate::{Destination, Generation, Look, Ride, Route, Target};
+use crate::{Destination, Generation, Look, Target, TargetReader, TargetRef};
 
 /// What readers get where no replica may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct Pool {
     /// `None` before the first publication.
     set: ArcSwapOption<Set>,
     gate: Arc<Gate>,
-    master: Arc<Route>,
+    master: Arc<TargetReader>,
     empty: Empty,
     /// Where the search begins, so that ties spread.
     turn: AtomicUsize,
@@ -62,7 +62,7 @@ pub struct Pool {
 /// What a pool has for a reader.
 #[derive(Debug)]
 pub(crate) enum Choice {
-    Ride(Ride),
+    TargetRef(TargetRef),
     /// It may come to something.
     Wait,
     /// There is nothing to wait for.
@@ -77,11 +77,11 @@ impl Pool {
             return Choice::Wait;
         }
         if let Some(member) = self.least_loaded(&set.members) {
-            return Choice::Ride(Ride::new(member));
+            return Choice::TargetRef(TargetRef::new(member));
         }
         let usable = |target: &&Arc<Target>| !target.is_shut() && !target.fence().has_fallen();
         match (self.empty, set.instead.as_ref().filter(usable)) {
-            (Empty::Master, Some(master)) => Choice::Ride(Ride::new(Arc::clone(master))),
+            (Empty::Master, Some(master)) => Choice::TargetRef(TargetRef::new(Arc::clone(master))),
             (Empty::Master, None) => Choice::Wait,
             (Empty::Reject, _) => Choice::Nothing,
         }
@@ -110,7 +110,7 @@ impl Pool {
     }
 
     /// The route whose master may stand in.
-    pub(crate) fn stand_in(&self) -> Option<&Arc<Route>> {
+    pub(crate) fn stand_in(&self) -> Option<&Arc<TargetReader>> {
         (self.empty == Empty::Master).then_some(&self.master)
     }
 
@@ -140,7 +140,7 @@ pub struct PoolWriter {
 impl PoolWriter {
     /// A pool beside the points of `master`, of which nothing is known yet.
     #[must_use]
-    pub fn new(master: &Arc<Route>, empty: Empty) -> (Self, Arc<Pool>) {
+    pub fn new(master: &Arc<TargetReader>, empty: Empty) -> (Self, Arc<Pool>) {
         let pool = Arc::new(Pool {
             set: ArcSwapOption::empty(),
             gate: Arc::new(Gate::of_readers()),
@@ -217,9 +217,9 @@ impl PoolWriter {
         change
     }
 
-    /// As [`Points::vouch`](crate::Points::vouch), for what this pool says.
-    pub fn vouch(&mut self, looked: Moment, span: Duration) {
-        self.pool.gate.vouch(looked, span);
+    /// As [`TargetWriter::renew`](crate::TargetWriter::renew), for what this pool says.
+    pub fn renew(&mut self, looked: Moment, span: Duration) {
+        self.pool.gate.renew(looked, span);
     }
 
     /// Passes on what is known of the node that was announced as `name`, for the sessions that are

@@ -6,20 +6,22 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::{Destination, Empty, Look, Moment, Points, PoolWriter, Replies, Ride, Way};
+use crate::{
+    Destination, Empty, Look, Moment, PoolWriter, Replies, TargetRef, TargetSource, TargetWriter,
+};
 
 fn to(port: u16) -> Destination {
     let addr = SocketAddr::from(([127, 0, 0, 1], port));
     Destination { addr, name: addr.to_string().into(), epoch: 1, run_id: None }
 }
 
-fn pool(empty: Empty) -> (Points, PoolWriter, Way) {
-    let (points, route) = Points::new();
+fn pool(empty: Empty) -> (TargetWriter, PoolWriter, TargetSource) {
+    let (points, route) = TargetWriter::new();
     let (writer, pool) = PoolWriter::new(&route, empty);
     (points, writer, pool.into())
 }
 
-fn port(way: &Way) -> Option<u16> {
+fn port(way: &TargetSource) -> Option<u16> {
     way.open_target().map(|ride| ride.addr().port())
 }
 
@@ -33,13 +35,13 @@ async fn lets_every_reply_of_a_replica_pass() {
     // itself.
     points.commit(to(2));
     points.drop_replies();
-    writer.vouch(Moment::now(), Duration::ZERO);
+    writer.renew(Moment::now(), Duration::ZERO);
     let begin = std::time::Instant::now();
     while replica.takes_requests() {
         assert!(begin.elapsed() < Duration::from_secs(60), "the word never ran out");
     }
     assert_eq!(replica.replies(), Replies::Pass);
-    writer.vouch(Moment::now(), Duration::from_secs(60));
+    writer.renew(Moment::now(), Duration::from_secs(60));
     assert!(replica.takes_requests());
     writer.bar(to(1).addr);
     assert_eq!((replica.takes_requests(), replica.expects_requests()), (false, false));
@@ -73,7 +75,7 @@ async fn a_word_that_ran_out_makes_readers_wait() {
     let (_points, mut writer, way) = pool(Empty::Reject);
     writer.publish(vec![to(1)]);
     let ride = way.open_target().expect("a member");
-    writer.vouch(Moment::now(), Duration::ZERO);
+    writer.renew(Moment::now(), Duration::ZERO);
     for _ in 0..5000 {
         if ride.is_shut() {
             break;
@@ -88,7 +90,7 @@ async fn a_word_that_ran_out_makes_readers_wait() {
     };
     tokio::task::yield_now().await;
     assert!(!waiter.is_finished());
-    writer.vouch(Moment::now(), Duration::from_secs(60));
+    writer.renew(Moment::now(), Duration::from_secs(60));
     assert!(waiter.await.expect("waiter"));
 }
 
@@ -98,12 +100,12 @@ fn a_member_that_comes_back_is_the_same_target_and_a_restarted_one_is_not() {
     writer.publish(vec![to(1)]);
     let ride = way.open_target().expect("a member");
     writer.publish(vec![to(2)]);
-    assert!(ride.is_dismissed() && !ride.fence().has_fallen());
+    assert!(ride.is_draining() && !ride.fence().has_fallen());
     writer.publish(vec![to(1), to(2)]);
-    assert!(!ride.is_dismissed());
+    assert!(!ride.is_draining());
     assert_eq!(port(&way), Some(2), "the load of the one that came back is known");
     writer.publish(vec![Destination { run_id: Some("another".into()), ..to(1) }]);
-    assert!(ride.is_dismissed());
+    assert!(ride.is_draining());
     assert_eq!(writer.known().len(), 2);
     drop(ride);
     writer.publish(vec![to(2)]);
@@ -140,10 +142,7 @@ async fn the_master_stands_in_behind_its_own_fence_and_gate() {
     assert!(ride.is_shut() && port(&way).is_none());
     points.release();
     writer.publish(vec![to(1)]);
-    assert!(
-        ride.is_dismissed() && !master.is_dismissed(),
-        "those who write are not asked to leave"
-    );
+    assert!(ride.is_draining() && !master.is_draining(), "those who write are not asked to leave");
     assert_eq!(port(&way), Some(1));
     points.commit(to(8));
     assert!(ride.fence().has_fallen());
@@ -176,7 +175,7 @@ proptest! {
     fn readers_are_only_where_they_may_be(steps in prop::collection::vec(step(), 1..80)) {
         let (mut points, mut writer, way) = pool(Empty::Reject);
         let mut members: BTreeSet<u16> = BTreeSet::new();
-        let mut riders: Vec<Ride> = Vec::new();
+        let mut riders: Vec<TargetRef> = Vec::new();
         for step in steps {
             match step {
                 Step::Publish(set) => {
@@ -191,7 +190,7 @@ proptest! {
                 Step::Board => match way.open_target() {
                     Some(ride) => {
                         let port = ride.addr().port();
-                        prop_assert!(members.contains(&port) && !ride.fence().has_fallen() && !ride.is_dismissed());
+                        prop_assert!(members.contains(&port) && !ride.fence().has_fallen() && !ride.is_draining());
                         let load = |port: u16| {
                             riders.iter().filter(|it| it.addr().port() == port && !it.fence().has_fallen()).count()
                         };
@@ -210,7 +209,7 @@ proptest! {
             }
             for ride in &riders {
                 let member = members.contains(&ride.addr().port());
-                prop_assert!(ride.fence().has_fallen() || ride.is_dismissed() != member);
+                prop_assert!(ride.fence().has_fallen() || ride.is_draining() != member);
             }
             prop_assert!(writer.known().len() <= 5 + riders.len());
         }

@@ -197,7 +197,7 @@ impl Target {
     /// to the end of what is under way, and there are better ones. Never so for a master on its own
     /// route.
     #[must_use]
-    pub fn is_dismissed(&self) -> bool {
+    pub fn is_draining(&self) -> bool {
         self.dismissed.load(Ordering::Acquire)
     }
 
@@ -245,7 +245,7 @@ impl Target {
     /// session that has it compares the loads once more with
     /// [`is_fuller_than`](Self::is_fuller_than).
     #[must_use]
-    pub fn take_move(&self) -> bool {
+    pub fn claim_move(&self) -> bool {
         let left = |moves: usize| moves.checked_sub(1);
         self.moves.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
     }
@@ -283,7 +283,7 @@ impl Target {
         self.shunned.holds()
     }
 
-    /// How many hold a [`Ride`] to it now.
+    /// How many hold a [`TargetRef`] to it now.
     #[must_use]
     pub fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed)
@@ -292,9 +292,9 @@ impl Target {
 
 /// A target in somebody's hands: counted on it from here to the drop.
 #[derive(Debug)]
-pub struct Ride(Arc<Target>, Instant);
+pub struct TargetRef(Arc<Target>, Instant);
 
-impl Ride {
+impl TargetRef {
     pub(crate) fn new(target: Arc<Target>) -> Self {
         target.load.fetch_add(1, Ordering::Relaxed);
         Self(target, Instant::now())
@@ -307,7 +307,7 @@ impl Ride {
     }
 }
 
-impl Deref for Ride {
+impl Deref for TargetRef {
     type Target = Target;
 
     fn deref(&self) -> &Target {
@@ -315,7 +315,7 @@ impl Deref for Ride {
     }
 }
 
-impl Drop for Ride {
+impl Drop for TargetRef {
     fn drop(&mut self) {
         self.0.load.fetch_sub(1, Ordering::Relaxed);
     }

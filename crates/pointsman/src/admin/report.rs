@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Format, Reporter, Verdict};
 use drain::Drain;
-use proxy::{ListenAddr, Scarcity, Snapshot};
+use proxy::{ListenAddr, ResourceShortage, Snapshot};
 
 use crate::admin::health::{self, Full, Loop};
 use crate::admin::metrics::Scraper;
@@ -61,7 +61,7 @@ pub struct Report {
     /// The data plane's counters.
     pub stats: proxy::Stats,
     /// Up while new clients are refused for want of memory.
-    pub scarcity: Scarcity,
+    pub scarcity: ResourceShortage,
     /// The workers' heartbeats.
     pub workers: Vec<proxy::Heartbeat>,
     /// Discovery's heartbeat.

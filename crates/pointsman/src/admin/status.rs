@@ -9,8 +9,8 @@ mod shape;
 
 use std::time::{Duration, Instant};
 
-use proxy::{Distribution, NotCarried, Pin, Reason, Snapshot};
-use sentinel::{ProbeFailure, Role, Seen};
+use proxy::{Distribution, EndReason, NotCarried, Pin, Snapshot};
+use sentinel::{DiscoverySnapshot, ProbeFailure, Role};
 
 use crate::cli::commands_reference::ORDINARY;
 pub use shape::*;
@@ -46,7 +46,7 @@ fn micros(distribution: &Distribution, per_mille: u64) -> u64 {
 /// What one listener counts, of which so many connections are allowed.
 #[must_use]
 pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
-    let closed = Reason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
+    let closed = EndReason::ALL.iter().zip(counted.closed).filter(|(_, count)| *count > 0);
     let ordinary = std::iter::once((ORDINARY, counted.ordinary()));
     let states = ordinary.chain(Pin::ALL.iter().map(|pin| pin.label()).zip(counted.pinned));
     let not_carried = NotCarried::all().map(NotCarried::label).zip(counted.not_carried);
@@ -76,7 +76,7 @@ pub fn traffic(limit: usize, counted: &Snapshot) -> Traffic {
 /// plane's: for those who write, and for readers if there is one.
 #[must_use]
 pub fn service(
-    seen: &Seen,
+    seen: &DiscoverySnapshot,
     (listen, traffic): Listener,
     readers: Option<Listener>,
     now: Instant,
@@ -111,7 +111,7 @@ pub fn service(
     }
 }
 
-fn readers(seen: &sentinel::SeenReplicas, (listen, traffic): Listener) -> Readers {
+fn readers(seen: &sentinel::ReplicaPoolSnapshot, (listen, traffic): Listener) -> Readers {
     Readers {
         listen,
         eligible: seen.eligible,
@@ -122,7 +122,7 @@ fn readers(seen: &sentinel::SeenReplicas, (listen, traffic): Listener) -> Reader
     }
 }
 
-fn replica(seen: &sentinel::SeenReplica) -> Replica {
+fn replica(seen: &sentinel::ReplicaSnapshot) -> Replica {
     Replica {
         addr: seen.addr.to_string(),
         state: seen.standing.label(),
@@ -132,7 +132,7 @@ fn replica(seen: &sentinel::SeenReplica) -> Replica {
     }
 }
 
-fn sentinel(seen: &sentinel::SeenSentinel, age: impl Fn(Instant) -> f64) -> Sentinel {
+fn sentinel(seen: &sentinel::SentinelSnapshot, age: impl Fn(Instant) -> f64) -> Sentinel {
     Sentinel {
         addr: seen.addr.to_string(),
         id: seen.id.as_ref().map(ToString::to_string),
@@ -147,7 +147,7 @@ fn sentinel(seen: &sentinel::SeenSentinel, age: impl Fn(Instant) -> f64) -> Sent
     }
 }
 
-fn node(seen: &sentinel::SeenNode, age: impl Fn(Instant) -> f64) -> Node {
+fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> Node {
     let report = seen.probe.as_ref().and_then(|probe| probe.outcome.as_ref().ok());
     let role = match seen.probe.as_ref().map(|probe| &probe.outcome) {
         None => "unknown",

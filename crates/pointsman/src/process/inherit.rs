@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use listenfd::ListenFd;
-use proxy::{Given, ListenAddr};
+use proxy::{InheritedSockets, ListenAddr};
 use socket2::SockRef;
 use tracing::warn;
 
@@ -125,7 +125,7 @@ pub struct Allotment {
     /// For the admin server. If there are any, it binds nothing.
     pub admin: Vec<TcpListener>,
     /// For each plane: addresses to bind, and given sockets, those of one address in one list.
-    pub planes: Vec<(Vec<ListenAddr>, Vec<Given>)>,
+    pub planes: Vec<(Vec<ListenAddr>, Vec<InheritedSockets>)>,
     /// Files of Unix sockets of an older process that nobody wants any more.
     pub unwanted: Vec<PathBuf>,
     /// Files of Unix sockets that are a service manager's, whoever accepts there.
@@ -220,7 +220,7 @@ impl Allotment {
                 let Some((_, given)) = self.planes.get_mut(number) else { return };
                 match given.iter_mut().find(|given| given.addr == addr) {
                     Some(given) => given.sockets.push(listener),
-                    None => given.push(Given { addr, sockets: vec![listener] }),
+                    None => given.push(InheritedSockets { addr, sockets: vec![listener] }),
                 }
             }
         }

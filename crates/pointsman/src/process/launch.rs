@@ -25,7 +25,7 @@ use crate::process::in_force::{Facts, InForce};
 use crate::process::inherit::{ADMIN, Inherited, OF_MANAGER};
 use crate::process::listener_set;
 use crate::process::reload::{self, Reloader};
-use crate::process::run::{Given, Process, RunError, shutdown, watch_room};
+use crate::process::run::{Process, RunError, StartupInputs, shutdown, watch_room};
 use crate::process::supervisor::Supervisor;
 use crate::process::takeover::{self, Closer, Offer, Place, Taken};
 use crate::process::threads;
@@ -34,14 +34,14 @@ use crate::system::unix_sockets::UnixFiles;
 
 impl Process {
     /// Starts everything; `None` if it was told to stop before that.
-    pub(crate) async fn start(mut given: Given<'_>) -> Result<Option<Self>, RunError> {
+    pub(crate) async fn start(mut given: StartupInputs<'_>) -> Result<Option<Self>, RunError> {
         let start = Instant::now();
         let Some((ground, Beginning { admin, control, unix, place, taken })) =
             begin(&mut given).await?
         else {
             return Ok(None);
         };
-        let Given { config, signals, reader, .. } = given;
+        let StartupInputs { config, signals, reader, .. } = given;
         let sockets = Arc::new(Mutex::new(ground.bound.sockets()?));
         let doors =
             Doors { sockets: Arc::clone(&sockets), admin: Arc::new(Mutex::new(admin.handles()?)) };

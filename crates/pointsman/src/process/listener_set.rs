@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use proxy::{ListenAddr, Options, Stateless};
 use sentinel::{Handle, ReplicaRules, Replicas, Watch};
-use target::{Empty, Points, PoolWriter};
+use target::{Empty, PoolWriter, TargetWriter};
 
 use crate::config::{
     Config, Log, NoReplica, Service, SessionLines, Sessions, Splice, Subscriptions,
@@ -91,7 +91,7 @@ impl Layout {
         let mut layout = Self { services: Vec::new(), watches: Vec::new(), ears: Ears::default() };
         let mut for_readers = Vec::new();
         for (service, limit) in config.services.iter().zip(limits) {
-            let (points, route) = Points::new();
+            let (points, route) = TargetWriter::new();
             let ear = Arc::<OnceLock<Handle>>::default();
             layout.services.push(proxy::Service {
                 name: Arc::from(service.name.as_str()),
@@ -196,12 +196,12 @@ pub(crate) fn options(service: &Service, max_connections: usize, log: &Log) -> O
 }
 
 /// The rule for the lines at sessions' ends.
-fn lines(log: &Log) -> proxy::Lines {
-    proxy::Lines {
+fn lines(log: &Log) -> proxy::AccessLog {
+    proxy::AccessLog {
         which: match log.sessions {
-            SessionLines::Off => proxy::Which::Off,
-            SessionLines::Failed => proxy::Which::Failed,
-            SessionLines::All => proxy::Which::All,
+            SessionLines::Off => proxy::LoggedSessions::Off,
+            SessionLines::Failed => proxy::LoggedSessions::Failed,
+            SessionLines::All => proxy::LoggedSessions::All,
         },
         level: log.sessions_level.into(),
         one_in: u32::try_from(log.sessions_one_in).unwrap_or(u32::MAX),

@@ -15,8 +15,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use admin_http::Reporter as _;
-use drain::{Drain, Order, Phase, Summary};
-use proxy::{Running, Scarcity};
+use drain::{Drain, Phase, StopRequest, Summary};
+use proxy::{ResourceShortage, Running};
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 use tracing::{error, info, warn};
@@ -87,7 +87,7 @@ pub enum RunError {
 }
 
 /// What a start is made of.
-pub(crate) struct Given<'a> {
+pub(crate) struct StartupInputs<'a> {
     pub(crate) config: &'a Config,
     pub(crate) settings: &'a Settings,
     pub(crate) signals: Signals,
@@ -123,7 +123,7 @@ pub fn run(
     let (connections, files) = &make_room(config, memory.as_ref())?;
     let Startup { runtime, signals, reader } = startup;
     let files = *files;
-    let given = Given {
+    let given = StartupInputs {
         config,
         settings,
         signals,
@@ -181,7 +181,7 @@ pub(crate) async fn watch_room(
     memory: Option<Memory>,
     mut files: descriptors::Watch,
     in_force: InForce,
-    scarcity: Scarcity,
+    scarcity: ResourceShortage,
 ) {
     let files = async {
         let mut timer = tokio::time::interval(LOOK);
@@ -197,7 +197,7 @@ pub(crate) async fn watch_room(
 }
 
 /// Keeps new clients out while memory is about to run out. Never returns.
-async fn watch_memory(memory: Option<Memory>, scarcity: Scarcity) {
+async fn watch_memory(memory: Option<Memory>, scarcity: ResourceShortage) {
     let Some(memory) = memory.filter(Memory::is_enforced) else {
         return std::future::pending().await;
     };
@@ -316,7 +316,7 @@ impl Process {
         Ok(summary)
     }
 
-    fn stop(&mut self, order: Order) {
+    fn stop(&mut self, order: StopRequest) {
         if self.drain.phase() == Phase::Serving {
             self.supervisor.stopping();
         }
@@ -363,7 +363,7 @@ impl Process {
         if let Some(probe) = self.probe.take() {
             probe.stop().await;
         }
-        self.stop(Order::DrainAtOnce);
+        self.stop(StopRequest::DrainAtOnce);
         self.drain.reached(Phase::Draining).await;
     }
 }

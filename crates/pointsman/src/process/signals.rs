@@ -6,14 +6,14 @@
 
 use std::io;
 
-use drain::Order;
+use drain::StopRequest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// A step of the shutdown.
-    Stop(Order),
+    Stop(StopRequest),
     /// A reload of the configuration.
     Reload,
 }
@@ -57,7 +57,7 @@ impl Signals {
 
     /// The next one that asks for the end. One that asks for a reload is kept for
     /// [`next`](Self::next).
-    pub async fn stop(&mut self) -> (&'static str, Order) {
+    pub async fn stop(&mut self) -> (&'static str, StopRequest) {
         loop {
             match self.any().await {
                 (name, Asked::Stop(order)) => return (name, order),
@@ -68,10 +68,10 @@ impl Signals {
 
     async fn any(&mut self) -> (&'static str, Asked) {
         tokio::select! {
-            _ = self.term.recv() => ("SIGTERM", Asked::Stop(Order::Drain)),
-            _ = self.int.recv() => ("SIGINT", Asked::Stop(Order::Drain)),
-            _ = self.usr1.recv() => ("SIGUSR1", Asked::Stop(Order::DrainAtOnce)),
-            _ = self.quit.recv() => ("SIGQUIT", Asked::Stop(Order::Cut)),
+            _ = self.term.recv() => ("SIGTERM", Asked::Stop(StopRequest::Drain)),
+            _ = self.int.recv() => ("SIGINT", Asked::Stop(StopRequest::Drain)),
+            _ = self.usr1.recv() => ("SIGUSR1", Asked::Stop(StopRequest::DrainAtOnce)),
+            _ = self.quit.recv() => ("SIGQUIT", Asked::Stop(StopRequest::Cut)),
             _ = self.hup.recv() => ("SIGHUP", Asked::Reload),
         }
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use sentinel::doctor::Patient;
 use sentinel::{Credentials, NodeAddr, Replicas, Rules, Timeouts, Watch};
-use target::Points;
+use target::TargetWriter;
 
 use crate::config;
 
 /// One service's discovery.
 #[must_use]
-pub fn watch(service: &config::Service, points: Points, replicas: Option<Replicas>) -> Watch {
+pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<Replicas>) -> Watch {
     let address_map = address_map(service);
     Watch {
         name: Arc::from(service.name.as_str()),

@@ -18,7 +18,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use crate::io::end::End;
-use crate::io::flow::{Flow, Leave, Step, Valve};
+use crate::io::flow::{Flow, ForwardingPolicy, Leave, Step};
 use crate::io::pipe;
 use crate::runtime::tasks;
 
@@ -45,7 +45,7 @@ impl Flow {
         &mut self,
         cx: &mut Context<'_>,
         sink: &mut impl End,
-        valve: &mut impl Valve,
+        valve: &mut impl ForwardingPolicy,
     ) -> Option<Step> {
         while let Some(pipe) = self.pipe.as_deref_mut().filter(|pipe| pipe.holds() > 0) {
             // How much is no question: all of it belongs to a body that is under way.
@@ -77,7 +77,7 @@ impl Flow {
         cx: &mut Context<'_>,
         source: &mut impl End,
         sink: &impl End,
-        valve: &mut impl Valve,
+        valve: &mut impl ForwardingPolicy,
     ) -> Bulk {
         if !source.splices() || !sink.splices() {
             return Bulk::Read;

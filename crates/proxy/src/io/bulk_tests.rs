@@ -14,7 +14,7 @@ use seccompiler::{
 };
 
 use crate::testing::{Backend, House, SOON, expect, is_silent, session};
-use crate::{Options, Reason, Sessions, Splice};
+use crate::{EndReason, Options, Sessions, Splice};
 
 const MIB: usize = 1 << 20;
 
@@ -75,7 +75,7 @@ fn bodies_arrive_whole_both_ways_whatever_the_pieces_and_the_pace() {
     }
     let stats = house.until("the end of all", |stats| stats.closed_in_all() == 3);
     assert_eq!(
-        (stats.closed_for(Reason::ClientClosed), stats.commands, stats.replies),
+        (stats.closed_for(EndReason::ClientClosed), stats.commands, stats.replies),
         (3, 18, 18)
     );
     assert!(stats.bytes_spliced > MIB as u64, "{}", stats.bytes_spliced);
@@ -171,7 +171,7 @@ fn a_fence_in_the_middle_of_a_body_keeps_the_rest_from_its_target_and_from_every
     let writing = thread::spawn(move || drop(writer.write_all(&flood)));
     stands_still(&house);
     house.points.clear();
-    house.ended(Reason::Fenced);
+    house.ended(EndReason::Fenced);
     let forwarded = house.stats().bytes_in;
     let mut read = Vec::new();
     // It ends with a reset.
@@ -233,7 +233,7 @@ fn keeps_what_is_in_the_pipe_while_the_gate_is_shut() {
         drop(held);
         if moves_on {
             house.commit(Backend::new().addr());
-            house.until("the end of the session", |stats| stats.closed_for(Reason::Fenced) == 1);
+            house.until("the end of the session", |stats| stats.closed_for(EndReason::Fenced) == 1);
             // It ends with a reset.
             drop(upstream.read_to_end(&mut read));
             drop(client.read_to_end(&mut Vec::new()));

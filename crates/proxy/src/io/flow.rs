@@ -6,7 +6,7 @@
 //! Who has been slow is read from in smaller pieces until it has caught up, and so is everybody
 //! while many are slow ([`kept`](crate::io::kept)).
 //!
-//! Whether a byte may go at all is not decided here: the [`Valve`] is asked before every single
+//! Whether a byte may go at all is not decided here: the [`ForwardingPolicy`] is asked before every single
 //! write.
 //!
 //! Deliberately absent: which end is the client, what the bytes mean, and time.
@@ -42,7 +42,7 @@ pub(crate) enum Leave {
 }
 
 /// What stands between source and sink.
-pub(crate) trait Valve {
+pub(crate) trait ForwardingPolicy {
     /// Asked before every read: whether it is of use.
     fn expects(&mut self) -> Leave;
 
@@ -173,7 +173,7 @@ impl Flow {
         &mut self,
         cx: &mut Context<'_>,
         sink: &mut impl End,
-        valve: &mut impl Valve,
+        valve: &mut impl ForwardingPolicy,
     ) -> Option<Step> {
         // So it nearly always is.
         if self.pipe.is_none() && self.kept.is_none() {
@@ -189,7 +189,7 @@ impl Flow {
         cx: &mut Context<'_>,
         source: &mut impl End,
         sink: &mut impl End,
-        valve: &mut impl Valve,
+        valve: &mut impl ForwardingPolicy,
         (scratch, tell): (&mut [u8], Tell),
     ) -> Step {
         let mut rounds = ROUNDS;
@@ -266,7 +266,7 @@ impl Flow {
         &mut self,
         cx: &mut Context<'_>,
         sink: &mut impl End,
-        valve: &mut impl Valve,
+        valve: &mut impl ForwardingPolicy,
         bytes: &[u8],
     ) -> Result<(), Step> {
         let mut rest = bytes;
@@ -308,7 +308,7 @@ impl Flow {
         &mut self,
         cx: &mut Context<'_>,
         sink: &mut impl End,
-        valve: &mut impl Valve,
+        valve: &mut impl ForwardingPolicy,
     ) -> Option<Step> {
         let kept = self.kept.as_deref_mut()?;
         while let rest @ [_, ..] = kept.rest() {

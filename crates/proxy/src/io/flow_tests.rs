@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 
 use proptest::prelude::*;
 
-use crate::io::flow::{Flow, Leave, Step, Tell, Valve};
+use crate::io::flow::{Flow, ForwardingPolicy, Leave, Step, Tell};
 use crate::io::scratch;
 use crate::testing::Puppet;
 
@@ -20,7 +20,7 @@ struct Ticks {
     went: Vec<u8>,
 }
 
-impl Valve for Ticks {
+impl ForwardingPolicy for Ticks {
     fn expects(&mut self) -> Leave {
         self.leave(&[])
     }

@@ -5,19 +5,19 @@
 //! that what was never forwarded is known to the byte. Towards the client it is told what came from
 //! the target as soon as it came, because a hint in it is worth the more the earlier it is heard.
 
-use resp::{Direction, Ledger, Standing};
+use resp::{Direction, Ledger, SessionState};
 use target::{Replies as Fate, Target};
 
-use crate::io::flow::{Leave, Valve};
+use crate::io::flow::{ForwardingPolicy, Leave};
 use crate::latency::Stopwatch;
-use crate::runtime::worker::Seat;
+use crate::runtime::worker::WorkerContext;
 use crate::service::Hint;
 
 /// From client to target.
 pub(crate) struct Requests<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
-    pub(crate) seat: &'a Seat,
+    pub(crate) seat: &'a WorkerContext,
     /// Whether the client has sent anything yet.
     pub(crate) heard: &'a mut bool,
     /// Whether to stop behind the request under way.
@@ -40,11 +40,12 @@ impl Requests<'_> {
             return Leave::Measured(*self.measured as usize);
         }
         let may_end = match self.ledger.standing() {
-            Standing::Opaque => return Leave::Free,
-            Standing::Transaction | Standing::Blocked | Standing::Subscribed => false,
-            Standing::Busy | Standing::Ended | Standing::Pinned | Standing::Quiet => {
-                self.ledger.at_boundary(Direction::Request)
-            }
+            SessionState::Opaque => return Leave::Free,
+            SessionState::Transaction | SessionState::Blocked | SessionState::Subscribed => false,
+            SessionState::Busy
+            | SessionState::Ended
+            | SessionState::Pinned
+            | SessionState::Quiet => self.ledger.at_boundary(Direction::Request),
         };
         if may_end {
             return Leave::Shut;
@@ -57,7 +58,7 @@ impl Requests<'_> {
     }
 }
 
-impl Valve for Requests<'_> {
+impl ForwardingPolicy for Requests<'_> {
     fn expects(&mut self) -> Leave {
         if self.target.expects_requests() { self.bound(&[]) } else { Leave::Shut }
     }
@@ -109,7 +110,7 @@ impl Valve for Requests<'_> {
 pub(crate) struct Replies<'a> {
     pub(crate) ledger: &'a mut Ledger,
     pub(crate) target: &'a Target,
-    pub(crate) seat: &'a Seat,
+    pub(crate) seat: &'a WorkerContext,
     pub(crate) stopwatch: &'a mut Stopwatch,
     /// Requests of this session, forwarded whole.
     pub(crate) commands: &'a mut u32,
@@ -131,7 +132,7 @@ impl Replies<'_> {
     }
 }
 
-impl Valve for Replies<'_> {
+impl ForwardingPolicy for Replies<'_> {
     fn expects(&mut self) -> Leave {
         Leave::Free
     }

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 
 use resp::{Ledger, Limits};
-use target::{Moment, Points, Replies as Fate};
+use target::{Moment, Replies as Fate, TargetWriter};
 
-use crate::io::flow::{Leave, Valve};
+use crate::io::flow::{ForwardingPolicy, Leave};
 use crate::io::forwarding::{Replies, Requests};
 use crate::latency::Stopwatch;
-use crate::runtime::worker::Seat;
+use crate::runtime::worker::WorkerContext;
 use crate::testing::{SOON, destination, seat};
 
 /// What a valve towards `target` says before a read and before a write.
-fn requests(seat: &Seat, target: &target::Target) -> (Leave, Leave) {
+fn requests(seat: &WorkerContext, target: &target::Target) -> (Leave, Leave) {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut heard, mut measured, mut stopwatch) = (false, 0, Stopwatch::default());
     let mut valve = Requests {
@@ -28,7 +28,7 @@ fn requests(seat: &Seat, target: &target::Target) -> (Leave, Leave) {
 }
 
 /// Whether a valve from `target` admits what was read.
-fn admits(seat: &Seat, target: &target::Target) -> bool {
+fn admits(seat: &WorkerContext, target: &target::Target) -> bool {
     let mut ledger = Ledger::new(&Limits::default());
     let (mut stopwatch, mut commands) = (Stopwatch::default(), 0);
     let mut valve = Replies {
@@ -56,8 +56,8 @@ fn shuts_for_requests_at_the_fence_alone() {
 fn shuts_for_requests_at_the_gate_alone() {
     let (mut points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
-    let shutting: [fn(&mut Points); 3] =
-        [Points::hold, Points::drop_replies, |it| it.set_replies(Fate::Wait)];
+    let shutting: [fn(&mut TargetWriter); 3] =
+        [TargetWriter::hold, TargetWriter::drop_replies, |it| it.set_replies(Fate::Wait)];
     for shut in shutting {
         shut(&mut points);
         assert!(!target.fence().has_fallen());
@@ -71,12 +71,12 @@ fn shuts_for_requests_at_the_gate_alone() {
 fn shuts_for_requests_when_the_word_has_run_out() {
     let (mut points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
-    points.vouch(Moment::now(), Duration::ZERO);
+    points.renew(Moment::now(), Duration::ZERO);
     let begin = Instant::now();
     while requests(&seat, &target).1 != Leave::Shut {
         assert!(begin.elapsed() < SOON, "the word never ran out");
     }
-    points.vouch(Moment::now(), Duration::from_secs(60));
+    points.renew(Moment::now(), Duration::from_secs(60));
     assert_eq!(requests(&seat, &target), (Leave::Free, Leave::Free));
 }
 

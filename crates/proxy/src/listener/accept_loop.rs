@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use drain::{Door, Phase};
+use drain::{AcceptPermit, Phase};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
 use crate::io::connection::Line;
 use crate::listener::accept_errors::{Fault, Pace, sort};
 use crate::listener::address::Peer;
-use crate::listener::inbox::{Client, Guest, Rooms};
+use crate::listener::inbox::{Client, HandedOff, Inboxes};
 use crate::options::Splice;
 use crate::runtime::tasks;
-use crate::runtime::worker::Seat;
+use crate::runtime::worker::WorkerContext;
 use crate::session;
 
 /// What Redis says to a client beyond its own `maxclients` (`redis:src/networking.c`,
@@ -55,9 +55,9 @@ const IN_A_ROW: usize = 32;
 /// the seat's service, `rooms` are the workers that a client may be passed on to.
 pub(crate) async fn serve(
     mut queue: impl Accept,
-    seat: Arc<Seat>,
-    (service, rooms): (usize, Rooms),
-    door: Door,
+    seat: Arc<WorkerContext>,
+    (service, rooms): (usize, Inboxes),
+    door: AcceptPermit,
 ) {
     let (mut pace, mut taken) = (Pace::default(), 0_usize);
     let closing = seat.drain.reached(Phase::Draining);
@@ -119,7 +119,10 @@ async fn next(queue: &mut impl Accept, in_want: bool) -> Result<(OwnedFd, Peer),
 }
 
 /// Lets in whom another worker has passed on.
-pub(crate) fn welcome(Guest { socket, peer, admission, door, .. }: Guest, seat: &Arc<Seat>) {
+pub(crate) fn welcome(
+    HandedOff { socket, peer, admission, door, .. }: HandedOff,
+    seat: &Arc<WorkerContext>,
+) {
     if begin((socket, peer, admission), seat).is_err() {
         seat.block.accept_errors.one();
     }
@@ -128,7 +131,7 @@ pub(crate) fn welcome(Guest { socket, peer, admission, door, .. }: Guest, seat: 
 
 /// Lets in who came before the door was closed. The door stays open meanwhile, so that the drain
 /// counts all of them.
-pub(crate) async fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
+pub(crate) async fn empty_the_queue(queue: &impl Accept, seat: &Arc<WorkerContext>) {
     for taken in 1..=LAST_GUESTS {
         if taken % IN_A_ROW == 0 {
             tasks::yield_now().await;
@@ -143,7 +146,7 @@ pub(crate) async fn empty_the_queue(queue: &impl Accept, seat: &Arc<Seat>) {
 }
 
 /// Lets a client in, or refuses it.
-fn admit(socket: OwnedFd, peer: Peer, seat: &Seat) -> Option<Client> {
+fn admit(socket: OwnedFd, peer: Peer, seat: &WorkerContext) -> Option<Client> {
     match seat.shared.limits.admit(peer.ip()) {
         Ok(admission) => Some((socket, peer, admission)),
         Err(limit) => {
@@ -159,7 +162,7 @@ fn admit(socket: OwnedFd, peer: Peer, seat: &Seat) -> Option<Client> {
 /// # Errors
 ///
 /// The event loop could not take one socket more.
-fn begin((socket, peer, admission): Client, seat: &Arc<Seat>) -> Result<(), Errno> {
+fn begin((socket, peer, admission): Client, seat: &Arc<WorkerContext>) -> Result<(), Errno> {
     let splices = seat.shared.service.options.now().splice == Splice::On;
     let line = Line::accepted(socket, splices)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::io::connection::Queue;
 use crate::listener::accept_loop::{Accept, empty_the_queue, serve};
 use crate::listener::address::Peer;
-use crate::listener::inbox::Rooms;
+use crate::listener::inbox::Inboxes;
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::Home;
 use crate::testing::{SOON, seat};
@@ -83,7 +83,7 @@ async fn behind(faults: &[Errno], cramped: usize) -> (usize, Duration, u64) {
         }
     };
     tokio::select! {
-        () = serve(faulty, Arc::clone(&seat), (0, Rooms::new([home])), seat.drain.door()) => panic!("it ended"),
+        () = serve(faulty, Arc::clone(&seat), (0, Inboxes::new([home])), seat.drain.door()) => panic!("it ended"),
         () = accepted => {}
     }
     (tried.load(Ordering::Relaxed), begin.elapsed(), seat.block.accept_errors())

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use drain::Door;
+use drain::AcceptPermit;
 
 use crate::listener::address::Peer;
 use crate::listener::limits::Admission;
@@ -35,14 +35,14 @@ const SLACK: usize = 4;
 
 /// A connection on its way to another worker.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct HandedOff {
     /// Number of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) admission: Admission,
     /// Held until it has a ticket of its own.
-    pub(crate) door: Door,
+    pub(crate) door: AcceptPermit,
 }
 
 /// A connection that was let in.
@@ -50,19 +50,19 @@ pub(crate) type Client = (OwnedFd, Peer, Admission);
 
 /// One worker, as the others see it.
 #[derive(Debug)]
-struct Room {
+struct Inbox {
     home: Arc<Home>,
-    guests: Mutex<VecDeque<Guest>>,
+    guests: Mutex<VecDeque<HandedOff>>,
     /// How many there are in `guests`, to be read without its lock.
     coming: AtomicUsize,
 }
 
-impl Room {
+impl Inbox {
     fn new(home: Arc<Home>) -> Self {
         Self { home, guests: Mutex::default(), coming: AtomicUsize::new(0) }
     }
 
-    fn guests(&self) -> MutexGuard<'_, VecDeque<Guest>> {
+    fn guests(&self) -> MutexGuard<'_, VecDeque<HandedOff>> {
         // Nothing under the lock can panic half-way.
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,14 +75,14 @@ impl Room {
 
 /// All workers of a process, as one of them sees them.
 #[derive(Debug, Clone)]
-pub(crate) struct Rooms {
-    all: Arc<[Room]>,
+pub(crate) struct Inboxes {
+    all: Arc<[Inbox]>,
     own: usize,
 }
 
-impl Rooms {
+impl Inboxes {
     pub(crate) fn new(homes: impl IntoIterator<Item = Arc<Home>>) -> Self {
-        Self { all: homes.into_iter().map(Room::new).collect(), own: 0 }
+        Self { all: homes.into_iter().map(Inbox::new).collect(), own: 0 }
     }
 
     /// The same, seen by worker number `own`.
@@ -91,7 +91,7 @@ impl Rooms {
     }
 
     /// The worker that should have the next connection instead of this one, if there is one.
-    fn emptier(&self) -> Option<&Room> {
+    fn emptier(&self) -> Option<&Inbox> {
         let own = self.all.get(self.own)?.load();
         let least = self.all.iter().min_by_key(|room| room.load())?;
         is_clearly_fuller(own, least.load()).then_some(least)
@@ -106,7 +106,7 @@ impl Rooms {
         &self,
         service: usize,
         client: Client,
-        door: impl FnOnce() -> Door,
+        door: impl FnOnce() -> AcceptPermit,
     ) -> Result<(), Client> {
         let Some(room) = self.emptier() else { return Err(client) };
         let mut guests = room.guests();
@@ -114,7 +114,7 @@ impl Rooms {
             return Err(client);
         }
         let (socket, peer, admission) = client;
-        guests.push_back(Guest { service, socket, peer, admission, door: door() });
+        guests.push_back(HandedOff { service, socket, peer, admission, door: door() });
         room.coming.store(guests.len(), Ordering::Relaxed);
         drop(guests);
         room.home.ring();
@@ -122,7 +122,7 @@ impl Rooms {
     }
 
     /// The guests who have come. To be asked after the bell was unrung.
-    pub(crate) fn guests(&self) -> VecDeque<Guest> {
+    pub(crate) fn guests(&self) -> VecDeque<HandedOff> {
         let Some(room) = self.all.get(self.own) else { return VecDeque::new() };
         let mut guests = room.guests();
         room.coming.store(0, Ordering::Relaxed);
@@ -140,7 +140,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    use crate::listener::limits::{Limits, Places, Scarcity};
+    use crate::listener::limits::{Limits, Places, ResourceShortage};
 
     #[test]
     fn small_differences_are_no_reason_and_clear_ones_are() {
@@ -156,10 +156,11 @@ mod tests {
     fn a_full_room_takes_no_more_and_what_was_passed_arrives_in_order() {
         let (drain, _controller) = drain::new(drain::Settings::default());
         let homes: Vec<_> = (0..2).map(|_| Home::new().unwrap()).collect();
-        let rooms = Rooms::new(homes.iter().map(Arc::clone));
+        let rooms = Inboxes::new(homes.iter().map(Arc::clone));
         let (from, to) = (rooms.of(0), rooms.of(1));
         let socket = || OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
-        let limits = Limits::new(usize::MAX, 0, Places::new(usize::MAX), Scarcity::default());
+        let limits =
+            Limits::new(usize::MAX, 0, Places::new(usize::MAX), ResourceShortage::default());
         let peer = |port: usize| {
             Peer::from(SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap())))
         };

@@ -5,7 +5,7 @@
 //! way of ending a session can forget it. The counts are shared by all workers, since a limit a
 //! worker would refuse clients while another worker has room.
 //!
-//! Beside the counts stands [`Scarcity`]: somebody who watches the memory of the process raises its
+//! Beside the counts stands [`ResourceShortage`]: somebody who watches the memory of the process raises its
 //! flag before the kernel would end the process, and as long as it is up nobody new is let in.
 //! Counts are derived from an assumption about what a session costs; the flag holds when the
 //! assumption does not. It also has the number of sessions that the limit on open files carries,
@@ -114,7 +114,7 @@ impl Drop for Place {
 
 /// What the process is short of. Cheap to clone; one for the whole process.
 #[derive(Debug, Clone)]
-pub struct Scarcity(Arc<Short>);
+pub struct ResourceShortage(Arc<Short>);
 
 #[derive(Debug)]
 struct Short {
@@ -122,7 +122,7 @@ struct Short {
     files: AtomicUsize,
 }
 
-impl Default for Scarcity {
+impl Default for ResourceShortage {
     fn default() -> Self {
         Self(Arc::new(Short {
             memory: AtomicBool::new(false),
@@ -131,7 +131,7 @@ impl Default for Scarcity {
     }
 }
 
-impl Scarcity {
+impl ResourceShortage {
     /// Says whether memory is about to run out.
     pub fn set(&self, scarce: bool) {
         self.0.memory.store(scarce, Ordering::Relaxed);
@@ -162,7 +162,7 @@ pub(crate) struct Limits {
     service: Arc<Places>,
     total: Arc<Places>,
     sources: Option<Sources>,
-    scarcity: Scarcity,
+    scarcity: ResourceShortage,
 }
 
 impl Limits {
@@ -171,7 +171,7 @@ impl Limits {
         service: usize,
         per_source: usize,
         total: Arc<Places>,
-        scarcity: Scarcity,
+        scarcity: ResourceShortage,
     ) -> Arc<Self> {
         let sources = (per_source > 0).then(|| Sources::new(per_source));
         Arc::new(Self { service: Places::new(service), total, sources, scarcity })
@@ -282,7 +282,7 @@ mod tests {
     fn each_limit_is_told_by_its_name_and_a_refusal_gives_back_what_it_took() {
         let one: Option<IpAddr> = "192.0.2.1".parse().ok();
         let other: Option<IpAddr> = "192.0.2.2".parse().ok();
-        let (total, scarcity) = (Places::new(3), Scarcity::default());
+        let (total, scarcity) = (Places::new(3), ResourceShortage::default());
         let a = Limits::new(2, 1, Arc::clone(&total), scarcity.clone());
         let b = Limits::new(9, 0, Arc::clone(&total), scarcity.clone());
         let first = a.admit(one).unwrap();

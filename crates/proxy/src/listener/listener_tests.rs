@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, SockRef, Socket, Type};
-use target::Points;
+use target::TargetWriter;
 
 use crate::listener::address::ListenAddr;
-use crate::listener::{BindError, Bound, Entrance, Given};
+use crate::listener::{AcceptLoop, BindError, Bound, InheritedSockets};
 use crate::options::Options;
 use crate::service::{NoHints, Service};
 
 fn service() -> Service {
-    let (_, route) = Points::new();
+    let (_, route) = TargetWriter::new();
     Service {
         name: "s".into(),
         route: route.into(),
@@ -36,7 +36,7 @@ fn tcp(addrs: &[ListenAddr]) -> Vec<SocketAddr> {
 
 /// The first client in any worker's queue, and the address of the listener that has it.
 fn accepted(bound: &Bound) -> (Socket, ListenAddr) {
-    let all: Vec<&Entrance> = bound.entrances.iter().flatten().collect();
+    let all: Vec<&AcceptLoop> = bound.entrances.iter().flatten().collect();
     let mut asked: Vec<_> = all.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)).collect();
     assert!(
         poll(&mut asked, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap() > 0,
@@ -55,7 +55,7 @@ fn port_0_gives_one_port_for_all_workers() {
     assert_ne!(addrs[0], addrs[1]);
     for worker in &bound.entrances {
         let local =
-            |it: &Entrance| SockRef::from(&it.socket).local_addr().unwrap().as_socket().unwrap();
+            |it: &AcceptLoop| SockRef::from(&it.socket).local_addr().unwrap().as_socket().unwrap();
         assert_eq!(worker.iter().map(local).collect::<Vec<_>>(), tcp(addrs));
     }
 }
@@ -88,8 +88,8 @@ fn given_sockets_all_have_a_worker_and_every_worker_has_one() {
         let first = socket();
         let addr = ListenAddr::from(first.local_addr().unwrap());
         let sockets: Vec<OwnedFd> = (0..count).map(|_| first.try_clone().unwrap().into()).collect();
-        let nothing = Given { addr: addr.clone(), sockets: Vec::new() };
-        let given = vec![Given { addr: addr.clone(), sockets }, nothing];
+        let nothing = InheritedSockets { addr: addr.clone(), sockets: Vec::new() };
+        let given = vec![InheritedSockets { addr: addr.clone(), sockets }, nothing];
         let bound = Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), given)]).unwrap();
         assert_eq!(bound.local_addrs(), [vec![addr]]);
         let shares: Vec<usize> = bound.entrances.iter().map(Vec::len).collect();
@@ -165,7 +165,7 @@ fn an_ipv4_address_joins_a_given_dual_stack_socket() {
     let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let services = [
         (service(), vec![v4], Vec::new()),
-        (service(), Vec::new(), vec![Given { addr: addr.clone(), sockets }]),
+        (service(), Vec::new(), vec![InheritedSockets { addr: addr.clone(), sockets }]),
     ];
     let bound = Bound::bind_or_take(two(), 10, &[], services).unwrap();
     assert_eq!(listener_of(&bound, Ipv4Addr::LOCALHOST, port), v4.to_string());
@@ -179,7 +179,7 @@ fn a_unix_socket_is_shared_by_all_workers() {
         UnixAddr::from_abstract_name(format!("pointsman-listener-{}", std::process::id())).unwrap();
     let socket = UnixListener::bind_addr(&at).unwrap();
     let addr = ListenAddr::Unix("/run/redis.sock".into());
-    let given = vec![Given { addr: addr.clone(), sockets: vec![socket.into()] }];
+    let given = vec![InheritedSockets { addr: addr.clone(), sockets: vec![socket.into()] }];
     let bound = Bound::bind_or_take(two(), 10, &[], [(service(), Vec::new(), given)]).unwrap();
     assert_eq!(bound.entrances.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
     let mut sockets = bound.sockets().unwrap();

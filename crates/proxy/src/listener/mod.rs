@@ -100,7 +100,7 @@ pub enum BindError {
     },
     /// A listening socket that somebody else has bound cannot be used.
     #[error("a listening socket that was given to this process cannot be used")]
-    Given(#[source] io::Error),
+    InheritedSockets(#[source] io::Error),
 }
 
 /// [::] is in use, too, where another process has the port for IPv4 alone.
@@ -121,7 +121,7 @@ impl BindError {
 
 /// One listening socket of one worker.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub(crate) struct AcceptLoop {
     /// Number of its service.
     pub(crate) service: usize,
     pub(crate) socket: OwnedFd,
@@ -130,7 +130,7 @@ pub(crate) struct Entrance {
 
 /// Listening sockets of one address that somebody else has bound.
 #[derive(Debug)]
-pub struct Given {
+pub struct InheritedSockets {
     /// Where they are found.
     pub addr: ListenAddr,
     /// The sockets.
@@ -143,7 +143,7 @@ pub struct Given {
 pub struct Bound {
     pub(crate) services: Vec<Arc<Service>>,
     /// One list a worker.
-    pub(crate) entrances: Vec<Vec<Entrance>>,
+    pub(crate) entrances: Vec<Vec<AcceptLoop>>,
     pub(crate) max_connections: usize,
     addrs: Vec<Vec<ListenAddr>>,
 }
@@ -177,7 +177,7 @@ impl Bound {
         workers: NonZeroUsize,
         max_connections: usize,
         elsewhere: &[SocketAddr],
-        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<Given>)>,
+        services: impl IntoIterator<Item = (Service, Vec<SocketAddr>, Vec<InheritedSockets>)>,
     ) -> Result<Self, BindError> {
         let services: Vec<_> = services.into_iter().collect();
         let families = Families::of(elsewhere, &services);
@@ -195,7 +195,9 @@ impl Bound {
                 real.push(bound.bind_one(number, addr, &families, &options).map_err(at)?.into());
             }
             for given in given {
-                real.extend(bound.take(number, given, &options).map_err(BindError::Given)?);
+                real.extend(
+                    bound.take(number, given, &options).map_err(BindError::InheritedSockets)?,
+                );
             }
             bound.addrs.push(real);
             bound.services.push(Arc::new(service));
@@ -225,7 +227,7 @@ impl Bound {
         let real = real.unwrap_or(addr);
         for (socket, entrances) in sockets.into_iter().zip(&mut self.entrances) {
             socket.listen(BACKLOG)?;
-            entrances.push(Entrance { service, socket: socket.into(), addr: real.into() });
+            entrances.push(AcceptLoop { service, socket: socket.into(), addr: real.into() });
         }
         Ok(real)
     }
@@ -235,10 +237,10 @@ impl Bound {
     fn take(
         &mut self,
         service: usize,
-        given: Given,
+        given: InheritedSockets,
         options: &Options,
     ) -> io::Result<Option<ListenAddr>> {
-        let Given { addr, sockets } = given;
+        let InheritedSockets { addr, sockets } = given;
         if sockets.is_empty() {
             return Ok(None);
         }
@@ -261,7 +263,7 @@ impl Bound {
         let workers = self.entrances.len().max(1);
         for (number, socket) in sockets.into_iter().chain(shared).enumerate() {
             if let Some(entrances) = self.entrances.get_mut(number % workers) {
-                entrances.push(Entrance { service, socket, addr: addr.clone() });
+                entrances.push(AcceptLoop { service, socket, addr: addr.clone() });
             }
         }
         Ok(Some(addr))
@@ -308,7 +310,10 @@ struct Families {
 }
 
 impl Families {
-    fn of(elsewhere: &[SocketAddr], services: &[(Service, Vec<SocketAddr>, Vec<Given>)]) -> Self {
+    fn of(
+        elsewhere: &[SocketAddr],
+        services: &[(Service, Vec<SocketAddr>, Vec<InheritedSockets>)],
+    ) -> Self {
         let mut families = Self::default();
         let bound = services.iter().flat_map(|(_, addrs, _)| addrs).chain(elsewhere);
         families.v4.extend(bound.filter(|addr| addr.is_ipv4()).map(SocketAddr::port));

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use socket2::SockRef;
 
 use crate::io::sockopt;
-use crate::listener::Entrance;
+use crate::listener::AcceptLoop;
 use crate::listener::address::ListenAddr;
 use crate::options::Options;
 
@@ -32,8 +32,8 @@ pub struct Socket {
 pub struct Sockets(Vec<Socket>);
 
 impl Sockets {
-    pub(crate) fn of<'a>(entrances: impl Iterator<Item = &'a Entrance>) -> io::Result<Self> {
-        let handle = |entrance: &Entrance| {
+    pub(crate) fn of<'a>(entrances: impl Iterator<Item = &'a AcceptLoop>) -> io::Result<Self> {
+        let handle = |entrance: &AcceptLoop| {
             let listener = entrance.socket.try_clone()?;
             Ok(Socket { service: entrance.service, addr: entrance.addr.clone(), listener })
         };

@@ -15,10 +15,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use resp::{Direction, Ledger, Notices};
+use resp::{Direction, Ledger, MaintenanceHandshake};
 
-use crate::runtime::worker::Seat;
-use crate::session::end_reason::Reason;
+use crate::runtime::worker::WorkerContext;
+use crate::session::end_reason::EndReason;
 use crate::session::finish::is_heard;
 
 /// One push.
@@ -36,7 +36,7 @@ pub(crate) enum Notice {
 /// The kinds of pushes, for the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum NoticeKind {
+pub enum MaintenanceKind {
     /// `MOVING`.
     Moving,
     /// `FAILING_OVER`.
@@ -45,7 +45,7 @@ pub enum NoticeKind {
     FailedOver,
 }
 
-impl NoticeKind {
+impl MaintenanceKind {
     /// Every kind, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Moving, Self::FailingOver, Self::FailedOver];
 
@@ -61,11 +61,11 @@ impl NoticeKind {
 }
 
 impl Notice {
-    pub(crate) fn kind(&self) -> NoticeKind {
+    pub(crate) fn kind(&self) -> MaintenanceKind {
         match self {
-            Self::Moving { .. } => NoticeKind::Moving,
-            Self::FailingOver { .. } => NoticeKind::FailingOver,
-            Self::FailedOver { .. } => NoticeKind::FailedOver,
+            Self::Moving { .. } => MaintenanceKind::Moving,
+            Self::FailingOver { .. } => MaintenanceKind::FailingOver,
+            Self::FailedOver { .. } => MaintenanceKind::FailedOver,
         }
     }
 
@@ -111,9 +111,9 @@ pub(crate) fn seconds(span: Duration) -> u64 {
 /// What is to be said before a session ends for `reason`, if its client was told of a failover: to
 /// this client, that is over. node-redis counts what it was told of, beyond the end of the
 /// connection.
-pub(crate) fn last_word(ledger: &Ledger, seat: &Seat, reason: Reason) -> Vec<u8> {
-    let agreed =
-        ledger.notices() != Notices::Off && seat.shared.service.options.now().maintenance_push;
+pub(crate) fn last_word(ledger: &Ledger, seat: &WorkerContext, reason: EndReason) -> Vec<u8> {
+    let agreed = ledger.notices() != MaintenanceHandshake::Off
+        && seat.shared.service.options.now().maintenance_push;
     let place = ledger.at_boundary(Direction::Reply) && is_heard(reason);
     if !ledger.is_told_of_failover() || !agreed || !place {
         return Vec::new();

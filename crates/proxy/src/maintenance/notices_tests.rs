@@ -5,11 +5,11 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use drain::Order;
+use drain::StopRequest;
 
 use crate::session::proof_tests::prove;
 use crate::testing::{Backend, House, expect, is_silent, rest};
-use crate::{NoticeKind, Options, Reason};
+use crate::{EndReason, MaintenanceKind, Options};
 
 const HERE: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type none\r\n";
 const THERE: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip\r\n";
@@ -72,7 +72,7 @@ fn push(client: &mut TcpStream, elements: usize, name: &str) -> String {
     all
 }
 
-fn told(house: &House, kind: NoticeKind) -> u64 {
+fn told(house: &House, kind: MaintenanceKind) -> u64 {
     house.stats().notices[kind as usize]
 }
 
@@ -103,7 +103,7 @@ fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
     let backend = Backend::new();
     let house = House::towards(&backend);
     let (mut client, mut upstream) = agreed(&house, &backend, HERE);
-    house.drain.order(Order::DrainAtOnce);
+    house.drain.order(StopRequest::DrainAtOnce);
     assert_eq!(moving(&mut client), "_\r\n");
     // It is served until it goes.
     for _ in 0..3 {
@@ -115,8 +115,8 @@ fn in_a_drain_a_client_is_told_to_move_and_has_its_time_for_that() {
     drop(client);
     assert_eq!(rest(&mut upstream), b"");
     drop(upstream);
-    house.ended(Reason::ClientClosed);
-    let (summary, stats) = house.end(Order::DrainAtOnce);
+    house.ended(EndReason::ClientClosed);
+    let (summary, stats) = house.end(StopRequest::DrainAtOnce);
     assert_eq!((summary.tally.left, summary.tally.asked, summary.tally.cut), (1, 0, 0));
     assert_eq!(stats.notices, [1, 0, 0]);
 }
@@ -128,14 +128,14 @@ fn who_wants_an_address_is_told_one_if_there_is_one_to_tell() {
         let mut house = House::new(Options { moving_to: to.map(Arc::from), ..Options::default() });
         house.commit(backend.addr());
         let (mut client, _upstream) = agreed(&house, &backend, THERE);
-        house.drain.order(Order::DrainAtOnce);
+        house.drain.order(StopRequest::DrainAtOnce);
         if to.is_some() {
             assert_eq!(moving(&mut client), "$18\r\nredis.example:6379\r\n");
         } else {
             // A client library that did not ask for that would break down at a word without an
             // address.
             assert_eq!(rest(&mut client), b"");
-            house.ended(Reason::Drained);
+            house.ended(EndReason::Drained);
         }
     }
 }
@@ -175,7 +175,7 @@ fn the_gate_is_told_of_when_it_shuts_and_when_it_opens() {
     house.points.hold();
     push(&mut client, 4, "FAILING_OVER");
     assert_eq!(
-        (told(&house, NoticeKind::FailingOver), told(&house, NoticeKind::FailedOver)),
+        (told(&house, MaintenanceKind::FailingOver), told(&house, MaintenanceKind::FailedOver)),
         (3, 2)
     );
     assert_eq!(house.stats().carried, 1);
@@ -211,7 +211,7 @@ fn who_cannot_be_carried_over_is_told_that_it_is_over_before_the_end() {
     house.commit(other.addr());
     push(&mut client, 3, "FAILED_OVER");
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::Fenced);
+    house.ended(EndReason::Fenced);
 }
 
 #[test]
@@ -223,6 +223,6 @@ fn a_kick_is_not_told_of() {
     // The master lives: it ended this session on purpose.
     drop(backend.accept().write_all(b"+PONG\r\n"));
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::UpstreamClosed);
+    house.ended(EndReason::UpstreamClosed);
     assert_eq!(house.stats().notices, [0, 0, 0]);
 }

@@ -22,16 +22,16 @@ use tokio::sync::{Notify, mpsc};
 use crate::io::connection::Queue;
 use crate::io::pipe;
 use crate::listener::accept_loop;
-use crate::listener::inbox::Rooms;
-use crate::listener::limits::{Limits, Places, Scarcity};
-use crate::listener::{Bound, Entrance};
+use crate::listener::inbox::Inboxes;
+use crate::listener::limits::{Limits, Places, ResourceShortage};
+use crate::listener::{AcceptLoop, Bound};
 use crate::options::Options;
 use crate::runtime::heartbeat::{self, Heartbeat};
 use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::{self, Home, Panicked, Tasks};
 use crate::runtime::timer_thread::Clock;
 use crate::service::Service;
-use crate::session::dial_permits::Turns;
+use crate::session::dial_permits::DialPermits;
 use crate::stats::{Block, Stats};
 
 /// How many CPUs this process may use, by its affinity and its cgroup as the standard library sees
@@ -111,7 +111,7 @@ pub struct Running {
     stats: Stats,
     shared: Vec<Arc<Shared>>,
     total: Arc<Places>,
-    scarcity: Scarcity,
+    scarcity: ResourceShortage,
     splices: Result<(), io::Error>,
     heartbeats: Vec<Heartbeat>,
     threads: Vec<JoinHandle<()>>,
@@ -124,7 +124,7 @@ impl Running {
         let Bound { services, entrances, max_connections, .. } = bound;
         let stats =
             Stats::new(entrances.len(), services.iter().map(|service| Arc::clone(&service.name)));
-        let (total, scarcity) = (Places::new(max_connections), Scarcity::default());
+        let (total, scarcity) = (Places::new(max_connections), ResourceShortage::default());
         let shared = |service: Arc<Service>| {
             let options = service.options.now();
             let (most, per_source) = (options.max_connections, options.max_connections_per_source);
@@ -155,7 +155,7 @@ impl Running {
         let looping = |worker| move |source| StartError::Loop { worker, source };
         let homes = (0..entrances.len()).map(|number| Home::new().map_err(looping(number)));
         let homes = homes.collect::<Result<Vec<_>, _>>()?;
-        let rooms = Rooms::new(homes.iter().map(Arc::clone));
+        let rooms = Inboxes::new(homes.iter().map(Arc::clone));
         let mut workers = Vec::with_capacity(entrances.len());
         for ((number, entrances), home) in entrances.into_iter().enumerate().zip(homes) {
             let reactor = Reactor::new(home.bell()).map_err(looping(number))?;
@@ -163,12 +163,12 @@ impl Running {
             running.heartbeats.push(heartbeat.clone());
             let seats = shared.iter().enumerate().filter_map(|(index, shared)| {
                 let block = running.stats.block(index, number)?;
-                Some(Seat {
+                Some(WorkerContext {
                     shared: Arc::clone(shared),
                     block,
                     drain: drain.clone(),
                     news: Notify::new(),
-                    turns: Turns::default(),
+                    turns: DialPermits::default(),
                 })
             });
             let seats = seats.map(Arc::new).collect();
@@ -216,7 +216,7 @@ impl Running {
     /// The flag that keeps new clients out while memory is about to run out. Nobody raises it by
     /// himself.
     #[must_use]
-    pub fn scarcity(&self) -> &Scarcity {
+    pub fn scarcity(&self) -> &ResourceShortage {
         &self.scarcity
     }
 
@@ -230,7 +230,7 @@ impl Running {
     }
 
     /// Changes the settings of a service, by its number, while it runs: see
-    /// [`Tuning`](crate::Tuning) for what that means to sessions that are there already.
+    /// [`LiveOptions`](crate::LiveOptions) for what that means to sessions that are there already.
     /// `max_connections_per_source` stays what it was.
     pub fn tune(&self, service: usize, options: Options) {
         let Some(shared) = self.shared.get(service) else { return };
@@ -300,7 +300,7 @@ impl Drop for Report {
 
 /// What one worker has of one service: what it shares with the others, and its own counters.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct WorkerContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) block: Arc<Block>,
     pub(crate) drain: Drain,
@@ -309,10 +309,10 @@ pub(crate) struct Seat {
     /// no list is shared between workers.
     pub(crate) news: Notify,
     /// Who of its sessions may be on the way to a target.
-    pub(crate) turns: Turns,
+    pub(crate) turns: DialPermits,
 }
 
-impl Seat {
+impl WorkerContext {
     /// Passes the news on. Each kind of news has a future that is created before the bell rings,
     /// and whoever waits for the bell creates his before he looks: so no news is lost on either
     /// step.
@@ -338,13 +338,13 @@ impl Seat {
 /// One worker before its thread runs.
 struct Worker {
     number: usize,
-    entrances: Vec<Entrance>,
-    seats: Vec<Arc<Seat>>,
+    entrances: Vec<AcceptLoop>,
+    seats: Vec<Arc<WorkerContext>>,
     heartbeat: Heartbeat,
     drain: Drain,
     clock: Clock,
     home: Arc<Home>,
-    rooms: Rooms,
+    rooms: Inboxes,
     reactor: Reactor,
     /// Whether it is known that the system moves nothing through pipes.
     copies: bool,

@@ -12,12 +12,12 @@ use target::Target;
 use tracing::Level;
 
 use crate::listener::address::Peer;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 use crate::session::not_carried::Uncarried;
 
 /// Which sessions get a line at their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Which {
+pub enum LoggedSessions {
     /// None.
     Off,
     /// Those that ended otherwise than client or operator wanted.
@@ -29,29 +29,29 @@ pub enum Which {
 
 /// The rule for lines at sessions' ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lines {
+pub struct AccessLog {
     /// Which sessions.
-    pub which: Which,
+    pub which: LoggedSessions,
     /// At which level.
     pub level: Level,
     /// Of those that ended well, one in so many.
     pub one_in: u32,
 }
 
-impl Default for Lines {
+impl Default for AccessLog {
     fn default() -> Self {
-        Self { which: Which::default(), level: Level::INFO, one_in: 1 }
+        Self { which: LoggedSessions::default(), level: Level::INFO, one_in: 1 }
     }
 }
 
-impl Lines {
+impl AccessLog {
     /// The level of the line about a session that failed or not. `chosen` says whether this one is
     /// in the sample.
     fn level(self, failed: bool, chosen: impl FnOnce(u32) -> bool) -> Level {
         let told = match self.which {
-            Which::Off => false,
-            Which::Failed => failed,
-            Which::All => failed || self.one_in <= 1 || chosen(self.one_in),
+            LoggedSessions::Off => false,
+            LoggedSessions::Failed => failed,
+            LoggedSessions::All => failed || self.one_in <= 1 || chosen(self.one_in),
         };
         if told { self.level } else { Level::DEBUG }
     }
@@ -83,7 +83,7 @@ pub(crate) struct Session<'a> {
     pub(crate) service: &'a str,
     pub(crate) client: Peer,
     pub(crate) target: Option<&'a Target>,
-    pub(crate) reason: Reason,
+    pub(crate) reason: EndReason,
     pub(crate) lasted: Duration,
     pub(crate) bytes: (u64, u64),
     pub(crate) commands: u32,
@@ -98,7 +98,7 @@ impl Session<'_> {
     }
 
     /// Tells of it by the rule.
-    pub(crate) fn tell(&self, lines: Lines) {
+    pub(crate) fn tell(&self, lines: AccessLog) {
         // A level is part of a line's place in the program, so each needs a place of its own.
         match lines.level(self.has_failed(), |one_in| fastrand::u32(..one_in) == 0) {
             Level::ERROR => line!(self, Level::ERROR),
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn failures_are_told_and_the_others_as_far_as_wanted() {
         let level = |which, one_in, reason, chosen| {
-            Lines { which, level: Level::WARN, one_in }.level(reason, |_| chosen) == Level::WARN
+            AccessLog { which, level: Level::WARN, one_in }.level(reason, |_| chosen) == Level::WARN
         };
         let session = |reason, uncarried| {
             let (client, lasted) = (Peer::UNIX, Duration::ZERO);
@@ -134,18 +134,28 @@ mod tests {
             }
             .has_failed()
         };
-        let (well, badly) = (session(Reason::ClientClosed, None), session(Reason::Fenced, None));
+        let (well, badly) =
+            (session(EndReason::ClientClosed, None), session(EndReason::Fenced, None));
         assert!(!well && badly);
         let named = Uncarried {
             why: NotCarried::Pinned(resp::Pin::UnknownCommand),
             command: Some("FETCH".into()),
         };
         assert!(
-            !session(Reason::UpstreamClosed, None) && session(Reason::UpstreamClosed, Some(&named))
+            !session(EndReason::UpstreamClosed, None)
+                && session(EndReason::UpstreamClosed, Some(&named))
         );
-        assert!(!level(Which::Off, 1, badly, true));
-        assert!(level(Which::Failed, 9, badly, false) && !level(Which::Failed, 1, well, true));
-        assert!(level(Which::All, 1, well, false) && level(Which::All, 9, well, true));
-        assert!(!level(Which::All, 9, well, false) && level(Which::All, 9, badly, false));
+        assert!(!level(LoggedSessions::Off, 1, badly, true));
+        assert!(
+            level(LoggedSessions::Failed, 9, badly, false)
+                && !level(LoggedSessions::Failed, 1, well, true)
+        );
+        assert!(
+            level(LoggedSessions::All, 1, well, false) && level(LoggedSessions::All, 9, well, true)
+        );
+        assert!(
+            !level(LoggedSessions::All, 9, well, false)
+                && level(LoggedSessions::All, 9, badly, false)
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The last words to a client whose requests were never forwarded.
 //!
-//! What waited in vain is answered by errors, one a request ([`Refusals`]); what is still in the
+//! What waited in vain is answered by errors, one a request ([`ErrorReplies`]); what is still in the
 //! socket counts too, since the client expects as many replies as it has sent requests. Who has
 //! sent nothing is told nothing: a line that nobody asked for would be taken for the reply to the
 //! next request.
@@ -12,12 +12,12 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use resp::Refusals;
+use resp::ErrorReplies;
 
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::session::broken;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 
 /// Why nothing was forwarded: no master. `LOADING` is what a server says that will soon be able to
 /// answer; redis-py and go-redis try again after it by themselves.
@@ -44,16 +44,16 @@ const MOST_READ: usize = 16 * 1024 * 1024;
 pub(crate) async fn last_words(
     client: &mut impl End,
     unsent: Vec<u8>,
-    reason: Reason,
+    reason: EndReason,
     transaction: bool,
 ) -> Vec<u8> {
     let why = match reason {
-        Reason::HoldTimeout | Reason::HoldFull | Reason::DialFailed => NO_MASTER,
-        Reason::Exhausted => EXHAUSTED,
-        Reason::NoReplica => NO_REPLICA,
+        EndReason::HoldTimeout | EndReason::HoldFull | EndReason::DialFailed => NO_MASTER,
+        EndReason::Exhausted => EXHAUSTED,
+        EndReason::NoReplica => NO_REPLICA,
         _ => return Vec::new(),
     };
-    let mut refusals = Refusals::new(why, transaction);
+    let mut refusals = ErrorReplies::new(why, transaction);
     refusals.request(&unsent);
     let mut left = MOST_READ;
     poll_fn(|cx| {
@@ -85,8 +85,12 @@ pub(crate) async fn last_words(
 
 /// What is said to a newcomer that cannot be served and has asked for nothing yet: as Redis does
 /// beyond its `maxclients`.
-pub(crate) fn greeting(reason: Reason) -> Vec<u8> {
-    if reason == Reason::NoReplica { format!("-{NO_REPLICA}\r\n").into_bytes() } else { Vec::new() }
+pub(crate) fn greeting(reason: EndReason) -> Vec<u8> {
+    if reason == EndReason::NoReplica {
+        format!("-{NO_REPLICA}\r\n").into_bytes()
+    } else {
+        Vec::new()
+    }
 }
 
 #[cfg(test)]
@@ -95,12 +99,13 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::{AT_A_TIME, MOST_READ, last_words};
-    use crate::Reason;
+    use crate::EndReason;
     use crate::testing::Puppet;
 
     /// What a client that sends these pieces is told, and the turns that this took.
     fn told(client: &mut Puppet) -> (String, usize) {
-        let mut words = pin!(last_words(client, b"GET k\r\n".to_vec(), Reason::HoldTimeout, false));
+        let mut words =
+            pin!(last_words(client, b"GET k\r\n".to_vec(), EndReason::HoldTimeout, false));
         let mut turns = 1;
         loop {
             match words.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

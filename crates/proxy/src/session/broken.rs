@@ -2,7 +2,7 @@
 //!
 //! Each bound that is checked for one of them has a caller that keeps it, so none is ever broken
 //! unless there is a bug here. Where it is, going on with what is left would be silent damage: the
-//! session ends for [`Reason::InternalError`], is counted, and what was found is logged with its
+//! session ends for [`EndReason::InternalError`], is counted, and what was found is logged with its
 //! place.
 //!
 //! Such an error travels as an error of the connection at which it was noticed, because that is
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 
 /// An invariant that does not hold.
 #[derive(Debug)]
@@ -60,9 +60,9 @@ pub(crate) fn behind(bytes: &[u8], n: usize) -> io::Result<&[u8]> {
 /// Tells of it. The reason for the end of the session.
 #[cold]
 #[track_caller]
-pub(crate) fn found(what: &'static str) -> Reason {
+pub(crate) fn found(what: &'static str) -> EndReason {
     tell(what, Location::caller());
-    Reason::InternalError
+    EndReason::InternalError
 }
 
 /// Whether the error is such a one.

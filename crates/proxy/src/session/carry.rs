@@ -22,35 +22,35 @@ use std::time::Instant;
 
 use crate::io::connection::Line;
 use drain::Ticket;
-use resp::{Ledger, Notices};
-use target::{Generation, Ride, Target};
+use resp::{Ledger, MaintenanceHandshake};
+use target::{Generation, Target, TargetRef};
 
 use crate::io::end::End;
-use crate::maintenance::notice::{self, Notice, NoticeKind};
-use crate::runtime::worker::Seat;
+use crate::maintenance::notice::{self, MaintenanceKind, Notice};
+use crate::runtime::worker::WorkerContext;
 use crate::service::Hint;
 use crate::session::broken;
 use crate::session::dial_permits::Turn;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 use crate::session::hold::{self, Held, PATROL};
 use crate::session::kick::Kicked;
 use crate::session::resume::{self, Failed, Followed};
 
 /// What a session takes along.
 #[derive(Debug)]
-pub(crate) struct Luggage {
+pub(crate) struct CarryState {
     /// Where it stands, and what it is.
     pub(crate) ledger: Box<Ledger>,
     /// What was read from the client and not forwarded: it begins between two requests.
     pub(crate) unsent: Vec<u8>,
     /// How the target ended the connection, if it did.
-    pub(crate) lost: Option<Reason>,
+    pub(crate) lost: Option<EndReason>,
 }
 
 /// Where a session goes on.
 #[derive(Debug)]
 pub(crate) struct Connected {
-    pub(crate) target: Ride,
+    pub(crate) target: TargetRef,
     pub(crate) upstream: Line,
     pub(crate) followed: Box<Followed>,
 }
@@ -62,37 +62,37 @@ enum Attempt {
     /// one.
     Superseded,
     /// Another attempt may succeed. The reason is the session's if none does.
-    Failed(Reason),
+    Failed(EndReason),
 }
 
 /// A session between two targets.
-pub(crate) struct Passenger<'a> {
-    pub(crate) seat: &'a Seat,
+pub(crate) struct MigratingSession<'a> {
+    pub(crate) seat: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
     pub(crate) client: &'a mut Line,
     /// Unforwarded bytes of the client, in the end too.
     pub(crate) unsent: &'a mut Vec<u8>,
     pub(crate) ledger: Box<Ledger>,
     /// The target that it lost.
-    pub(crate) from: Option<&'a Ride>,
+    pub(crate) from: Option<&'a TargetRef>,
     /// How the session lost its target, as long as it is not known whether that was meant.
-    pub(crate) lost: Option<(Generation, Reason)>,
+    pub(crate) lost: Option<(Generation, EndReason)>,
     /// The connection that it had, if it still stands. Closing thousands of them takes as long as
     /// opening them: each is closed in its session's turn, and not before sessions that have a
     /// request waiting.
     pub(crate) old: Option<Line>,
 }
 
-impl<'a> Passenger<'a> {
+impl<'a> MigratingSession<'a> {
     /// Gets the session to a target, in the state that it was in.
     ///
     /// # Errors
     ///
     /// Why its client's connection has to end.
-    pub(crate) async fn carry(&mut self) -> Result<Connected, Reason> {
-        let Seat { shared, block, .. } = self.seat;
+    pub(crate) async fn carry(&mut self) -> Result<Connected, EndReason> {
+        let WorkerContext { shared, block, .. } = self.seat;
         self.stand_back().await;
-        let _place = shared.held.take().ok_or(Reason::HoldFull)?;
+        let _place = shared.held.take().ok_or(EndReason::HoldFull)?;
         let _held = Held::new(block);
         let route = &shared.service.route;
         let until = Instant::now() + shared.service.options.now().hold_timeout;
@@ -112,7 +112,7 @@ impl<'a> Passenger<'a> {
                 self.stand_back().await;
             }
             let turn = match self.turn(until).await {
-                Err(Reason::HoldTimeout) => return Err(failed.unwrap_or(Reason::HoldTimeout)),
+                Err(EndReason::HoldTimeout) => return Err(failed.unwrap_or(EndReason::HoldTimeout)),
                 turn => turn?,
             };
             let Some(target) = route.open_target() else { continue };
@@ -147,7 +147,7 @@ impl<'a> Passenger<'a> {
     }
 
     /// Waits for a turn. The old connection is closed then, or when that takes long.
-    async fn turn(&mut self, until: Instant) -> Result<Turn<'a>, Reason> {
+    async fn turn(&mut self, until: Instant) -> Result<Turn<'a>, EndReason> {
         let Self { seat, ticket, client, unsent, old, .. } = self;
         let mut turn = pin!(hold::turn(client, unsent, &seat.turns, ticket, until));
         let old = old.take();
@@ -161,8 +161,8 @@ impl<'a> Passenger<'a> {
     }
 
     /// One attempt.
-    async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Attempt, Reason> {
-        let Seat { shared, block, .. } = self.seat;
+    async fn attempt(&mut self, target: &Target, until: Instant) -> Result<Attempt, EndReason> {
+        let WorkerContext { shared, block, .. } = self.seat;
         let options = &shared.service.options;
         let lost = self.lost.filter(|(generation, _)| *generation == target.generation());
         let handed_over = async {
@@ -176,7 +176,7 @@ impl<'a> Passenger<'a> {
             biased;
             result = handed_over => result,
             () = overtaken(self.seat, target, self.ticket) => {
-                return if self.ticket.is_cut() { Err(Reason::Cut) } else { Ok(Attempt::Superseded) };
+                return if self.ticket.is_cut() { Err(EndReason::Cut) } else { Ok(Attempt::Superseded) };
             }
         };
         match (result, lost) {
@@ -194,30 +194,30 @@ impl<'a> Passenger<'a> {
                     return Ok(Attempt::Superseded);
                 }
                 if self.client.is_gone() {
-                    return Err(Reason::HoldAbandoned);
+                    return Err(EndReason::HoldAbandoned);
                 }
                 target.note_use();
                 block.carried.one();
                 Ok(Attempt::Arrived(upstream, followed))
             }
             (Err(Failed::Superseded), _) => Ok(Attempt::Superseded),
-            (Err(Failed::Refused), _) => Err(Reason::CarryRefused),
+            (Err(Failed::Refused), _) => Err(EndReason::CarryRefused),
             (Err(failed), _) => {
                 // It does not answer, so it did not end this session on purpose.
                 self.lost = None;
                 self.note(target, failed);
                 let ours = matches!(failed, Failed::Dial(failure) if failure.is_ours());
-                Ok(Attempt::Failed(if ours { Reason::Exhausted } else { Reason::DialFailed }))
+                Ok(Attempt::Failed(if ours { EndReason::Exhausted } else { EndReason::DialFailed }))
             }
         }
     }
 
     /// Tells the client, if it agreed to be told and was not yet. It has all its replies, so this
     /// is a place for it; that it is over it hears where the session goes on.
-    async fn tell_of_the_failover(&mut self, until: Instant) -> Result<(), Reason> {
+    async fn tell_of_the_failover(&mut self, until: Instant) -> Result<(), EndReason> {
         let options = self.seat.shared.service.options.now();
         if self.ledger.is_told_of_failover()
-            || self.ledger.notices() == Notices::Off
+            || self.ledger.notices() == MaintenanceHandshake::Off
             || !options.maintenance_push
         {
             return Ok(());
@@ -229,17 +229,19 @@ impl<'a> Passenger<'a> {
         // said to it at all.
         let written = poll_fn(|cx| Poll::Ready(self.client.poll_write(cx, push.as_bytes()))).await;
         let Poll::Ready(written) = written else { return Ok(()) };
-        let rest = written.map_err(|_| Reason::HoldAbandoned)?;
+        let rest = written.map_err(|_| EndReason::HoldAbandoned)?;
         self.ledger.tell_of_failover(true);
-        self.seat.block.noticed(NoticeKind::FailingOver);
-        let rest = broken::behind(push.as_bytes(), rest).map_err(|_| Reason::InternalError)?;
+        self.seat.block.noticed(MaintenanceKind::FailingOver);
+        let rest = broken::behind(push.as_bytes(), rest).map_err(|_| EndReason::InternalError)?;
         let said = tokio::time::timeout_at(until.into(), resume::write(self.client, rest)).await;
-        said.map_or(Err(Reason::HoldAbandoned), |said| said.map_err(|_| Reason::HoldAbandoned))
+        said.map_or(Err(EndReason::HoldAbandoned), |said| {
+            said.map_err(|_| EndReason::HoldAbandoned)
+        })
     }
 
     /// Tells what a failure says about the target.
     fn note(&self, target: &Target, failed: Failed) {
-        let Seat { shared, block, .. } = self.seat;
+        let WorkerContext { shared, block, .. } = self.seat;
         let hint = match failed {
             Failed::Dial(failure) => {
                 block.dial_failed(failure);
@@ -261,7 +263,7 @@ impl<'a> Passenger<'a> {
 }
 
 /// Returns when it is of no use any more to dial `target`.
-pub(crate) async fn overtaken(seat: &Seat, target: &Target, ticket: &Ticket) {
+pub(crate) async fn overtaken(seat: &WorkerContext, target: &Target, ticket: &Ticket) {
     loop {
         let news = seat.news.notified();
         if ticket.is_cut() || is_overtaken(target) {
@@ -273,5 +275,5 @@ pub(crate) async fn overtaken(seat: &Seat, target: &Target, ticket: &Ticket) {
 
 /// Whether it is of no use to begin with this target.
 pub(crate) fn is_overtaken(target: &Target) -> bool {
-    target.fence().has_fallen() || target.is_dismissed()
+    target.fence().has_fallen() || target.is_draining()
 }

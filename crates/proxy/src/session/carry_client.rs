@@ -13,7 +13,7 @@ use crate::session::carry_blanks::{Filled, after};
 use crate::session::carry_model::{Agreed, Connection, UNKNOWN, frame};
 use crate::session::carry_testing::{Reluctance, encode};
 use crate::testing::House;
-use crate::{NoticeKind, Subscriptions};
+use crate::{MaintenanceKind, Subscriptions};
 
 /// What holds for a whole game.
 #[derive(Debug, Clone, Copy)]
@@ -286,9 +286,9 @@ impl<'a> Client<'a> {
     fn take(&mut self, frame: &str) {
         let lines: Vec<&str> = frame.split("\r\n").collect();
         match (lines[0], lines.get(2)) {
-            (">4", Some(&"FAILING_OVER")) => self.take_notice(NoticeKind::FailingOver, &lines),
-            (">3", Some(&"FAILED_OVER")) => self.take_notice(NoticeKind::FailedOver, &lines),
-            (">4", Some(&"MOVING")) => self.take_notice(NoticeKind::Moving, &lines),
+            (">4", Some(&"FAILING_OVER")) => self.take_notice(MaintenanceKind::FailingOver, &lines),
+            (">3", Some(&"FAILED_OVER")) => self.take_notice(MaintenanceKind::FailedOver, &lines),
+            (">4", Some(&"MOVING")) => self.take_notice(MaintenanceKind::Moving, &lines),
             (_, Some(&("message" | "pmessage" | "smessage"))) => self.take_message(frame, &lines),
             _ => self.take_answer(frame),
         }
@@ -333,13 +333,13 @@ impl<'a> Client<'a> {
         assert!(self.heard_last.1.insert(frame.to_owned()), "{frame:?} came twice");
     }
 
-    fn take_notice(&mut self, kind: NoticeKind, lines: &[&str]) {
+    fn take_notice(&mut self, kind: MaintenanceKind, lines: &[&str]) {
         assert_ne!(self.is_told(), Agreed::No, "{lines:?} to a client that is not to be told");
         let number: u64 = lines[3][1..].parse().unwrap();
         assert!(number >= self.event, "{lines:?} is older than {}", self.event);
         self.event = number;
         match kind {
-            NoticeKind::FailingOver => {
+            MaintenanceKind::FailingOver => {
                 assert!(
                     self.alarms > 0 && !self.warned,
                     "told of the same failover twice, or of none"
@@ -348,12 +348,12 @@ impl<'a> Client<'a> {
                 self.alarms -= 1;
                 assert_eq!(lines[4..], [":10", "$2", "[]", ""]);
             }
-            NoticeKind::FailedOver => {
+            MaintenanceKind::FailedOver => {
                 assert!(self.warned, "told of the end of a failover and not of its beginning");
                 self.warned = false;
                 assert_eq!(lines[4..], ["$2", "[]", ""]);
             }
-            NoticeKind::Moving => {
+            MaintenanceKind::Moving => {
                 assert!(self.house.drain.phase() >= drain::Phase::Draining, "nothing is drained");
                 // On another connection to a server it is told again, of the same event.
                 let again = self.moved.replace(lines[5..].join(" "));

@@ -30,7 +30,7 @@ use crate::session::carry_client::{Client, Rules};
 use crate::session::carry_model::Agreed;
 use crate::session::carry_testing::{Excuse, Log, Server};
 use crate::testing::{House, SOON, destination};
-use crate::{Options, Reason, Subscriptions};
+use crate::{EndReason, Options, Subscriptions};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -125,7 +125,7 @@ fn command() -> impl Strategy<Value = String> {
 /// The servers, and what they are up to.
 struct Game {
     servers: [Server; 2],
-    points: target::Points,
+    points: target::TargetWriter,
     master: usize,
     number: u32,
     held: bool,
@@ -294,7 +294,7 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
         ..Options::default()
     });
     house.commit(servers[0].addr);
-    let points = std::mem::replace(&mut house.points, target::Points::new().0);
+    let points = std::mem::replace(&mut house.points, target::TargetWriter::new().0);
     let mut game = Game {
         servers,
         points,
@@ -335,7 +335,7 @@ fn play(steps: Vec<Step>, rules: Rules, to: Option<&str>, drained: bool) {
     }
     let known = client.acknowledged.len() + client.unknown.len();
     assert!(count <= known, "{count} commands ran, {known} were asked for");
-    assert_eq!(house.stats().closed_for(Reason::Aborted), 0);
+    assert_eq!(house.stats().closed_for(EndReason::Aborted), 0);
 }
 
 /// The end of the game: the house is drained. Who can be told to move is, and is served until it
@@ -349,7 +349,7 @@ fn leave(house: &House, game: &mut Game, client: &mut Client<'_>, to: Option<&st
     client.may_end = !moves;
     let here = client.is_told() == Agreed::Here;
     game.who(client);
-    house.drain.order(drain::Order::DrainAtOnce);
+    house.drain.order(drain::StopRequest::DrainAtOnce);
     if moves {
         let moved = client.wait_to_be_moved();
         let address =

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::session::proof_tests::{PING, prove};
 use crate::testing::{Backend, House, expect, is_silent, rest, session};
-use crate::{DialFailure, Options, Reason, Sessions};
+use crate::{DialFailure, EndReason, Options, Sessions};
 
 const LOADING: &str = "-LOADING No master is known at present. This request was not forwarded and can be tried again.\r\n";
 
@@ -67,8 +67,8 @@ fn the_state_is_said_again_before_a_request_that_waited() {
 #[test]
 fn who_is_refused_there_gets_an_end_and_no_more() {
     for (answer, reason) in [
-        ("-WRONGPASS no\r\n", Reason::CarryRefused),
-        ("+OK\r\n+PONG\r\n+news\r\n", Reason::CarryRefused),
+        ("-WRONGPASS no\r\n", EndReason::CarryRefused),
+        ("+OK\r\n+PONG\r\n+news\r\n", EndReason::CarryRefused),
     ] {
         let (old, new) = (Backend::new(), Backend::new());
         let mut house = House::towards(&old);
@@ -111,7 +111,7 @@ fn who_has_something_in_flight_or_is_pinned_ends() {
         }
         house.commit(new.addr());
         assert_eq!(rest(&mut client), b"");
-        house.ended(Reason::Fenced);
+        house.ended(EndReason::Fenced);
         assert!(!new.is_called(), "{request}");
     }
 }
@@ -124,7 +124,7 @@ fn where_sessions_are_to_be_closed_they_are() {
     let (mut client, _upstream) = session(&house, &old);
     house.commit(new.addr());
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::Fenced);
+    house.ended(EndReason::Fenced);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_target_that_answers_has_ended_the_session_on_purpose() {
     assert!(is_silent(&mut client), "not before that is known");
     asked.write_all(b"-NOAUTH Authentication required.\r\n").unwrap();
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::UpstreamClosed);
+    house.ended(EndReason::UpstreamClosed);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_client_that_leaves_while_it_is_held_is_forgotten_with_its_request() {
         client.write_all(&b"INCR k\r\n".repeat(size)).unwrap();
         drop(client);
         house.until("the end", |stats| {
-            stats.closed_for(Reason::HoldAbandoned) == round && stats.open == 0
+            stats.closed_for(EndReason::HoldAbandoned) == round && stats.open == 0
         });
         house.commit(new.addr());
         assert!(!new.is_called());
@@ -210,7 +210,7 @@ fn at_the_end_of_a_hold_each_request_gets_an_error_and_silence_gets_none() {
         client.write_all(requests).unwrap();
         drop(upstream);
         assert_eq!(String::from_utf8(rest(&mut client)).unwrap(), LOADING.repeat(answers));
-        house.until("both ends", |stats| stats.closed_for(Reason::HoldTimeout) == 2);
+        house.until("both ends", |stats| stats.closed_for(EndReason::HoldTimeout) == 2);
     }
 }
 
@@ -255,7 +255,7 @@ fn only_so_many_are_held() {
     second.write_all(b"GET k\r\n").unwrap();
     drop(two);
     assert_eq!(String::from_utf8(rest(&mut second)).unwrap(), LOADING);
-    house.ended(Reason::HoldFull);
+    house.ended(EndReason::HoldFull);
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_carried_session_that_asks_about_its_writes_gets_an_end_and_no_answer() {
     // It may answer at once, for on this connection nothing was written.
     drop(next.write_all(b":1\r\n"));
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::Forfeit);
+    house.ended(EndReason::Forfeit);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::io::connection::Line;
 use crate::io::sockopt;
-use crate::live_options::Tuning;
+use crate::live_options::LiveOptions;
 use crate::options::{Options, Splice};
 use crate::service::DialFailure;
 
@@ -21,7 +21,7 @@ use crate::service::DialFailure;
 /// What kind of failure it was.
 pub(crate) async fn connect(
     addr: SocketAddr,
-    tuning: &Tuning,
+    tuning: &LiveOptions,
     deadline: Instant,
 ) -> Result<Line, DialFailure> {
     let options = tuning.now();

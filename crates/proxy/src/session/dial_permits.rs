@@ -53,7 +53,7 @@ const MOST_ROUNDS: usize = 64;
 
 /// Gives turns to the sessions of one worker and service.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct DialPermits {
     state: Mutex<State>,
     /// Idle sessions that came since the target last changed.
     idle: AtomicUsize,
@@ -63,7 +63,7 @@ pub(crate) struct Turns {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Turn<'a> {
-    turns: &'a Turns,
+    turns: &'a DialPermits,
     permit: Permit,
 }
 
@@ -114,7 +114,7 @@ impl Default for State {
     }
 }
 
-impl Turns {
+impl DialPermits {
     /// Waits for a turn, first come, first served among those of one kind. Safe to drop.
     pub(crate) fn take(&self, urgent: bool) -> impl Future<Output = Turn<'_>> {
         Waiting { turns: self, urgent, id: None, timer: None }
@@ -274,7 +274,7 @@ impl State {
 
 /// A session in line.
 struct Waiting<'a> {
-    turns: &'a Turns,
+    turns: &'a DialPermits,
     urgent: bool,
     /// Its number, once it is in line.
     id: Option<u64>,

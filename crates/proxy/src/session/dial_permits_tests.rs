@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::session::dial_permits::{Turn, Turns};
+use crate::session::dial_permits::{DialPermits, Turn};
 
 const MOST: usize = 64;
 const MOST_IDLE: usize = MOST / 2;
@@ -21,17 +21,17 @@ fn poll<'a, F: Future<Output = Turn<'a>> + ?Sized>(taking: Pin<&mut F>) -> Optio
     }
 }
 
-fn now(turns: &Turns, urgent: bool) -> Option<Turn<'_>> {
+fn now(turns: &DialPermits, urgent: bool) -> Option<Turn<'_>> {
     poll(pin!(turns.take(urgent)))
 }
 
-fn as_many(turns: &Turns, urgent: bool) -> Vec<Turn<'_>> {
+fn as_many(turns: &DialPermits, urgent: bool) -> Vec<Turn<'_>> {
     std::iter::from_fn(|| now(turns, urgent)).take(1000).collect()
 }
 
 /// Sessions in line, in their order.
 fn line(
-    turns: &Turns,
+    turns: &DialPermits,
     urgent: bool,
     count: usize,
 ) -> Vec<Pin<Box<dyn Future<Output = Turn<'_>> + '_>>> {
@@ -47,7 +47,7 @@ fn line(
 
 #[test]
 fn bounds_permits_and_leaves_half_to_requests() {
-    let turns = Turns::default();
+    let turns = DialPermits::default();
     let idle = as_many(&turns, false);
     assert_eq!(idle.len(), MOST_IDLE);
     let urgent = as_many(&turns, true);
@@ -58,7 +58,7 @@ fn bounds_permits_and_leaves_half_to_requests() {
 
 #[test]
 fn prefers_requests_and_does_not_starve_idle_sessions() {
-    let turns = Turns::default();
+    let turns = DialPermits::default();
     let mut out = as_many(&turns, true);
     assert_eq!(out.len(), MOST);
     let mut idle = line(&turns, false, 10);
@@ -92,7 +92,7 @@ fn poll_once<'a>(taking: &mut Pin<Box<dyn Future<Output = Turn<'a>> + 'a>>) -> O
 
 #[tokio::test(start_paused = true)]
 async fn slows_down_after_a_failure_and_recovers_by_arrivals() {
-    let turns = Turns::default();
+    let turns = DialPermits::default();
     let all = as_many(&turns, true);
     // All of them were under way together: that is one failure.
     all.into_iter().for_each(Turn::failed);
@@ -124,7 +124,7 @@ async fn slows_down_after_a_failure_and_recovers_by_arrivals() {
 
 #[tokio::test(start_paused = true)]
 async fn ends_the_pause_when_the_target_changes() {
-    let turns = Turns::default();
+    let turns = DialPermits::default();
     for _ in 0..8 {
         turns.take(true).await.failed();
     }
@@ -157,7 +157,7 @@ impl Wake for Count {
 
 #[tokio::test(start_paused = true)]
 async fn hands_the_timer_on_when_its_session_leaves() {
-    let turns = Turns::default();
+    let turns = DialPermits::default();
     turns.take(true).await.failed();
     let counts: Vec<Arc<Count>> = (0..3).map(|_| Arc::default()).collect();
     let mut waiting: Vec<Pin<Box<dyn Future<Output = Turn<'_>>>>> = counts
@@ -178,7 +178,7 @@ async fn hands_the_timer_on_when_its_session_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn has_a_timer_after_a_pause_that_another_session_ended() {
-    let turns = Turns::default();
+    let turns = DialPermits::default();
     let (first, other) = (turns.take(true).await, turns.take(true).await);
     first.failed();
     let mut taking = Box::pin(turns.take(true));
@@ -193,7 +193,7 @@ async fn has_a_timer_after_a_pause_that_another_session_ended() {
 
 #[test]
 fn gives_permits_back_that_nobody_came_for() {
-    let turns = Turns::default();
+    let turns = DialPermits::default();
     let mut out = as_many(&turns, true);
     let mut waiting = line(&turns, true, 2);
     out.truncate(MOST - 2);
@@ -207,7 +207,7 @@ fn gives_permits_back_that_nobody_came_for() {
 /// Some sessions that come, wait, give up, fail and arrive, in an order that follows from `seed`.
 async fn crowd(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let turns = Arc::new(Turns::default());
+    let turns = Arc::new(DialPermits::default());
     let sessions = tokio::task::LocalSet::new();
     for _ in 0..random.usize(1..150) {
         let (turns, mut random) = (Arc::clone(&turns), random.fork());

@@ -24,11 +24,11 @@ macro_rules! reasons {
         /// Why a session ended.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
-        pub enum Reason {
+        pub enum EndReason {
             $($(#[$doc])* $name,)+
         }
 
-        impl Reason {
+        impl EndReason {
             /// Every reason, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
             /// How many there are.
@@ -111,7 +111,7 @@ reasons! {
     Aborted = "aborted";
 }
 
-impl Reason {
+impl EndReason {
     /// What the drain is told.
     #[must_use]
     pub const fn exit(self) -> Exit {
@@ -192,14 +192,14 @@ mod tests {
 
     #[test]
     fn labels_are_distinct_and_in_snake_case() {
-        let labels: BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.label()).collect();
-        assert_eq!(labels.len(), Reason::COUNT);
+        let labels: BTreeSet<&str> = EndReason::ALL.iter().map(|reason| reason.label()).collect();
+        assert_eq!(labels.len(), EndReason::COUNT);
         assert!(
             labels
                 .iter()
                 .all(|label| label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))
         );
-        for (number, reason) in Reason::ALL.iter().enumerate() {
+        for (number, reason) in EndReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, number);
         }
     }
@@ -207,20 +207,26 @@ mod tests {
     #[test]
     fn an_error_names_its_side() {
         assert_eq!(
-            Reason::from_error(Side::Client, ErrorKind::ConnectionReset),
-            Reason::ClientReset
+            EndReason::from_error(Side::Client, ErrorKind::ConnectionReset),
+            EndReason::ClientReset
         );
         assert_eq!(
-            Reason::from_error(Side::Upstream, ErrorKind::BrokenPipe),
-            Reason::UpstreamReset
+            EndReason::from_error(Side::Upstream, ErrorKind::BrokenPipe),
+            EndReason::UpstreamReset
         );
-        assert_eq!(Reason::from_error(Side::Upstream, ErrorKind::TimedOut), Reason::UpstreamLost);
-        assert_eq!(Reason::from_error(Side::Client, ErrorKind::OutOfMemory), Reason::ClientError);
+        assert_eq!(
+            EndReason::from_error(Side::Upstream, ErrorKind::TimedOut),
+            EndReason::UpstreamLost
+        );
+        assert_eq!(
+            EndReason::from_error(Side::Client, ErrorKind::OutOfMemory),
+            EndReason::ClientError
+        );
     }
 
     #[test]
     fn the_drain_counts_only_its_own() {
-        for reason in Reason::ALL {
+        for reason in EndReason::ALL {
             let expected = match reason.label() {
                 "drained" => Exit::Asked,
                 "cut" => Exit::Cut,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::session::broken;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 
 /// How long a client is waited for.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -22,41 +22,41 @@ const MOMENT: Duration = Duration::from_millis(200);
 const MOST: usize = 4 * 1024 * 1024;
 
 /// Whether there is somebody left to listen after `reason`, and time to say something.
-pub(crate) const fn is_heard(reason: Reason) -> bool {
+pub(crate) const fn is_heard(reason: EndReason) -> bool {
     match reason {
-        Reason::ClientClosed
-        | Reason::ClientReset
-        | Reason::ClientLost
-        | Reason::ClientError
-        | Reason::HoldAbandoned
-        | Reason::HalfCloseTimeout
-        | Reason::Cut
-        | Reason::InternalError
-        | Reason::Aborted => false,
-        Reason::UpstreamClosed
-        | Reason::UpstreamReset
-        | Reason::UpstreamLost
-        | Reason::UpstreamError
-        | Reason::IdleTimeout
-        | Reason::FirstByteTimeout
-        | Reason::Fenced
-        | Reason::ReplyDropped
-        | Reason::Dismissed
-        | Reason::TargetSilent
-        | Reason::NoReplica
-        | Reason::CarryRefused
-        | Reason::Forfeit
-        | Reason::HoldTimeout
-        | Reason::HoldFull
-        | Reason::DialFailed
-        | Reason::Exhausted
-        | Reason::Drained => true,
+        EndReason::ClientClosed
+        | EndReason::ClientReset
+        | EndReason::ClientLost
+        | EndReason::ClientError
+        | EndReason::HoldAbandoned
+        | EndReason::HalfCloseTimeout
+        | EndReason::Cut
+        | EndReason::InternalError
+        | EndReason::Aborted => false,
+        EndReason::UpstreamClosed
+        | EndReason::UpstreamReset
+        | EndReason::UpstreamLost
+        | EndReason::UpstreamError
+        | EndReason::IdleTimeout
+        | EndReason::FirstByteTimeout
+        | EndReason::Fenced
+        | EndReason::ReplyDropped
+        | EndReason::Dismissed
+        | EndReason::TargetSilent
+        | EndReason::NoReplica
+        | EndReason::CarryRefused
+        | EndReason::Forfeit
+        | EndReason::HoldTimeout
+        | EndReason::HoldFull
+        | EndReason::DialFailed
+        | EndReason::Exhausted
+        | EndReason::Drained => true,
     }
 }
 
 /// Delivers `undelivered` and ends the client's connection, if there is a point in it after
 /// `reason`; otherwise at once.
-pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: Reason) {
+pub(crate) async fn finish(client: &mut impl End, undelivered: &[u8], reason: EndReason) {
     if is_heard(reason) {
         // An error means that the client has gone, and running out of time that it does not mind
         // us: both are the end.

@@ -14,15 +14,15 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use target::{Ride, Way};
+use target::{TargetRef, TargetSource};
 
 use crate::io::connection::Line;
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::runtime::tasks;
 use crate::session::broken;
-use crate::session::dial_permits::{Turn, Turns};
-use crate::session::end_reason::Reason;
+use crate::session::dial_permits::{DialPermits, Turn};
+use crate::session::end_reason::EndReason;
 use crate::stats::Block;
 
 /// Most bytes that are read from a client while it is held: room for a handshake and some requests.
@@ -55,20 +55,20 @@ impl Drop for Held<'_> {
 pub(crate) async fn wait(
     client: &mut Line,
     early: &mut Vec<u8>,
-    route: &Way,
+    route: &TargetSource,
     ticket: &Ticket,
     deadline: Instant,
-) -> Result<Ride, Reason> {
+) -> Result<TargetRef, EndReason> {
     tokio::select! {
         biased;
-        () = ticket.cut() => Err(Reason::Cut),
+        () = ticket.cut() => Err(EndReason::Cut),
         reason = gone(client, early) => Err(reason),
         target = route.wait_open() => match target {
             // Its end may stand behind bytes for which there was no room.
-            Some(_) if client.is_gone() => Err(Reason::HoldAbandoned),
-            target => target.ok_or(Reason::NoReplica),
+            Some(_) if client.is_gone() => Err(EndReason::HoldAbandoned),
+            target => target.ok_or(EndReason::NoReplica),
         },
-        () = tokio::time::sleep_until(deadline.into()) => Err(Reason::HoldTimeout),
+        () = tokio::time::sleep_until(deadline.into()) => Err(EndReason::HoldTimeout),
     }
 }
 
@@ -81,25 +81,25 @@ pub(crate) async fn wait(
 pub(crate) async fn turn<'a>(
     client: &mut Line,
     early: &mut Vec<u8>,
-    turns: &'a Turns,
+    turns: &'a DialPermits,
     ticket: &Ticket,
     deadline: Instant,
-) -> Result<Turn<'a>, Reason> {
+) -> Result<Turn<'a>, EndReason> {
     loop {
         let urgent = !early.is_empty();
         tokio::select! {
             biased;
-            () = ticket.cut() => return Err(Reason::Cut),
+            () = ticket.cut() => return Err(EndReason::Cut),
             heard = listen(client, early, urgent) => heard?,
             turn = take(turns, urgent) => return Ok(turn),
-            () = tokio::time::sleep_until(deadline.into()) => return Err(Reason::HoldTimeout),
+            () = tokio::time::sleep_until(deadline.into()) => return Err(EndReason::HoldTimeout),
         }
     }
 }
 
 /// Takes a turn. All sessions hear of a new target in one round of the event loop, in no order: an
 /// idle one enters the line a round later, so that every session with a request is in it.
-async fn take(turns: &Turns, urgent: bool) -> Turn<'_> {
+async fn take(turns: &DialPermits, urgent: bool) -> Turn<'_> {
     if !urgent {
         tasks::yield_now().await;
     }
@@ -108,13 +108,13 @@ async fn take(turns: &Turns, urgent: bool) -> Turn<'_> {
 
 /// Returns when the client has gone, with the reason for its end, or when it has sent something,
 /// unless it had `already`.
-async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), Reason> {
+async fn listen(client: &mut Line, early: &mut Vec<u8>, already: bool) -> Result<(), EndReason> {
     if already { Err(gone(client, early).await) } else { read(client, early).await }
 }
 
 /// Returns when the client has gone, with the reason for its end. Reads as much as there is room
 /// for on the way.
-pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> Reason {
+pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> EndReason {
     while early.len() < EARLY {
         if let Err(reason) = read(client, early).await {
             return reason;
@@ -127,7 +127,7 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> Reason {
         // Either way it is looked again.
         drop(tokio::time::timeout(PATROL, broken).await);
     }
-    Reason::HoldAbandoned
+    EndReason::HoldAbandoned
 }
 
 /// Reads once, as much as there is room for.
@@ -135,7 +135,7 @@ pub(crate) async fn gone(client: &mut Line, early: &mut Vec<u8>) -> Reason {
 /// # Errors
 ///
 /// The client has gone.
-async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), Reason> {
+async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), EndReason> {
     poll_fn(|cx| {
         scratch::with(|scratch| {
             let Some(room) =
@@ -152,8 +152,8 @@ async fn read(client: &mut Line, early: &mut Vec<u8>) -> Result<(), Reason> {
                     early.extend_from_slice(bytes);
                     Ok(())
                 }
-                Err(error) if broken::is_broken(&error) => Err(Reason::InternalError),
-                Ok([]) | Err(_) => Err(Reason::HoldAbandoned),
+                Err(error) if broken::is_broken(&error) => Err(EndReason::InternalError),
+                Ok([]) | Err(_) => Err(EndReason::HoldAbandoned),
             })
         })
     })

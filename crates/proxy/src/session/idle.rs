@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::options::Options;
 use crate::runtime::timer::Alarm;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 
 /// Silent quarters of the idle timeout after which a client counts as idle.
 const QUARTERS: u8 = 4;
@@ -85,7 +85,7 @@ impl Silence {
         options: &Options,
         facts: Facts,
         waker: &Waker,
-    ) -> Option<Reason> {
+    ) -> Option<EndReason> {
         self.asked |= facts.asked;
         if !self.alarm.is_set() {
             // A reload may have turned it on.
@@ -102,12 +102,12 @@ impl Silence {
         if !silent {
             self.quarters = 0;
         } else if !self.asked && !options.first_byte_timeout.is_zero() {
-            return Some(Reason::FirstByteTimeout);
+            return Some(EndReason::FirstByteTimeout);
         } else {
             self.quarters += 1;
         }
         self.watch(options, facts.heard, waker);
-        (self.quarters >= QUARTERS).then_some(Reason::IdleTimeout)
+        (self.quarters >= QUARTERS).then_some(EndReason::IdleTimeout)
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     const HALF_A_REQUEST: Facts = Facts { heard: true, asked: false, moved: 1, awaited: true };
 
     /// Judges when the alarm is due, which it is after the shortest span that the timer knows.
-    async fn judged(silence: &mut Silence, options: &Options, facts: Facts) -> Option<Reason> {
+    async fn judged(silence: &mut Silence, options: &Options, facts: Facts) -> Option<EndReason> {
         tokio::time::sleep(Duration::from_millis(5)).await;
         silence.judge(options, facts, Waker::noop())
     }
@@ -135,7 +135,7 @@ mod tests {
         let options = Options { client_idle_timeout: 4 * NOW, ..Options::default() };
         let mut silence = watching(true, &options);
         for quarter in 0..=QUARTERS {
-            let expected = (quarter == QUARTERS).then_some(Reason::IdleTimeout);
+            let expected = (quarter == QUARTERS).then_some(EndReason::IdleTimeout);
             assert_eq!(judged(&mut silence, &options, HALF_A_REQUEST).await, expected, "{quarter}");
         }
     }
@@ -148,7 +148,7 @@ mod tests {
             let mut silence = watching(false, &options);
             assert_eq!(judged(&mut silence, &options, HALF_A_REQUEST).await, None, "a byte came");
             let reason = judged(&mut silence, &options, HALF_A_REQUEST).await;
-            assert_eq!(reason, Some(Reason::FirstByteTimeout));
+            assert_eq!(reason, Some(EndReason::FirstByteTimeout));
         }
         // One whole request is enough.
         let options = Options { first_byte_timeout: NOW, ..Options::default() };

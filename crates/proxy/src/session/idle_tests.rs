@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::testing::{Backend, House, expect, rest, session};
-use crate::{Options, Reason};
+use crate::{EndReason, Options};
 
 const SHORT: Duration = Duration::from_millis(100);
 /// Several times as long, so that whatever should not happen after the short one would have.
@@ -43,7 +43,7 @@ fn closes_clients_that_send_nothing_and_keeps_those_that_asked() {
     expect(&mut spoke, b"+PONG\r\n");
     let mut silent = house.client();
     assert_eq!(rest(&mut silent), b"");
-    house.ended(Reason::FirstByteTimeout);
+    house.ended(EndReason::FirstByteTimeout);
     stays(&mut spoke);
     spoke.write_all(b"PING\r\n").unwrap();
     expect(&mut spoken_to, b"PING\r\n");
@@ -58,7 +58,7 @@ fn closes_clients_that_stop_within_a_request() {
         let mut upstream = backend.accept();
         expect(&mut upstream, part);
         assert_eq!(rest(&mut client), b"");
-        house.ended(Reason::FirstByteTimeout);
+        house.ended(EndReason::FirstByteTimeout);
     }
     for part in [&b"*"[..], b"*2\r\n$3\r\nGET\r\n$1\r\n", b"GET k"] {
         let backend = Backend::new();
@@ -68,7 +68,7 @@ fn closes_clients_that_stop_within_a_request() {
         expect(&mut upstream, part);
         want_no_idlers(&house);
         assert_eq!(rest(&mut client), b"");
-        house.ended(Reason::IdleTimeout);
+        house.ended(EndReason::IdleTimeout);
     }
 }
 
@@ -96,7 +96,7 @@ fn keeps_clients_whose_request_waits_for_the_server() {
     upstream.write_all(b"+OK\r\n").unwrap();
     expect(&mut client, b"+OK\r\n");
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::IdleTimeout);
+    house.ended(EndReason::IdleTimeout);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_held_client_that_says_nothing_has_its_whole_time_after_the_hold() {
     stays(&mut client);
     house.points.release();
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::FirstByteTimeout);
+    house.ended(EndReason::FirstByteTimeout);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn time_at_a_shut_gate_makes_nobody_idle() {
     upstream.write_all(b"$-1\r\n").unwrap();
     expect(&mut client, b"$-1\r\n");
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::IdleTimeout);
+    house.ended(EndReason::IdleTimeout);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn subscribers_and_transactions_are_not_idle() {
     want_no_idlers(&house);
     // The time runs for everybody.
     assert_eq!(rest(&mut idle), b"");
-    house.ended(Reason::IdleTimeout);
+    house.ended(EndReason::IdleTimeout);
     stays(&mut subscriber);
     stays(&mut multi);
     assert_eq!(house.stats().closed_in_all(), 1);

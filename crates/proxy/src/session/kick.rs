@@ -14,13 +14,13 @@
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use target::{Cause, Ride};
+use target::{Cause, TargetRef};
 
 use crate::io::connection::Line;
-use crate::runtime::worker::Seat;
+use crate::runtime::worker::WorkerContext;
 use crate::service::DialFailure;
 use crate::session::carry::is_overtaken;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 use crate::session::hold;
 use crate::session::resume;
 use crate::session::resume::Failed;
@@ -30,13 +30,13 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A session that has lost its connection to a replica.
 pub(crate) struct Kicked<'a> {
-    pub(crate) seat: &'a Seat,
+    pub(crate) seat: &'a WorkerContext,
     pub(crate) ticket: &'a Ticket,
     pub(crate) client: &'a mut Line,
     /// What the client has sent meanwhile is added here.
     pub(crate) unsent: &'a mut Vec<u8>,
     /// Where it was.
-    pub(crate) from: &'a Ride,
+    pub(crate) from: &'a TargetRef,
 }
 
 impl Kicked<'_> {
@@ -45,7 +45,7 @@ impl Kicked<'_> {
     /// # Errors
     ///
     /// Why its client's connection has to end: `reason` if the replica meant this session.
-    pub(crate) async fn judge(self, reason: Reason, until: Instant) -> Result<(), Reason> {
+    pub(crate) async fn judge(self, reason: EndReason, until: Instant) -> Result<(), EndReason> {
         let Self { seat, ticket, client, unsent, from } = self;
         let ended = Instant::now();
         let turn = hold::turn(client, unsent, &seat.turns, ticket, until).await?;
@@ -71,20 +71,20 @@ impl Kicked<'_> {
         };
         tokio::select! {
             biased;
-            () = ticket.cut() => Err(Reason::Cut),
+            () = ticket.cut() => Err(EndReason::Cut),
             gone = hold::gone(client, unsent) => Err(gone),
             meant = meant => if meant { Err(reason) } else { Ok(()) },
         }
     }
 }
 
-fn cause(from: &Ride, ended: Instant) -> Cause {
+fn cause(from: &TargetRef, ended: Instant) -> Cause {
     from.look().map_or(Cause::Other, |look| look.cause(from.since(), ended))
 }
 
 /// Waits until it is known why. A session that is asked to leave its replica, or must not be there
 /// any more, was not meant either.
-async fn learn(seat: &Seat, from: &Ride, ended: Instant) -> Cause {
+async fn learn(seat: &WorkerContext, from: &TargetRef, ended: Instant) -> Cause {
     let learned = async {
         loop {
             let (moved, looked) = (seat.shared.service.route.moved(), from.looked());

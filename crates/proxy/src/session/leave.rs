@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use resp::Standing;
+use resp::SessionState;
 use target::Target;
 
 /// How long a session that is asked waits for a reply to leave behind. Who gets none in this time
@@ -60,7 +60,7 @@ pub(crate) enum Leaving {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     /// Where the session stands.
-    pub(crate) standing: Standing,
+    pub(crate) standing: SessionState,
     /// The client has sent something since it came.
     pub(crate) heard: bool,
     /// Everything that has come from the client was forwarded, and there is nothing more to be read
@@ -81,19 +81,21 @@ pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
     }
     match (leaving, moment.standing) {
         (Leaving::No | Leaving::Told, _) => false,
-        (Leaving::AfterReply, Standing::Quiet | Standing::Ended) => {
+        (Leaving::AfterReply, SessionState::Quiet | SessionState::Ended) => {
             moment.heard && moment.requests_idle && moment.replied
         }
-        (Leaving::Moving, Standing::Quiet) => moment.requests_idle,
+        (Leaving::Moving, SessionState::Quiet) => moment.requests_idle,
         (Leaving::Moving, _) => false,
         // A client that came so late that it was asked at once has its first request on the way.
-        (Leaving::WhenQuiet, Standing::Quiet | Standing::Ended) => {
+        (Leaving::WhenQuiet, SessionState::Quiet | SessionState::Ended) => {
             moment.heard && moment.requests_idle
         }
         // Watched keys are given the same time to come to their transaction as a pipeline to come
         // to its end.
         (Leaving::AfterReply | Leaving::WhenQuiet, _) => false,
-        (Leaving::AtBoundary, Standing::Quiet | Standing::Ended | Standing::Pinned) => true,
+        (Leaving::AtBoundary, SessionState::Quiet | SessionState::Ended | SessionState::Pinned) => {
+            true
+        }
         (Leaving::AtBoundary, _) => false,
     }
 }
@@ -102,18 +104,18 @@ pub(crate) fn may_leave(leaving: Leaving, moment: Moment) -> bool {
 mod tests {
     use super::*;
 
-    const STANDINGS: [Standing; 8] = [
-        Standing::Opaque,
-        Standing::Transaction,
-        Standing::Blocked,
-        Standing::Busy,
-        Standing::Ended,
-        Standing::Subscribed,
-        Standing::Pinned,
-        Standing::Quiet,
+    const STANDINGS: [SessionState; 8] = [
+        SessionState::Opaque,
+        SessionState::Transaction,
+        SessionState::Blocked,
+        SessionState::Busy,
+        SessionState::Ended,
+        SessionState::Subscribed,
+        SessionState::Pinned,
+        SessionState::Quiet,
     ];
 
-    fn moment(standing: Standing) -> Moment {
+    fn moment(standing: SessionState) -> Moment {
         Moment {
             standing,
             heard: true,
@@ -131,8 +133,8 @@ mod tests {
             assert_eq!(may_leave(Leaving::AfterReply, moment(standing)), now, "{standing:?}");
             let later = may_leave(Leaving::AtBoundary, moment(standing));
             let expected = match standing {
-                Standing::Quiet | Standing::Ended => (true, true),
-                Standing::Pinned => (false, true),
+                SessionState::Quiet | SessionState::Ended => (true, true),
+                SessionState::Pinned => (false, true),
                 _ => (false, false),
             };
             assert_eq!((now, later), expected, "{standing:?}");
@@ -140,7 +142,7 @@ mod tests {
             assert!(!may_leave(Leaving::Told, moment(standing)));
             assert_eq!(
                 may_leave(Leaving::Moving, moment(standing)),
-                standing == Standing::Quiet,
+                standing == SessionState::Quiet,
                 "{standing:?}"
             );
         }
@@ -148,7 +150,7 @@ mod tests {
 
     #[test]
     fn nobody_goes_with_something_undelivered() {
-        let quiet = moment(Standing::Quiet);
+        let quiet = moment(SessionState::Quiet);
         for leaving in
             [Leaving::Moving, Leaving::AfterReply, Leaving::WhenQuiet, Leaving::AtBoundary]
         {
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn at_first_only_a_reply_makes_the_moment() {
-        let silent = Moment { replied: false, ..moment(Standing::Quiet) };
+        let silent = Moment { replied: false, ..moment(SessionState::Quiet) };
         assert!(!may_leave(Leaving::AfterReply, silent) && may_leave(Leaving::WhenQuiet, silent));
     }
 }

@@ -58,17 +58,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use target::{Generation, Ride, Target};
+use target::{Generation, Target, TargetRef};
 
 use crate::io::connection::Line;
 use crate::listener::address::Peer;
 use crate::listener::limits::Admission;
 use crate::maintenance::notice;
-use crate::runtime::worker::Seat;
+use crate::runtime::worker::WorkerContext;
 use crate::service::{DialFailure, Hint, Service};
-use crate::session::carry::{Connected, Luggage, Passenger, is_overtaken, overtaken};
+use crate::session::carry::{CarryState, Connected, MigratingSession, is_overtaken, overtaken};
 use crate::session::dial_permits::Turn;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 use crate::session::hold::Held;
 use crate::session::not_carried::{NotCarried, Uncarried};
 use crate::session::pump::{After, Pump, Start, Stopped};
@@ -86,11 +86,11 @@ const MOVE_WITHIN: Duration = Duration::from_millis(if cfg!(test) { 30_000 } els
 #[derive(Debug)]
 pub(crate) struct Session {
     peer: Peer,
-    seat: Arc<Seat>,
+    seat: Arc<WorkerContext>,
     ticket: Ticket,
     _admission: Admission,
-    reason: Reason,
-    target: Option<Ride>,
+    reason: EndReason,
+    target: Option<TargetRef>,
     bytes: (u64, u64),
     commands: u32,
     /// It lost its server and could not go on.
@@ -100,13 +100,13 @@ pub(crate) struct Session {
 }
 
 /// A target, and the connection to it.
-type Connection = (Ride, Line);
+type Connection = (TargetRef, Line);
 
 /// The same, and what is pumped to begin with.
-type Arrived = (Ride, Line, Start);
+type Arrived = (TargetRef, Line, Start);
 
 /// Why a session ends, and what its client is still told.
-type Goodbye = (Reason, Vec<u8>);
+type Goodbye = (EndReason, Vec<u8>);
 
 /// How far the attempts to reach one target have come.
 struct Attempts {
@@ -118,10 +118,10 @@ struct Attempts {
 
 impl Session {
     /// Counts the client in.
-    pub(crate) fn new(peer: Peer, seat: Arc<Seat>, admission: Admission) -> Self {
+    pub(crate) fn new(peer: Peer, seat: Arc<WorkerContext>, admission: Admission) -> Self {
         seat.block.accepted.one();
         let (ticket, since) = (seat.drain.ticket(), seat.block.measured.elapsed());
-        let (reason, target, bytes, commands) = (Reason::Aborted, None, (0, 0), 0);
+        let (reason, target, bytes, commands) = (EndReason::Aborted, None, (0, 0), 0);
         Self {
             peer,
             seat,
@@ -168,7 +168,7 @@ impl Session {
                     self.uncarried = uncarried;
                     if matches!(
                         reason,
-                        Reason::Fenced | Reason::ReplyDropped | Reason::TargetSilent
+                        EndReason::Fenced | EndReason::ReplyDropped | EndReason::TargetSilent
                     ) {
                         // What a cut-off master has not acknowledged would be sent again when it
                         // comes back.
@@ -222,9 +222,9 @@ impl Session {
     }
 
     /// Gets to a target that may be used at the moment this returns.
-    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>) -> Result<Connection, Reason> {
+    async fn reach(&self, client: &mut Line, early: &mut Vec<u8>) -> Result<Connection, EndReason> {
         let ticket = &self.ticket;
-        let Seat { shared, block, .. } = &*self.seat;
+        let WorkerContext { shared, block, .. } = &*self.seat;
         let service = &shared.service;
         let options = &service.options;
         let hold_until = Instant::now() + options.now().hold_timeout;
@@ -252,7 +252,7 @@ impl Session {
                     // A dead master swallows the dial, and the points have moved on: no use in
                     // waiting for its timeout.
                     if ticket.is_cut() {
-                        return Err(Reason::Cut);
+                        return Err(EndReason::Cut);
                     }
                     continue;
                 }
@@ -295,13 +295,13 @@ impl Session {
         undelivered: Vec<u8>,
     ) -> Result<Arrived, Goodbye> {
         let (reason, unsent, transaction, mut word) = match after {
-            After::Carry(Luggage { ledger, mut unsent, lost })
-            | After::Move(Luggage { ledger, mut unsent, lost }) => {
+            After::Carry(CarryState { ledger, mut unsent, lost })
+            | After::Move(CarryState { ledger, mut unsent, lost }) => {
                 let from = self.target.as_ref();
                 let lost = from.map(|target| target.generation()).zip(lost);
                 let (seat, ticket, line) = (&*self.seat, &self.ticket, &mut *client);
                 let old = Some(upstream).filter(|_| lost.is_none());
-                let mut passenger = Passenger {
+                let mut passenger = MigratingSession {
                     seat,
                     ticket,
                     client: line,
@@ -329,7 +329,7 @@ impl Session {
             // Our last word is behind what is undelivered.
             After::Refuse { unsent, transaction } => {
                 drop(upstream);
-                (Reason::HoldTimeout, unsent, transaction, undelivered)
+                (EndReason::HoldTimeout, unsent, transaction, undelivered)
             }
         };
         let mut words = answers::last_words(client, unsent, reason, transaction).await;
@@ -339,9 +339,9 @@ impl Session {
 
     /// Gets to a replica with fewer sessions, or back to where it is: nothing is given up before
     /// the other connection stands, and one attempt is all.
-    async fn move_over(&self, (here, upstream): Connection, luggage: Luggage) -> Arrived {
-        let Luggage { ledger, unsent: early, .. } = luggage;
-        let Seat { shared, block, .. } = &*self.seat;
+    async fn move_over(&self, (here, upstream): Connection, luggage: CarryState) -> Arrived {
+        let CarryState { ledger, unsent: early, .. } = luggage;
+        let WorkerContext { shared, block, .. } = &*self.seat;
         let Service { route, options, .. } = &*shared.service;
         if let Some(there) = route.open_target().filter(|there| here.is_fuller_than(there)) {
             let resumed =
@@ -367,9 +367,9 @@ impl Session {
         early: &mut Vec<u8>,
         ticket: &Ticket,
         until: Instant,
-    ) -> Result<Turn<'_>, Reason> {
-        let Seat { shared, block, turns, .. } = &*self.seat;
-        let _place = shared.held.take().ok_or(Reason::HoldFull)?;
+    ) -> Result<Turn<'_>, EndReason> {
+        let WorkerContext { shared, block, turns, .. } = &*self.seat;
+        let _place = shared.held.take().ok_or(EndReason::HoldFull)?;
         let _held = Held::new(block);
         // In a box: a session that flows does not carry the room for this.
         Box::pin(async move {
@@ -398,10 +398,10 @@ impl Session {
         target: &Target,
         failure: DialFailure,
         ticket: &Ticket,
-    ) -> Result<Attempts, Reason> {
+    ) -> Result<Attempts, EndReason> {
         let route = &self.seat.shared.service.route;
         if failure.is_ours() {
-            return Err(Reason::Exhausted);
+            return Err(EndReason::Exhausted);
         }
         // In a box: a session that flows does not carry the room for this.
         let moved = Box::pin(route.moved());
@@ -411,10 +411,10 @@ impl Session {
             return Ok(attempt);
         }
         if Instant::now() + attempt.pause >= attempt.until {
-            return Err(Reason::DialFailed);
+            return Err(EndReason::DialFailed);
         }
         tokio::select! {
-            () = ticket.cut() => return Err(Reason::Cut),
+            () = ticket.cut() => return Err(EndReason::Cut),
             () = moved => {}
             () = tokio::time::sleep(attempt.pause) => {}
         }

@@ -9,7 +9,7 @@
 
 use resp::Pin;
 
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 
 /// Why a session was closed and not carried over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,16 +66,17 @@ impl NotCarried {
 
     /// What it is if a session that could be carried ends for `reason`; `None` if that was the
     /// client's wish or the operator's.
-    pub(crate) const fn after_an_attempt(reason: Reason) -> Option<Self> {
+    pub(crate) const fn after_an_attempt(reason: EndReason) -> Option<Self> {
         match reason {
-            Reason::CarryRefused => Some(Self::Refused),
-            Reason::HoldTimeout | Reason::HoldFull | Reason::DialFailed | Reason::NoReplica => {
-                Some(Self::NoServer)
-            }
-            Reason::UpstreamClosed
-            | Reason::UpstreamReset
-            | Reason::UpstreamLost
-            | Reason::UpstreamError => Some(Self::ClosedByServer),
+            EndReason::CarryRefused => Some(Self::Refused),
+            EndReason::HoldTimeout
+            | EndReason::HoldFull
+            | EndReason::DialFailed
+            | EndReason::NoReplica => Some(Self::NoServer),
+            EndReason::UpstreamClosed
+            | EndReason::UpstreamReset
+            | EndReason::UpstreamLost
+            | EndReason::UpstreamError => Some(Self::ClosedByServer),
             _ => None,
         }
     }

@@ -11,7 +11,7 @@ use crate::options::Sessions;
 use crate::testing::{
     Backend, House, SOON, closed_port, destination, expect, is_silent, rest, session,
 };
-use crate::{Options, Reason};
+use crate::{EndReason, Options};
 
 const NO_REPLICA: &str = "-MASTERDOWN No replica is in sync and able to serve reads.\r\n";
 
@@ -71,7 +71,7 @@ fn who_is_on_a_dismissed_replica_goes_on_with_another_one() {
     ask(&mut quiet);
     answer(&mut quiet, &mut again);
     let stats = house.stats();
-    assert_eq!((stats.carried, stats.open, stats.closed_for(Reason::Dismissed)), (2, 1, 0));
+    assert_eq!((stats.carried, stats.open, stats.closed_for(EndReason::Dismissed)), (2, 1, 0));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn who_cannot_be_carried_leaves_a_dismissed_replica_behind_an_answer() {
     assert!(is_silent(&mut busy));
     upstream.write_all(b"$1\r\nv\r\n").unwrap();
     assert_eq!(rest(&mut busy), b"$1\r\nv\r\n");
-    house.until("both to leave", |stats| stats.closed_for(Reason::Dismissed) == 2);
+    house.until("both to leave", |stats| stats.closed_for(EndReason::Dismissed) == 2);
     let _new = session(&house, &other);
 }
 
@@ -107,7 +107,7 @@ fn not_a_byte_goes_to_a_barred_replica() {
     publish(&mut writer, &[&other]);
     writer.bar(one.addr());
     drop(client.write_all(b"SET k v\r\n"));
-    house.ended(Reason::Fenced);
+    house.ended(EndReason::Fenced);
     let mut after = [0; 16];
     // The connection is broken off and not closed; either way nothing came.
     assert!(matches!(std::io::Read::read(&mut upstream, &mut after), Ok(0) | Err(_)));
@@ -129,7 +129,7 @@ fn without_a_replica_a_reader_is_told_so_and_before_the_first_look_it_waits() {
         late.write_all(said).unwrap();
         assert_eq!(String::from_utf8(rest(&mut late)).unwrap(), NO_REPLICA);
     }
-    house.until("their end", |stats| stats.closed_for(Reason::NoReplica) == 2);
+    house.until("their end", |stats| stats.closed_for(EndReason::NoReplica) == 2);
 }
 
 #[test]

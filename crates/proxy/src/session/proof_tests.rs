@@ -11,7 +11,7 @@ use crate::runtime::reactor::{self, Reactor};
 use crate::runtime::tasks::Home;
 use crate::session::resume::{self, Failed};
 use crate::testing::{Backend, House, SOON, destination, expect, is_silent, rest, session};
-use crate::{Hint, Options, Reason, Tuning};
+use crate::{EndReason, Hint, LiveOptions, Options};
 
 const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
 const BUSY: &[u8] =
@@ -109,7 +109,7 @@ fn gives_up_on_a_full_target_at_the_end_of_the_hold() {
     assert_eq!(rest(&mut idle), b"");
     assert!(rest(&mut asking).starts_with(b"-LOADING No master"));
     assert_eq!(house.stats().carried, 0);
-    house.ended(Reason::DialFailed);
+    house.ended(EndReason::DialFailed);
 }
 
 #[test]
@@ -168,11 +168,11 @@ async fn sends_nothing_to_a_fenced_or_held_target() {
     let home = Home::new().unwrap();
     let _reactor = reactor::install(Reactor::new(home.bell()).unwrap());
     let backend = Backend::new();
-    let options = Tuning::from(Options::default());
+    let options = LiveOptions::from(Options::default());
     let ledger = Ledger::new(&Limits { memory: 1024, ..Limits::default() });
     let until = Instant::now() + SOON;
-    for change in [target::Points::hold, target::Points::clear] {
-        let (mut points, _route) = target::Points::new();
+    for change in [target::TargetWriter::hold, target::TargetWriter::clear] {
+        let (mut points, _route) = target::TargetWriter::new();
         let target = points.commit(destination(backend.addr()));
         // Between the look at the target and the connection.
         change(&mut points);

@@ -45,9 +45,9 @@ use crate::latency::Stopwatch;
 use crate::options::Sessions;
 use crate::runtime::timer::Alarm;
 use crate::runtime::watch::Watch;
-use crate::runtime::worker::Seat;
+use crate::runtime::worker::WorkerContext;
 use crate::session::broken;
-use crate::session::end_reason::{Reason, Side};
+use crate::session::end_reason::{EndReason, Side};
 use crate::session::hold::PATROL;
 use crate::session::idle::Silence;
 use crate::session::leave::{self, Leaving};
@@ -60,7 +60,7 @@ pub(crate) use start::Start;
 pub(crate) struct Pump<'a, C, U> {
     client: &'a mut C,
     upstream: &'a mut U,
-    seat: &'a Seat,
+    seat: &'a WorkerContext,
     target: &'a Target,
     ledger: Ledger,
     /// Whether it may be carried over.
@@ -106,7 +106,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     /// A pump between two open ends.
     pub(crate) fn new(
         (client, upstream): (&'a mut C, &'a mut U),
-        seat: &'a Seat,
+        seat: &'a WorkerContext,
         target: &'a Target,
         start: impl Into<Start>,
     ) -> Self {
@@ -155,7 +155,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             let mut news = pin!(self.seat.news.notified());
             self.silence.watch(&self.seat.shared.service.options.now(), self.heard, &watch.waker);
             let reason = poll_fn(|cx| self.turn(cx, ticket, &watch, news.as_mut())).await;
-            if reason == Reason::Fenced {
+            if reason == EndReason::Fenced {
                 self.last_replies(ticket).await;
             }
             self.stop(reason)
@@ -169,7 +169,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         ticket: &'a Ticket,
         Watch { bell, waker }: &Watch,
         mut news: Pin<&mut Notified<'a>>,
-    ) -> Poll<Reason> {
+    ) -> Poll<EndReason> {
         // Once for all that follows: nothing can be noted while this runs.
         self.client.look(cx);
         self.upstream.look(cx);
@@ -204,14 +204,14 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     }
 
     /// Looks at what only the bell tells of.
-    fn look(&mut self, ticket: &'a Ticket, waker: &Waker) -> Option<Reason> {
+    fn look(&mut self, ticket: &'a Ticket, waker: &Waker) -> Option<EndReason> {
         if ticket.is_cut() {
-            return Some(Reason::Cut);
+            return Some(EndReason::Cut);
         }
         if let Some(reason) = self.look_for_silence(waker).or_else(|| self.look_for_a_move(waker)) {
             return Some(reason);
         }
-        if self.leaving == Leaving::No && (self.is_draining() || self.target.is_dismissed()) {
+        if self.leaving == Leaving::No && (self.is_draining() || self.target.is_draining()) {
             // Made only now: ten thousand sessions need no room for it while nobody has to leave.
             let (draining, target) = (self.is_draining(), self.target);
             let turn = self.rare.get_or_insert_default().turn.get_or_insert_with(|| {
@@ -221,7 +221,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
                 self.rare().turn = None;
                 // Who goes on elsewhere need not choose his moment: his client notices nothing.
                 if !draining && self.can_be_carried() {
-                    return Some(Reason::Dismissed);
+                    return Some(EndReason::Dismissed);
                 }
                 self.begin_to_leave(waker);
             }
@@ -241,7 +241,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             return Some(reason);
         }
         if self.is_due(|rare| &mut rare.half_close, waker) {
-            return Some(Reason::HalfCloseTimeout);
+            return Some(EndReason::HalfCloseTimeout);
         }
         None
     }
@@ -253,7 +253,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
     /// Whether the client has gone while the gate was shut, or has waited for too long. It is not
     /// read then, so its end may stand behind requests that nobody waits for any more: they must
     /// not be executed late. Looked at from time to time, and when the gate opens.
-    fn patrol_the_gate(&mut self, waker: &Waker) -> Option<Reason> {
+    fn patrol_the_gate(&mut self, waker: &Waker) -> Option<EndReason> {
         let shut = self.target.is_shut();
         let due = self.is_due(|rare| &mut rare.patrol, waker);
         let set = self.rare.as_ref().is_some_and(|rare| rare.patrol.is_set());
@@ -266,15 +266,15 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
             self.rare().patrol.set(PATROL, waker);
         }
         if (due || !shut) && !self.requests.has_ended() && self.client.has_gone() {
-            return Some(Reason::HoldAbandoned);
+            return Some(EndReason::HoldAbandoned);
         }
         if !shut {
             self.waited = 0;
         }
-        (due && shut && self.has_waited_too_long()).then_some(Reason::HoldTimeout)
+        (due && shut && self.has_waited_too_long()).then_some(EndReason::HoldTimeout)
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<Reason> {
+    fn poll(&mut self, cx: &mut Context<'_>, waker: &Waker, scratch: &mut [u8]) -> Poll<EndReason> {
         // What is never sent to a target that has gone can still be sent to the next one.
         let stuck =
             self.target.fence().has_fallen() || (self.upstream.has_gone() && self.can_be_carried());
@@ -283,7 +283,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if matches!(requests, Step::Done) {
             self.note_first_end();
             if self.has_all() {
-                return Poll::Ready(Reason::ClientClosed);
+                return Poll::Ready(EndReason::ClientClosed);
             }
             requests = self.move_requests(cx, Tell::Yes, scratch);
         }
@@ -293,10 +293,10 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         let done = matches!(requests, Step::Done);
         let mut replies = self.move_replies(cx, Tell::NotYet, scratch);
         if self.target.fence().has_fallen() {
-            return Poll::Ready(Reason::Fenced);
+            return Poll::Ready(EndReason::Fenced);
         }
         if self.dropped {
-            return Poll::Ready(Reason::ReplyDropped);
+            return Poll::Ready(EndReason::ReplyDropped);
         }
         if self.ledger.must_end().is_some() {
             return Poll::Ready(self.must_end());
@@ -305,7 +305,7 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         if matches!(replies, Step::Done) && !done {
             // The client need not hear of it if the session can go on elsewhere.
             if self.can_be_carried() {
-                return Poll::Ready(Reason::UpstreamClosed);
+                return Poll::Ready(EndReason::UpstreamClosed);
             }
             self.have_the_last_word();
             replies = self.move_replies(cx, Tell::Yes, scratch);
@@ -314,9 +314,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         let idle = matches!(requests, Step::Idle);
         if matches!((&requests, &replies), (Step::Done, Step::Done)) {
             return Poll::Ready(if self.first == Some(Side::Client) {
-                Reason::ClientClosed
+                EndReason::ClientClosed
             } else {
-                Reason::UpstreamClosed
+                EndReason::UpstreamClosed
             });
         }
         if let Some(reason) = self.failure(requests, replies) {
@@ -328,9 +328,9 @@ impl<'a, C: End, U: End> Pump<'a, C, U> {
         }
         if self.leaving != Leaving::No && self.may_leave(idle) && !self.has_unread_request() {
             return Poll::Ready(if self.is_draining() {
-                Reason::Drained
+                EndReason::Drained
             } else {
-                Reason::Dismissed
+                EndReason::Dismissed
             });
         }
         if more {

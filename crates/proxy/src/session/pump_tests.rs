@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 
-use target::Points;
+use target::TargetWriter;
 
 use crate::io::connection::Line;
 use crate::runtime::reactor::{self, Reactor};
-use crate::runtime::worker::Seat;
+use crate::runtime::worker::WorkerContext;
 use crate::session::Session;
 use crate::session::pump::{Pump, Stopped};
 use crate::testing::{Puppet, seat};
-use crate::{Options, Reason, Sessions};
+use crate::{EndReason, Options, Sessions};
 
 async fn pump(
-    seat: &Seat,
-    fence_first: Option<&mut Points>,
+    seat: &WorkerContext,
+    fence_first: Option<&mut TargetWriter>,
     client: &mut Puppet,
     upstream: &mut Puppet,
 ) -> Stopped {
@@ -51,7 +51,7 @@ async fn after_the_fence_what_was_said_is_delivered_and_nothing_more_is_sent() {
     let (mut client, mut upstream) =
         (Puppet::saying(&[b"SET k v\r\n"]), Puppet::saying(&[b"+OK\r\n"]));
     let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
-    assert_eq!(stopped.reason, Reason::Fenced);
+    assert_eq!(stopped.reason, EndReason::Fenced);
     assert_eq!(
         (client.heard.as_slice(), upstream.heard.len(), upstream.told),
         (&b"+OK\r\n"[..], 0, false)
@@ -65,7 +65,10 @@ async fn what_a_slow_client_has_not_taken_is_handed_over_at_the_end() {
     let (mut client, mut upstream) =
         (Puppet { takes: 2, ..Puppet::default() }, Puppet::saying(&[b"+OK\r\n"]));
     let stopped = pump(&seat, Some(&mut points), &mut client, &mut upstream).await;
-    assert_eq!((stopped.reason, stopped.undelivered.as_slice()), (Reason::Fenced, &b"K\r\n"[..]));
+    assert_eq!(
+        (stopped.reason, stopped.undelivered.as_slice()),
+        (EndReason::Fenced, &b"K\r\n"[..])
+    );
 }
 
 #[tokio::test]
@@ -75,7 +78,7 @@ async fn both_ends_end_it() {
     let (mut client, mut upstream) =
         (Puppet::saying(&[b"QUIT\r\n", b""]), Puppet::saying(&[b"+OK\r\n", b""]));
     let stopped = pump(&seat, None, &mut client, &mut upstream).await;
-    assert_eq!((stopped.reason, upstream.told), (Reason::ClientClosed, true));
+    assert_eq!((stopped.reason, upstream.told), (EndReason::ClientClosed, true));
     assert_eq!(stopped.bytes, (6, 5));
 }
 
@@ -95,7 +98,7 @@ async fn ends_sessions_whose_ends_overstate_what_they_moved() {
         let stopped = pump(&seat, None, &mut client, &mut upstream).await;
         assert_eq!(
             stopped.reason,
-            Reason::InternalError,
+            EndReason::InternalError,
             "{client_lies} {upstream_lies} {from_client}"
         );
         assert!(stopped.after.is_none() && stopped.undelivered.is_empty());

@@ -9,7 +9,7 @@ use target::{Empty, Look, PoolWriter};
 
 use crate::session::proof_tests::prove;
 use crate::testing::{Backend, House, destination, expect, is_silent, rest, session};
-use crate::{Options, Reason};
+use crate::{EndReason, Options};
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const GET: &[u8] = b"GET k\r\n";
@@ -71,7 +71,7 @@ fn keeps_a_reader_whose_replica_was_repointed() {
     answer_ping(&mut one.accept());
     tell(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::UpstreamClosed);
+    house.ended(EndReason::UpstreamClosed);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn ends_a_kicked_reader_though_another_replica_is_emptier() {
     answer_ping(&mut one.accept());
     tell(&mut writer, &one, false);
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::UpstreamClosed);
+    house.ended(EndReason::UpstreamClosed);
     assert!(other.next().is_none() && house.stats().carried == 0);
 }
 
@@ -134,7 +134,7 @@ fn ends_requests_on_a_silent_replica_after_the_bound() {
     let mut again = other.accept();
     serve(&mut quiet, &mut again);
     assert_eq!(rest(&mut waiting), b"");
-    house.ended(Reason::TargetSilent);
+    house.ended(EndReason::TargetSilent);
     assert_eq!((house.stats().carried, house.stats().open), (1, 1));
 }
 

@@ -12,12 +12,12 @@ use std::task::{Poll, ready};
 use std::time::Instant;
 
 use crate::io::connection::Line;
-use resp::{Ledger, Limits, Refused, Replay};
+use resp::{Ledger, Limits, Replay, ReplayError};
 use target::Target;
 
 use crate::io::end::End;
 use crate::io::scratch;
-use crate::live_options::Tuning;
+use crate::live_options::LiveOptions;
 use crate::service::DialFailure;
 use crate::session::broken;
 use crate::session::dial;
@@ -57,7 +57,7 @@ pub(crate) struct Followed {
 /// Why not.
 pub(crate) async fn resume(
     target: &Target,
-    options: &Tuning,
+    options: &LiveOptions,
     ledger: &Ledger,
     deadline: Instant,
 ) -> Result<(Line, Box<Followed>), Failed> {
@@ -69,7 +69,7 @@ pub(crate) async fn resume(
         while !replay.is_answered() {
             let answered = |bytes: &[u8]| {
                 let taken = replay.answer(bytes)?;
-                let behind = broken::behind(bytes, taken).map_err(|_| Refused::Odd)?;
+                let behind = broken::behind(bytes, taken).map_err(|_| ReplayError::Odd)?;
                 replay.follow(behind)?;
                 Ok(!behind.is_empty())
             };
@@ -77,9 +77,9 @@ pub(crate) async fn resume(
                 Ok(false) => {}
                 // What stands behind the answers comes from a server that is done with them.
                 Ok(true) => break,
-                Err(Refused::NotReady(hint)) => return Err(Failed::NotReady(hint)),
-                Err(Refused::Unavailable) => return Err(Failed::Unavailable),
-                Err(Refused::Refused | Refused::Odd) => return Err(Failed::Refused),
+                Err(ReplayError::NotReady(hint)) => return Err(Failed::NotReady(hint)),
+                Err(ReplayError::Unavailable) => return Err(Failed::Unavailable),
+                Err(ReplayError::Refused | ReplayError::Odd) => return Err(Failed::Refused),
             }
         }
         Ok(())
@@ -94,7 +94,7 @@ pub(crate) async fn resume(
 /// one that says that it has lost its role or its data is none.
 pub(crate) async fn answers(
     target: &Target,
-    options: &Tuning,
+    options: &LiveOptions,
     deadline: Instant,
 ) -> Result<(), Failed> {
     let mut upstream =
@@ -108,7 +108,7 @@ pub(crate) async fn answers(
             if let Some(hint) = ledger.take_hint() {
                 return Err(Failed::NotReady(hint));
             }
-            if ledger.standing() == resp::Standing::Opaque {
+            if ledger.standing() == resp::SessionState::Opaque {
                 return Err(Failed::Broken);
             }
         }
@@ -119,7 +119,7 @@ pub(crate) async fn answers(
 
 /// An answer may take as long as a dial.
 async fn within(
-    options: &Tuning,
+    options: &LiveOptions,
     deadline: Instant,
     work: impl Future<Output = Result<(), Failed>>,
 ) -> Result<(), Failed> {

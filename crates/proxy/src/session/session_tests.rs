@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::testing::{Backend, House, expect, is_silent, reset, rest, session};
-use crate::{Hint, Options, Reason, Sessions};
+use crate::{EndReason, Hint, Options, Sessions};
 
 /// A small generator, so that a failure can be repeated.
 struct Dice(u64);
@@ -45,7 +45,7 @@ fn echo(mut stream: TcpStream, mut dice: Dice) -> thread::JoinHandle<()> {
     })
 }
 
-fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> Reason {
+fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> EndReason {
     let backend = Backend::new();
     let house = House::towards(&backend);
     let mut client = house.client();
@@ -64,7 +64,7 @@ fn comes_back_unchanged(sent: Vec<u8>, seed: u64) -> Reason {
     assert!(back == *sent, "{} bytes went, {} came back, seed {seed}", sent.len(), back.len());
     let stats = house.until("the end", |stats| stats.closed_in_all() == 1);
     assert_eq!((stats.bytes_in, stats.bytes_out), (sent.len() as u64, sent.len() as u64));
-    *Reason::ALL.iter().find(|reason| stats.closed_for(**reason) == 1).unwrap()
+    *EndReason::ALL.iter().find(|reason| stats.closed_for(**reason) == 1).unwrap()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn any_bytes_in_any_pieces_come_through_unchanged() {
         let mut dice = Dice(seed);
         let length = 1 + dice.roll(3_000_000);
         let bytes = (0..length).map(|_| u8::try_from(dice.roll(256)).unwrap()).collect();
-        assert_eq!(comes_back_unchanged(bytes, seed), Reason::ClientClosed);
+        assert_eq!(comes_back_unchanged(bytes, seed), EndReason::ClientClosed);
     }
 }
 
@@ -117,7 +117,7 @@ fn pipelines_and_large_values_come_through_unchanged() {
             bytes.extend(std::iter::repeat_n(b'x', size));
             bytes.extend_from_slice(b"\r\n");
         }
-        assert_eq!(comes_back_unchanged(bytes, seed), Reason::ClientClosed);
+        assert_eq!(comes_back_unchanged(bytes, seed), EndReason::ClientClosed);
     }
 }
 
@@ -146,7 +146,7 @@ fn the_clients_end_is_passed_on_and_replies_still_come() {
     expect(&mut client, b"$1\r\nv\r\n");
     drop(upstream);
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::ClientClosed);
+    house.ended(EndReason::ClientClosed);
     assert_eq!(house.hints(), []);
 }
 
@@ -162,7 +162,7 @@ fn the_targets_end_is_passed_on_and_requests_still_go() {
     expect(&mut upstream, b"GET k\r\n");
     drop(client);
     assert_eq!(rest(&mut upstream), b"");
-    house.ended(Reason::UpstreamClosed);
+    house.ended(EndReason::UpstreamClosed);
     assert_eq!(house.hints(), [Hint::UpstreamEnded]);
 }
 
@@ -186,7 +186,7 @@ fn who_never_ends_the_second_direction_is_closed() {
         ended.shutdown(Shutdown::Write).unwrap();
         assert_eq!(rest(other), b"");
         assert_eq!(rest(ended), b"");
-        house.ended(Reason::HalfCloseTimeout);
+        house.ended(EndReason::HalfCloseTimeout);
     }
 }
 
@@ -198,7 +198,7 @@ fn a_client_that_ends_with_nothing_owed_is_not_waited_for() {
     client.shutdown(Shutdown::Write).unwrap();
     // The target has not ended its direction.
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::ClientClosed);
+    house.ended(EndReason::ClientClosed);
     assert_eq!(rest(&mut upstream), b"");
 }
 
@@ -209,7 +209,7 @@ fn a_reset_by_the_client_closes_the_connection_to_the_target() {
     let (client, mut upstream) = session(&house, &backend);
     reset(client);
     assert_eq!(rest(&mut upstream), b"");
-    house.ended(Reason::ClientReset);
+    house.ended(EndReason::ClientReset);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_reset_by_the_target_closes_the_client() {
     let (mut client, upstream) = session(&house, &backend);
     reset(upstream);
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::UpstreamReset);
+    house.ended(EndReason::UpstreamReset);
     assert_eq!(house.hints(), [Hint::UpstreamEnded]);
 }
 
@@ -300,7 +300,7 @@ fn an_idle_client_is_closed_where_that_is_wanted_and_a_blocked_one_is_not() {
         let (mut idle, _upstream) = session(&house, &backend);
         house.running().tune(0, Options { client_idle_timeout: timeout, ..Options::default() });
         assert_eq!(rest(&mut idle), b"");
-        house.until("its end", |stats| stats.closed_for(Reason::IdleTimeout) == round);
+        house.until("its end", |stats| stats.closed_for(EndReason::IdleTimeout) == round);
     }
     assert!(is_silent(&mut blocked));
     blocking.write_all(b"*-1\r\n").unwrap();

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::testing::{Backend, House, SOON, closed_port, expect, is_silent, rest, session};
-use crate::{DialFailure, Hint, Options, Reason, Sessions};
+use crate::{DialFailure, EndReason, Hint, Options, Sessions};
 
 fn hold(timeout: Duration) -> Options {
     Options { hold_timeout: timeout, ..Options::default() }
@@ -42,7 +42,7 @@ fn no_byte_reaches_the_old_target_after_the_fence_fell() {
         client.write_all(b"b").unwrap();
         expect(&mut new.accept(), b"b");
     }
-    assert!(house.stats().closed_for(Reason::Fenced) >= 60);
+    assert!(house.stats().closed_for(EndReason::Fenced) >= 60);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_fenced_client_reads_whole_replies_and_then_an_end() {
     let came = rest(&mut client);
     // Whether the reply was already with the proxy is the network's affair.
     assert!(came.is_empty() || came == b"$1\r\nv\r\n", "{came:?}");
-    house.ended(Reason::Fenced);
+    house.ended(EndReason::Fenced);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn what_a_client_sent_at_the_shut_gate_before_it_left_is_never_sent() {
     house.points.hold();
     client.write_all(b"INCR k\r\n").unwrap();
     drop(client);
-    house.ended(Reason::HoldAbandoned);
+    house.ended(EndReason::HoldAbandoned);
     house.points.release();
     assert_eq!(rest(&mut upstream), b"");
 }
@@ -156,7 +156,7 @@ fn a_hold_ends_in_time() {
     let house = House::new(hold(Duration::from_millis(30)));
     let mut client = house.client();
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::HoldTimeout);
+    house.ended(EndReason::HoldTimeout);
     assert_eq!(house.stats().held, 0);
 }
 
@@ -168,7 +168,7 @@ fn a_held_client_that_goes_away_is_forgotten() {
     client.write_all(b"SET k v\r\n").unwrap();
     house.until("the hold", |stats| stats.held == 1);
     drop(client);
-    house.ended(Reason::HoldAbandoned);
+    house.ended(EndReason::HoldAbandoned);
     house.commit(backend.addr());
     assert!(!backend.is_called());
 }
@@ -180,7 +180,7 @@ fn only_so_many_are_held() {
     house.until("the hold", |stats| stats.held == 1);
     let mut other = house.client();
     assert_eq!(rest(&mut other), b"");
-    house.ended(Reason::HoldFull);
+    house.ended(EndReason::HoldFull);
     assert_eq!((house.stats().held, house.stats().open), (1, 1));
 }
 
@@ -211,7 +211,7 @@ fn a_target_that_keeps_refusing_is_given_up() {
     house.commit(addr);
     let mut client = house.client();
     assert_eq!(rest(&mut client), b"");
-    house.ended(Reason::DialFailed);
+    house.ended(EndReason::DialFailed);
     let attempts = house.stats().dial_failures[DialFailure::Refused as usize];
     assert!((2..=6).contains(&attempts), "{attempts}");
 }
@@ -329,8 +329,8 @@ fn a_cut_ends_a_dial() {
     house.commit(addr);
     let _client = house.client();
     house.until("the session", |stats| stats.open == 1);
-    let (_, stats) = house.end(drain::Order::Cut);
-    assert_eq!((stats.closed_for(Reason::Cut), stats.open), (1, 0));
+    let (_, stats) = house.end(drain::StopRequest::Cut);
+    assert_eq!((stats.closed_for(EndReason::Cut), stats.open), (1, 0));
 }
 
 #[test]
@@ -354,5 +354,5 @@ fn who_waited_in_vain_is_not_sent_its_own_words() {
     let (house, mut client) = House::awaited(hold(Duration::from_millis(50)), None, b"SET k v\r\n");
     let told = String::from_utf8(rest(&mut client)).unwrap();
     assert!(told.starts_with("-LOADING ") && told.matches("\r\n").count() == 1, "{told}");
-    house.ended(Reason::HoldTimeout);
+    house.ended(EndReason::HoldTimeout);
 }

@@ -14,7 +14,7 @@ use crate::ledger::pin::Pin;
 
 /// What a client has agreed to be sent about maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Notices {
+pub enum MaintenanceHandshake {
     /// Nothing.
     #[default]
     Off,
@@ -30,7 +30,7 @@ pub(crate) struct Novel {
     /// Handshakes that were sent and not answered. Beyond what fits, the last ones are answered by
     /// the server alone.
     asked: u16,
-    agreed: Notices,
+    agreed: MaintenanceHandshake,
     /// The client was told of a failover, and not yet of its end.
     told: bool,
     /// Fields were prepared for imports.
@@ -73,14 +73,14 @@ impl Novel {
     /// Somebody accepted it.
     pub(crate) fn agree(&mut self, class: Class) {
         match class {
-            Class::NoticesOn => self.agreed = Notices::On,
-            Class::NoticesHere => self.agreed = Notices::Here,
-            Class::NoticesOff => self.agreed = Notices::Off,
+            Class::NoticesOn => self.agreed = MaintenanceHandshake::On,
+            Class::NoticesHere => self.agreed = MaintenanceHandshake::Here,
+            Class::NoticesOff => self.agreed = MaintenanceHandshake::Off,
             _ => {}
         }
     }
 
-    pub(crate) fn agreed(&self) -> Notices {
+    pub(crate) fn agreed(&self) -> MaintenanceHandshake {
         self.agreed
     }
 
@@ -99,7 +99,7 @@ impl Novel {
 
     /// `RESET` was answered with success.
     pub(crate) fn reset(&mut self) {
-        (self.agreed, self.told, self.prepared) = (Notices::Off, false, false);
+        (self.agreed, self.told, self.prepared) = (MaintenanceHandshake::Off, false, false);
     }
 
     /// What of this the server keeps for the connection.

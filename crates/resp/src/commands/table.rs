@@ -29,7 +29,7 @@ pub(crate) enum Prefix {
     ClientReply,
     ClientTracking,
     /// `CLIENT MAINT_NOTIFICATIONS`.
-    Notices,
+    MaintenanceHandshake,
     /// The same with `ON`.
     NoticesOn,
     /// The same with the name of an option, of which there is one: `moving-endpoint-type`.
@@ -229,11 +229,13 @@ fn further(prefix: Prefix, word: &[u8]) -> Naming {
         Prefix::Nothing => first(word),
         Prefix::Client if is(word, b"REPLY") => Naming::After(Prefix::ClientReply),
         Prefix::Client if is(word, b"TRACKING") => Naming::After(Prefix::ClientTracking),
-        Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => Naming::After(Prefix::Notices),
+        Prefix::Client if is(word, b"MAINT_NOTIFICATIONS") => {
+            Naming::After(Prefix::MaintenanceHandshake)
+        }
         Prefix::Client => one_of(word, CLIENT, Class::Unknown),
-        Prefix::Notices if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
-        Prefix::Notices if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
-        Prefix::Notices => Naming::Known(Class::Ordinary),
+        Prefix::MaintenanceHandshake if is(word, b"ON") => Naming::After(Prefix::NoticesOn),
+        Prefix::MaintenanceHandshake if is(word, b"OFF") => Naming::Known(Class::NoticesOff),
+        Prefix::MaintenanceHandshake => Naming::Known(Class::Ordinary),
         Prefix::NoticesOn => Naming::After(Prefix::NoticesType),
         Prefix::NoticesType if is(word, b"none") => Naming::Known(Class::NoticesHere),
         Prefix::NoticesType => Naming::Known(Class::NoticesOn),

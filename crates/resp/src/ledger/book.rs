@@ -18,13 +18,13 @@ mod runs;
 use crate::commands::class::{Class, Group};
 use crate::commands::maintenance::Novel;
 use crate::ledger::client_reply::Silence;
-use crate::ledger::in_flight::{Mark, Marks};
+use crate::ledger::in_flight::{InFlightMarks, Mark};
 use crate::ledger::server_state::Bound;
-use crate::ledger::session_state::{Answer, Counts, Fault, MustEnd, Standing};
+use crate::ledger::session_state::{Answer, Counts, Fault, MustEnd, SessionState};
 use crate::ledger::subscriptions::Subscriptions;
 use crate::ledger::waiting::Waiting;
 use crate::replay::recorder::{Answered, Recorder};
-use crate::scan::message_kind::Said;
+use crate::scan::message_kind::MessageKind;
 use crate::scan::reply::Replies;
 
 /// The session left what can be followed.
@@ -56,11 +56,11 @@ struct Kept {
 }
 
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct Matcher {
     owed: u32,
     /// Position of the oldest request without a reply, modulo 2^32.
     answered: u32,
-    marks: Marks,
+    marks: InFlightMarks,
     kept: Kept,
     subscriptions: Subscriptions,
     counts: Counts,
@@ -76,12 +76,12 @@ pub(crate) struct Book {
     changed: bool,
 }
 
-impl Book {
+impl Matcher {
     pub(crate) fn new() -> Self {
         Self {
             owed: 0,
             answered: 0,
-            marks: Marks::new(),
+            marks: InFlightMarks::new(),
             kept: Kept::default(),
             subscriptions: Subscriptions::default(),
             counts: Counts::default(),
@@ -165,7 +165,10 @@ impl Book {
         match top {
             b'>' => return self.push(frame),
             b'-' => self.bound.refused(frame.line()),
-            b'*' if !self.kept.resp3 && frame.said().0 != Said::Other && self.message(frame)? => {
+            b'*' if !self.kept.resp3
+                && frame.said().0 != MessageKind::Other
+                && self.message(frame)? =>
+            {
                 return Ok(());
             }
             _ => {}
@@ -192,8 +195,8 @@ impl Book {
     /// A push (RESP3).
     fn push(&mut self, frame: &Replies) -> Result<(), Lost> {
         match frame.said() {
-            (Said::Confirmed(class), count) => self.confirmed(class, count),
-            (Said::Message | Said::Other, _) => {
+            (MessageKind::Confirmed(class), count) => self.confirmed(class, count),
+            (MessageKind::Message | MessageKind::Other, _) => {
                 self.uncounted();
                 Ok(())
             }
@@ -203,11 +206,11 @@ impl Book {
     /// An array (RESP2) that begins like a message or confirmation; whether it is one.
     fn message(&mut self, frame: &Replies) -> Result<bool, Lost> {
         match frame.said() {
-            (Said::Message, _) if self.is_subscribed() => {
+            (MessageKind::Message, _) if self.is_subscribed() => {
                 self.uncounted();
                 Ok(true)
             }
-            (Said::Confirmed(class), count)
+            (MessageKind::Confirmed(class), count)
                 if self.head() == Some(class)
                     || (class == Class::SUnsubscribe && self.subscriptions.has_shards()) =>
             {
@@ -342,27 +345,27 @@ impl Book {
     }
 
     /// The standing of a session that is between frames in both directions, or not.
-    pub(crate) fn standing(&self, between_frames: bool) -> Standing {
+    pub(crate) fn standing(&self, between_frames: bool) -> SessionState {
         if self.life == Life::Opaque {
-            return Standing::Opaque;
+            return SessionState::Opaque;
         }
         // What is missed may have ended it.
         if self.kept.transaction && !self.has_missed() {
-            return Standing::Transaction;
+            return SessionState::Transaction;
         }
         if self.owed > 0 || !between_frames {
             let blocked =
                 between_frames && self.head().is_some_and(|class| class.group() == Group::Blocking);
-            return if blocked { Standing::Blocked } else { Standing::Busy };
+            return if blocked { SessionState::Blocked } else { SessionState::Busy };
         }
         if self.life == Life::Ended {
-            Standing::Ended
+            SessionState::Ended
         } else if self.is_subscribed() {
-            Standing::Subscribed
+            SessionState::Subscribed
         } else if self.is_pinned() {
-            Standing::Pinned
+            SessionState::Pinned
         } else {
-            Standing::Quiet
+            SessionState::Quiet
         }
     }
 

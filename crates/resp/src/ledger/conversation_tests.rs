@@ -4,7 +4,7 @@
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_assert_eq, proptest};
 
 use crate::ledger::model::{COMMANDS, Say, Server};
-use crate::{Ledger, Limits, Standing};
+use crate::{Ledger, Limits, SessionState};
 
 /// Both streams of a conversation, and what their parts mean.
 #[derive(Default)]
@@ -21,7 +21,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn hold(says: &[Say]) -> (Self, Standing) {
+    fn hold(says: &[Say]) -> (Self, SessionState) {
         let (mut server, mut all) = (Server::default(), Self::default());
         for say in says {
             let Some((request, answered, tells)) = server.hear(say) else { continue };
@@ -92,7 +92,7 @@ proptest! {
                 ledger.reply(&talk.replies[received..end]);
                 received = end;
             }
-            if short_of_marks && ledger.standing() == Standing::Opaque {
+            if short_of_marks && ledger.standing() == SessionState::Opaque {
                 return Ok(());
             }
             prop_assert_eq!(ledger.owed(), talk.owed(sent, received) as u64, "sent {} received {}", sent, received);
@@ -101,7 +101,7 @@ proptest! {
             }
         }
         ledger.request(&talk.requests[sent..]);
-        if short_of_marks && ledger.standing() == Standing::Opaque {
+        if short_of_marks && ledger.standing() == SessionState::Opaque {
             return Ok(());
         }
         for byte in &talk.replies[received..] {
@@ -110,7 +110,7 @@ proptest! {
             prop_assert_eq!(ledger.owed(), talk.owed(talk.requests.len(), received) as u64);
         }
         // What had no mark may be a transaction; then it is pinned, or subscribed as before.
-        let unknown = matches!(ledger.standing(), Standing::Pinned | Standing::Subscribed);
+        let unknown = matches!(ledger.standing(), SessionState::Pinned | SessionState::Subscribed);
         if !short_of_marks || !unknown {
             prop_assert_eq!(ledger.standing(), standing);
         }

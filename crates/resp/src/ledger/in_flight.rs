@@ -118,7 +118,7 @@ impl Run {
 
 /// The marks, first in, first out.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct InFlightMarks {
     near: [Mark; NEAR],
     /// How many of `near` are in use; the rest follow in `far`.
     len: u8,
@@ -183,7 +183,7 @@ impl Far {
     }
 }
 
-impl Marks {
+impl InFlightMarks {
     pub(crate) fn new() -> Self {
         Self {
             near: [Mark { at: 0, kind: NO_KIND }; NEAR],
@@ -272,7 +272,7 @@ mod tests {
 
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
-    use super::{FREE, Far, MOST_EXPECTED, Mark, Marks};
+    use super::{FREE, Far, InFlightMarks, MOST_EXPECTED, Mark};
     use crate::commands::class::Class;
     use crate::ledger::budget::{Budget, Share};
 
@@ -295,11 +295,11 @@ mod tests {
 
     #[test]
     fn holds_two_without_an_allocation_and_not_more_runs_than_it_may() {
-        let mut marks = Marks::new();
+        let mut marks = InFlightMarks::new();
         assert!((0..2).all(|n| marks.push(odd(n), 5)) && marks.far.is_none());
         assert!((2..12).all(|n| marks.push(odd(n), 5)));
         assert!(!marks.push(odd(12), 5));
-        assert!(!Marks { len: 2, ..Marks::new() }.push(odd(0), 0));
+        assert!(!InFlightMarks { len: 2, ..InFlightMarks::new() }.push(odd(0), 0));
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
         for kinds in
             [[(Class::Multi, 0), (Class::Exec, 0)], [(Class::Subscribe, 1), (Class::Subscribe, 1)]]
         {
-            let mut marks = Marks::new();
+            let mut marks = InFlightMarks::new();
             for (n, (class, expected)) in (0..2_000_000).zip(kinds.into_iter().cycle()) {
                 assert!(marks.push(Mark::new(n * 3 + n % 2, class, expected), 1));
             }
@@ -347,7 +347,7 @@ mod tests {
             from in prop::sample::select(vec![0_u32, u32::MAX - 20]),
         ) {
             let classes = [Class::Multi, Class::Exec, Class::Select, Class::Subscribe, Class::Blocking];
-            let (mut marks, mut model, mut at) = (Marks::new(), VecDeque::new(), from);
+            let (mut marks, mut model, mut at) = (InFlightMarks::new(), VecDeque::new(), from);
             for (push, class, gap, expected) in steps {
                 if push {
                     at = at.wrapping_add(gap);

@@ -1,7 +1,7 @@
 //! One test for each rule by which replies are matched and a session is judged.
 
 use crate::ledger::talk::Talk;
-use crate::{Answer, Class, Counts, Direction, Group, Hint, Ledger, Limits, Replay, Standing};
+use crate::{Answer, Class, Counts, Direction, Group, Hint, Ledger, Limits, Replay, SessionState};
 
 #[test]
 fn the_ledger_of_an_idle_session_is_small() {
@@ -12,12 +12,16 @@ fn the_ledger_of_an_idle_session_is_small() {
 #[test]
 fn quiet_means_nothing_owed_and_between_frames_both_ways() {
     let mut talk = Talk::new();
-    talk.is(Standing::Quiet, 0).c("GET k").is(Standing::Busy, 1).c("GET k").is(Standing::Busy, 2);
-    talk.s("$1/a/").is(Standing::Busy, 1).s("$-1/").is(Standing::Quiet, 0);
+    talk.is(SessionState::Quiet, 0)
+        .c("GET k")
+        .is(SessionState::Busy, 1)
+        .c("GET k")
+        .is(SessionState::Busy, 2);
+    talk.s("$1/a/").is(SessionState::Busy, 1).s("$-1/").is(SessionState::Quiet, 0);
     talk.0.request(b"*");
-    talk.is(Standing::Busy, 0);
+    talk.is(SessionState::Busy, 0);
     talk.0.request(b"1\r\n$4\r\nPING\r\n");
-    talk.s("+PON").is(Standing::Busy, 1).s("G/").is(Standing::Quiet, 0);
+    talk.s("+PON").is(SessionState::Busy, 1).s("G/").is(SessionState::Quiet, 0);
     assert_eq!(talk.0.take_counts(), Counts { requests: 3, replies: 3, pushes: 0 });
 }
 
@@ -25,7 +29,7 @@ fn quiet_means_nothing_owed_and_between_frames_both_ways() {
 fn empty_requests_are_not_answered() {
     let mut talk = Talk::new();
     talk.0.request(b"\r\n*0\r\n\n   \r\nPING\r\n*-1\r\n");
-    talk.is(Standing::Busy, 1).s("+PONG/").is(Standing::Quiet, 0);
+    talk.is(SessionState::Busy, 1).s("+PONG/").is(SessionState::Quiet, 0);
     assert_eq!(talk.0.take_counts().requests, 1);
     assert_eq!(talk.0.last_request(), None);
 }
@@ -33,18 +37,22 @@ fn empty_requests_are_not_answered() {
 #[test]
 fn a_reply_to_nothing_turns_the_session_opaque_and_its_hint_is_heard() {
     let mut talk = Talk::new();
-    talk.s("-LOADING Redis is loading/").is(Standing::Opaque, 0);
+    talk.s("-LOADING Redis is loading/").is(SessionState::Opaque, 0);
     assert_eq!(talk.0.take_hint(), Some(Hint::Loading));
     assert!(!talk.0.at_boundary(Direction::Request) && !talk.0.at_boundary(Direction::Reply));
     assert_eq!((talk.0.request_one(b"GET k\r\n"), talk.0.reply_one(b"abc")), (7, 3));
-    talk.is(Standing::Opaque, 0);
+    talk.is(SessionState::Opaque, 0);
 }
 
 #[test]
 fn pushes_are_not_counted() {
     let mut talk = Talk::new();
-    talk.s(">2/$10/invalidate/_/").is(Standing::Quiet, 0);
-    talk.c("GET k").s(">3/+message/+c/+x/").is(Standing::Busy, 1).s("+v/").is(Standing::Quiet, 0);
+    talk.s(">2/$10/invalidate/_/").is(SessionState::Quiet, 0);
+    talk.c("GET k")
+        .s(">3/+message/+c/+x/")
+        .is(SessionState::Busy, 1)
+        .s("+v/")
+        .is(SessionState::Quiet, 0);
     assert_eq!(talk.0.take_counts(), Counts { requests: 1, replies: 1, pushes: 2 });
 }
 
@@ -58,44 +66,51 @@ fn a_transaction_lasts_from_the_answer_to_multi_to_that_to_exec_or_discard() {
         ("DISCARD", "+OK/"),
     ] {
         let mut talk = Talk::new();
-        talk.c("WATCH k").s("+OK/").is(Standing::Pinned, 0);
-        talk.c("MULTI").is(Standing::Busy, 1).s("+OK/").is(Standing::Transaction, 0);
-        talk.c("SET k v").is(Standing::Transaction, 1).s("+QUEUED/").is(Standing::Transaction, 0);
-        talk.c(end).is(Standing::Transaction, 1).s(answer).is(Standing::Quiet, 0);
+        talk.c("WATCH k").s("+OK/").is(SessionState::Pinned, 0);
+        talk.c("MULTI").is(SessionState::Busy, 1).s("+OK/").is(SessionState::Transaction, 0);
+        talk.c("SET k v")
+            .is(SessionState::Transaction, 1)
+            .s("+QUEUED/")
+            .is(SessionState::Transaction, 0);
+        talk.c(end).is(SessionState::Transaction, 1).s(answer).is(SessionState::Quiet, 0);
     }
 }
 
 #[test]
 fn what_is_refused_has_no_effect() {
     let mut talk = Talk::new();
-    talk.c("MULTI").s("-ERR no/").is(Standing::Quiet, 0);
-    talk.c("WATCH k").s("-NOPERM/").is(Standing::Quiet, 0);
-    talk.c("ASKING").s("-ERR cluster off/").is(Standing::Quiet, 0);
-    talk.c("SUBSCRIBE a b c").s("-NOPERM/").is(Standing::Quiet, 0);
-    talk.c("SUBSCRIBE").s("-ERR wrong number/").is(Standing::Quiet, 0);
-    talk.c("MONITOR").is(Standing::Busy, 1).s("-NOPERM/").is(Standing::Quiet, 0);
-    talk.c("CLIENT TRACKING ON").s("-ERR x/").is(Standing::Quiet, 0);
-    talk.c("QUIT").s("-NOPERM/").is(Standing::Quiet, 0);
-    talk.c("HELLO 9").s("-NOPROTO/").c("RESET").s("-ERR unknown/").is(Standing::Quiet, 0);
+    talk.c("MULTI").s("-ERR no/").is(SessionState::Quiet, 0);
+    talk.c("WATCH k").s("-NOPERM/").is(SessionState::Quiet, 0);
+    talk.c("ASKING").s("-ERR cluster off/").is(SessionState::Quiet, 0);
+    talk.c("SUBSCRIBE a b c").s("-NOPERM/").is(SessionState::Quiet, 0);
+    talk.c("SUBSCRIBE").s("-ERR wrong number/").is(SessionState::Quiet, 0);
+    talk.c("MONITOR").is(SessionState::Busy, 1).s("-NOPERM/").is(SessionState::Quiet, 0);
+    talk.c("CLIENT TRACKING ON").s("-ERR x/").is(SessionState::Quiet, 0);
+    talk.c("QUIT").s("-NOPERM/").is(SessionState::Quiet, 0);
+    talk.c("HELLO 9").s("-NOPROTO/").c("RESET").s("-ERR unknown/").is(SessionState::Quiet, 0);
     // And what is refused does not end what has begun.
-    talk.c("WATCH k").s("+OK/").c("EXEC").s("-ERR EXEC without MULTI/").is(Standing::Pinned, 0);
-    talk.c("UNWATCH").s("-NOPERM/").is(Standing::Pinned, 0);
-    talk.c("MULTI").s("+OK/").c("DISCARD x").s("-ERR wrong number/").is(Standing::Transaction, 0);
-    talk.c("RESET").s("-ERR/").is(Standing::Transaction, 0);
-    talk.c("MULTI").s("-ERR nested/").c("UNWATCH").s("+QUEUED/").is(Standing::Transaction, 0);
-    talk.c("EXEC").s("*1/+OK/").is(Standing::Quiet, 0);
+    talk.c("WATCH k").s("+OK/").c("EXEC").s("-ERR EXEC without MULTI/").is(SessionState::Pinned, 0);
+    talk.c("UNWATCH").s("-NOPERM/").is(SessionState::Pinned, 0);
+    talk.c("MULTI")
+        .s("+OK/")
+        .c("DISCARD x")
+        .s("-ERR wrong number/")
+        .is(SessionState::Transaction, 0);
+    talk.c("RESET").s("-ERR/").is(SessionState::Transaction, 0);
+    talk.c("MULTI").s("-ERR nested/").c("UNWATCH").s("+QUEUED/").is(SessionState::Transaction, 0);
+    talk.c("EXEC").s("*1/+OK/").is(SessionState::Quiet, 0);
 }
 
 #[test]
 fn a_refused_multi_in_a_pipeline_opens_nothing() {
     let mut talk = Talk::new();
-    talk.c("MULTI").c("SET k v").c("EXEC").c("GET k").is(Standing::Busy, 4);
+    talk.c("MULTI").c("SET k v").c("EXEC").c("GET k").is(SessionState::Busy, 4);
     talk.s("-NOAUTH/")
-        .is(Standing::Busy, 3)
+        .is(SessionState::Busy, 3)
         .s("-NOAUTH/-NOAUTH/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("-NOAUTH/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
 }
 
 #[test]
@@ -105,30 +120,35 @@ fn pins_hold_until_they_are_cleared() {
         .s("+OK/")
         .c("GET k")
         .s("+v/")
-        .is(Standing::Pinned, 0)
+        .is(SessionState::Pinned, 0)
         .c("UNWATCH")
         .s("+OK/")
-        .is(Standing::Quiet, 0);
-    talk.c("ASKING").s("+OK/").is(Standing::Pinned, 0).c("GET k").s("+v/").is(Standing::Quiet, 0);
-    talk.c("client tracking on").s("+OK/").c("GET k").s("+v/").is(Standing::Pinned, 0);
-    talk.c("client tracking off").s("+OK/").is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
+    talk.c("ASKING")
+        .s("+OK/")
+        .is(SessionState::Pinned, 0)
+        .c("GET k")
+        .s("+v/")
+        .is(SessionState::Quiet, 0);
+    talk.c("client tracking on").s("+OK/").c("GET k").s("+v/").is(SessionState::Pinned, 0);
+    talk.c("client tracking off").s("+OK/").is(SessionState::Quiet, 0);
 }
 
 #[test]
 fn a_blocking_request_blocks_once_it_is_the_oldest() {
     let mut talk = Talk::new();
-    talk.c("GET k").c("BLPOP q 0").is(Standing::Busy, 2).s("+v/").is(Standing::Blocked, 1);
+    talk.c("GET k").c("BLPOP q 0").is(SessionState::Busy, 2).s("+v/").is(SessionState::Blocked, 1);
     talk.c("GET k")
-        .is(Standing::Blocked, 2)
+        .is(SessionState::Blocked, 2)
         .s("*2/+q/+x/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("+v/")
-        .is(Standing::Quiet, 0);
-    talk.c("WAIT 1 0").is(Standing::Blocked, 1).s(":0/").is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
+    talk.c("WAIT 1 0").is(SessionState::Blocked, 1).s(":0/").is(SessionState::Quiet, 0);
     talk.c("xread STREAMS s $")
-        .is(Standing::Blocked, 1)
+        .is(SessionState::Blocked, 1)
         .s("-UNBLOCKED force/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
     assert_eq!(talk.0.take_hint(), Some(Hint::Unblocked));
 }
 
@@ -147,7 +167,7 @@ fn hints_are_given_once_the_gravest_first() {
     ] {
         talk.c("SET k v").s(&format!("-{error}/"));
     }
-    talk.c("EXEC").s("*1/-UNBLOCKED x/").is(Standing::Quiet, 0);
+    talk.c("EXEC").s("*1/-UNBLOCKED x/").is(SessionState::Quiet, 0);
     let hints: Vec<Hint> = std::iter::from_fn(|| talk.0.take_hint()).collect();
     assert_eq!(
         hints,
@@ -176,23 +196,30 @@ fn a_hint_is_heard_byte_by_byte_too() {
 fn replies_can_be_switched_off() {
     let mut talk = Talk::new();
     talk.c("CLIENT REPLY OFF")
-        .is(Standing::Pinned, 0)
+        .is(SessionState::Pinned, 0)
         .c("SET k v")
         .c("BLPOP q 1")
         .c("CLIENT REPLY SKIP")
-        .is(Standing::Pinned, 0);
-    talk.c("CLIENT REPLY NO").is(Standing::Pinned, 0).c("CLIENT REPLY ON").is(Standing::Busy, 1);
+        .is(SessionState::Pinned, 0);
+    talk.c("CLIENT REPLY NO")
+        .is(SessionState::Pinned, 0)
+        .c("CLIENT REPLY ON")
+        .is(SessionState::Busy, 1);
     talk.s("+OK/")
-        .is(Standing::Quiet, 0)
+        .is(SessionState::Quiet, 0)
         .c("GET k")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("+v/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
     assert_eq!(talk.0.take_counts(), Counts { requests: 7, replies: 2, pushes: 0 });
     // RESET switches them on again.
-    talk.c("CLIENT REPLY OFF").c("RESET").is(Standing::Busy, 1).s("+RESET/").is(Standing::Quiet, 0);
+    talk.c("CLIENT REPLY OFF")
+        .c("RESET")
+        .is(SessionState::Busy, 1)
+        .s("+RESET/")
+        .is(SessionState::Quiet, 0);
     // A refusal is a reply to nothing.
-    talk.c("CLIENT REPLY OFF").s("-NOPERM/").is(Standing::Opaque, 0);
+    talk.c("CLIENT REPLY OFF").s("-NOPERM/").is(SessionState::Opaque, 0);
 }
 
 #[test]
@@ -201,29 +228,29 @@ fn one_reply_can_be_skipped_and_the_next_one_tells_that_it_was_executed() {
     talk.c("GET a")
         .c("CLIENT REPLY SKIP")
         .c("SET k v")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("+a/")
-        .is(Standing::Pinned, 0);
-    talk.c("GET k").s("+v/").is(Standing::Quiet, 0);
+        .is(SessionState::Pinned, 0);
+    talk.c("GET k").s("+v/").is(SessionState::Quiet, 0);
     talk.c("CLIENT REPLY SKIP")
         .c("SET k v")
         .c("GET k")
         .c("CLIENT REPLY SKIP")
         .c("SET k v")
         .s("+v/")
-        .is(Standing::Pinned, 0);
+        .is(SessionState::Pinned, 0);
     talk.c("CLIENT REPLY SKIP")
         .c("CLIENT REPLY SKIP")
         .c("GET k")
         .c("GET k")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("+v/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
     talk.c("CLIENT REPLY SKIP")
         .c("CLIENT REPLY ON")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("+OK/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
 }
 
 #[test]
@@ -240,10 +267,10 @@ fn effects_that_cannot_be_seen_turn_the_session_opaque() {
         "CLIENT TRACKING ON",
     ];
     for command in silent {
-        Talk::new().c("CLIENT REPLY OFF").c(command).is(Standing::Opaque, 0);
-        Talk::new().c("CLIENT REPLY SKIP").c(command).is(Standing::Opaque, 0);
+        Talk::new().c("CLIENT REPLY OFF").c(command).is(SessionState::Opaque, 0);
+        Talk::new().c("CLIENT REPLY SKIP").c(command).is(SessionState::Opaque, 0);
     }
-    Talk::new().c("CLIENT REPLY SKIP").c("RESET").is(Standing::Opaque, 0);
+    Talk::new().c("CLIENT REPLY SKIP").c("RESET").is(SessionState::Opaque, 0);
     for command in [
         "SUBSCRIBE a",
         "PUNSUBSCRIBE",
@@ -252,17 +279,17 @@ fn effects_that_cannot_be_seen_turn_the_session_opaque() {
         "CLIENT TRACKING OFF",
         "CLIENT REPLY ON",
     ] {
-        Talk::new().c("MULTI").s("+OK/").c(command).s("+QUEUED/").is(Standing::Opaque, 0);
+        Talk::new().c("MULTI").s("+OK/").c(command).s("+QUEUED/").is(SessionState::Opaque, 0);
     }
     for command in ["CLIENT REPLY OFF", "CLIENT REPLY SKIP"] {
-        Talk::new().c("MULTI").c(command).is(Standing::Opaque, 1);
-        Talk::new().c("MULTI").s("+OK/").c("EXEC").s("*0/").c(command).is(Standing::Pinned, 0);
+        Talk::new().c("MULTI").c(command).is(SessionState::Opaque, 1);
+        Talk::new().c("MULTI").s("+OK/").c("EXEC").s("*0/").c(command).is(SessionState::Pinned, 0);
     }
     let mut talk = Talk::new();
     talk.c("CLIENT REPLY SKIP");
     talk.0.request(b"\r\n");
-    talk.is(Standing::Opaque, 0);
-    Talk::new().c("EXEC now").is(Standing::Opaque, 0);
+    talk.is(SessionState::Opaque, 0);
+    Talk::new().c("EXEC now").is(SessionState::Opaque, 0);
 }
 
 #[test]
@@ -271,26 +298,26 @@ fn streams_that_are_no_replies_turn_the_session_opaque() {
         .c("GET k")
         .c("MONITOR")
         .s("+v/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("+OK/")
-        .is(Standing::Opaque, 0);
+        .is(SessionState::Opaque, 0);
     for command in ["PSYNC ? -1", "SYNC", "REPLCONF listening-port 1", "SCRIPT DEBUG YES"] {
-        Talk::new().c(command).is(Standing::Opaque, 0);
+        Talk::new().c(command).is(SessionState::Opaque, 0);
     }
-    Talk::new().c("SUBSCRIBE a").s("+OK/").is(Standing::Opaque, 0);
-    Talk::new().c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/$1/1/").is(Standing::Opaque, 1);
+    Talk::new().c("SUBSCRIBE a").s("+OK/").is(SessionState::Opaque, 0);
+    Talk::new().c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/$1/1/").is(SessionState::Opaque, 1);
 }
 
 #[test]
 fn reset_clears_everything_and_quit_ends() {
     let mut talk = Talk::new();
     talk.c("HELLO 3").s("%0/").c("WATCH k").s("+OK/").c("SUBSCRIBE a").s(">3/+subscribe/+a/:1/");
-    talk.c("CLIENT TRACKING ON").s("+OK/").c("MULTI").s("+OK/").is(Standing::Transaction, 0);
-    talk.c("RESET").is(Standing::Transaction, 1).s("+RESET/").is(Standing::Quiet, 0);
-    talk.c("CLIENT REPLY SKIP").c("SET k v").c("GET k").s("+v/").is(Standing::Quiet, 0);
+    talk.c("CLIENT TRACKING ON").s("+OK/").c("MULTI").s("+OK/").is(SessionState::Transaction, 0);
+    talk.c("RESET").is(SessionState::Transaction, 1).s("+RESET/").is(SessionState::Quiet, 0);
+    talk.c("CLIENT REPLY SKIP").c("SET k v").c("GET k").s("+v/").is(SessionState::Quiet, 0);
     // RESP2 again: this is a confirmation.
-    talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/").is(Standing::Subscribed, 0);
-    talk.c("QUIT").is(Standing::Busy, 1).s("+OK/").is(Standing::Ended, 0);
+    talk.c("SUBSCRIBE a").s("*3/$9/subscribe/$1/a/:1/").is(SessionState::Subscribed, 0);
+    talk.c("QUIT").is(SessionState::Busy, 1).s("+OK/").is(SessionState::Ended, 0);
 }
 
 #[test]
@@ -306,9 +333,9 @@ fn a_pipeline_of_ordinary_requests_has_no_bound_and_no_memory() {
     for _ in 0..100 {
         ledger.reply(&reply);
     }
-    assert_eq!((ledger.owed(), ledger.standing()), (1, Standing::Busy));
+    assert_eq!((ledger.owed(), ledger.standing()), (1, SessionState::Busy));
     ledger.reply(b"+OK\r\n");
-    assert_eq!((ledger.owed(), ledger.standing()), (0, Standing::Transaction));
+    assert_eq!((ledger.owed(), ledger.standing()), (0, SessionState::Transaction));
 }
 
 /// What needs marks of which no three make a run: more than `marks: 1` has room for.
@@ -323,9 +350,9 @@ fn counts_blocking_requests_without_marks() {
         talk.c("BLPOP q 1");
         (0..distance).for_each(|_| _ = talk.c("GET k"));
     }
-    talk.s("*-1/*-1/$-1/*-1/$-1/$-1/*-1/$-1/$-1/$-1/").is(Standing::Blocked, 11);
-    talk.s("*-1/$-1/$-1/$-1/$-1/").is(Standing::Busy, 6).s("*-1/").is(Standing::Busy, 5);
-    talk.s("$-1/$-1/$-1/$-1/$-1/").is(Standing::Quiet, 0);
+    talk.s("*-1/*-1/$-1/*-1/$-1/$-1/*-1/$-1/$-1/$-1/").is(SessionState::Blocked, 11);
+    talk.s("*-1/$-1/$-1/$-1/$-1/").is(SessionState::Busy, 6).s("*-1/").is(SessionState::Busy, 5);
+    talk.s("$-1/$-1/$-1/$-1/$-1/").is(SessionState::Quiet, 0);
 }
 
 #[test]
@@ -337,16 +364,16 @@ fn counts_replies_beyond_the_marks_and_stays_pinned_until_reset() {
         let mut talk = Talk(Ledger::new(&limits));
         beyond_marks(&mut talk, last);
         // A reset before it clears nothing of what came after.
-        talk.is(Standing::Busy, 5).s("+OK/+OK/*0/+OK/").is(Standing::Busy, 1);
+        talk.is(SessionState::Busy, 5).s("+OK/+OK/*0/+OK/").is(SessionState::Busy, 1);
         talk.s(answer)
-            .is(Standing::Pinned, 0)
+            .is(SessionState::Pinned, 0)
             .c("GET k")
-            .is(Standing::Busy, 1)
+            .is(SessionState::Busy, 1)
             .s("+QUEUED/")
-            .is(Standing::Pinned, 0);
+            .is(SessionState::Pinned, 0);
         assert!(talk.0.at_boundary(Direction::Reply) && !talk.0.can_be_carried());
-        talk.c("EXEC").s("*1/+v/").is(Standing::Pinned, 0);
-        talk.c("RESET").s("+RESET/").is(Standing::Quiet, 0);
+        talk.c("EXEC").s("*1/+v/").is(SessionState::Pinned, 0);
+        talk.c("RESET").s("+RESET/").is(SessionState::Quiet, 0);
         assert!(talk.0.can_be_carried(), "{last}");
         assert_eq!(talk.0.take_counts(), Counts { requests: 8, replies: 8, pushes: 0 });
     }
@@ -356,7 +383,7 @@ fn counts_replies_beyond_the_marks_and_stays_pinned_until_reset() {
 fn stays_pinned_when_the_reset_came_before_what_had_no_mark() {
     let mut talk = Talk(Ledger::new(&Limits { marks: 1, memory: 200, ..Limits::default() }));
     talk.c("WATCH a").c("MULTI").c("RESET").c("SELECT 1").c("SELECT 2");
-    talk.s("+OK/+OK/+RESET/+OK/").is(Standing::Busy, 1).s("+OK/").is(Standing::Pinned, 0);
+    talk.s("+OK/+OK/+RESET/+OK/").is(SessionState::Busy, 1).s("+OK/").is(SessionState::Pinned, 0);
     assert!(!talk.0.can_be_carried());
 }
 
@@ -365,7 +392,7 @@ fn turns_opaque_only_without_a_mark_that_counting_needs() {
     for last in ["HELLO 3", "RESET", "MONITOR", "SUBSCRIBE a", "CLIENT REPLY ON"] {
         let mut talk = Talk(Ledger::new(&Limits { marks: 1, ..Limits::default() }));
         beyond_marks(&mut talk, last);
-        talk.is(Standing::Opaque, 4);
+        talk.is(SessionState::Opaque, 4);
         assert_eq!(talk.0.allocated(), 0, "{last}");
     }
 }
@@ -382,7 +409,7 @@ fn follows_deep_pipelines_of_transactions_to_the_end() {
         for n in 0..10_000 {
             talk.s("+OK/").s(&"+QUEUED/".repeat(commands(n))).s("*0/");
         }
-        talk.is(Standing::Quiet, 0);
+        talk.is(SessionState::Quiet, 0);
         assert!(talk.0.can_be_carried());
         assert_eq!(talk.0.allocated(), 0);
     }

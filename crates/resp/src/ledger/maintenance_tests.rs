@@ -2,7 +2,7 @@
 //! of the agreement.
 
 use crate::ledger::talk::Talk;
-use crate::{Class, Direction, Ledger, Limits, Notices, Replay, Standing};
+use crate::{Class, Direction, Ledger, Limits, MaintenanceHandshake, Replay, SessionState};
 
 const ASK: &str = "CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip";
 const HERE: &str = "client maint_notifications on moving-endpoint-type none";
@@ -26,14 +26,14 @@ fn what_the_server_refused_can_be_agreed_to_in_its_place() {
     it.s("-ERR unknown subc");
     assert!(!it.0.next_is_about_notices(), "it is under way");
     it.s("ommand 'MAINT_NOTIFICATIONS'/");
-    assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, Notices::Off));
+    assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, MaintenanceHandshake::Off));
     assert!(it.0.agree_to_notices());
-    assert_eq!(it.0.notices(), Notices::On);
-    it.s("+v/").is(Standing::Quiet, 0).c(HERE).s(UNKNOWN);
-    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, Notices::Here));
+    assert_eq!(it.0.notices(), MaintenanceHandshake::On);
+    it.s("+v/").is(SessionState::Quiet, 0).c(HERE).s(UNKNOWN);
+    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, MaintenanceHandshake::Here));
     it.c(OFF).s(UNKNOWN);
-    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, Notices::Off));
-    it.is(Standing::Quiet, 0);
+    assert_eq!((it.0.agree_to_notices(), it.0.notices()), (true, MaintenanceHandshake::Off));
+    it.is(SessionState::Quiet, 0);
 }
 
 #[test]
@@ -56,25 +56,28 @@ fn the_agreement_goes_along_to_another_server_and_ends_with_reset_or_resp2() {
     assert_eq!(replay.requests(), b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*1\r\n$4\r\nPING\r\n");
     replay.answer(b"%1\r\n+proto\r\n:3\r\n+PONG\r\n").unwrap();
     let mut next = Talk(replay.finish(&it.0).unwrap().0);
-    assert_eq!(next.0.notices(), Notices::Here);
+    assert_eq!(next.0.notices(), MaintenanceHandshake::Here);
     next.c("HELLO 2").s("*2/+proto/:2/");
-    assert_eq!(next.0.notices(), Notices::Off);
+    assert_eq!(next.0.notices(), MaintenanceHandshake::Off);
     next.c("HELLO 3").s("%1/+proto/:3/");
-    assert_eq!(next.0.notices(), Notices::Here);
+    assert_eq!(next.0.notices(), MaintenanceHandshake::Here);
     next.0.tell_of_failover(true);
     next.c("RESET").s("+RESET/").c("HELLO 3").s("%1/+proto/:3/");
     // Who agrees anew has been told nothing yet: the next failover must not pass for one that it
     // knows of.
-    assert_eq!((next.0.notices(), next.0.is_told_of_failover()), (Notices::Off, false));
+    assert_eq!(
+        (next.0.notices(), next.0.is_told_of_failover()),
+        (MaintenanceHandshake::Off, false)
+    );
 }
 
 #[test]
 fn what_the_server_keeps_for_good_pins_the_session() {
     for request in [HERE, ASK, OFF, "CLIENT CAPA redirect", "client import-source on"] {
         let mut it = resp3();
-        it.c(request).s("-ERR/").is(Standing::Quiet, 0);
-        it.c(request).s("+OK/").is(Standing::Pinned, 0);
-        it.c("RESET").s("+RESET/").is(Standing::Pinned, 0);
+        it.c(request).s("-ERR/").is(SessionState::Quiet, 0);
+        it.c(request).s("+OK/").is(SessionState::Pinned, 0);
+        it.c("RESET").s("+RESET/").is(SessionState::Pinned, 0);
         assert!(!it.0.can_be_carried(), "{request}");
     }
 }
@@ -82,32 +85,32 @@ fn what_the_server_keeps_for_good_pins_the_session() {
 #[test]
 fn prepared_fields_pin_the_session_until_they_are_forgotten() {
     let mut it = resp3();
-    it.c("HIMPORT PREPARE u name age").s("-ERR/").is(Standing::Quiet, 0);
+    it.c("HIMPORT PREPARE u name age").s("-ERR/").is(SessionState::Quiet, 0);
     it.c("HIMPORT PREPARE u name age")
         .s("+OK/")
         .c("HIMPORT SET k u a 1")
         .s("+OK/")
-        .is(Standing::Pinned, 0);
+        .is(SessionState::Pinned, 0);
     it.c("HIMPORT DISCARD u")
         .s(":1/")
-        .is(Standing::Pinned, 0)
+        .is(SessionState::Pinned, 0)
         .c("HIMPORT DISCARDALL")
         .s(":0/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
     it.c("HIMPORT PREPARE u name")
         .s("+OK/")
-        .is(Standing::Pinned, 0)
+        .is(SessionState::Pinned, 0)
         .c("RESET")
         .s("+RESET/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
 }
 
 #[test]
 fn what_a_transaction_would_do_unseen_is_not_followed() {
     for request in [HERE, "CLIENT CAPA redirect", "HIMPORT PREPARE u f"] {
         let mut it = resp3();
-        it.c("MULTI").c(request).s("+OK/+QUEUED/").is(Standing::Opaque, 0);
-        assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, Notices::Off));
+        it.c("MULTI").c(request).s("+OK/+QUEUED/").is(SessionState::Opaque, 0);
+        assert_eq!((it.0.awaits_notices(), it.0.notices()), (false, MaintenanceHandshake::Off));
     }
 }
 

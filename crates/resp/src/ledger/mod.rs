@@ -38,14 +38,14 @@ pub(crate) mod talk;
 
 use crate::commands::class::Class;
 use crate::commands::declared::Stateless;
-use crate::commands::maintenance::Notices;
-use crate::ledger::book::{Book, Lost};
+use crate::commands::maintenance::MaintenanceHandshake;
+use crate::ledger::book::{Lost, Matcher};
 use crate::ledger::pin::Pin;
-use crate::ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, Standing};
+use crate::ledger::session_state::{Answer, Counts, Direction, Fault, Hint, MustEnd, SessionState};
 use crate::replay::recorder::may_be_copied;
-use crate::replay::state::Memory;
+use crate::replay::state::ReplayState;
 use crate::scan::limits::{Bounds, Limits};
-use crate::scan::message_kind::Said;
+use crate::scan::message_kind::MessageKind;
 use crate::scan::reply::{Heard, Replies};
 use crate::scan::request::{Asked, Requests};
 use crate::scan::run::{self, Run};
@@ -56,7 +56,7 @@ use crate::scan::run::{self, Run};
 pub struct Ledger {
     requests: Requests,
     replies: Replies,
-    book: Book,
+    book: Matcher,
     limits: Bounds,
     stateless: Stateless,
 }
@@ -80,7 +80,7 @@ impl Ledger {
         Self {
             requests: Requests::new(),
             replies: Replies::new(),
-            book: Book::new(),
+            book: Matcher::new(),
             limits,
             stateless,
         }
@@ -285,8 +285,8 @@ impl Ledger {
     #[must_use]
     pub fn can_be_carried(&self) -> bool {
         let still = match self.standing() {
-            Standing::Quiet => true,
-            Standing::Subscribed => self.book.can_subscribe_again(),
+            SessionState::Quiet => true,
+            SessionState::Subscribed => self.book.can_subscribe_again(),
             _ => false,
         };
         still && self.memory().is_some()
@@ -314,7 +314,7 @@ impl Ledger {
 
     /// Whether the frame from the server that ended last was a message of a subscription.
     pub(crate) fn has_heard_a_message(&self) -> bool {
-        self.replies.said().0 == Said::Message
+        self.replies.said().0 == MessageKind::Message
     }
 
     /// The type of the frame from the server that ended last, and its first bytes if it is a simple
@@ -339,7 +339,7 @@ impl Ledger {
         self.book.is_spent()
     }
 
-    pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
+    pub(crate) fn memory(&self) -> Option<Option<&ReplayState>> {
         if self.limits.memory == 0 { None } else { self.book.memory() }
     }
 
@@ -368,7 +368,7 @@ impl Ledger {
     /// What the client agreed to be sent about maintenance. Nothing unless the session speaks RESP3
     /// now, which has pushes.
     #[must_use]
-    pub fn notices(&self) -> Notices {
+    pub fn notices(&self) -> MaintenanceHandshake {
         self.book.notices()
     }
 
@@ -415,7 +415,7 @@ impl Ledger {
 
     /// Where the session stands.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> SessionState {
         self.book.standing(self.requests.at_boundary() && self.replies.at_boundary())
     }
 

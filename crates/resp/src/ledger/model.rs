@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::Standing;
+use crate::SessionState;
 
 /// One frame from the server.
 pub(crate) struct Tell {
@@ -326,11 +326,11 @@ impl Server {
     }
 
     /// Where the session stands once all has been said and answered.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> SessionState {
         if self.multi.is_some() {
-            Standing::Transaction
+            SessionState::Transaction
         } else if self.subscriptions() > 0 {
-            Standing::Subscribed
+            SessionState::Subscribed
         } else if self.watching
             || self.asking
             || self.tracking
@@ -338,9 +338,9 @@ impl Server {
             || self.skip
             || self.unseen
         {
-            Standing::Pinned
+            SessionState::Pinned
         } else {
-            Standing::Quiet
+            SessionState::Quiet
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Which sessions stay with their server because only that server knows what they rely on.
 
 use crate::ledger::talk::Talk;
-use crate::{Ledger, Limits, Pin, Replay, Standing, Stateless};
+use crate::{Ledger, Limits, Pin, Replay, SessionState, Stateless};
 
 fn talk() -> Talk {
     Talk(Ledger::new(&Limits { memory: 1024, names: 64 * 1024, ..Limits::default() }))
@@ -19,7 +19,7 @@ fn stays(talk: &Talk) {
 
 #[track_caller]
 fn is_free(talk: &Talk) {
-    assert_eq!(talk.0.standing(), Standing::Quiet);
+    assert_eq!(talk.0.standing(), SessionState::Quiet);
     assert!(talk.0.can_be_carried());
 }
 
@@ -102,7 +102,7 @@ fn more_iterations_in_flight_than_marks_pin_and_are_still_followed() {
     for distance in 0..6 {
         it.s(&page("0")).s(&"$1/v/".repeat(distance));
     }
-    it.is(Standing::Quiet, 0);
+    it.is(SessionState::Quiet, 0);
     stays(&it);
     // As many as one likes of one kind are one run.
     let mut it = talk();
@@ -112,9 +112,9 @@ fn more_iterations_in_flight_than_marks_pin_and_are_still_followed() {
     for _ in 0..100_000 {
         it.s(&page("0"));
     }
-    it.is(Standing::Quiet, 0);
+    it.is(SessionState::Quiet, 0);
     assert!(it.0.can_be_carried());
-    it.c("GET k").s("$1/v/").is(Standing::Quiet, 0);
+    it.c("GET k").s("$1/v/").is(SessionState::Quiet, 0);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn pins_a_session_that_loaded_or_looked_up_a_script() {
             .c(command)
             .c("CLIENT REPLY ON")
             .s("+OK/")
-            .is(Standing::Quiet, 0);
+            .is(SessionState::Quiet, 0);
         stays(&silent);
         let mut falls_back = talk();
         falls_back.c("EVALSHA 0a 0").s("-NOSCRIPT No matching script./").c(command).s("$2/0a/");
@@ -214,7 +214,7 @@ fn frees_a_session_that_runs_scripts_outside_transactions() {
             .c(command)
             .c("CLIENT REPLY ON")
             .s("+OK/")
-            .is(Standing::Quiet, 0);
+            .is(SessionState::Quiet, 0);
         is_free(&silent);
         // `NOSCRIPT` among the replies of `EXEC` is answered by no fallback, and the other commands
         // are executed.
@@ -287,7 +287,7 @@ fn pins_a_session_that_sent_an_unknown_command() {
         let mut it = talk();
         it.c("GET k").s("$1/v/");
         is_free(&it);
-        it.c(command).s("$1/v/").is(Standing::Quiet, 0);
+        it.c(command).s("$1/v/").is(SessionState::Quiet, 0);
         stays(&it);
         it.c("RESET").s("+RESET/");
         stays(&it);
@@ -297,18 +297,18 @@ fn pins_a_session_that_sent_an_unknown_command() {
             .c(command)
             .c("CLIENT REPLY ON")
             .s("+OK/")
-            .is(Standing::Quiet, 0);
+            .is(SessionState::Quiet, 0);
         stays(&silent);
     }
     let mut it = talk();
     for _ in 0..2000 {
         it.c("FETCH k");
     }
-    it.is(Standing::Busy, 2000);
+    it.is(SessionState::Busy, 2000);
     for _ in 0..2000 {
         it.s(":1/");
     }
-    it.is(Standing::Quiet, 0);
+    it.is(SessionState::Quiet, 0);
     // Nothing but the name of the first one.
     assert_eq!((it.0.allocated(), it.0.unknown_command()), (1, Some("FETCH")));
 }

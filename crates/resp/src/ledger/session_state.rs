@@ -11,7 +11,7 @@ pub enum Direction {
 
 /// Where a session stands. If several hold, the one listed first is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum SessionState {
     /// Not followed any more: it left the protocol or went beyond a limit. Its bytes are forwarded
     /// and not understood, for good.
     Opaque,

@@ -2,37 +2,37 @@
 //! apart.
 
 use crate::ledger::talk::Talk;
-use crate::{Counts, Standing};
+use crate::{Counts, SessionState};
 
 #[test]
 fn subscribing_is_confirmed_once_for_each_channel() {
     let mut talk = Talk::new();
-    talk.c("SUBSCRIBE a b").is(Standing::Busy, 1);
+    talk.c("SUBSCRIBE a b").is(SessionState::Busy, 1);
     talk.s("*3/$9/subscribe/$1/a/:1/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("*3/$9/subscribe/$1/b/:2/")
-        .is(Standing::Subscribed, 0);
-    talk.c("PSUBSCRIBE p*").s("*3/$10/psubscribe/$2/p*/:3/").is(Standing::Subscribed, 0);
+        .is(SessionState::Subscribed, 0);
+    talk.c("PSUBSCRIBE p*").s("*3/$10/psubscribe/$2/p*/:3/").is(SessionState::Subscribed, 0);
     // Messages are no replies; the reply to PING is an array here, too.
     talk.c("PING")
         .s("*3/$7/message/$1/a/$1/x/*4/$8/pmessage/$2/p*/$1/p/$1/x/")
-        .is(Standing::Busy, 1);
-    talk.s("*2/$4/pong/$0//").is(Standing::Subscribed, 0);
-    talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$1/a/:2/").is(Standing::Busy, 1);
-    talk.s("*3/$11/unsubscribe/$1/b/:1/").is(Standing::Subscribed, 0);
-    talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$-1/:1/").is(Standing::Subscribed, 0);
-    talk.c("PUNSUBSCRIBE p* q*").s("*3/$12/punsubscribe/$2/p*/:0/").is(Standing::Busy, 1);
-    talk.s("*3/$12/punsubscribe/$2/q*/:0/").is(Standing::Quiet, 0);
+        .is(SessionState::Busy, 1);
+    talk.s("*2/$4/pong/$0//").is(SessionState::Subscribed, 0);
+    talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$1/a/:2/").is(SessionState::Busy, 1);
+    talk.s("*3/$11/unsubscribe/$1/b/:1/").is(SessionState::Subscribed, 0);
+    talk.c("UNSUBSCRIBE").s("*3/$11/unsubscribe/$-1/:1/").is(SessionState::Subscribed, 0);
+    talk.c("PUNSUBSCRIBE p* q*").s("*3/$12/punsubscribe/$2/p*/:0/").is(SessionState::Busy, 1);
+    talk.s("*3/$12/punsubscribe/$2/q*/:0/").is(SessionState::Quiet, 0);
     assert_eq!(talk.0.take_counts(), Counts { requests: 6, replies: 6, pushes: 5 });
     // Without subscriptions, an array that looks like a message is a reply.
-    talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(Standing::Quiet, 0);
-    talk.c("LRANGE l 0 -1").s("*3/$9/subscribe/$1/a/:1/").is(Standing::Quiet, 0);
+    talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(SessionState::Quiet, 0);
+    talk.c("LRANGE l 0 -1").s("*3/$9/subscribe/$1/a/:1/").is(SessionState::Quiet, 0);
     talk.c("LRANGE l 0 -1")
         .c("UNWATCH")
         .s("*3/$7/message/$1/a/$1/x/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("+OK/")
-        .is(Standing::Quiet, 0);
+        .is(SessionState::Quiet, 0);
 }
 
 #[test]
@@ -42,38 +42,38 @@ fn shard_channels_are_counted_apart_and_may_be_taken_away_unasked() {
         .s("*3/$9/subscribe/$1/a/:1/")
         .c("SSUBSCRIBE s t")
         .s("*3/$10/ssubscribe/$1/s/:1/");
-    talk.s("*3/$10/ssubscribe/$1/t/:2/*3/$8/smessage/$1/s/$1/x/").is(Standing::Subscribed, 0);
+    talk.s("*3/$10/ssubscribe/$1/t/:2/*3/$8/smessage/$1/s/$1/x/").is(SessionState::Subscribed, 0);
     talk.c("PING")
         .s("*3/$12/sunsubscribe/$1/s/:1/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("*2/$4/pong/$0//")
-        .is(Standing::Subscribed, 0);
-    talk.c("UNSUBSCRIBE a").s("*3/$11/unsubscribe/$1/a/:0/").is(Standing::Subscribed, 0);
-    talk.c("SUNSUBSCRIBE").s("*3/$12/sunsubscribe/$1/t/:0/").is(Standing::Quiet, 0);
+        .is(SessionState::Subscribed, 0);
+    talk.c("UNSUBSCRIBE a").s("*3/$11/unsubscribe/$1/a/:0/").is(SessionState::Subscribed, 0);
+    talk.c("SUNSUBSCRIBE").s("*3/$12/sunsubscribe/$1/t/:0/").is(SessionState::Quiet, 0);
 }
 
 #[test]
 fn in_resp3_confirmations_are_pushes_and_arrays_are_replies() {
     let mut talk = Talk::new();
-    talk.c("HELLO 3").s("%1/+proto/:3/").is(Standing::Quiet, 0);
+    talk.c("HELLO 3").s("%1/+proto/:3/").is(SessionState::Quiet, 0);
     talk.c("SUBSCRIBE a b")
         .c("GET k")
         .s(">3/$9/subscribe/$1/a/:1/>3/+invalidate/_/:1/")
-        .is(Standing::Busy, 2);
+        .is(SessionState::Busy, 2);
     talk.s(">3/$9/subscribe/$1/b/:2/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("*3/$7/message/$1/a/$1/x/")
-        .is(Standing::Subscribed, 0);
-    talk.s(">3/$7/message/$1/a/$1/x/").is(Standing::Subscribed, 0);
+        .is(SessionState::Subscribed, 0);
+    talk.s(">3/$7/message/$1/a/$1/x/").is(SessionState::Subscribed, 0);
     talk.c("UNSUBSCRIBE")
         .c("PING")
         .s(">3/$11/unsubscribe/$1/a/:1/>3/$11/unsubscribe/$1/b/:0/")
-        .is(Standing::Busy, 1);
+        .is(SessionState::Busy, 1);
     talk.s("+PONG/")
-        .is(Standing::Quiet, 0)
+        .is(SessionState::Quiet, 0)
         .s(">3/$12/sunsubscribe/$1/s/:0/")
-        .is(Standing::Quiet, 0);
-    talk.s(">3/$9/subscribe/$1/a/:1/").is(Standing::Opaque, 0);
+        .is(SessionState::Quiet, 0);
+    talk.s(">3/$9/subscribe/$1/a/:1/").is(SessionState::Opaque, 0);
 }
 
 #[test]
@@ -84,17 +84,17 @@ fn hello_changes_the_protocol_when_it_succeeds() {
         .s("-NOAUTH/")
         .c("PING")
         .s("*3/$7/message/$1/a/$1/x/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("*2/+pong/$0//");
     talk.c("HELLO 3")
         .s("*3/$7/message/$1/a/$1/x/")
-        .is(Standing::Busy, 1)
+        .is(SessionState::Busy, 1)
         .s("%1/+proto/:3/")
-        .is(Standing::Subscribed, 0);
-    talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(Standing::Subscribed, 0);
+        .is(SessionState::Subscribed, 0);
+    talk.c("LRANGE l 0 -1").s("*3/$7/message/$1/a/$1/x/").is(SessionState::Subscribed, 0);
     talk.c("HELLO 2")
         .s("*2/+proto/:2/")
         .c("PING")
         .s("*3/$7/message/$1/a/$1/x/")
-        .is(Standing::Busy, 1);
+        .is(SessionState::Busy, 1);
 }

@@ -1,6 +1,6 @@
 //! Conversations written down, for the tests of the rules.
 
-use crate::{Ledger, Limits, Standing};
+use crate::{Ledger, Limits, SessionState};
 
 /// A session told as a dialogue: `c` is what the client sends, as words; `s` what the server sends,
 /// with `/` for `\r\n`.
@@ -27,7 +27,7 @@ impl Talk {
     }
 
     #[track_caller]
-    pub(crate) fn is(&mut self, standing: Standing, owed: u64) -> &mut Self {
+    pub(crate) fn is(&mut self, standing: SessionState, owed: u64) -> &mut Self {
         assert_eq!((self.0.standing(), self.0.owed()), (standing, owed));
         self
     }

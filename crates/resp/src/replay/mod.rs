@@ -29,14 +29,14 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::ledger::Ledger;
-use crate::ledger::session_state::{Answer, Direction, Hint, Standing};
+use crate::ledger::session_state::{Answer, Direction, Hint, SessionState};
 use crate::replay::channel_names::KINDS;
-use crate::replay::state::{Login, Memory, Text, part};
+use crate::replay::state::{Login, ReplayState, Text, part};
 use crate::scan::message_kind;
 
 /// Why a session cannot go on over that connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum ReplayError {
     /// The server is not able to yet, or it is not the master: another attempt, or another server,
     /// may be.
     NotReady(Hint),
@@ -49,7 +49,7 @@ pub enum Refused {
     Odd,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotReady(_) => "the new master is not ready to take over a session",
@@ -88,7 +88,7 @@ impl Replay {
         let (requests, after_ping) = requests(ledger.memory()?);
         let mut fresh = ledger.successor();
         fresh.request(&requests);
-        let messages = (ledger.standing() == Standing::Subscribed).then(Messages::default);
+        let messages = (ledger.standing() == SessionState::Subscribed).then(Messages::default);
         Some(Self { requests, ledger: fresh, after_ping, messages })
     }
 
@@ -110,7 +110,7 @@ impl Replay {
     /// # Errors
     ///
     /// The first answer that is not the one hoped for.
-    pub fn answer(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
+    pub fn answer(&mut self, bytes: &[u8]) -> Result<usize, ReplayError> {
         let mut taken = 0;
         while !self.is_answered() {
             let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) else { break };
@@ -126,13 +126,13 @@ impl Replay {
                 );
             }
             if let Some(hint) = self.ledger.take_hint() {
-                return Err(Refused::NotReady(hint));
+                return Err(ReplayError::NotReady(hint));
             }
             if self.ledger.owed() == owed {
                 // A push, a piece, or no RESP, of which an opaque ledger is at no boundary for
                 // ever.
                 if self.ledger.is_opaque() {
-                    return Err(Refused::Odd);
+                    return Err(ReplayError::Odd);
                 }
                 continue;
             }
@@ -142,20 +142,20 @@ impl Replay {
     }
 
     /// Judges the answer that has just ended, before which `owed` were missing.
-    fn judge(&self, owed: u64) -> Result<(), Refused> {
+    fn judge(&self, owed: u64) -> Result<(), ReplayError> {
         let (kind, line) = self.ledger.last_line();
         // The first answer may be one that nobody asked for: a server at its `maxclients` writes it
         // and closes.
         if kind == b'-' && message_kind::is_unavailable(line) {
-            return Err(Refused::Unavailable);
+            return Err(ReplayError::Unavailable);
         }
         if owed == self.after_ping + 1 {
-            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(Refused::Odd) };
+            return if matches!(kind, b'+' | b'-') { Ok(()) } else { Err(ReplayError::Odd) };
         }
         match self.ledger.last_answer() {
             Some((_, Answer::Done)) => Ok(()),
-            Some((_, Answer::Error)) => Err(Refused::Refused),
-            _ => Err(Refused::Odd),
+            Some((_, Answer::Error)) => Err(ReplayError::Refused),
+            _ => Err(ReplayError::Odd),
         }
     }
 
@@ -165,14 +165,14 @@ impl Replay {
     /// # Errors
     ///
     /// It is something that nobody has asked for.
-    pub fn follow(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+    pub fn follow(&mut self, bytes: &[u8]) -> Result<(), ReplayError> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let Some(messages) = &mut self.messages else { return Err(Refused::Odd) };
+        let Some(messages) = &mut self.messages else { return Err(ReplayError::Odd) };
         self.ledger.reply(bytes);
         messages.kept.extend_from_slice(bytes);
-        if self.ledger.is_opaque() { Err(Refused::Odd) } else { Ok(()) }
+        if self.ledger.is_opaque() { Err(ReplayError::Odd) } else { Ok(()) }
     }
 
     /// The ledger that goes on with the session that `before` has followed, and the messages that
@@ -181,12 +181,12 @@ impl Replay {
     /// # Errors
     ///
     /// The two are not the same, or not every answer has come.
-    pub fn finish(mut self, before: &Ledger) -> Result<(Ledger, Vec<u8>), Refused> {
+    pub fn finish(mut self, before: &Ledger) -> Result<(Ledger, Vec<u8>), ReplayError> {
         if self.ledger.owed() > 0
             || self.ledger.is_opaque()
             || self.ledger.memory() != before.memory()
         {
-            return Err(Refused::Odd);
+            return Err(ReplayError::Odd);
         }
         self.ledger.was_carried(before);
         // What was said here the client has not said.
@@ -228,7 +228,7 @@ impl Messages {
 
 /// The requests that lead a fresh connection to the state in `memory`, and how many of them follow
 /// the `PING`.
-fn requests(memory: Option<&Memory>) -> (Zeroizing<Vec<u8>>, u64) {
+fn requests(memory: Option<&ReplayState>) -> (Zeroizing<Vec<u8>>, u64) {
     let Some(memory) = memory else { return (encode(&[vec![b"PING"]]), 0) };
     let db = memory.db.to_string();
     let mut all = identity(memory);
@@ -248,7 +248,7 @@ fn requests(memory: Option<&Memory>) -> (Zeroizing<Vec<u8>>, u64) {
 }
 
 /// Who the session is, its protocol, its names and its switches.
-fn identity(memory: &Memory) -> Vec<Vec<&[u8]>> {
+fn identity(memory: &ReplayState) -> Vec<Vec<&[u8]>> {
     let text = |text| memory.text(text);
     let name = text(Text::Name);
     let mut all: Vec<Vec<&[u8]>> = Vec::new();

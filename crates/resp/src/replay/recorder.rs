@@ -1,4 +1,4 @@
-//! Records, from requests and the replies to them, what a [`Memory`] holds.
+//! Records, from requests and the replies to them, what a [`ReplayState`] holds.
 //!
 //! A request is copied when it is one of the few that a memory is made of, and enters the memory
 //! when its reply says that it was accepted: the copies wait in the order of their requests, which
@@ -20,7 +20,7 @@ use crate::commands::class::{Class, Group};
 use crate::commands::declared::{HEAD, Looked, Stateless};
 use crate::ledger::budget::{self, Share};
 use crate::ledger::session_state::Answer;
-use crate::replay::state::{Memory, Text, parts};
+use crate::replay::state::{ReplayState, Text, parts};
 use crate::scan::limits::Room;
 use crate::scan::words::words;
 
@@ -86,7 +86,7 @@ pub(crate) struct Answered<'a> {
 
 #[derive(Default)]
 struct Record {
-    memory: Memory,
+    memory: ReplayState,
     pending: VecDeque<Pending>,
     /// Requests of which no copy is kept any more although one was made: their answers come before
     /// those in `pending`.
@@ -139,7 +139,7 @@ pub(crate) fn may_be_copied(class: Option<Class>, room: Room) -> bool {
 impl Recorder {
     /// The memory, unless a part of it is in doubt or a request that may change it is unanswered.
     /// The outer `None`. The inner one: that of a fresh connection.
-    pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
+    pub(crate) fn memory(&self) -> Option<Option<&ReplayState>> {
         let Some(record) = &self.record else { return Some(None) };
         let sure = !record.memory.is_in_doubt() && record.is_answered() && record.queued == 0;
         sure.then_some(Some(&record.memory))
@@ -311,7 +311,7 @@ impl Recorder {
 impl Record {
     fn is_blank(&self) -> bool {
         let blank = self.is_answered() && self.fragment.is_none() && self.queued == 0;
-        blank && self.unknown.is_none() && self.memory == Memory::default()
+        blank && self.unknown.is_none() && self.memory == ReplayState::default()
     }
 
     fn is_answered(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::ledger::talk::Talk;
 use crate::replay::state_tests::{said, says};
-use crate::{Ledger, Limits, Refused, Replay};
+use crate::{Ledger, Limits, Replay, ReplayError};
 
 const KILOBYTE: u32 = 1024;
 
@@ -146,10 +146,10 @@ fn messages_are_kept_in_bounds_and_nonsense_is_refused() {
     assert_eq!(messages, [MESSAGE, &big, MESSAGE].concat(), "the second large one did not fit");
 
     let mut replay = Replay::of(&before.0).unwrap();
-    assert_eq!(replay.answer(b"+OK\r\n+PONG\r\n-NOPERM no\r\n"), Err(Refused::Refused));
+    assert_eq!(replay.answer(b"+OK\r\n+PONG\r\n-NOPERM no\r\n"), Err(ReplayError::Refused));
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(&[CONFIRMED_ONE, CONFIRMED_OTHER].concat()).unwrap();
-    assert_eq!(replay.follow(b"+OK\r\n"), Err(Refused::Odd));
+    assert_eq!(replay.follow(b"+OK\r\n"), Err(ReplayError::Odd));
     let quiet = talk();
-    assert_eq!(Replay::of(&quiet.0).unwrap().follow(b">1\r\n+news\r\n"), Err(Refused::Odd));
+    assert_eq!(Replay::of(&quiet.0).unwrap().follow(b">1\r\n+news\r\n"), Err(ReplayError::Odd));
 }

@@ -73,7 +73,7 @@ pub(crate) enum Login {
 
 /// The state of a connection that can be had again. The default is that of a fresh connection.
 #[derive(Default, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct ReplayState {
     text: Zeroizing<Vec<u8>>,
     /// The lengths of the texts.
     lens: [u16; TEXTS],
@@ -87,17 +87,17 @@ pub(crate) struct Memory {
     names: Names,
 }
 
-impl fmt::Debug for Memory {
+impl fmt::Debug for ReplayState {
     /// Without the texts: one of them is a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory")
+        f.debug_struct("ReplayState")
             .field("db", &self.db)
             .field("resp3", &self.resp3)
             .finish_non_exhaustive()
     }
 }
 
-impl Memory {
+impl ReplayState {
     /// Bytes of text in it.
     pub(crate) fn weight(&self) -> usize {
         self.text.len()

@@ -2,7 +2,7 @@
 //! else.
 
 use crate::ledger::talk::Talk;
-use crate::{Hint, Ledger, Limits, Refused, Replay};
+use crate::{Hint, Ledger, Limits, Replay, ReplayError};
 
 fn talk() -> Talk {
     Talk(Ledger::new(&Limits { memory: 1024, ..Limits::default() }))
@@ -223,17 +223,17 @@ fn a_replay_that_is_accepted_goes_on_as_the_same_session() {
 fn any_other_answer_ends_it() {
     let before = authenticated();
     let answer = |bytes: &[u8]| Replay::of(&before.0).unwrap().answer(bytes);
-    assert_eq!(answer(b"-WRONGPASS no\r\n"), Err(Refused::Refused));
-    assert_eq!(answer(b"+OK\r\n-ERR unknown command\r\n"), Err(Refused::Refused));
-    assert_eq!(answer(b"-LOADING not yet\r\n"), Err(Refused::NotReady(Hint::Loading)));
-    assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(Refused::Odd));
+    assert_eq!(answer(b"-WRONGPASS no\r\n"), Err(ReplayError::Refused));
+    assert_eq!(answer(b"+OK\r\n-ERR unknown command\r\n"), Err(ReplayError::Refused));
+    assert_eq!(answer(b"-LOADING not yet\r\n"), Err(ReplayError::NotReady(Hint::Loading)));
+    assert_eq!(answer(b"HTTP/1.1 400\r\n"), Err(ReplayError::Odd));
     // An old server that answers HELLO 3 with an array, or something else altogether: accepted, but
     // not the same.
     let mut replay = Replay::of(&before.0).unwrap();
     replay.answer(b"+OK\r\n*2\r\n+proto\r\n:2\r\n+OK\r\n+PONG\r\n").unwrap();
-    assert_eq!(replay.finish(&before.0).unwrap_err(), Refused::Odd);
+    assert_eq!(replay.finish(&before.0).unwrap_err(), ReplayError::Odd);
     let unanswered = Replay::of(&before.0).unwrap();
-    assert_eq!(unanswered.finish(&before.0).unwrap_err(), Refused::Odd);
+    assert_eq!(unanswered.finish(&before.0).unwrap_err(), ReplayError::Odd);
 }
 
 #[test]
@@ -259,10 +259,10 @@ fn proves_the_server_by_any_reply_to_ping_but_not_now() {
     for (hint, error) in
         [(Hint::Loading, "-LOADING x\r\n"), (Hint::MasterDown, "-MASTERDOWN x\r\n")]
     {
-        assert_eq!(answer(error.as_bytes()), Err(Refused::NotReady(hint)));
+        assert_eq!(answer(error.as_bytes()), Err(ReplayError::NotReady(hint)));
     }
     for nonsense in ["$4\r\nPONG\r\n", ":1\r\n", "HTTP/1.1 400\r\n"] {
-        assert_eq!(answer(nonsense.as_bytes()), Err(Refused::Odd), "{nonsense}");
+        assert_eq!(answer(nonsense.as_bytes()), Err(ReplayError::Odd), "{nonsense}");
     }
 }
 
@@ -276,17 +276,17 @@ fn takes_busy_and_full_servers_for_unavailable() {
             b"-BUSY Redis is busy running a script.\r\n",
             b"-DENIED Redis is running in protected mode\r\n",
         ] {
-            assert_eq!(Replay::of(&before.0).unwrap().answer(error), Err(Refused::Unavailable));
+            assert_eq!(Replay::of(&before.0).unwrap().answer(error), Err(ReplayError::Unavailable));
             let mut replay = Replay::of(&before.0).unwrap();
             let last = error.chunks(1).map(|byte| replay.answer(byte)).find(Result::is_err);
-            assert_eq!(last, Some(Err(Refused::Unavailable)), "in pieces");
+            assert_eq!(last, Some(Err(ReplayError::Unavailable)), "in pieces");
         }
     }
     // What is replayed may be served, and a command not.
     let mut replay = Replay::of(&authenticated().0).unwrap();
     let answers = b"+OK\r\n%1\r\n+proto\r\n:3\r\n+OK\r\n";
     assert_eq!(replay.answer(answers), Ok(answers.len()));
-    assert_eq!(replay.answer(b"-LOADING x\r\n"), Err(Refused::NotReady(Hint::Loading)));
+    assert_eq!(replay.answer(b"-LOADING x\r\n"), Err(ReplayError::NotReady(Hint::Loading)));
 }
 
 #[test]
@@ -332,6 +332,6 @@ fn pins_a_session_that_imports_said_inline() {
         let mut it = talk();
         it.0.request(line);
         it.s("+OK/");
-        it.is(crate::Standing::Pinned, 0);
+        it.is(crate::SessionState::Pinned, 0);
     }
 }

@@ -8,7 +8,7 @@ use crate::ledger::session_state::Hint;
 
 /// The first element of an array or push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum MessageKind {
     /// `message`, `pmessage` or `smessage`.
     Message,
     /// `subscribe`, `unsubscribe` or one of their siblings: the class of the request it confirms.
@@ -17,7 +17,7 @@ pub(crate) enum Said {
     Other,
 }
 
-impl Said {
+impl MessageKind {
     pub(crate) fn of(word: &[u8]) -> Self {
         match word {
             b"message" | b"pmessage" | b"smessage" => Self::Message,

@@ -11,7 +11,7 @@ use crate::ledger::session_state::Hint;
 use crate::scan::bulk::{CRLF, len, size, skip};
 use crate::scan::feed::find_feed;
 use crate::scan::limits::Bounds;
-use crate::scan::message_kind::{self, Said};
+use crate::scan::message_kind::{self, MessageKind};
 use crate::scan::number::{Length, Number, Taken};
 use crate::scan::stack::{Ended, Stack};
 use crate::scan::word::{LONGEST, Word};
@@ -69,7 +69,7 @@ pub(crate) struct Replies {
     left: u32,
     pub(crate) stack: Stack,
     word: Word,
-    said: Said,
+    said: MessageKind,
     state: State,
     number: Number,
     look: Look,
@@ -93,7 +93,7 @@ impl Replies {
             hints: 0,
             stack: Stack::default(),
             word: Word::default(),
-            said: Said::Other,
+            said: MessageKind::Other,
             state: State::Start,
             look: Look::Nothing,
             kind: 0,
@@ -129,7 +129,7 @@ impl Replies {
 
     /// The first element of the frame that has just ended, if it was looked at, and the count of a
     /// confirmation.
-    pub(crate) fn said(&self) -> (Said, Option<u32>) {
+    pub(crate) fn said(&self) -> (MessageKind, Option<u32>) {
         (self.said, message_kind::count(self.word.whole()))
     }
 
@@ -143,7 +143,7 @@ impl Replies {
     /// last of them.
     #[inline]
     pub(crate) fn ran(&mut self) {
-        (self.top, self.said) = (0, Said::Other);
+        (self.top, self.said) = (0, MessageKind::Other);
         self.word.clear();
     }
 
@@ -211,7 +211,7 @@ impl Replies {
         if outermost && kind != b'|' {
             self.top = kind;
             self.word.clear();
-            self.said = Said::Other;
+            self.said = MessageKind::Other;
             self.look = match kind {
                 b'+' | b'-' => Look::Line,
                 b'>' => Look::First,
@@ -314,9 +314,9 @@ impl Replies {
 
     fn first_said(&mut self) {
         let word = self.word.whole();
-        self.said = Said::of(word.strip_suffix(b"\r").unwrap_or(word));
+        self.said = MessageKind::of(word.strip_suffix(b"\r").unwrap_or(word));
         self.look = Look::Nothing;
-        if let Said::Confirmed(_) = self.said {
+        if let MessageKind::Confirmed(_) = self.said {
             self.look = Look::Number;
             self.word.clear();
         }

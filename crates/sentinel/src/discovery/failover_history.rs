@@ -1,7 +1,7 @@
 //! What became of each failover, for people: its phases from the first notice to the first session,
 //! told once in the log and kept for metrics and status.
 //!
-//! It stands beside the machine and decides nothing. The machine's [`Story`] knows the phases by
+//! It stands beside the machine and decides nothing. The machine's [`FailoverTimeline`] knows the phases by
 //! the clock of its steps; here are the two ends that it cannot see: when something was read from a
 //! socket, and when a session reached the new master.
 
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use target::Target;
 use tracing::info;
 
-use crate::discovery::majority_clock::Tidings;
+use crate::discovery::majority_clock::MajorityClock;
 use crate::discovery::snapshot::{Failover, REMEMBERED};
 use crate::rate_limiter::Voice;
 use crate::{Basis, Commit, Event, Machine, NodeAddr};
 
 /// See the module's header.
 #[derive(Debug)]
-pub(crate) struct Chronicle {
-    tidings: Tidings,
+pub(crate) struct FailoverHistory {
+    tidings: MajorityClock,
     /// When what the machine is given now was read.
     reading: Instant,
     /// Which evidence is under verification, by the machine's time of it, and when its last part
@@ -33,9 +33,9 @@ pub(crate) struct Chronicle {
     voice: Voice,
 }
 
-impl Default for Chronicle {
+impl Default for FailoverHistory {
     fn default() -> Self {
-        let (tidings, voice) = (Tidings::default(), Voice::new(20, Duration::from_secs(1)));
+        let (tidings, voice) = (MajorityClock::default(), Voice::new(20, Duration::from_secs(1)));
         Self {
             tidings,
             reading: Instant::now(),
@@ -47,7 +47,7 @@ impl Default for Chronicle {
     }
 }
 
-impl Chronicle {
+impl FailoverHistory {
     /// Something was read at `heard_at` and is about to be given to the machine.
     pub(crate) fn before(&mut self, event: &Event, heard_at: Instant, machine: &Machine) {
         self.reading = heard_at;

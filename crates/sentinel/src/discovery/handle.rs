@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::discovery::resolve::Resolver;
 use crate::link::auth::Credentials;
-use crate::{Event, Pause, Seen};
+use crate::{DiscoverySnapshot, Event, Pause};
 
 /// How the servers of a service are reached, for what is done beside discovery.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Orders {
 /// What the rest of the process holds of one service's discovery.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    seen: Arc<ArcSwap<Seen>>,
+    seen: Arc<ArcSwap<DiscoverySnapshot>>,
     hinted: Arc<AtomicBool>,
     hinted_by_a_reader: Arc<AtomicBool>,
     orders: Arc<Mutex<Orders>>,
@@ -62,7 +62,11 @@ pub struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(seen: Arc<ArcSwap<Seen>>, reach: Reach, bell: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        seen: Arc<ArcSwap<DiscoverySnapshot>>,
+        reach: Reach,
+        bell: Arc<Notify>,
+    ) -> Self {
         let (hinted, hinted_by_a_reader, switching) =
             (Arc::default(), Arc::default(), Arc::default());
         Self {
@@ -139,7 +143,7 @@ impl Handle {
 
     /// The latest picture, at most a quarter of a second old.
     #[must_use]
-    pub fn seen(&self) -> Arc<Seen> {
+    pub fn seen(&self) -> Arc<DiscoverySnapshot> {
         self.seen.load_full()
     }
 

@@ -19,11 +19,11 @@ pub type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
 
 /// Who told of which other sentinels, and where they are said to be.
 #[derive(Debug, Default)]
-pub struct Learnt {
+pub struct LearnedAddresses {
     told: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
 }
 
-impl Learnt {
+impl LearnedAddresses {
     /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that
     /// changes anything. What was told by somebody who is not reached any more is forgotten once
     /// somebody else tells something new.
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn one_liar_does_not_crowd_out_what_the_others_agree_on() {
-        let mut learnt = Learnt::default();
+        let mut learnt = LearnedAddresses::default();
         let lies = (100..200)
             .map(|number| peer(number, "10.9.9.9"))
             .chain([peer(7, "10.6.6.6")])
@@ -124,8 +124,10 @@ mod tests {
 
     #[test]
     fn what_is_told_twice_is_no_news_and_addresses_are_mapped() {
-        let (mut learnt, map) =
-            (Learnt::default(), AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]));
+        let (mut learnt, map) = (
+            LearnedAddresses::default(),
+            AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]),
+        );
         assert!(learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
         assert!(!learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
         assert!(learnt.candidates()[&id(2)].contains(&node("192.0.2.1")));

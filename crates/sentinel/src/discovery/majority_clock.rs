@@ -19,12 +19,12 @@ const MOST: usize = 64;
 
 /// Who said since when that the master is now where.
 #[derive(Debug, Default)]
-pub(crate) struct Tidings {
+pub(crate) struct MajorityClock {
     named: BTreeMap<MyId, (NodeAddr, Instant)>,
     following: BTreeMap<MyId, MyId>,
 }
 
-impl Tidings {
+impl MajorityClock {
     /// A member of the electorate published `notice`, which was read at `at`.
     pub(crate) fn heard(&mut self, from: &MyId, notice: &Notice, at: Instant) {
         match notice {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_second_of_three_makes_the_majority_and_saying_it_again_changes_nothing() {
-        let (mut tidings, start) = (Tidings::default(), Instant::now());
+        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
         tidings.heard(&id(1), &Notice::Promoted { candidate: node(2) }, at(0));
         tidings.heard(&id(1), &switched(2), at(50));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn an_observer_that_follows_a_hello_speaks_for_two() {
-        let (mut tidings, start) = (Tidings::default(), Instant::now());
+        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
         tidings.heard(&id(2), &Notice::ConfigUpdateFrom { peer: id(1), leaving: node(1) }, start);
         tidings.heard(&id(2), &switched(2), start);
         assert_eq!(tidings.complete(&node(2), 2), Some(start));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn liars_do_not_make_the_book_grow() {
-        let (mut tidings, start) = (Tidings::default(), Instant::now());
+        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
         for number in 0..=255 {
             tidings.heard(
                 &id(number),

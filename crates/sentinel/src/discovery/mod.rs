@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use target::{Moment, Points};
+use target::{Moment, TargetWriter};
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
@@ -21,12 +21,12 @@ use crate::discovery::handle::{Handle, Heartbeat, Reach};
 use crate::discovery::learned_addresses::usable;
 use crate::discovery::resolve::Resolver;
 use crate::discovery::seeds::Seed;
-use crate::discovery::service_runtime::Group;
+use crate::discovery::service_runtime::ServiceRuntime;
 use crate::link::auth::Credentials;
 use crate::link::links::{Links, describe};
 use crate::link::poll::{Round, trouble_of};
 use crate::link::{LinkId, What};
-use crate::prober::{Keeper, Song};
+use crate::prober::{ProbeEvent, ProberFactory};
 use crate::replicas::publisher::Replicas;
 use crate::{Event, MyId, NodeAddr, Rules};
 
@@ -63,7 +63,7 @@ pub struct Watch {
     /// Announced address to the address to dial.
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
     /// What is moved.
-    pub points: Points,
+    pub points: TargetWriter,
     /// The replicas for readers, if there are readers.
     pub replicas: Option<Replicas>,
 }
@@ -91,14 +91,14 @@ const TWIN: &str =
 #[derive(Debug)]
 pub(crate) enum Incoming {
     Link(LinkId, What),
-    Canary(usize, NodeAddr, Song),
+    NodeProber(usize, NodeAddr, ProbeEvent),
     /// The seed of this number now has these addresses.
     Seed(usize, Vec<SocketAddr>),
 }
 
 /// The loop and all that it owns. Must be made and run inside a tokio runtime.
 pub struct Discovery {
-    groups: Vec<Group>,
+    groups: Vec<ServiceRuntime>,
     links: Links,
     seeds: Vec<Seed>,
     learn: Vec<(bool, usize)>,
@@ -150,7 +150,7 @@ impl Discovery {
                 ));
             }
             learn.push((watch.learn, key_auth));
-            let keeper = Keeper {
+            let keeper = ProberFactory {
                 credentials: watch.auth,
                 verify: watch.rules.verify,
                 patience: watch.probe_timeout,
@@ -170,7 +170,7 @@ impl Discovery {
                 resolver: resolver.clone(),
             });
             let rules = (watch.rules, watch.sentinels.len());
-            groups.push(Group::new(
+            groups.push(ServiceRuntime::new(
                 number,
                 &watch.name,
                 (watch.points, watch.replicas),
@@ -213,8 +213,12 @@ impl Discovery {
         let mut publish_at = tokio::time::Instant::now();
         loop {
             self.heartbeat.beat();
-            let deadline =
-                self.groups.iter().map(Group::next_deadline).chain(self.reconcile_at).min();
+            let deadline = self
+                .groups
+                .iter()
+                .map(ServiceRuntime::next_deadline)
+                .chain(self.reconcile_at)
+                .min();
             let deadline = deadline
                 .map_or(publish_at, |at| publish_at.min(tokio::time::Instant::from_std(at)));
             let incoming = tokio::select! {
@@ -244,7 +248,7 @@ impl Discovery {
                 if group.next_deadline() <= now {
                     group.step(Event::Tick, &self.links);
                 }
-                group.vouch(looked);
+                group.renew(looked);
             }
             if self.reconcile_at.is_some_and(|at| at <= now) {
                 self.reconcile(now);
@@ -279,13 +283,13 @@ impl Discovery {
     fn take(&mut self, incoming: Incoming) {
         match incoming {
             Incoming::Link(id, what) => self.take_link(id, what),
-            Incoming::Canary(number, node, song) => {
+            Incoming::NodeProber(number, node, song) => {
                 let Some(group) = self.groups.get_mut(number) else { return };
                 match song {
-                    Song::Probed { probe, denied } => {
+                    ProbeEvent::Probed { probe, denied } => {
                         group.probed(node, *probe, denied, &self.links)
                     }
-                    Song::Ended => group.step(Event::CanaryLost { node }, &self.links),
+                    ProbeEvent::Ended => group.step(Event::CanaryLost { node }, &self.links),
                 }
             }
             Incoming::Seed(number, found) => {

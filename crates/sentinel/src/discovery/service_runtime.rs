@@ -7,63 +7,65 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use target::{Destination, Moment, Points, Replies};
+use target::{Destination, Moment, Replies, TargetWriter};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::discovery::Incoming;
-use crate::discovery::failover_history::Chronicle;
-use crate::discovery::learned_addresses::{AddressMap, Learnt};
-use crate::discovery::snapshot::{Counts, Seen, SeenMaster, SeenNode, SeenSentinel};
+use crate::discovery::failover_history::FailoverHistory;
+use crate::discovery::learned_addresses::{AddressMap, LearnedAddresses};
+use crate::discovery::snapshot::{
+    Counts, DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
+};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
 use crate::link::poll::Peer;
-use crate::prober::Keeper;
-use crate::prober::prober_set::Aviary;
+use crate::prober::ProberFactory;
+use crate::prober::prober_set::ProberSet;
 use crate::rate_limiter::Voice;
-use crate::replicas::publisher::{Replicas, Yard};
+use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
 
 /// What is wrong with a configured sentinel that has no vote.
 const STRANGER: &str = "no sentinel with a vote knows it, and it knows none of them: it has no vote. Does it watch the same master?";
 
-pub(crate) struct Group {
+pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
     pub(crate) name: Arc<str>,
     machine: Machine,
-    points: Points,
+    points: TargetWriter,
     /// The readers' side, where there is one.
-    yard: Option<Yard>,
+    yard: Option<ReplicaPublisher>,
     /// How long the points may be believed after a look at everything: what the machine calls a
     /// stall.
     trust: Duration,
-    aviary: Aviary,
-    learnt: Learnt,
+    aviary: ProberSet,
+    learnt: LearnedAddresses,
     /// How many sentinels the configuration leads to.
     expected: usize,
-    master: Option<SeenMaster>,
+    master: Option<MasterSnapshot>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
     /// Bounds what is logged about this service.
     voice: Voice,
-    chronicle: Chronicle,
+    chronicle: FailoverHistory,
     counts: Counts,
-    seen: Arc<ArcSwap<Seen>>,
+    seen: Arc<ArcSwap<DiscoverySnapshot>>,
 }
 
-impl Group {
+impl ServiceRuntime {
     pub(crate) fn new(
         number: usize,
         name: &Arc<str>,
-        (points, replicas): (Points, Option<Replicas>),
+        (points, replicas): (TargetWriter, Option<Replicas>),
         (rules, seeds): (Rules, usize),
-        keeper: Keeper,
+        keeper: ProberFactory,
         out: mpsc::Sender<Incoming>,
     ) -> Self {
         let (now, trust) = (Instant::now(), rules.stall.max(rules.poll * 2));
         let machine = Machine::new(now, rules, seeds);
         let name = Arc::clone(name);
-        let first = Seen {
+        let first = DiscoverySnapshot {
             name: Arc::clone(&name),
             at: now,
             state: machine.state().label(),
@@ -85,28 +87,30 @@ impl Group {
             name,
             machine,
             points,
-            yard: replicas.map(Yard::new),
+            yard: replicas.map(ReplicaPublisher::new),
             trust,
-            aviary: Aviary::new(number, keeper, out),
-            learnt: Learnt::default(),
+            aviary: ProberSet::new(number, keeper, out),
+            learnt: LearnedAddresses::default(),
             expected: seeds,
             master: None,
             stopped_since: Some(now),
             held_since: None,
             voice: Voice::new(60, Duration::from_millis(500)),
-            chronicle: Chronicle::default(),
+            chronicle: FailoverHistory::default(),
             counts: Counts::default(),
             seen: Arc::new(ArcSwap::from_pointee(first)),
         }
     }
 
-    pub(crate) fn seen(&self) -> Arc<ArcSwap<Seen>> {
+    pub(crate) fn seen(&self) -> Arc<ArcSwap<DiscoverySnapshot>> {
         Arc::clone(&self.seen)
     }
 
     pub(crate) fn next_deadline(&self) -> Instant {
-        let (machine, yard) =
-            (self.machine.next_deadline(), self.yard.as_ref().and_then(Yard::next_deadline));
+        let (machine, yard) = (
+            self.machine.next_deadline(),
+            self.yard.as_ref().and_then(ReplicaPublisher::next_deadline),
+        );
         yard.map_or(machine, |at| at.min(machine))
     }
 
@@ -158,10 +162,10 @@ impl Group {
     /// Everything that was due has been looked at since `looked`: the points may be believed for a
     /// while. Not earlier, because after a stall of the process the machine has to shut the gate
     /// first.
-    pub(crate) fn vouch(&mut self, looked: Moment) {
-        self.points.vouch(looked, self.trust);
+    pub(crate) fn renew(&mut self, looked: Moment) {
+        self.points.renew(looked, self.trust);
         if let Some(yard) = &mut self.yard {
-            yard.vouch(looked, self.trust);
+            yard.renew(looked, self.trust);
         }
     }
 
@@ -177,7 +181,7 @@ impl Group {
     /// A reader's session noticed something: says nothing about the master, so the replicas alone
     /// are asked.
     pub(crate) fn hinted_by_a_reader(&mut self) {
-        self.yard.iter_mut().for_each(Yard::hint);
+        self.yard.iter_mut().for_each(ReplicaPublisher::hint);
         self.turn_the_yard();
     }
 
@@ -205,7 +209,7 @@ impl Group {
     }
 
     /// The sentinels that others told of.
-    pub(crate) fn learnt(&self) -> &Learnt {
+    pub(crate) fn learnt(&self) -> &LearnedAddresses {
         &self.learnt
     }
 
@@ -309,7 +313,7 @@ impl Group {
         self.chronicle.tell(&self.name, failover);
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
         self.master =
-            Some(SeenMaster { addr, dialled, generation, epoch, run_id, since: swapped_at });
+            Some(MasterSnapshot { addr, dialled, generation, epoch, run_id, since: swapped_at });
         self.publish(links);
     }
 
@@ -381,7 +385,7 @@ impl Group {
             let unknown =
                 view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
             let stranger = unknown && !link.is_learnt();
-            SeenSentinel {
+            SentinelSnapshot {
                 addr: link.addr.clone(),
                 stranger,
                 up: link.up.is_some(),
@@ -406,15 +410,15 @@ impl Group {
             let held_up =
                 self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
             let (addr, problem) = (addr.clone(), self.aviary.problem(addr));
-            SeenNode { addr, probe: probe.cloned(), answered_in, failures, problem, held_up }
+            NodeSnapshot { addr, probe: probe.cloned(), answered_in, failures, problem, held_up }
         });
-        self.seen.store(Arc::new(Seen {
+        self.seen.store(Arc::new(DiscoverySnapshot {
             name: Arc::clone(&self.name),
             at: Instant::now(),
             state: self.machine.state().label(),
             holding: self.machine.is_holding(),
             // The epoch may fall without a move, when the sentinels were configured anew.
-            master: self.master.clone().map(|master| SeenMaster {
+            master: self.master.clone().map(|master| MasterSnapshot {
                 epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
                 ..master
             }),
@@ -425,7 +429,7 @@ impl Group {
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
-            replicas: self.yard.as_ref().map(Yard::seen),
+            replicas: self.yard.as_ref().map(ReplicaPublisher::seen),
             failovers: self.chronicle.failovers().to_vec(),
             counts: self.counts,
         }));

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::replicas::eligibility::{Lag, Standing};
-use crate::{Basis, Epoch, MyId, NodeAddr, Probe, Story};
+use crate::replicas::eligibility::{Lag, ReplicaState};
+use crate::{Basis, Epoch, FailoverTimeline, MyId, NodeAddr, Probe};
 
 /// How many failovers are remembered.
 pub(crate) const REMEMBERED: usize = 16;
 
 /// One service, as seen at one moment.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct DiscoverySnapshot {
     /// Sentinel's name of the master.
     pub name: Arc<str>,
     /// When this was put together.
@@ -23,7 +23,7 @@ pub struct Seen {
     /// The gate is shut.
     pub holding: bool,
     /// What is published.
-    pub master: Option<SeenMaster>,
+    pub master: Option<MasterSnapshot>,
     /// Since when nothing may be sent to a master, because none is known or the gate is shut;
     /// `None` while all flows.
     pub stopped_since: Option<Instant>,
@@ -31,18 +31,18 @@ pub struct Seen {
     /// hold has lasted.
     pub held_since: Option<Instant>,
     /// Voters disagree: they name more than one address, or one address at more than one epoch. See
-    /// [`SeenSentinel::disagrees`] for who does. True for a moment in every failover.
+    /// [`SentinelSnapshot::disagrees`] for who does. True for a moment in every failover.
     pub disagreement: bool,
     /// The sentinels that can be heard are provably cut off from the majority of their peers.
     pub minority: bool,
     /// Members of the electorate, and how many of them are a majority.
     pub quorum: (usize, usize),
     /// Every sentinel there is a connection to, or wanted.
-    pub sentinels: Vec<SeenSentinel>,
+    pub sentinels: Vec<SentinelSnapshot>,
     /// Every redis node under observation.
-    pub nodes: Vec<SeenNode>,
+    pub nodes: Vec<NodeSnapshot>,
     /// The replicas that readers may be sent to; `None` where nobody asked for any.
-    pub replicas: Option<SeenReplicas>,
+    pub replicas: Option<ReplicaPoolSnapshot>,
     /// The last commits, oldest first.
     pub failovers: Vec<Failover>,
     /// Events counted since the start.
@@ -51,7 +51,7 @@ pub struct Seen {
 
 /// The published master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenMaster {
+pub struct MasterSnapshot {
     /// As announced.
     pub addr: NodeAddr,
     /// As dialled.
@@ -68,7 +68,7 @@ pub struct SeenMaster {
 
 /// One sentinel.
 #[derive(Debug, Clone)]
-pub struct SeenSentinel {
+pub struct SentinelSnapshot {
     /// Where it is.
     pub addr: NodeAddr,
     /// Who it is, once it has said so.
@@ -95,7 +95,7 @@ pub struct SeenSentinel {
 
 /// One redis node.
 #[derive(Debug, Clone)]
-pub struct SeenNode {
+pub struct NodeSnapshot {
     /// As announced.
     pub addr: NodeAddr,
     /// The last answer.
@@ -113,13 +113,13 @@ pub struct SeenNode {
 
 /// The readers' side.
 #[derive(Debug, Clone)]
-pub struct SeenReplicas {
+pub struct ReplicaPoolSnapshot {
     /// How many replicas readers may be sent to; `None` before that is known.
     pub eligible: Option<usize>,
     /// The master serves readers while there is none.
     pub stands_in: bool,
     /// Every replica that is listed, or was a moment ago.
-    pub replicas: Vec<SeenReplica>,
+    pub replicas: Vec<ReplicaSnapshot>,
     /// Times a replica was put out.
     pub ejections: u64,
     /// Times one that had been put out came back.
@@ -128,11 +128,11 @@ pub struct SeenReplicas {
 
 /// One replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenReplica {
+pub struct ReplicaSnapshot {
     /// As announced.
     pub addr: NodeAddr,
     /// Whether readers may be sent there, and if not, why.
-    pub standing: Standing,
+    pub standing: ReplicaState,
     /// How far it was behind when it last answered.
     pub lag: Lag,
     /// Readers that are on it now.
@@ -155,7 +155,7 @@ pub struct Failover {
     /// The commit's number.
     pub generation: u64,
     /// The phases, by the machine's clock.
-    pub story: Story,
+    pub story: FailoverTimeline,
     /// When the answer that completed the evidence was read from its socket.
     pub evidence_read_at: Option<Instant>,
     /// When a majority of the sentinels had said so: by the `+switch-master` that made the
@@ -168,7 +168,7 @@ pub struct Failover {
     pub first_session_at: Option<Instant>,
 }
 
-impl Seen {
+impl DiscoverySnapshot {
     /// For how long nothing could be sent to a master since there was one for the first time, added
     /// up.
     #[must_use]

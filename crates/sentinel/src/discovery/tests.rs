@@ -9,7 +9,7 @@ use super::*;
 async fn each_seed_is_dialled_as_soon_as_its_address_is_known_and_hearsay_has_its_time() {
     // Only the test knows an address. It never waits, so nothing else here has a turn.
     let resolver = Resolver::new(|_, _| Err(io::Error::other("NXDOMAIN")));
-    let (long, (points, _route)) = (Duration::from_secs(60), Points::new());
+    let (long, (points, _route)) = (Duration::from_secs(60), TargetWriter::new());
     let timeouts = Timeouts {
         connect: long,
         command: long,

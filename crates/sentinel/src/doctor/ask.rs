@@ -23,7 +23,7 @@ use crate::discovery::resolve::{Lookup, Resolver, is_usable};
 use crate::link::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
 use crate::link::links::describe;
 use crate::link::{LinkError, hello};
-use crate::prober::probe_connection::{Perch, Trouble};
+use crate::prober::probe_connection::{ProbeConnection, Trouble};
 use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
 
 /// The most sentinels, and the most nodes, that are asked.
@@ -223,7 +223,7 @@ async fn ask_node(addr: NodeAddr, patient: Arc<Patient>, resolver: Resolver) -> 
             lineage: None,
         })
     } else {
-        let mut perch = Perch::new(conn, reached);
+        let mut perch = ProbeConnection::new(conn, reached);
         match tokio::time::timeout(ANSWERS, perch.ask(patient.verify, patient.auth.as_ref())).await
         {
             Err(_) => Err(NoAnswer::Silent),

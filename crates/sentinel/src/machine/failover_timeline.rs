@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// When each phase began. Filled in as it happens; closed by a commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Story {
+pub struct FailoverTimeline {
     /// The first sign that something may be wrong.
     pub suspected_at: Option<Instant>,
     /// The gate was shut.
@@ -18,7 +18,7 @@ pub struct Story {
     pub committed_at: Option<Instant>,
 }
 
-impl Story {
+impl FailoverTimeline {
     /// From complete evidence to the move of the points: one verification round trip; nothing, if
     /// it was verified ahead.
     #[must_use]

@@ -58,7 +58,7 @@ pub use agree::{Claim, Finding};
 use doubt::Doubt;
 pub use electorate::Admission;
 use electorate::Electorate;
-pub use failover_timeline::Story;
+pub use failover_timeline::FailoverTimeline;
 pub use messages::{Action, Commit, Event, Note};
 use nodes::Nodes;
 pub use pause::Pause;
@@ -149,8 +149,8 @@ pub struct Machine {
     last_step: Instant,
     next_ask: Instant,
     finding: Finding,
-    story: Story,
-    last_story: Story,
+    story: FailoverTimeline,
+    last_story: FailoverTimeline,
     actions: Vec<Action>,
 }
 
@@ -186,8 +186,8 @@ impl Machine {
             last_step: now,
             next_ask: now,
             finding: Finding::Silence,
-            story: Story::default(),
-            last_story: Story::default(),
+            story: FailoverTimeline::default(),
+            last_story: FailoverTimeline::default(),
             actions: Vec::new(),
         }
     }
@@ -275,7 +275,7 @@ impl Machine {
 
     /// The phases of the failover under way, or of the last one.
     #[must_use]
-    pub fn story(&self) -> &Story {
+    pub fn story(&self) -> &FailoverTimeline {
         if self.story.is_under_way() { &self.story } else { &self.last_story }
     }
 

@@ -29,7 +29,7 @@ use crate::discovery::resolve::{Lookup, Resolver};
 use crate::link::auth::{Credentials, Denied};
 use crate::link::backoff::Backoff;
 use crate::link::conn::{Conn, USER_TIMEOUT};
-use crate::prober::probe_connection::{Outcome, Perch, Trouble};
+use crate::prober::probe_connection::{Outcome, ProbeConnection, Trouble};
 use crate::{NodeAddr, Probe, ProbeFailure, Report, Role, Verify};
 
 /// A question that has been open for this long is asked again beside, and then after pauses that
@@ -83,7 +83,7 @@ enum Pause {
 
 /// What all canaries of one group share.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct ProberFactory {
     pub(crate) credentials: Option<Credentials>,
     pub(crate) verify: Verify,
     /// How long one probe waits for its connection, and how long for its answer.
@@ -98,7 +98,7 @@ pub(crate) struct Keeper {
 
 /// What a canary tells.
 #[derive(Debug)]
-pub(crate) enum Song {
+pub(crate) enum ProbeEvent {
     /// A probe was answered, or was not.
     Probed { probe: Box<Probe>, denied: Option<Denied> },
     /// The idle connection ended by itself.
@@ -109,7 +109,7 @@ pub(crate) enum Song {
 pub(crate) async fn run(
     group: usize,
     node: NodeAddr,
-    keeper: Arc<Keeper>,
+    keeper: Arc<ProberFactory>,
     bell: Arc<Bell>,
     out: mpsc::Sender<Incoming>,
 ) {
@@ -121,7 +121,7 @@ pub(crate) async fn run(
     let turned_away = Backoff::new(TURNED_AWAY_MIN, TURNED_AWAY_MAX);
     let beside = (Backoff::new(BESIDE_MIN, BESIDE_MAX), None);
     let (perch, pause, ended_at) = (None, None, None);
-    let mut canary = Canary {
+    let mut canary = NodeProber {
         lookup,
         keeper,
         bell,
@@ -139,17 +139,17 @@ pub(crate) async fn run(
             song = canary.listen() => song,
         };
         let Some(song) = song else { continue };
-        if out.send(Incoming::Canary(group, node.clone(), song)).await.is_err() {
+        if out.send(Incoming::NodeProber(group, node.clone(), song)).await.is_err() {
             return;
         }
     }
 }
 
-struct Canary {
+struct NodeProber {
     lookup: Lookup,
-    keeper: Arc<Keeper>,
+    keeper: Arc<ProberFactory>,
     bell: Arc<Bell>,
-    perch: Option<Perch>,
+    perch: Option<ProbeConnection>,
     /// How long to leave a node alone that refused the password.
     refused: Backoff,
     /// How long to leave a node alone that turned us away.
@@ -162,10 +162,10 @@ struct Canary {
     ended_at: Option<Instant>,
 }
 
-impl Canary {
+impl NodeProber {
     /// Listens to the idle connection: for its end, or for a late answer. Pending while there is
     /// none; safe to drop. `None`: it ended, and that was told a moment ago already.
-    async fn listen(&mut self) -> Option<Song> {
+    async fn listen(&mut self) -> Option<ProbeEvent> {
         let Some(perch) = &mut self.perch else { return std::future::pending().await };
         let verify = self.keeper.verify;
         if let Some((asked_at, outcome)) = perch.listen(verify).await {
@@ -177,15 +177,15 @@ impl Canary {
         // A server that ends every connection at once would be asked without end.
         let told = self.ended_at.is_some_and(|at| now - at < ENDED_EVERY);
         self.ended_at = if told { self.ended_at } else { Some(now) };
-        (!told).then_some(Song::Ended)
+        (!told).then_some(ProbeEvent::Ended)
     }
 
-    async fn probe(&mut self) -> Song {
+    async fn probe(&mut self) -> ProbeEvent {
         let (asked_at, outcome) = self.try_probe().await;
         self.tell(asked_at, outcome)
     }
 
-    fn tell(&mut self, asked_at: Instant, outcome: Outcome) -> Song {
+    fn tell(&mut self, asked_at: Instant, outcome: Outcome) -> ProbeEvent {
         let (outcome, denied) = match outcome {
             Ok(report) => {
                 self.refused.reset();
@@ -215,7 +215,10 @@ impl Canary {
                 (Err(ProbeFailure::Denied), Some(denied))
             }
         };
-        Song::Probed { probe: Box::new(Probe { asked_at: asked_at.into_std(), outcome }), denied }
+        ProbeEvent::Probed {
+            probe: Box::new(Probe { asked_at: asked_at.into_std(), outcome }),
+            denied,
+        }
     }
 
     /// What the outcome of a question on the present connection means for that connection, and for
@@ -256,11 +259,11 @@ impl Canary {
     async fn try_probe(&mut self) -> (Instant, Outcome) {
         let verify = self.keeper.verify;
         // Where nothing may be asked, a fresh connection is all there is to learn from.
-        let useless = |perch: &Perch| verify == Verify::Tcp || perch.is_out_of_turn();
+        let useless = |perch: &ProbeConnection| verify == Verify::Tcp || perch.is_out_of_turn();
         if self.perch.as_ref().is_some_and(useless) {
             self.perch = None;
         }
-        let waits_long = |perch: &Perch| {
+        let waits_long = |perch: &ProbeConnection| {
             perch.asked_at().is_some_and(|asked_at| asked_at.elapsed() > BESIDE_MIN)
         };
         if self.beside.1.is_none_or(|at| at <= Instant::now())
@@ -268,7 +271,7 @@ impl Canary {
         {
             return self.ask_beside(kept).await;
         }
-        let seasoned = self.perch.as_ref().is_some_and(Perch::is_idle);
+        let seasoned = self.perch.as_ref().is_some_and(ProbeConnection::is_idle);
         let (asked_at, outcome) = self.ask_once().await;
         if seasoned && matches!(outcome, Err(Trouble::Failed(ProbeFailure::Unreachable))) {
             // An idle connection that turns out to be dead says nothing about the server: only a
@@ -280,7 +283,7 @@ impl Canary {
 
     /// The question on `kept` has been open for long: asks it again on a new connection, and takes
     /// whichever answer comes first.
-    async fn ask_beside(&mut self, mut kept: Perch) -> (Instant, Outcome) {
+    async fn ask_beside(&mut self, mut kept: ProbeConnection) -> (Instant, Outcome) {
         let (verify, now) = (self.keeper.verify, Instant::now());
         let asked_at = kept.asked_at().unwrap_or(now);
         let (at, outcome) = tokio::select! {
@@ -358,7 +361,7 @@ impl Canary {
         }
     }
 
-    async fn connect(&mut self) -> Result<Perch, Trouble> {
+    async fn connect(&mut self) -> Result<ProbeConnection, Trouble> {
         let unreachable = Trouble::Failed(ProbeFailure::Unreachable);
         let Ok(dialled) = self.lookup.address(self.keeper.patience).await else {
             return Err(unreachable);
@@ -369,7 +372,7 @@ impl Canary {
         }
         let connected = Conn::connect(dialled, self.keeper.patience, USER_TIMEOUT).await;
         let conn = connected.inspect_err(|_| self.lookup.failed())?;
-        Ok(Perch::new(conn, dialled))
+        Ok(ProbeConnection::new(conn, dialled))
     }
 }
 

@@ -29,7 +29,7 @@ struct Open {
 }
 
 /// See the module's header.
-pub(crate) struct Perch {
+pub(crate) struct ProbeConnection {
     conn: Conn,
     dialled: SocketAddr,
     open: Option<Open>,
@@ -60,7 +60,7 @@ impl From<ConnError> for Trouble {
 /// What a question came to.
 pub(crate) type Outcome = Result<Report, Trouble>;
 
-impl Perch {
+impl ProbeConnection {
     pub(crate) fn new(conn: Conn, dialled: SocketAddr) -> Self {
         Self { conn, dialled, open: None, greeted: false, answered: false }
     }

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::discovery::Incoming;
 use crate::discovery::learned_addresses::AddressMap;
 use crate::link::auth::Denied;
-use crate::prober::{self, Bell, Keeper};
+use crate::prober::{self, Bell, ProberFactory};
 use crate::rate_limiter::Hush;
 use crate::{NodeAddr, Probe};
 
@@ -26,7 +26,7 @@ const AT_ONCE: u32 = 16;
 /// After that, one in each such time.
 const THEN_EVERY: Duration = Duration::from_millis(125);
 
-struct Canary {
+struct NodeProber {
     bell: Arc<Bell>,
     problem: Option<Denied>,
     answered_in: Option<Duration>,
@@ -35,16 +35,16 @@ struct Canary {
 }
 
 /// See the module's header.
-pub(crate) struct Aviary {
+pub(crate) struct ProberSet {
     group: usize,
-    keeper: Arc<Keeper>,
-    canaries: BTreeMap<NodeAddr, Canary>,
+    keeper: Arc<ProberFactory>,
+    canaries: BTreeMap<NodeAddr, NodeProber>,
     room: Hush,
     out: mpsc::Sender<Incoming>,
 }
 
-impl Aviary {
-    pub(crate) fn new(group: usize, keeper: Keeper, out: mpsc::Sender<Incoming>) -> Self {
+impl ProberSet {
+    pub(crate) fn new(group: usize, keeper: ProberFactory, out: mpsc::Sender<Incoming>) -> Self {
         let room = Hush::new(AT_ONCE, THEN_EVERY);
         Self { group, keeper: Arc::new(keeper), canaries: BTreeMap::new(), room, out }
     }
@@ -64,7 +64,7 @@ impl Aviary {
                 Arc::clone(&bell),
                 self.out.clone(),
             );
-            let canary = Canary {
+            let canary = NodeProber {
                 bell,
                 problem: None,
                 answered_in: None,

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use target::{Destination, Empty, Generation, Look, Moment, PoolWriter};
 use tracing::{debug, info, warn};
 
-use crate::discovery::snapshot::{SeenReplica, SeenReplicas};
+use crate::discovery::snapshot::{ReplicaPoolSnapshot, ReplicaSnapshot};
 use crate::rate_limiter::Hush;
 use crate::replicas::eligibility::{
-    Facts, Leader, Member, Pause, Roster, Ruling, Standing, listed,
+    Eligibility, Facts, Leader, Member, Pause, ReplicaState, Ruling, listed,
 };
 use crate::{Event, Lack, Machine, NodeAddr, Notice, ReplicaRules, State, View};
 
@@ -31,8 +31,8 @@ pub struct Replicas {
 
 /// See the module's header.
 #[derive(Debug)]
-pub(crate) struct Yard {
-    roster: Roster,
+pub(crate) struct ReplicaPublisher {
+    roster: Eligibility,
     writer: PoolWriter,
     /// What was published last, with the master that may stand in.
     published: Option<(Vec<Member>, Option<Generation>)>,
@@ -50,11 +50,11 @@ pub(crate) struct Yard {
     hush: Hush,
 }
 
-impl Yard {
+impl ReplicaPublisher {
     pub(crate) fn new(replicas: Replicas) -> Self {
         Self {
             rebalance: replicas.rules.rebalance,
-            roster: Roster::new(replicas.rules),
+            roster: Eligibility::new(replicas.rules),
             writer: replicas.writer,
             published: None,
             ejections: 0,
@@ -80,9 +80,9 @@ impl Yard {
     }
 
     /// Gives the word for what was published, unless it is in doubt.
-    pub(crate) fn vouch(&mut self, looked: Moment, span: Duration) {
+    pub(crate) fn renew(&mut self, looked: Moment, span: Duration) {
         if self.roster.sees() {
-            self.writer.vouch(looked, span);
+            self.writer.renew(looked, span);
         }
     }
 
@@ -212,11 +212,11 @@ impl Yard {
         now: Instant,
         service: &str,
         addr: &NodeAddr,
-        (from, to): (Standing, Standing),
+        (from, to): (ReplicaState, ReplicaState),
     ) {
-        let (left, came) = (from == Standing::Eligible, to == Standing::Eligible);
+        let (left, came) = (from == ReplicaState::Eligible, to == ReplicaState::Eligible);
         self.ejections += u64::from(left);
-        self.readmissions += u64::from(came && from == Standing::Recovering);
+        self.readmissions += u64::from(came && from == ReplicaState::Recovering);
         if !left && !came {
             return;
         }
@@ -227,19 +227,19 @@ impl Yard {
     }
 
     /// What is seen of it now.
-    pub(crate) fn seen(&self) -> SeenReplicas {
+    pub(crate) fn seen(&self) -> ReplicaPoolSnapshot {
         let members = self.published.as_ref().map(|(members, _)| members.len());
         let sessions = |dialled: Option<SocketAddr>| {
             let there = self.writer.known().iter().filter(|target| Some(target.addr()) == dialled);
             there.map(|target| target.load()).sum()
         };
-        let replicas = self.roster.standings().map(|it| SeenReplica {
+        let replicas = self.roster.standings().map(|it| ReplicaSnapshot {
             addr: it.addr.clone(),
             standing: it.standing,
             lag: it.lag,
             sessions: sessions(it.dialled),
         });
-        SeenReplicas {
+        ReplicaPoolSnapshot {
             eligible: members,
             stands_in: self.writer.pool().empty() == Empty::Master,
             replicas: replicas.collect(),
@@ -257,7 +257,7 @@ fn is_failing_over(machine: &Machine) -> bool {
 }
 
 /// What the roster makes of all that the machine knows now.
-pub fn judge(roster: &mut Roster, now: Instant, machine: &Machine) -> Ruling {
+pub fn judge(roster: &mut Eligibility, now: Instant, machine: &Machine) -> Ruling {
     let committed = machine.committed();
     let leader = committed.map(|it| {
         let history = it.lineage.as_ref();

@@ -24,7 +24,7 @@ use super::pausing::{self, Pausing};
 use super::phase::Phase;
 use super::reason::Reason;
 use super::steps::{Action, Answer, Input, Sight};
-use super::weigh::{Cast, CatchUp, Standing, Verdict};
+use super::weigh::{Cast, CatchUp, ReplicationOffsets, Verdict};
 use super::{Limits, Outcome};
 use crate::NodeAddr;
 
@@ -101,7 +101,7 @@ impl Course {
     pub(super) fn step(&mut self, now: Instant, input: Input) -> Vec<Action> {
         match input {
             Input::Tick => self.run_out(now),
-            Input::Seen(sight) => self.seen(now, &sight),
+            Input::DiscoverySnapshot(sight) => self.seen(now, &sight),
             Input::Looked(looked) => self.looked(now, looked),
             Input::Paused(answer) => self.paused(now, answer),
             Input::Unpaused => self.unpaused(),
@@ -245,7 +245,7 @@ impl Course {
     fn looked(
         &mut self,
         now: Instant,
-        looked: Result<(Standing, Vec<(NodeAddr, Standing)>), Reason>,
+        looked: Result<(ReplicationOffsets, Vec<(NodeAddr, ReplicationOffsets)>), Reason>,
     ) {
         let Phase::CatchUp { waiting, look_at } = &mut self.phase else { return };
         let verdict = match looked {

@@ -38,7 +38,7 @@ use self::peers::{Clients, Leader, Nodes, Peers, Question};
 pub use self::reason::Reason;
 use self::steps::{Action, Input, Sight};
 use self::weigh::{Cast, cast};
-pub use self::weigh::{CatchUp, Standing, Verdict};
+pub use self::weigh::{CatchUp, ReplicationOffsets, Verdict};
 use crate::discovery::handle::Handle;
 use crate::{NodeAddr, Pause};
 
@@ -240,7 +240,7 @@ impl Run<'_> {
             // meanwhile.
             let waiting = std::iter::from_fn(|| peers.inputs.try_recv().ok());
             let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
-            inputs.push(Input::Seen(self.sight()));
+            inputs.push(Input::DiscoverySnapshot(self.sight()));
             inputs.extend(self.tell.is_closed().then_some(Input::Abandoned));
             inputs.push(Input::Tick);
             let now = Instant::now();

@@ -17,7 +17,7 @@ use super::leader::{self, LeaderView, read_event, read_view};
 use super::reason::Reason;
 use super::steps::{Answer, Input};
 use super::talk::Talk;
-use super::weigh::{Cast, Standing, standing};
+use super::weigh::{Cast, ReplicationOffsets, standing};
 use crate::NodeAddr;
 use crate::discovery::handle::Reach;
 use crate::discovery::resolve::Lookup;
@@ -109,7 +109,9 @@ impl Nodes {
 
     /// The master first: what the replicas have by then is compared with what it had written
     /// before.
-    pub(super) async fn look(&mut self) -> Result<(Standing, Vec<(NodeAddr, Standing)>), Reason> {
+    pub(super) async fn look(
+        &mut self,
+    ) -> Result<(ReplicationOffsets, Vec<(NodeAddr, ReplicationOffsets)>), Reason> {
         let (node, _, talk) = &mut self.master;
         let wrote = look(node, talk).await?;
         let mut have = Vec::with_capacity(self.replicas.len());
@@ -130,7 +132,7 @@ impl Nodes {
 }
 
 /// Asks a node where it stands.
-async fn look(node: &NodeAddr, talk: &mut Talk) -> Result<Standing, Reason> {
+async fn look(node: &NodeAddr, talk: &mut Talk) -> Result<ReplicationOffsets, Reason> {
     let problem = |problem: String| Reason::Node { node: node.clone(), problem };
     let reply = talk.ask(&["INFO", "replication"]).await.map_err(problem)?;
     if let Some(denied) = reply.error().and_then(|line| Denied::read(line, "INFO", "+info", AUTH)) {

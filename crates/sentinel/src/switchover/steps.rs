@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::Outcome;
 use super::leader::{LeaderEvent, LeaderView};
 use super::reason::Reason;
-use super::weigh::Standing;
+use super::weigh::ReplicationOffsets;
 use crate::NodeAddr;
 
 /// What discovery shows.
@@ -30,9 +30,9 @@ pub(super) enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Input {
     Tick,
-    Seen(Sight),
+    DiscoverySnapshot(Sight),
     /// The offsets: the master's, and after it those of the replicas.
-    Looked(Result<(Standing, Vec<(NodeAddr, Standing)>), Reason>),
+    Looked(Result<(ReplicationOffsets, Vec<(NodeAddr, ReplicationOffsets)>), Reason>),
     /// The answer to a `CLIENT PAUSE`.
     Paused(Result<(), String>),
     /// The pause was taken back, or cannot be: then it ends by itself.

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::reason::Reason;
-use crate::{NodeAddr, Role, Seen, SeenMaster, SeenNode, SeenSentinel};
+use crate::{DiscoverySnapshot, MasterSnapshot, NodeAddr, NodeSnapshot, Role, SentinelSnapshot};
 
 /// What a switchover works with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,11 +31,11 @@ pub(super) struct Cast {
 }
 
 /// Whether a switchover may begin, and with whom.
-pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
+pub(super) fn cast(seen: &DiscoverySnapshot) -> Result<Cast, Reason> {
     let master =
         seen.master.as_ref().filter(|_| seen.stopped_since.is_none()).ok_or(Reason::Unsettled)?;
-    let agree = |it: &&SeenSentinel| it.up && it.member && !it.disagrees && it.view.is_some();
-    let mut sentinels: Vec<&SeenSentinel> = seen.sentinels.iter().filter(agree).collect();
+    let agree = |it: &&SentinelSnapshot| it.up && it.member && !it.disagrees && it.view.is_some();
+    let mut sentinels: Vec<&SentinelSnapshot> = seen.sentinels.iter().filter(agree).collect();
     let (members, majority) = seen.quorum;
     if sentinels.len() < majority.max(1) {
         return Err(Reason::NoMajority { agree: sentinels.len(), members, majority });
@@ -49,15 +49,15 @@ pub(super) fn cast(seen: &Seen) -> Result<Cast, Reason> {
     }
     let replicas = eligible(master, &seen.nodes)?;
     let sentinels = sentinels.into_iter().map(|it| it.addr.clone()).collect();
-    let SeenMaster { addr, dialled, generation, epoch, .. } = master.clone();
+    let MasterSnapshot { addr, dialled, generation, epoch, .. } = master.clone();
     Ok(Cast { master: addr, dialled, generation, epoch, replicas, sentinels })
 }
 
 /// Who follows the master, with the link up or not: that is waited for. Of all others no sentinel
 /// may think that it could be promoted.
 fn eligible(
-    master: &SeenMaster,
-    nodes: &[SeenNode],
+    master: &MasterSnapshot,
+    nodes: &[NodeSnapshot],
 ) -> Result<Vec<(NodeAddr, SocketAddr)>, Reason> {
     let ours = |of: &NodeAddr| *of == master.addr || of.to_string() == master.dialled.to_string();
     let mut replicas = Vec::new();
@@ -84,7 +84,7 @@ fn eligible(
 
 /// What one node says of its replication (`INFO replication`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct ReplicationOffsets {
     /// It takes writes.
     pub is_master: bool,
     /// A replica's link; a master has none and counts as up.
@@ -96,13 +96,13 @@ pub struct Standing {
 }
 
 /// Reads `INFO replication`.
-pub(super) fn standing(info: &str) -> Option<Standing> {
+pub(super) fn standing(info: &str) -> Option<ReplicationOffsets> {
     let field = |name: &str| {
         info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
     };
     let is_master = field("role")? == "master";
     let offset = if is_master { field("master_repl_offset")? } else { field("slave_repl_offset")? };
-    Some(Standing {
+    Some(ReplicationOffsets {
         is_master,
         link_up: is_master || field("master_link_status") == Some("up"),
         offset: offset.parse().ok()?,
@@ -158,8 +158,8 @@ impl CatchUp {
     pub fn weigh(
         &mut self,
         now: Instant,
-        master: Standing,
-        replicas: &[(NodeAddr, Standing)],
+        master: ReplicationOffsets,
+        replicas: &[(NodeAddr, ReplicationOffsets)],
     ) -> Verdict {
         if !master.is_master {
             return Verdict::Abort(Reason::Unsettled);
@@ -169,7 +169,7 @@ impl CatchUp {
             return Verdict::Abort(Reason::NoReplica);
         }
         let (needed, waited) = self.needed(now, master.offset);
-        let behind = |it: &Standing| it.is_master || !it.link_up || it.offset < needed;
+        let behind = |it: &ReplicationOffsets| it.is_master || !it.link_up || it.offset < needed;
         let laggard = eligible.filter(|(_, it)| behind(it)).min_by_key(|(_, it)| it.offset);
         match laggard {
             None if waited => Verdict::Ready { offset: needed },
@@ -217,19 +217,20 @@ mod tests {
         NodeAddr { host: "10.0.0.1".into(), port }
     }
 
-    fn master(offset: u64) -> Standing {
-        Standing { is_master: true, link_up: true, offset, priority: 100 }
+    fn master(offset: u64) -> ReplicationOffsets {
+        ReplicationOffsets { is_master: true, link_up: true, offset, priority: 100 }
     }
 
-    fn replica(offset: u64) -> Standing {
-        Standing { is_master: false, ..master(offset) }
+    fn replica(offset: u64) -> ReplicationOffsets {
+        ReplicationOffsets { is_master: false, ..master(offset) }
     }
 
     #[test]
     fn whoever_might_be_promoted_is_waited_for_or_stands_in_the_way() {
         let at = Instant::now();
         let (addr, dialled) = (node(1), "10.0.0.1:1".parse().unwrap());
-        let master = SeenMaster { addr, dialled, generation: 1, epoch: 1, run_id: None, since: at };
+        let master =
+            MasterSnapshot { addr, dialled, generation: 1, epoch: 1, run_id: None, since: at };
         let seen = |port: u16, outcome: Option<Result<Role, ProbeFailure>>, held_up: usize| {
             let report = |role| Report {
                 role,
@@ -239,7 +240,7 @@ mod tests {
                 offset: None,
             };
             let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
-            SeenNode {
+            NodeSnapshot {
                 addr: node(port),
                 probe,
                 answered_in: None,
@@ -250,8 +251,8 @@ mod tests {
         };
         let follows = |of: u16, connected| Some(Ok(Role::Replica { master: node(of), connected }));
         let own = seen(1, Some(Ok(Role::Master)), 0);
-        let found = |others: &[SeenNode]| {
-            let all: Vec<SeenNode> = std::iter::once(&own).chain(others).cloned().collect();
+        let found = |others: &[NodeSnapshot]| {
+            let all: Vec<NodeSnapshot> = std::iter::once(&own).chain(others).cloned().collect();
             eligible(&master, &all)
                 .map(|them| them.into_iter().map(|(it, _)| it.port).collect::<Vec<_>>())
         };
@@ -288,7 +289,10 @@ mod tests {
             "# Replication\r\nrole:master\r\nconnected_slaves:1\r\nmaster_repl_offset:42\r\n";
         assert_eq!(standing(text), Some(master(42)));
         let text = "role:slave\r\nmaster_link_status:down\r\nslave_repl_offset:41\r\nslave_priority:0\r\nmaster_repl_offset:41\r\n";
-        assert_eq!(standing(text), Some(Standing { link_up: false, priority: 0, ..replica(41) }));
+        assert_eq!(
+            standing(text),
+            Some(ReplicationOffsets { link_up: false, priority: 0, ..replica(41) })
+        );
         assert_eq!(standing("role:slave\r\n"), None);
         assert_eq!(standing(""), None);
     }
@@ -318,11 +322,12 @@ mod tests {
         let lags = [(node(1), replica(100)), (node(2), replica(40))];
         let abort = Verdict::Abort(Reason::Lagging { node: node(2), lag: 60 });
         assert_eq!(catch_up.weigh(late, master(100), &lags), abort);
-        let spare = [(node(1), replica(100)), (node(2), Standing { priority: 0, ..replica(40) })];
+        let spare =
+            [(node(1), replica(100)), (node(2), ReplicationOffsets { priority: 0, ..replica(40) })];
         assert_eq!(catch_up.weigh(late, master(100), &spare), Verdict::Ready { offset: 100 });
-        let nobody = [(node(2), Standing { priority: 0, ..replica(100) })];
+        let nobody = [(node(2), ReplicationOffsets { priority: 0, ..replica(100) })];
         assert_eq!(catch_up.weigh(late, master(100), &nobody), Verdict::Abort(Reason::NoReplica));
-        let unlinked = [(node(1), Standing { link_up: false, ..replica(100) })];
+        let unlinked = [(node(1), ReplicationOffsets { link_up: false, ..replica(100) })];
         assert!(matches!(
             catch_up.weigh(late, master(100), &unlinked),
             Verdict::Abort(Reason::Lagging { .. })
@@ -384,9 +389,9 @@ mod tests {
 
     /// Three sentinels whose identities are in the opposite order of their addresses, and one
     /// replica.
-    fn seen(tilted: &[u16]) -> Seen {
+    fn seen(tilted: &[u16]) -> DiscoverySnapshot {
         let (at, dialled) = (Instant::now(), SocketAddr::from(([10, 0, 0, 1], 1)));
-        let sentinel = |port: u16| SeenSentinel {
+        let sentinel = |port: u16| SentinelSnapshot {
             stranger: false,
             addr: node(port),
             id: MyId::parse(&format!("{:040x}", 100 - port)),
@@ -401,7 +406,7 @@ mod tests {
         let role = Role::Replica { master: node(1), connected: true };
         let report = Report { role, pong: true, dialled, lineage: None, offset: None };
         let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
-        let replica = SeenNode {
+        let replica = NodeSnapshot {
             addr: node(2),
             probe,
             answered_in: None,
@@ -409,12 +414,12 @@ mod tests {
             problem: None,
             held_up: 3,
         };
-        Seen {
+        DiscoverySnapshot {
             name: "mymaster".into(),
             at,
             state: "stable",
             holding: false,
-            master: Some(SeenMaster {
+            master: Some(MasterSnapshot {
                 addr: node(1),
                 dialled,
                 generation: 4,

@@ -132,7 +132,7 @@ async fn an_unknown_name_is_told_and_counted_and_abstains() {
     let driver = stage.drive();
     driver
         .sees("unknown", |seen| {
-            let told = |it: &sentinel::SeenSentinel| {
+            let told = |it: &sentinel::SentinelSnapshot| {
                 it.problem.as_ref().is_some_and(|why| why.contains("no master named"))
             };
             seen.counts.unknown_names > 0

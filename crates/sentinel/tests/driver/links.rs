@@ -63,7 +63,7 @@ async fn without_subscribe_it_polls_and_says_so() {
     driver.leads_to(stage.addr(0)).await;
     driver
         .sees("the problem, round after round", |seen| {
-            let told = |it: &sentinel::SeenSentinel| {
+            let told = |it: &sentinel::SentinelSnapshot| {
                 it.problem.as_ref().is_some_and(|why| why.contains("SUBSCRIBE"))
             };
             seen.sentinels.len() == 3
@@ -116,7 +116,7 @@ async fn further_sentinels_are_learnt_and_whoever_is_not_who_was_announced_has_n
     driver.leads_to(stage.addr(0)).await;
     driver
         .sees("the second, and the stranger refused", |seen| {
-            let wrong = |it: &sentinel::SeenSentinel| {
+            let wrong = |it: &sentinel::SentinelSnapshot| {
                 it.problem.as_ref().is_some_and(|why| why.contains("another sentinel"))
             };
             seen.quorum.0 == 3

@@ -83,7 +83,7 @@ async fn a_stopped_node_costs_one_connection_and_its_late_answer_counts() {
     // Accepts, reads, and answers after far longer than a probe waits: every single command.
     stage.nodes[0].behave(Manner::Late(ms(900)));
     // When it was asked what it does not answer.
-    let silent = |seen: &sentinel::Seen| {
+    let silent = |seen: &sentinel::DiscoverySnapshot| {
         let master = seen.nodes.iter().find(|it| it.addr == stage.addr(0).into());
         let probe = master.and_then(|it| it.probe.as_ref());
         probe.filter(|it| it.outcome == Err(ProbeFailure::Silent)).map(|it| it.asked_at)

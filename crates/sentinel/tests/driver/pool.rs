@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sentinel::{ReplicaRules, Replicas, Rules, Standing};
-use target::{Cause, Empty, Pool, PoolWriter, Ride, Way};
+use sentinel::{ReplicaRules, ReplicaState, Replicas, Rules};
+use target::{Cause, Empty, Pool, PoolWriter, TargetRef, TargetSource};
 
 use crate::fake::Manner;
 use crate::stage::{Driver, PATIENCE, Stage, ms, patient_rules, rules, stays, until};
@@ -19,7 +19,7 @@ struct Yard {
     stage: Stage,
     driver: Driver,
     pool: Arc<Pool>,
-    way: Way,
+    way: TargetSource,
 }
 
 impl Yard {
@@ -38,7 +38,7 @@ impl Yard {
         };
         (watch.replicas, watch.rules) = (Some(Replicas { rules: readers, writer }), rules);
         let driver = Driver::one((watch, route));
-        Self { stage, driver, way: Way::from(Arc::clone(&pool)), pool }
+        Self { stage, driver, way: TargetSource::from(Arc::clone(&pool)), pool }
     }
 
     /// Both replicas are in, and all is calm.
@@ -73,7 +73,7 @@ impl Yard {
     }
 
     /// Waits until this node stands so.
-    async fn stands(&self, node: usize, wanted: Standing) {
+    async fn stands(&self, node: usize, wanted: ReplicaState) {
         let addr = self.stage.addr(node).into();
         let what = format!("node {node} is {}", wanted.label());
         self.driver
@@ -85,7 +85,7 @@ impl Yard {
     }
 
     /// A reader on this node: others come and go until one is.
-    fn reader_on(&self, node: usize) -> Ride {
+    fn reader_on(&self, node: usize) -> TargetRef {
         let mut others = Vec::new();
         for _ in 0..8 {
             let ride = self.way.open_target().expect("a replica");
@@ -101,7 +101,7 @@ impl Yard {
 /// What happens to node 2, what it is called, and whether readers that are there are cut off for
 /// it.
 struct Misfortune {
-    standing: Standing,
+    standing: ReplicaState,
     wrong: bool,
     strike: fn(&Stage),
     mend: fn(&Stage),
@@ -116,7 +116,7 @@ fn misfortunes() -> [Misfortune; 9] {
     let alas = |standing, wrong, strike, mend| Misfortune { standing, wrong, strike, mend };
     [
         alas(
-            Standing::Unready,
+            ReplicaState::Unready,
             false,
             |it| {
                 it.nodes[2].mind().pong =
@@ -125,19 +125,19 @@ fn misfortunes() -> [Misfortune; 9] {
             |it| it.nodes[2].mind().pong = b"+PONG\r\n".to_vec(),
         ),
         alas(
-            Standing::Behind,
+            ReplicaState::Behind,
             false,
             |it| it.nodes[2].mind().offset = 800,
             |it| it.nodes[2].mind().offset = 1000,
         ),
         alas(
-            Standing::LinkDown,
+            ReplicaState::LinkDown,
             false,
             |it| it.nodes[2].mind().link = "connect",
             |it| it.nodes[2].mind().link = "connected",
         ),
         alas(
-            Standing::Unreachable,
+            ReplicaState::Unreachable,
             false,
             |it| {
                 it.nodes[2].behave(Manner::Hangup);
@@ -146,7 +146,7 @@ fn misfortunes() -> [Misfortune; 9] {
             |it| it.nodes[2].behave(Manner::Proper),
         ),
         alas(
-            Standing::Silent,
+            ReplicaState::Silent,
             false,
             |it| it.nodes[2].behave(Manner::Mute),
             |it| {
@@ -155,19 +155,19 @@ fn misfortunes() -> [Misfortune; 9] {
             },
         ),
         alas(
-            Standing::Flagged,
+            ReplicaState::Flagged,
             false,
             |it| all_say(it, |word, port| word.down.push(port)),
             |it| all_say(it, |word, _| word.down.clear()),
         ),
         alas(
-            Standing::Unlisted,
+            ReplicaState::Unlisted,
             false,
             |it| all_say(it, |word, port| word.replicas.retain(|(_, it)| *it != port)),
             |it| all_say(it, |word, port| word.replicas.push(("127.0.0.1".to_owned(), port))),
         ),
         alas(
-            Standing::Master,
+            ReplicaState::Master,
             true,
             |it| {
                 let mut mind = it.nodes[2].mind();
@@ -176,7 +176,7 @@ fn misfortunes() -> [Misfortune; 9] {
             |it| it.follow(2, 0),
         ),
         alas(
-            Standing::Stranger,
+            ReplicaState::Stranger,
             true,
             |it| {
                 let mut mind = it.nodes[2].mind();
@@ -198,7 +198,7 @@ async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
         yard.stands(2, standing).await;
         yard.holds(&[1]).await;
         // Worse than the others: its readers are asked to leave. Wrong: not a byte more goes there.
-        assert!(wrong || there.is_dismissed(), "{name}");
+        assert!(wrong || there.is_draining(), "{name}");
         assert_eq!(there.fence().has_fallen(), wrong, "{name}");
         for _ in 0..4 {
             assert_eq!(
@@ -209,9 +209,9 @@ async fn whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again() {
         }
         mend(&yard.stage);
         yard.holds(&[1, 2]).await;
-        yard.stands(2, Standing::Eligible).await;
+        yard.stands(2, ReplicaState::Eligible).await;
         assert_eq!(there.fence().has_fallen(), wrong, "{name}: what has fallen stays so");
-        assert!(wrong || !there.is_dismissed(), "{name}: who has not left yet may stay");
+        assert!(wrong || !there.is_draining(), "{name}: who has not left yet may stay");
     }
     let seen = yard.driver.seen().replicas.clone().expect("readers");
     assert!(seen.ejections >= 9 && seen.readmissions >= 8, "{seen:#?}");
@@ -226,7 +226,7 @@ async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest
     let stage = &yard.stage;
     stage.announce(0, "+selected-slave", 1, 0);
     yard.holds(&[2]).await;
-    assert!(on_the_next.is_dismissed(), "about to be promoted: its readers leave at a boundary");
+    assert!(on_the_next.is_draining(), "about to be promoted: its readers leave at a boundary");
     stage.promote(1);
     // As a worker's thread would see it, at any moment: where the points lead is looked at first.
     let (route, next) = (Arc::clone(&yard.driver.route), stage.addr(1));
@@ -248,7 +248,7 @@ async fn readers_leave_the_next_master_before_the_points_lead_there_and_the_rest
     // all that time.
     let calm = || yard.members().is_some_and(|members| members == [stage.addr(2)]);
     stays(ms(400), "the other replica alone serves readers", calm).await;
-    assert!(!on_the_other.fence().has_fallen() && !on_the_other.is_dismissed());
+    assert!(!on_the_other.fence().has_fallen() && !on_the_other.is_draining());
     stage.follow(0, 1);
     yard.holds(&[0, 2]).await;
 }
@@ -273,7 +273,7 @@ async fn without_a_replica_readers_are_turned_away_or_get_the_master_until_there
         yard.holds(&[1]).await;
         if let Some(instead) = instead {
             assert!(
-                instead.is_dismissed() && !instead.fence().has_fallen(),
+                instead.is_draining() && !instead.fence().has_fallen(),
                 "it leaves the master at a boundary"
             );
         }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use sentinel::{Probe, ProbeFailure, Seen};
+use sentinel::{DiscoverySnapshot, Probe, ProbeFailure};
 
 use crate::fake::Manner;
 use crate::stage::{Driver, Move, Stage, ms, stays, until};
@@ -24,11 +24,11 @@ async fn drive(stage: &Stage) -> Driver {
 }
 
 /// The last probe of node 0.
-fn last(stage: &Stage, seen: &Seen) -> Option<Probe> {
+fn last(stage: &Stage, seen: &DiscoverySnapshot) -> Option<Probe> {
     seen.nodes.iter().find(|it| it.addr == stage.addr(0).into())?.probe.clone()
 }
 
-fn fails(stage: &Stage, seen: &Seen, failure: ProbeFailure) -> bool {
+fn fails(stage: &Stage, seen: &DiscoverySnapshot, failure: ProbeFailure) -> bool {
     last(stage, seen).is_some_and(|probe| probe.outcome == Err(failure))
 }
 
@@ -93,7 +93,7 @@ async fn tells_protected_mode_as_what_it_is() {
     let stage = Stage::new(1, 1).await;
     stage.nodes[0].refuse(Some(b"-DENIED Redis is running in protected mode because ...\r\n"));
     let driver = stage.drive();
-    let told = |seen: &Seen| {
+    let told = |seen: &DiscoverySnapshot| {
         seen.nodes.iter().any(|it| it.problem.as_ref().is_some_and(|it| it.contains("protected")))
     };
     driver.sees("protected mode", told).await;
@@ -152,7 +152,7 @@ async fn tells_a_sentinel_at_its_limit_of_clients() {
     let stage = Stage::new(1, 1).await;
     stage.sentinels[0].refuse(Some(FULL));
     let driver = stage.drive();
-    let told = |seen: &Seen| {
+    let told = |seen: &DiscoverySnapshot| {
         seen.sentinels
             .iter()
             .any(|it| it.problem.as_ref().is_some_and(|it| it.contains("maxclients")))

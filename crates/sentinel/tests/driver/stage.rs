@@ -6,8 +6,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sentinel::{Discovery, Handle, Heartbeat, NodeAddr, Resolver, Rules, Seen, Timeouts, Watch};
-use target::{Points, Route};
+use sentinel::{
+    Discovery, DiscoverySnapshot, Handle, Heartbeat, NodeAddr, Resolver, Rules, Timeouts, Watch,
+};
+use target::{TargetReader, TargetWriter};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::fake::Fake;
@@ -121,7 +123,7 @@ impl Stage {
     }
 
     /// A watch over this cluster by all its sentinels' addresses.
-    pub(crate) fn watch(&self) -> (Watch, Arc<Route>) {
+    pub(crate) fn watch(&self) -> (Watch, Arc<TargetReader>) {
         watch(NAME, self.sentinels.iter().map(|it| it.addr.into()).collect())
     }
 
@@ -194,8 +196,8 @@ pub(crate) fn quick() -> Timeouts {
     Timeouts { connect: ms(300), command: ms(250), ..timeouts() }
 }
 
-pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<Route>) {
-    let (points, route) = Points::new();
+pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<TargetReader>) {
+    let (points, route) = TargetWriter::new();
     let watch = Watch {
         name: Arc::from(name),
         sentinels,
@@ -223,7 +225,7 @@ pub(crate) enum Move {
 
 /// The driver at work for one service.
 pub(crate) struct Driver {
-    pub(crate) route: Arc<Route>,
+    pub(crate) route: Arc<TargetReader>,
     pub(crate) handle: Handle,
     pub(crate) heartbeat: Heartbeat,
     moves: Arc<Mutex<Vec<(Instant, Move)>>>,
@@ -231,26 +233,26 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn one(watched: (Watch, Arc<Route>)) -> Self {
+    pub(crate) fn one(watched: (Watch, Arc<TargetReader>)) -> Self {
         Self::timed(watched, timeouts())
     }
 
-    pub(crate) fn timed(watched: (Watch, Arc<Route>), timeouts: Timeouts) -> Self {
+    pub(crate) fn timed(watched: (Watch, Arc<TargetReader>), timeouts: Timeouts) -> Self {
         Self::all(vec![watched], &[], None, timeouts).remove(0)
     }
 
     pub(crate) fn all(
-        watched: Vec<(Watch, Arc<Route>)>,
+        watched: Vec<(Watch, Arc<TargetReader>)>,
         own: &[SocketAddr],
         resolver: Option<Resolver>,
         timeouts: Timeouts,
     ) -> Vec<Self> {
-        let (watches, routes): (Vec<Watch>, Vec<Arc<Route>>) = watched.into_iter().unzip();
+        let (watches, routes): (Vec<Watch>, Vec<Arc<TargetReader>>) = watched.into_iter().unzip();
         let resolver = resolver.unwrap_or_default();
         let (discovery, handles) = Discovery::with_resolver(watches, timeouts, own, &resolver);
         let heartbeat = discovery.heartbeat();
         let task = Arc::new(AbortOnDropHandle::new(tokio::spawn(discovery.run())));
-        let driver = |(route, handle): (Arc<Route>, Handle)| {
+        let driver = |(route, handle): (Arc<TargetReader>, Handle)| {
             let moves = Arc::new(Mutex::new(Vec::new()));
             let watcher = tokio::spawn(record(Arc::clone(&route), Arc::clone(&moves)));
             let tasks = vec![Arc::clone(&task), Arc::new(AbortOnDropHandle::new(watcher))];
@@ -267,7 +269,7 @@ impl Driver {
         self.route.current().map_or(0, |target| target.generation().get())
     }
 
-    pub(crate) fn seen(&self) -> Arc<Seen> {
+    pub(crate) fn seen(&self) -> Arc<DiscoverySnapshot> {
         self.handle.seen()
     }
 
@@ -286,7 +288,7 @@ impl Driver {
     }
 
     /// Waits until the picture satisfies `wanted`.
-    pub(crate) async fn sees(&self, what: &str, wanted: impl Fn(&Seen) -> bool) {
+    pub(crate) async fn sees(&self, what: &str, wanted: impl Fn(&DiscoverySnapshot) -> bool) {
         let started = Instant::now();
         while !wanted(&self.seen()) {
             assert!(
@@ -313,7 +315,7 @@ impl Driver {
     }
 }
 
-async fn record(route: Arc<Route>, moves: Arc<Mutex<Vec<(Instant, Move)>>>) {
+async fn record(route: Arc<TargetReader>, moves: Arc<Mutex<Vec<(Instant, Move)>>>) {
     let (mut shut, mut generation) = (false, None);
     loop {
         let moved = route.moved();

@@ -27,7 +27,7 @@ enum Phase {
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) enum Song {
+pub(crate) enum ProbeEvent {
     Probed(NodeAddr, Us, Result<Report, ProbeFailure>),
     Ended(NodeAddr),
 }
@@ -64,7 +64,13 @@ impl Canaries {
         Self { pid, all: Vec::new(), tokens: TOKENS + base }
     }
 
-    pub(crate) fn ask(&mut self, node: &NodeAddr, sure: bool, now: Us, net: &mut Net) -> Vec<Song> {
+    pub(crate) fn ask(
+        &mut self,
+        node: &NodeAddr,
+        sure: bool,
+        now: Us,
+        net: &mut Net,
+    ) -> Vec<ProbeEvent> {
         let Some(addr) = Addr::of(node) else { return Vec::new() };
         if self.all.iter().all(|it| it.node != *node) {
             self.all.push(Canary::new(node.clone(), addr));
@@ -95,7 +101,7 @@ impl Canaries {
     }
 
     /// Does what is due.
-    pub(crate) fn tick(&mut self, now: Us, net: &mut Net) -> Vec<Song> {
+    pub(crate) fn tick(&mut self, now: Us, net: &mut Net) -> Vec<ProbeEvent> {
         let mut songs = Vec::new();
         for at in 0..self.all.len() {
             let it = &mut self.all[at];
@@ -104,7 +110,7 @@ impl Canaries {
             {
                 it.phase = Phase::Idle;
                 let asked = it.open.unwrap_or(now);
-                songs.push(Song::Probed(it.node.clone(), asked, Err(ProbeFailure::Silent)));
+                songs.push(ProbeEvent::Probed(it.node.clone(), asked, Err(ProbeFailure::Silent)));
             }
             songs.extend(self.turn(at, now, net));
         }
@@ -112,7 +118,7 @@ impl Canaries {
     }
 
     /// Begins what was asked for, as far as it may begin now.
-    fn turn(&mut self, at: usize, now: Us, net: &mut Net) -> Vec<Song> {
+    fn turn(&mut self, at: usize, now: Us, net: &mut Net) -> Vec<ProbeEvent> {
         let pid = self.pid;
         let it = &mut self.all[at];
         match it.phase {
@@ -155,7 +161,7 @@ impl Canaries {
         conn: Option<ConnId>,
         now: Us,
         net: &mut Net,
-    ) -> Vec<Song> {
+    ) -> Vec<ProbeEvent> {
         let pid = self.pid;
         let mine = |it: &&mut Canary| matches!(it.phase, Phase::Dialling { token: open, .. } if open == token);
         let Some(it) = self.all.iter_mut().find(mine) else {
@@ -178,7 +184,7 @@ impl Canaries {
         body: &Body,
         now: Us,
         net: &mut Net,
-    ) -> Option<Vec<Song>> {
+    ) -> Option<Vec<ProbeEvent>> {
         let at = self.all.iter().position(|it| it.conn == Some(conn))?;
         let it = &mut self.all[at];
         match body {
@@ -187,7 +193,7 @@ impl Canaries {
                 (it.bound, it.pause_until) = (FAILED_MIN, None);
                 it.phase = Phase::Idle;
                 let mut songs =
-                    vec![Song::Probed(it.node.clone(), asked, Ok(report(it.addr, info)))];
+                    vec![ProbeEvent::Probed(it.node.clone(), asked, Ok(report(it.addr, info)))];
                 songs.extend(self.turn(at, now, net));
                 Some(songs)
             }
@@ -199,7 +205,12 @@ impl Canaries {
         }
     }
 
-    pub(crate) fn closed(&mut self, conn: ConnId, now: Us, net: &mut Net) -> Option<Vec<Song>> {
+    pub(crate) fn closed(
+        &mut self,
+        conn: ConnId,
+        now: Us,
+        net: &mut Net,
+    ) -> Option<Vec<ProbeEvent>> {
         let at = self.all.iter().position(|it| it.conn == Some(conn))?;
         let it = &mut self.all[at];
         (it.conn, it.greeted) = (None, false);
@@ -221,7 +232,7 @@ impl Canaries {
                     return Some(Vec::new());
                 }
                 it.ended_at = Some(now);
-                Some(vec![Song::Ended(it.node.clone())])
+                Some(vec![ProbeEvent::Ended(it.node.clone())])
             }
         }
     }
@@ -259,13 +270,13 @@ impl Canary {
         }
     }
 
-    fn failed(&mut self, asked: Us, now: Us, failure: ProbeFailure, net: &mut Net) -> Song {
+    fn failed(&mut self, asked: Us, now: Us, failure: ProbeFailure, net: &mut Net) -> ProbeEvent {
         self.phase = Phase::Idle;
         (self.conn, self.open, self.greeted) = (None, None, false);
         let pause = (FAILED_MIN / 2).max(net.rng.range(0, self.bound));
         self.bound = (self.bound * 2).min(FAILED_MAX);
         self.pause_until = Some(now + pause);
-        Song::Probed(self.node.clone(), asked, Err(failure))
+        ProbeEvent::Probed(self.node.clone(), asked, Err(failure))
     }
 }
 

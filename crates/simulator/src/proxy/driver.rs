@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use sentinel::simulation::{Peer, Roster, Ruling, judge};
+use sentinel::simulation::{Eligibility, Peer, Ruling, judge};
 use sentinel::{
     Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe,
     ProbeFailure, ReplicaRules, Role, Rules, State, View,
@@ -73,7 +73,7 @@ pub(crate) enum Happened {
 pub(crate) struct Driver {
     base: Instant,
     machine: Machine,
-    roster: Roster,
+    roster: Eligibility,
     pub(crate) ruling: Ruling,
     judge_at: Us,
     trust: Us,
@@ -114,7 +114,7 @@ impl Driver {
         Self {
             base,
             machine: Machine::new(base + Duration::from_micros(now), rules, expected),
-            roster: Roster::new(ReplicaRules::default()),
+            roster: Eligibility::new(ReplicaRules::default()),
             ruling: Ruling::default(),
             judge_at: 0,
             trust,
@@ -207,7 +207,7 @@ impl Driver {
     }
 
     /// Everything that was due was looked at since `looked`. Whether the word had run out.
-    pub(crate) fn vouch(&mut self, looked: Us) {
+    pub(crate) fn renew(&mut self, looked: Us) {
         self.route.vouched_until = looked + self.trust;
     }
 

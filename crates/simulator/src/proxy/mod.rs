@@ -13,10 +13,10 @@ mod switchover;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sentinel::simulation::{AddressMap, Learnt, Round, parse_notice};
+use sentinel::simulation::{AddressMap, LearnedAddresses, Round, parse_notice};
 use sentinel::{Minority, MyId, NodeAddr};
 
-use canary::{Canaries, Song};
+use canary::{Canaries, ProbeEvent};
 use driver::{Driver, Happened, Want};
 use links::{Links, What};
 use seeds::Seed;
@@ -54,7 +54,7 @@ pub(crate) struct Proxy {
     pub(crate) driver: Driver,
     links: Links,
     canaries: Canaries,
-    learnt: Learnt,
+    learnt: LearnedAddresses,
     seeds: Vec<Seed>,
     pub(crate) sessions: Sessions,
     pub(crate) switchover: Switchover,
@@ -78,7 +78,7 @@ impl Proxy {
             driver: Driver::new(now, settings.minority, settings.names),
             links: Links::new(pid, base),
             canaries: Canaries::new(pid, base),
-            learnt: Learnt::default(),
+            learnt: LearnedAddresses::default(),
             seeds,
             sessions,
             switchover: Switchover::default(),
@@ -178,7 +178,7 @@ impl Proxy {
             let done = self.driver.tick(now);
             self.perform(done, now, net);
         }
-        self.driver.vouch(now);
+        self.driver.renew(now);
         if self.reconcile_at.is_some_and(|at| at <= now) {
             self.reconcile(now, net);
         }
@@ -274,13 +274,13 @@ impl Proxy {
         }
     }
 
-    fn sing(&mut self, songs: Vec<Song>, now: Us, net: &mut Net) {
+    fn sing(&mut self, songs: Vec<ProbeEvent>, now: Us, net: &mut Net) {
         for song in songs {
             let done = match song {
-                Song::Probed(node, asked, outcome) => {
+                ProbeEvent::Probed(node, asked, outcome) => {
                     self.driver.probed(now, &node, asked, outcome)
                 }
-                Song::Ended(node) => self.driver.canary_lost(now, node),
+                ProbeEvent::Ended(node) => self.driver.canary_lost(now, node),
             };
             self.perform(done, now, net);
         }

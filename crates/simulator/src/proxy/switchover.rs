@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use sentinel::NodeAddr;
-use sentinel::simulation::{CatchUp, Offsets, Verdict};
+use sentinel::simulation::{CatchUp, ReplicationOffsets, Verdict};
 
 use super::driver::{Driver, Happened, Want};
 use super::links::Links;
@@ -159,13 +159,13 @@ impl Switchover {
 
 impl Run {
     fn weigh(&mut self, now: Us, pid: Pid, net: &mut Net) -> Verdict {
-        let offsets = |info: &Info| Offsets {
+        let offsets = |info: &Info| ReplicationOffsets {
             is_master: info.master.is_none(),
             link_up: info.link_up,
             offset: info.offset,
             priority: info.priority,
         };
-        let mut said: Vec<(NodeAddr, Offsets)> = Vec::new();
+        let mut said: Vec<(NodeAddr, ReplicationOffsets)> = Vec::new();
         for peer in &mut self.peers {
             if let Some(info) = &peer.said {
                 said.push((peer.addr.node(), offsets(info)));

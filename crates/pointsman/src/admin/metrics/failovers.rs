@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sentinel::{Failover, Seen};
+use sentinel::{DiscoverySnapshot, Failover};
 
 use super::exposition::{Exposition, Pair};
 
@@ -104,7 +104,7 @@ pub(super) struct Failovers {
 
 impl Failovers {
     /// Takes in what is new.
-    pub(super) fn learn(&mut self, seen: &Seen) {
+    pub(super) fn learn(&mut self, seen: &DiscoverySnapshot) {
         let (commit, first_session) = (self.commit, self.first_session);
         for failover in seen.failovers.iter().filter(|it| it.generation > commit) {
             for (phase, buckets) in PHASES.iter().zip(&mut self.phases) {

@@ -12,8 +12,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use proxy::{Reason, Snapshot};
-use sentinel::{ProbeFailure, Role, Seen, SeenNode, SeenReplicas, Standing};
+use proxy::{EndReason, Snapshot};
+use sentinel::{
+    DiscoverySnapshot, NodeSnapshot, ProbeFailure, ReplicaPoolSnapshot, ReplicaState, Role,
+};
 
 use super::exposition::{Exposition, Pair};
 
@@ -22,9 +24,9 @@ pub(super) struct Listener<'a> {
     pub(super) proxy: &'a str,
     pub(super) traffic: &'a Snapshot,
     pub(super) limit: usize,
-    pub(super) seen: &'a Seen,
+    pub(super) seen: &'a DiscoverySnapshot,
     /// What is known of the replicas, if they are what it is for.
-    pub(super) replicas: Option<&'a SeenReplicas>,
+    pub(super) replicas: Option<&'a ReplicaPoolSnapshot>,
 }
 
 /// The process.
@@ -85,17 +87,26 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
         page.flag("haproxy_backend_status", &[proxy, ("state", state)], is);
     }
     let errors = traffic.dial_failures.iter().sum::<u64>();
-    let broken =
-        |reasons: &[Reason]| reasons.iter().map(|reason| traffic.closed_for(*reason)).sum::<u64>();
+    let broken = |reasons: &[EndReason]| {
+        reasons.iter().map(|reason| traffic.closed_for(*reason)).sum::<u64>()
+    };
     page.gauge("haproxy_backend_active_servers", of, active);
     page.gauge("haproxy_backend_current_sessions", of, traffic.open.saturating_sub(traffic.held));
     page.count("haproxy_backend_connection_errors_total", of, errors);
     page.count("haproxy_backend_connection_attempts_total", of, traffic.dials + errors);
-    let by_server =
-        [Reason::UpstreamReset, Reason::UpstreamLost, Reason::UpstreamError, Reason::DialFailed];
+    let by_server = [
+        EndReason::UpstreamReset,
+        EndReason::UpstreamLost,
+        EndReason::UpstreamError,
+        EndReason::DialFailed,
+    ];
     page.count("haproxy_backend_server_aborts_total", of, broken(&by_server));
-    let by_client =
-        [Reason::ClientReset, Reason::ClientLost, Reason::ClientError, Reason::HoldAbandoned];
+    let by_client = [
+        EndReason::ClientReset,
+        EndReason::ClientLost,
+        EndReason::ClientError,
+        EndReason::HoldAbandoned,
+    ];
     page.count("haproxy_backend_client_aborts_total", of, broken(&by_client));
     let dials = u32::try_from(traffic.dial_time.count()).unwrap_or(u32::MAX);
     let average = traffic.dial_time.sum().checked_div(dials).unwrap_or_default();
@@ -160,13 +171,14 @@ struct Server {
 
 impl Listener<'_> {
     fn servers(&self) -> Vec<Server> {
-        let server = |node: &SeenNode| {
-            let replica =
-                |it: &SeenReplicas| it.replicas.iter().find(|it| it.addr == node.addr).cloned();
+        let server = |node: &NodeSnapshot| {
+            let replica = |it: &ReplicaPoolSnapshot| {
+                it.replicas.iter().find(|it| it.addr == node.addr).cloned()
+            };
             let (up, sessions) = match self.replicas {
                 Some(replicas) => {
                     let replica = replica(replicas)?;
-                    (replica.standing == Standing::Eligible, replica.sessions as u64)
+                    (replica.standing == ReplicaState::Eligible, replica.sessions as u64)
                 }
                 None => {
                     let is =
@@ -190,7 +202,7 @@ impl Listener<'_> {
 }
 
 /// How the last question to a node ended, in haproxy's words.
-fn check(node: &SeenNode, reads: bool) -> &'static str {
+fn check(node: &NodeSnapshot, reads: bool) -> &'static str {
     match node.probe.as_ref().map(|probe| &probe.outcome) {
         None => "HANA",
         Some(Ok(report)) => match (&report.role, reads) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use admin_http::Format;
 use drain::Phase;
 use proxy::{Distribution, Snapshot};
-use sentinel::Seen;
+use sentinel::DiscoverySnapshot;
 
 use super::exposition::Exposition;
 use super::failovers::Failovers;
@@ -51,7 +51,8 @@ impl Scraper {
         let now = Instant::now();
         let mut page = Exposition::new(report.services.len() > SPARSE_ABOVE);
         let facts = report.in_force.facts();
-        let seen: Vec<Arc<Seen>> = report.services.iter().map(|it| it.discovery.seen()).collect();
+        let seen: Vec<Arc<DiscoverySnapshot>> =
+            report.services.iter().map(|it| it.discovery.seen()).collect();
         let traffic: Vec<(&str, Snapshot)> = report.stats.services().collect();
         process(&mut page, report, now);
         kernel(&mut page, report, self.cpu.as_ref());
@@ -79,7 +80,7 @@ impl Scraper {
         page.render(format)
     }
 
-    fn failovers(&mut self, page: &mut Exposition, seen: &[Arc<Seen>]) {
+    fn failovers(&mut self, page: &mut Exposition, seen: &[Arc<DiscoverySnapshot>]) {
         self.failovers.resize_with(seen.len(), Failovers::default);
         let mut all = Failovers::default();
         for (seen, failovers) in seen.iter().zip(&mut self.failovers) {
@@ -190,7 +191,7 @@ fn with_haproxys_names(
     kept: &mut haproxy::Kept,
     report: &Report,
     facts: &Facts,
-    (seen, traffic): (&[Arc<Seen>], &[(&str, Snapshot)]),
+    (seen, traffic): (&[Arc<DiscoverySnapshot>], &[(&str, Snapshot)]),
 ) {
     let mut listeners = Vec::new();
     for ((watched, seen), (plane, writers)) in report.services.iter().zip(seen).zip(traffic) {

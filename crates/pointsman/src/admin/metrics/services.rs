@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use proxy::{DialFailure, Limit, NotCarried, NoticeKind, Pin, Reason, Snapshot};
-use sentinel::{Seen, SeenReplicas, Standing};
+use proxy::{DialFailure, EndReason, Limit, MaintenanceKind, NotCarried, Pin, Snapshot};
+use sentinel::{DiscoverySnapshot, ReplicaPoolSnapshot, ReplicaState};
 
 use super::exposition::{Exposition, Pair};
 use crate::admin::histogram;
@@ -15,7 +15,7 @@ use crate::cli::commands_reference::ORDINARY;
 const READERS: Pair<'static> = ("listener", "replica");
 
 /// What discovery sees.
-pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
+pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: Instant) {
     let service = &[("service", &*seen.name)];
     let master = seen.master.as_ref();
     if let Some(master) = master {
@@ -64,7 +64,7 @@ pub(super) fn discovery(page: &mut Exposition, seen: &Seen, now: Instant) {
 /// to them.
 pub(super) fn sentinels<'a>(
     page: &mut Exposition,
-    services: impl Iterator<Item = &'a Seen>,
+    services: impl Iterator<Item = &'a DiscoverySnapshot>,
     now: Instant,
 ) {
     #[derive(Default)]
@@ -96,15 +96,15 @@ pub(super) fn sentinels<'a>(
 }
 
 /// Which replicas serve readers. Without their addresses: pods come and go.
-pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &SeenReplicas) {
+pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolSnapshot) {
     let of = [("service", service)];
     page.gauge("pointsman_replicas_eligible", &of, seen.eligible.unwrap_or(0));
-    for standing in Standing::ALL {
+    for standing in ReplicaState::ALL {
         let count = seen.replicas.iter().filter(|it| it.standing == standing).count();
         page.gauge("pointsman_replicas", &[of[0], ("state", standing.label())], count);
     }
     let serving =
-        || seen.replicas.iter().filter(|it| it.standing == Standing::Eligible).map(|it| it.lag);
+        || seen.replicas.iter().filter(|it| it.standing == ReplicaState::Eligible).map(|it| it.lag);
     page.gauge(
         "pointsman_replica_lag_bytes",
         &of,
@@ -158,7 +158,7 @@ pub(super) fn traffic(
     for (direction, bytes) in [("in", traffic.bytes_in), ("out", traffic.bytes_out)] {
         page.count("pointsman_client_bytes_total", &and("direction", direction), bytes);
     }
-    for (kind, count) in NoticeKind::ALL.into_iter().zip(traffic.notices) {
+    for (kind, count) in MaintenanceKind::ALL.into_iter().zip(traffic.notices) {
         page.count("pointsman_maintenance_pushes_total", &and("kind", kind.label()), count);
     }
     if !page.is_sparse() || traffic.ordinary() > 0 {
@@ -172,7 +172,7 @@ pub(super) fn traffic(
     for (why, count) in NotCarried::all().zip(traffic.not_carried) {
         page.count("pointsman_sessions_not_carried_total", &and("reason", why.label()), count);
     }
-    for (reason, count) in Reason::ALL.iter().zip(traffic.closed) {
+    for (reason, count) in EndReason::ALL.iter().zip(traffic.closed) {
         page.count("pointsman_sessions_closed_total", &and("reason", reason.label()), count);
     }
     if !page.is_sparse() || traffic.command_time.count() > 0 {

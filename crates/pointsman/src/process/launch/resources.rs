@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proxy::{Bound, Given, ListenAddr};
+use proxy::{Bound, InheritedSockets, ListenAddr};
 use sentinel::{Discovery, Handle};
 use tracing::{debug, info, warn};
 
@@ -53,7 +53,7 @@ pub(super) struct Beginning {
 /// Everything that may fail or take its time before anybody is served. `None` if told to stop
 /// meanwhile.
 pub(super) async fn begin(
-    given: &mut run::Given<'_>,
+    given: &mut run::StartupInputs<'_>,
 ) -> Result<Option<(Ground, Beginning)>, RunError> {
     let config = given.config;
     let meeting = config.process.state_dir.as_deref().map(takeover::path);
@@ -98,7 +98,7 @@ fn taken_over(config: &Config, taken: Option<Taken>) -> (Allotment, Option<Taken
 }
 
 async fn prepare(
-    given: &mut run::Given<'_>,
+    given: &mut run::StartupInputs<'_>,
     meeting: Option<PathBuf>,
     mut allotment: Allotment,
     mut taken: Option<Taken>,
@@ -113,8 +113,10 @@ async fn prepare(
             control.map(|path| ControlSocket::make(Path::new(&path), instead)).transpose()?;
         let mut unix = UnixFiles::default();
         let made = wanted.into_iter().map(|(plane, wanted)| {
-            let given =
-                Given { sockets: vec![unix.make(&wanted)?], addr: ListenAddr::Unix(wanted.path) };
+            let given = InheritedSockets {
+                sockets: vec![unix.make(&wanted)?],
+                addr: ListenAddr::Unix(wanted.path),
+            };
             Ok((plane, given))
         });
         let made = made.collect::<Result<Vec<_>, UnixSocketError>>()?;
@@ -276,7 +278,7 @@ pub(super) struct Ground {
 
 impl Ground {
     fn prepare(
-        given: &run::Given<'_>,
+        given: &run::StartupInputs<'_>,
         allotment: Allotment,
         admin: &admin_http::Server,
     ) -> Result<Self, RunError> {

@@ -7,7 +7,7 @@ use std::io;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use resp::{MustEnd, Pin, Standing};
+use resp::{MustEnd, Pin, SessionState};
 
 use super::Pump;
 use crate::io::end::End;
@@ -15,8 +15,8 @@ use crate::io::flow::Step;
 use crate::maintenance::notice;
 use crate::service::Hint;
 use crate::session::broken;
-use crate::session::carry::Luggage;
-use crate::session::end_reason::{Reason, Side};
+use crate::session::carry::CarryState;
+use crate::session::end_reason::{EndReason, Side};
 use crate::session::hold::PATROL;
 use crate::session::idle::Facts;
 use crate::session::leave::{self, Leaving, Moment};
@@ -26,7 +26,7 @@ use crate::session::not_carried::{NotCarried, Uncarried};
 #[derive(Debug)]
 pub(crate) struct Stopped {
     /// Why it stopped.
-    pub(crate) reason: Reason,
+    pub(crate) reason: EndReason,
     /// What the client has not taken yet of the target's replies, and our last word to it.
     pub(crate) undelivered: Vec<u8>,
     /// What is to be done then.
@@ -50,9 +50,9 @@ pub(crate) enum After {
         transaction: bool,
     },
     /// The session can go on over another connection.
-    Carry(Luggage),
+    Carry(CarryState),
     /// The same, but it keeps the one it has until then.
-    Move(Luggage),
+    Move(CarryState),
 }
 
 impl<C, U> Drop for Pump<'_, C, U> {
@@ -79,7 +79,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn has_all(&self) -> bool {
         self.first == Some(Side::Client)
             && self.measured == 0
-            && self.ledger.standing() == Standing::Quiet
+            && self.ledger.standing() == SessionState::Quiet
             && self.replies.is_clear()
             && !self.has_words()
             && !self.upstream.is_readable()
@@ -90,13 +90,13 @@ impl<C: End, U: End> Pump<'_, C, U> {
     fn can_be_refused(&self) -> bool {
         let between = matches!(
             self.ledger.standing(),
-            Standing::Quiet | Standing::Pinned | Standing::Transaction
+            SessionState::Quiet | SessionState::Pinned | SessionState::Transaction
         );
         between && self.ledger.owed() == 0 && self.measured == 0 && self.replies.is_clear()
     }
 
     /// Whether the client has been silent for too long.
-    pub(super) fn judge_silence(&mut self, waker: &Waker) -> Option<Reason> {
+    pub(super) fn judge_silence(&mut self, waker: &Waker) -> Option<EndReason> {
         if self.target.is_shut() {
             self.silence.excuse();
         }
@@ -122,14 +122,14 @@ impl<C: End, U: End> Pump<'_, C, U> {
 
     /// The target ended it, and not because it was told to.
     pub(super) fn tell_of_the_end(&self) {
-        if self.ledger.standing() != Standing::Ended {
+        if self.ledger.standing() != SessionState::Ended {
             self.seat.block.hints.one();
             self.seat.shared.service.hints.hint(self.target, Hint::UpstreamEnded);
         }
     }
 
     /// The reason behind a failed step, if one failed.
-    pub(super) fn failure(&mut self, requests: Step, replies: Step) -> Option<Reason> {
+    pub(super) fn failure(&mut self, requests: Step, replies: Step) -> Option<EndReason> {
         let (side, error) = match (requests, replies) {
             (Step::SourceFailed(error), _) | (_, Step::SinkFailed(error)) => (Side::Client, error),
             (Step::SinkFailed(error), _) | (_, Step::SourceFailed(error)) => {
@@ -140,26 +140,26 @@ impl<C: End, U: End> Pump<'_, C, U> {
         Some(self.failed(side, &error))
     }
 
-    fn failed(&mut self, side: Side, error: &io::Error) -> Reason {
+    fn failed(&mut self, side: Side, error: &io::Error) -> EndReason {
         match (side, self.first) {
-            _ if broken::is_broken(error) => Reason::InternalError,
+            _ if broken::is_broken(error) => EndReason::InternalError,
             // Whoever has ended may well refuse what still comes: that is the end of it and not
             // another fault.
-            (Side::Client, Some(Side::Client)) => Reason::ClientClosed,
-            (Side::Upstream, Some(Side::Upstream)) => Reason::UpstreamClosed,
+            (Side::Client, Some(Side::Client)) => EndReason::ClientClosed,
+            (Side::Upstream, Some(Side::Upstream)) => EndReason::UpstreamClosed,
             (Side::Upstream, None) => {
                 self.tell_of_the_end();
-                Reason::from_error(side, error.kind())
+                EndReason::from_error(side, error.kind())
             }
-            _ => Reason::from_error(side, error.kind()),
+            _ => EndReason::from_error(side, error.kind()),
         }
     }
 
     /// Why the ledger says that the session must not go on.
     #[cold]
-    pub(super) fn must_end(&self) -> Reason {
+    pub(super) fn must_end(&self) -> EndReason {
         match self.ledger.must_end() {
-            Some(MustEnd::Forfeit) => Reason::Forfeit,
+            Some(MustEnd::Forfeit) => EndReason::Forfeit,
             Some(MustEnd::Broken(fault)) => broken::found(fault.text()),
             None => broken::found("a session was to end without a reason"),
         }
@@ -168,7 +168,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Puts our last word, if there is one, behind what came from the target, which has ended:
     /// behind the end that the client is about to be told nothing can be said.
     pub(super) fn have_the_last_word(&mut self) {
-        let word = notice::last_word(&self.ledger, self.seat, Reason::UpstreamClosed);
+        let word = notice::last_word(&self.ledger, self.seat, EndReason::UpstreamClosed);
         if !word.is_empty() {
             self.ledger.tell_of_failover(false);
             self.replies.keep(&word);
@@ -201,7 +201,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// ended it.
     fn uncarried(&self) -> Option<Box<Uncarried>> {
         let ended = self.first == Some(Side::Client) || self.requests.has_ended();
-        if ended || self.ledger.standing() == Standing::Ended || self.can_be_carried() {
+        if ended || self.ledger.standing() == SessionState::Ended || self.can_be_carried() {
             return None;
         }
         let why = match self.ledger.pin() {
@@ -220,41 +220,41 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// server.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_pin(&mut self) -> Poll<Reason> {
+    pub(super) fn note_pin(&mut self) -> Poll<EndReason> {
         let before = std::mem::replace(&mut self.pin, self.ledger.pin());
         if self.pin != before {
             self.seat.block.repin(before, self.pin);
         }
-        let quiet = self.ledger.standing() == Standing::Quiet
+        let quiet = self.ledger.standing() == SessionState::Quiet
             && self.replies.is_clear()
             && self.measured == 0;
         if quiet && self.ledger.is_spent() && !self.client.has_unread() {
-            return Poll::Ready(Reason::Forfeit);
+            return Poll::Ready(EndReason::Forfeit);
         }
         Poll::Pending
     }
 
     /// Takes the pump apart.
-    pub(super) fn stop(&mut self, reason: Reason) -> Stopped {
+    pub(super) fn stop(&mut self, reason: EndReason) -> Stopped {
         let lost = match reason {
-            Reason::UpstreamClosed
-            | Reason::UpstreamReset
-            | Reason::UpstreamLost
-            | Reason::UpstreamError => Some(reason),
+            EndReason::UpstreamClosed
+            | EndReason::UpstreamReset
+            | EndReason::UpstreamLost
+            | EndReason::UpstreamError => Some(reason),
             _ => None,
         };
-        let goes_on = lost.is_some() || matches!(reason, Reason::Fenced | Reason::Dismissed);
+        let goes_on = lost.is_some() || matches!(reason, EndReason::Fenced | EndReason::Dismissed);
         let uncarried =
-            if goes_on || reason == Reason::ReplyDropped { self.uncarried() } else { None };
+            if goes_on || reason == EndReason::ReplyDropped { self.uncarried() } else { None };
         let after = if goes_on && self.can_be_carried() {
             let ledger =
                 std::mem::replace(&mut self.ledger, resp::Ledger::new(&resp::Limits::default()));
             let luggage =
-                Luggage { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost };
-            let moves = reason == Reason::Dismissed && self.leaving == Leaving::Moving;
+                CarryState { ledger: Box::new(ledger), unsent: self.requests.take_kept(), lost };
+            let moves = reason == EndReason::Dismissed && self.leaving == Leaving::Moving;
             Some(if moves { After::Move(luggage) } else { After::Carry(luggage) })
-        } else if reason == Reason::HoldTimeout && self.can_be_refused() {
-            let transaction = self.ledger.standing() == Standing::Transaction;
+        } else if reason == EndReason::HoldTimeout && self.can_be_refused() {
+            let transaction = self.ledger.standing() == SessionState::Transaction;
             Some(After::Refuse { unsent: self.requests.take_kept(), transaction })
         } else {
             None

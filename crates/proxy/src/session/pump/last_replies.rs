@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use drain::Ticket;
-use resp::{Direction, Standing};
+use resp::{Direction, SessionState};
 
 use super::Pump;
 use crate::io::end::End;
@@ -88,6 +88,6 @@ impl<C: End, U: End> Pump<'_, C, U> {
     }
 
     fn is_within_a_reply(&self) -> bool {
-        self.ledger.standing() != Standing::Opaque && !self.ledger.at_boundary(Direction::Reply)
+        self.ledger.standing() != SessionState::Opaque && !self.ledger.at_boundary(Direction::Reply)
     }
 }

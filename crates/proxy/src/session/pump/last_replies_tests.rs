@@ -8,14 +8,14 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use target::{Empty, Points};
+use target::{Empty, TargetWriter};
 
 use crate::churn_tests::Dice;
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::session::pump::{Pump, Stopped};
 use crate::testing::{Backend, House, Puppet, SOON, destination, expect, rest, seat, session};
-use crate::{Options, Reason, Sessions};
+use crate::{EndReason, Options, Sessions};
 
 const MIB: usize = 1 << 20;
 
@@ -56,7 +56,7 @@ async fn fenced(
     (stopped, client, upstream, took)
 }
 
-fn move_on(points: &mut Points) {
+fn move_on(points: &mut TargetWriter) {
     points.commit(destination("127.0.0.1:2".parse().unwrap()));
 }
 
@@ -72,7 +72,7 @@ async fn delivers_the_rest_of_a_large_reply_at_the_fence() {
     let (stopped, client, _, _) = fenced(b"GET k\r\n", first, &later, willing()).await;
     assert_eq!(
         (stopped.reason, client.heard.len(), stopped.undelivered.len()),
-        (Reason::Fenced, whole.len(), 0)
+        (EndReason::Fenced, whole.len(), 0)
     );
     assert!(client.heard == whole);
     // It was owed nothing more, so it can move to the next master.
@@ -95,7 +95,7 @@ async fn drops_the_reply_after_the_one_under_way() {
 #[tokio::test]
 async fn waits_a_bounded_time_for_the_rest_of_a_reply() {
     let (stopped, client, _, took) = fenced(b"GET k\r\n", b"$10\r\nabc", &[], willing()).await;
-    assert_eq!((stopped.reason, client.heard.as_slice()), (Reason::Fenced, &b"$10\r\nabc"[..]));
+    assert_eq!((stopped.reason, client.heard.as_slice()), (EndReason::Fenced, &b"$10\r\nabc"[..]));
     assert!(took >= Duration::from_millis(900) && took < SOON, "{took:?}");
 }
 
@@ -113,7 +113,7 @@ async fn waits_for_no_reply_that_has_not_begun() {
     // One poll notices the fence, and the next one comes after a turn of the event loop.
     assert!(poll().await.is_pending());
     let Poll::Ready(stopped) = poll().await else { panic!("it waits") };
-    assert_eq!(stopped.reason, Reason::Fenced);
+    assert_eq!(stopped.reason, EndReason::Fenced);
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn gives_up_on_a_client_that_takes_nothing() {
     let (first, later) = whole.split_at(100);
     let (stopped, client, upstream, took) =
         fenced(b"GET k\r\n", first, &[later], Puppet { takes: 1000, ..Puppet::default() }).await;
-    assert_eq!((stopped.reason, client.heard.len()), (Reason::Fenced, 1000));
+    assert_eq!((stopped.reason, client.heard.len()), (EndReason::Fenced, 1000));
     // No more than one read is ever kept for it.
     assert!(!stopped.undelivered.is_empty() && !upstream.says.is_empty());
     assert!(took < SOON);
@@ -169,7 +169,7 @@ fn finishes_a_large_reply_across_a_planned_switch() {
     writer.write_all(&[last, b"+OK\r\n"].concat()).unwrap();
     let back = reading.join().unwrap();
     assert!(back == whole, "{} of {} bytes", back.len(), whole.len());
-    house.ended(Reason::Fenced);
+    house.ended(EndReason::Fenced);
     let mut late = Vec::new();
     // The connection is broken off.
     drop(upstream.read_to_end(&mut late));
@@ -201,5 +201,5 @@ fn delivers_whole_replies_of_a_replica_when_it_is_barred() {
         back.len(),
         whole.len()
     );
-    house.ended(Reason::Fenced);
+    house.ended(EndReason::Fenced);
 }

@@ -20,7 +20,7 @@
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use resp::{Direction, Notices, Standing};
+use resp::{Direction, MaintenanceHandshake, SessionState};
 use target::Replies as Fate;
 
 use super::Pump;
@@ -29,7 +29,7 @@ use crate::io::end::End;
 use crate::io::flow::Step;
 use crate::io::forwarding::Replies;
 use crate::io::kept::Kept;
-use crate::maintenance::notice::{self, Notice, NoticeKind};
+use crate::maintenance::notice::{self, MaintenanceKind, Notice};
 use crate::session::broken;
 use crate::session::leave::{self, Leaving};
 
@@ -75,15 +75,15 @@ impl<C: End, U: End> Pump<'_, C, U> {
     }
 
     /// What the client agreed to be told; nothing if that was turned off.
-    fn notices(&self) -> Notices {
+    fn notices(&self) -> MaintenanceHandshake {
         match self.ledger.notices() {
             agreed
-                if agreed == Notices::Off
+                if agreed == MaintenanceHandshake::Off
                     || self.seat.shared.service.options.now().maintenance_push =>
             {
                 agreed
             }
-            _ => Notices::Off,
+            _ => MaintenanceHandshake::Off,
         }
     }
 
@@ -94,7 +94,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     }
 
     /// Takes back what was announced and not yet said. Whether there was such a thing.
-    fn take_back(&mut self, kind: NoticeKind) -> bool {
+    fn take_back(&mut self, kind: MaintenanceKind) -> bool {
         let Some(aside) = &mut self.aside else { return false };
         let before = aside.due.len();
         aside.due.retain(|it| it.kind() != kind);
@@ -106,12 +106,12 @@ impl<C: End, U: End> Pump<'_, C, U> {
     pub(super) fn tell_of_the_gate(&mut self) {
         let shut = self.target.is_shut();
         // Who has to leave this target is told where it arrives.
-        if self.target.fence().has_fallen() || self.notices() == Notices::Off {
+        if self.target.fence().has_fallen() || self.notices() == MaintenanceHandshake::Off {
             return;
         }
         let (due, opposite) = match shut {
-            true => (NoticeKind::FailingOver, NoticeKind::FailedOver),
-            false => (NoticeKind::FailedOver, NoticeKind::FailingOver),
+            true => (MaintenanceKind::FailingOver, MaintenanceKind::FailedOver),
+            false => (MaintenanceKind::FailedOver, MaintenanceKind::FailingOver),
         };
         let is_due =
             self.aside.as_ref().is_some_and(|aside| aside.due.iter().any(|it| it.kind() == due));
@@ -150,9 +150,9 @@ impl<C: End, U: End> Pump<'_, C, U> {
     fn moving(&self) -> Option<(u64, Notice)> {
         let options = self.seat.shared.service.options.now();
         let to = match self.notices() {
-            Notices::Off => return None,
-            Notices::Here => None,
-            Notices::On => Some(options.moving_to.clone()?),
+            MaintenanceHandshake::Off => return None,
+            MaintenanceHandshake::Here => None,
+            MaintenanceHandshake::On => Some(options.moving_to.clone()?),
         };
         let seconds = notice::seconds(self.seat.drain.time_left()?.mul_f64(PART).min(LONGEST));
         let number = *self.seat.shared.moving.get_or_init(notice::number);
@@ -263,7 +263,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let whole = self.ledger.at_boundary(Direction::Reply);
         let held = &mut self.aside.get_or_insert_default().held;
         held.extend_from_slice(piece);
-        if !whole && held.len() <= LONGEST_REFUSAL && self.ledger.standing() != Standing::Opaque {
+        if !whole && held.len() <= LONGEST_REFUSAL && self.ledger.standing() != SessionState::Opaque
+        {
             return Vec::new();
         }
         let refusal = std::mem::take(held);
@@ -283,7 +284,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
         else {
             return Vec::new();
         };
-        if self.ledger.notices() == Notices::Off {
+        if self.ledger.notices() == MaintenanceHandshake::Off {
             // It went back to RESP2, or left the protocol.
             aside.due.clear();
         }
@@ -293,8 +294,8 @@ impl<C: End, U: End> Pump<'_, C, U> {
         let mut words = Vec::new();
         for notice in aside.due.drain(..) {
             match notice.kind() {
-                NoticeKind::Moving => {}
-                kind => self.ledger.tell_of_failover(kind == NoticeKind::FailingOver),
+                MaintenanceKind::Moving => {}
+                kind => self.ledger.tell_of_failover(kind == MaintenanceKind::FailingOver),
             }
             self.seat.block.noticed(notice.kind());
             words.extend_from_slice(notice.encode().as_bytes());

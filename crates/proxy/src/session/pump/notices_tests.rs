@@ -4,7 +4,7 @@
 use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
-use resp::{Frames, Limits, Notices};
+use resp::{Frames, Limits, MaintenanceHandshake};
 
 use crate::Options;
 use crate::io::kept::Kept;
@@ -126,7 +126,10 @@ fn check(plan: &Plan) {
     let mut announced = Vec::new();
     let mut announce = |pump: &mut Pump<'_, Puppet, Puppet>, now: usize| {
         for (notice, due) in notices().into_iter().zip(plan.due) {
-            if due <= now && !announced.contains(&notice) && pump.ledger.notices() != Notices::Off {
+            if due <= now
+                && !announced.contains(&notice)
+                && pump.ledger.notices() != MaintenanceHandshake::Off
+            {
                 announced.push(notice.clone());
                 pump.announce(notice);
             }

@@ -13,16 +13,16 @@
 
 use std::task::Waker;
 
-use resp::Standing;
+use resp::SessionState;
 
 use super::Pump;
 use crate::io::end::End;
-use crate::session::end_reason::Reason;
+use crate::session::end_reason::EndReason;
 use crate::session::leave::{self, Leaving};
 
 impl<C: End, U: End> Pump<'_, C, U> {
     /// Whether the target has been silent for too long. Begins and ends the wait.
-    pub(super) fn look_for_silence(&mut self, waker: &Waker) -> Option<Reason> {
+    pub(super) fn look_for_silence(&mut self, waker: &Waker) -> Option<EndReason> {
         let set = self.rare.as_ref().is_some_and(|rare| rare.silent.is_set());
         match (self.target.is_silent(), set) {
             (false, false) => return None,
@@ -37,21 +37,21 @@ impl<C: End, U: End> Pump<'_, C, U> {
         }
         // One that was to leave some time later leaves now.
         if self.target.is_silent()
-            && self.target.is_dismissed()
+            && self.target.is_draining()
             && !self.is_draining()
             && self.can_be_carried()
         {
-            return Some(Reason::Dismissed);
+            return Some(EndReason::Dismissed);
         }
-        self.is_due(|rare| &mut rare.silent, waker).then_some(Reason::TargetSilent)
+        self.is_due(|rare| &mut rare.silent, waker).then_some(EndReason::TargetSilent)
     }
 
     /// Whether it moves to an emptier replica now. A session that is owed replies is marked to move
     /// after them.
-    pub(super) fn look_for_a_move(&mut self, waker: &Waker) -> Option<Reason> {
+    pub(super) fn look_for_a_move(&mut self, waker: &Waker) -> Option<EndReason> {
         if self.leaving == Leaving::Moving {
             let over = self.is_draining()
-                || self.target.is_dismissed()
+                || self.target.is_draining()
                 || self.is_due(|rare| &mut rare.patience, waker);
             if over {
                 self.stay();
@@ -62,13 +62,13 @@ impl<C: End, U: End> Pump<'_, C, U> {
             return None;
         }
         let at_all = self.leaving == Leaving::No && self.carries && !self.is_draining();
-        let busy = self.ledger.standing() == Standing::Busy;
-        if !at_all || !(busy || self.can_be_moved()) || !self.target.take_move() {
+        let busy = self.ledger.standing() == SessionState::Busy;
+        if !at_all || !(busy || self.can_be_moved()) || !self.target.claim_move() {
             return None;
         }
         self.leaving = Leaving::Moving;
         if !busy {
-            return Some(Reason::Dismissed);
+            return Some(EndReason::Dismissed);
         }
         self.rare().patience.set(leave::PATIENCE, waker);
         None
@@ -77,7 +77,7 @@ impl<C: End, U: End> Pump<'_, C, U> {
     /// Whether it could go on over another connection without any loss. One that is subscribed
     /// would miss messages.
     pub(super) fn can_be_moved(&self) -> bool {
-        self.can_be_carried() && self.ledger.standing() == Standing::Quiet
+        self.can_be_carried() && self.ledger.standing() == SessionState::Quiet
     }
 
     /// It does not move after all.

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use target::{Moment, Points, Replies, Ride};
+use target::{Moment, Replies, TargetRef, TargetWriter};
 
-use crate::Reason;
+use crate::EndReason;
 use crate::io::end::End;
 use crate::io::scratch;
 use crate::maintenance::notice::Notice;
@@ -21,14 +21,14 @@ const OK: &[u8] = b"+OK\r\n";
 
 type Puppets<'a> = Pump<'a, Puppet, Puppet>;
 
-fn poll<C: End, U: End>(pump: &mut Pump<'_, C, U>) -> Poll<Reason> {
+fn poll<C: End, U: End>(pump: &mut Pump<'_, C, U>) -> Poll<EndReason> {
     let waker = Waker::noop();
     let mut cx = Context::from_waker(waker);
     scratch::with(|scratch| pump.poll(&mut cx, waker, scratch))
 }
 
 /// A session whose client has sent `requests`, all of them forwarded, and the points it is on.
-fn with_requests(requests: &[u8], test: impl FnOnce(&mut Points, &mut Puppets<'_>)) {
+fn with_requests(requests: &[u8], test: impl FnOnce(&mut TargetWriter, &mut Puppets<'_>)) {
     let (mut points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     let (mut client, mut upstream) = (Puppet::saying(&[requests]), Puppet::saying(&[]));
@@ -38,7 +38,7 @@ fn with_requests(requests: &[u8], test: impl FnOnce(&mut Points, &mut Puppets<'_
     test(&mut points, &mut pump);
 }
 
-fn says(pump: &mut Puppets<'_>, bytes: &[u8]) -> Poll<Reason> {
+fn says(pump: &mut Puppets<'_>, bytes: &[u8]) -> Poll<EndReason> {
     pump.upstream.says.push_back(bytes.to_vec());
     poll(pump)
 }
@@ -56,9 +56,9 @@ fn drops_a_reply_that_is_read_after_the_evidence() {
             Poll::Pending,
             "a session ends when something is dropped, and not before"
         );
-        assert_eq!(says(pump, OK), Poll::Ready(Reason::ReplyDropped));
+        assert_eq!(says(pump, OK), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), "");
-        let stopped = pump.stop(Reason::ReplyDropped);
+        let stopped = pump.stop(EndReason::ReplyDropped);
         assert!(stopped.undelivered.is_empty() && stopped.after.is_none());
     });
 }
@@ -84,8 +84,8 @@ fn forwards_what_was_read_before_the_evidence() {
             pump.client.takes = 1;
             Some(poll(pump)).filter(Poll::is_ready)
         });
-        assert_eq!(end, Some(Poll::Ready(Reason::ReplyDropped)));
-        let undelivered = pump.stop(Reason::ReplyDropped).undelivered;
+        assert_eq!(end, Some(Poll::Ready(EndReason::ReplyDropped)));
+        let undelivered = pump.stop(EndReason::ReplyDropped).undelivered;
         let all = [pump.client.heard.as_slice(), &undelivered].concat();
         assert_eq!(String::from_utf8_lossy(&all), "+OK\r\n>1\r\n+push\r\n");
     });
@@ -97,8 +97,8 @@ fn completes_a_reply_that_had_begun_and_drops_the_next() {
         assert_eq!(says(pump, b"$10\r\nab"), Poll::Pending);
         points.drop_replies();
         assert_eq!(says(pump, b"cd"), Poll::Pending);
-        assert_eq!(says(pump, b"efghij\r\n+OK\r\n"), Poll::Ready(Reason::ReplyDropped));
-        let undelivered = pump.stop(Reason::ReplyDropped).undelivered;
+        assert_eq!(says(pump, b"efghij\r\n+OK\r\n"), Poll::Ready(EndReason::ReplyDropped));
+        let undelivered = pump.stop(EndReason::ReplyDropped).undelivered;
         assert_eq!(heard(pump) + &String::from_utf8_lossy(&undelivered), "$10\r\nabcdefghij\r\n");
     });
 }
@@ -128,7 +128,7 @@ fn passes_pushes_on_before_a_reply_that_is_dropped() {
         let push = b">2\r\n+invalidate\r\n_\r\n";
         assert_eq!(says(pump, push), Poll::Pending);
         assert_eq!(pump.client.heard, push);
-        assert_eq!(says(pump, &[push, OK].concat()), Poll::Ready(Reason::ReplyDropped));
+        assert_eq!(says(pump, &[push, OK].concat()), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(pump.client.heard, push.repeat(2));
     });
 }
@@ -137,9 +137,9 @@ fn passes_pushes_on_before_a_reply_that_is_dropped() {
 fn drops_whatever_an_opaque_session_is_sent() {
     with_requests(b"MONITOR\r\n", |points, pump| {
         assert_eq!(says(pump, OK), Poll::Pending);
-        assert_eq!(pump.ledger.standing(), resp::Standing::Opaque);
+        assert_eq!(pump.ledger.standing(), resp::SessionState::Opaque);
         points.drop_replies();
-        assert_eq!(says(pump, b"+a command\r\n"), Poll::Ready(Reason::ReplyDropped));
+        assert_eq!(says(pump, b"+a command\r\n"), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), "+OK\r\n");
     });
 }
@@ -158,16 +158,16 @@ fn drops_a_reply_that_our_own_words_stand_before() {
         let word = Notice::FailingOver { number: 7, seconds: 10 };
         pump.announce(word.clone());
         points.drop_replies();
-        assert_eq!(says(pump, OK), Poll::Ready(Reason::ReplyDropped));
+        assert_eq!(says(pump, OK), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), word.encode());
     });
 }
 
 #[test]
 fn lets_replies_pass_again_when_the_gate_opens() {
-    for undo in
-        [Points::release, Points::hold, |points: &mut Points| points.set_replies(Replies::Pass)]
-    {
+    for undo in [TargetWriter::release, TargetWriter::hold, |points: &mut TargetWriter| {
+        points.set_replies(Replies::Pass)
+    }] {
         with_requests(SET, |points, pump| {
             points.drop_replies();
             undo(points);
@@ -184,8 +184,8 @@ fn drops_a_reply_that_is_read_after_the_commit() {
         points.commit(destination("127.0.0.1:2".parse().unwrap()));
         // The end is the same with or without something to drop, and the reply that had begun is
         // complete.
-        assert_eq!(says(pump, b"bc\r\n+OK\r\n"), Poll::Ready(Reason::Fenced));
-        let stopped = pump.stop(Reason::Fenced);
+        assert_eq!(says(pump, b"bc\r\n+OK\r\n"), Poll::Ready(EndReason::Fenced));
+        let stopped = pump.stop(EndReason::Fenced);
         assert_eq!(heard(pump) + &String::from_utf8_lossy(&stopped.undelivered), "$3\r\nabc\r\n");
         assert!(stopped.after.is_none(), "carried over with a request in flight");
     });
@@ -215,29 +215,29 @@ fn drops_a_reply_that_waited_when_evidence_comes() {
         points.set_replies(Replies::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
         points.drop_replies();
-        assert_eq!(poll(pump), Poll::Ready(Reason::ReplyDropped));
+        assert_eq!(poll(pump), Poll::Ready(EndReason::ReplyDropped));
         assert_eq!(heard(pump), "");
     });
     with_requests(SET, |points, pump| {
         points.set_replies(Replies::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
         points.commit(destination("127.0.0.1:2".parse().unwrap()));
-        assert_eq!(poll(pump), Poll::Ready(Reason::Fenced));
-        assert!(pump.stop(Reason::Fenced).undelivered.is_empty());
+        assert_eq!(poll(pump), Poll::Ready(EndReason::Fenced));
+        assert!(pump.stop(EndReason::Fenced).undelivered.is_empty());
         assert_eq!(heard(pump), "");
     });
     // Whatever else ends it: what waits is not delivered.
     with_requests(SET, |points, pump| {
         points.set_replies(Replies::Wait);
         assert_eq!(says(pump, OK), Poll::Pending);
-        assert!(pump.stop(Reason::IdleTimeout).undelivered.is_empty());
+        assert!(pump.stop(EndReason::IdleTimeout).undelivered.is_empty());
     });
 }
 
 #[test]
 fn waits_with_a_reply_after_the_writers_word_has_run_out() {
     with_requests(SET, |points, pump| {
-        points.vouch(Moment::now(), Duration::ZERO);
+        points.renew(Moment::now(), Duration::ZERO);
         let begin = Instant::now();
         while !pump.target.is_shut() {
             assert!(begin.elapsed() < SOON, "the word never ran out");
@@ -248,7 +248,7 @@ fn waits_with_a_reply_after_the_writers_word_has_run_out() {
         }
         assert_eq!(says(pump, OK), Poll::Pending);
         assert_eq!(heard(pump), "");
-        points.vouch(Moment::now(), Duration::from_secs(60));
+        points.renew(Moment::now(), Duration::from_secs(60));
         assert_eq!(poll(pump), Poll::Pending);
         assert_eq!(heard(pump), "+OK\r\n");
     });
@@ -257,8 +257,8 @@ fn waits_with_a_reply_after_the_writers_word_has_run_out() {
 /// An end during whose next read something happens to the points.
 struct Surprise {
     puppet: Puppet,
-    points: Rc<RefCell<Points>>,
-    happens: fn(&mut Points),
+    points: Rc<RefCell<TargetWriter>>,
+    happens: fn(&mut TargetWriter),
 }
 
 impl End for Surprise {
@@ -293,12 +293,12 @@ impl End for Surprise {
     }
 }
 
-fn move_on(points: &mut Points) {
+fn move_on(points: &mut TargetWriter) {
     points.commit(destination("127.0.0.1:2".parse().unwrap()));
 }
 
 /// A seat, its points, and a target that may be used.
-fn surprised() -> (Rc<RefCell<Points>>, crate::runtime::worker::Seat, Ride) {
+fn surprised() -> (Rc<RefCell<TargetWriter>>, crate::runtime::worker::WorkerContext, TargetRef) {
     let (points, seat) = seat();
     let target = seat.shared.service.route.open_target().unwrap();
     (Rc::new(RefCell::new(points)), seat, target)
@@ -306,7 +306,7 @@ fn surprised() -> (Rc<RefCell<Points>>, crate::runtime::worker::Seat, Ride) {
 
 #[test]
 fn sends_nothing_that_was_read_while_the_points_moved() {
-    for happens in [move_on, Points::hold, Points::clear, Points::drop_replies] {
+    for happens in [move_on, TargetWriter::hold, TargetWriter::clear, TargetWriter::drop_replies] {
         let (points, seat, target) = surprised();
         let mut client = Surprise { puppet: Puppet::saying(&[SET]), points, happens };
         let mut upstream = Puppet::saying(&[]);
@@ -320,9 +320,10 @@ fn sends_nothing_that_was_read_while_the_points_moved() {
 
 #[test]
 fn forwards_no_reply_that_was_read_while_the_evidence_came() {
-    for (happens, reason) in
-        [(Points::drop_replies as fn(&mut Points), Reason::ReplyDropped), (move_on, Reason::Fenced)]
-    {
+    for (happens, reason) in [
+        (TargetWriter::drop_replies as fn(&mut TargetWriter), EndReason::ReplyDropped),
+        (move_on, EndReason::Fenced),
+    ] {
         let (points, seat, target) = surprised();
         let mut client = Puppet::saying(&[SET]);
         let mut upstream = Surprise { puppet: Puppet::saying(&[]), points, happens };

@@ -2,13 +2,13 @@
 //!
 //! Deliberately absent: what would be said there ([`replay`](crate::replay)).
 
-use super::Book;
+use super::Matcher;
 use crate::ledger::session_state::Answer;
 use crate::ledger::waiting::Waiting;
-use crate::replay::state::Memory;
+use crate::replay::state::ReplayState;
 use crate::scan::reply::Replies;
 
-impl Book {
+impl Matcher {
     /// A request that iterates was answered, one that sent the cursor with the digest `sent`.
     pub(super) fn iterated(&mut self, sent: u32, answer: Answer, frame: &Replies) {
         match (answer, frame.top()) {
@@ -27,7 +27,7 @@ impl Book {
 
     /// The state that can be had again on another connection, `None` for that of a fresh one; the
     /// outer `None` if something stands against that.
-    pub(crate) fn memory(&self) -> Option<Option<&Memory>> {
+    pub(crate) fn memory(&self) -> Option<Option<&ReplayState>> {
         if self.has_missed()
             || self.waiting == Waiting::Stays
             || self.bound.is_bound(self.recorder.library())

@@ -7,11 +7,11 @@
 //! without a mark (`SUBSCRIBE` and its like, `HELLO`, `RESET`, `MONITOR`, `CLIENT REPLY ON`) not
 //! even that is known: the session is lost to sight.
 
-use super::{Book, Lost, MOST_OWED};
+use super::{Lost, MOST_OWED, Matcher};
 use crate::commands::class::{Class, Group};
 use crate::ledger::in_flight::{MOST_EXPECTED, Mark};
 
-impl Book {
+impl Matcher {
     /// Marks the request that ends now.
     pub(super) fn mark(&mut self, class: Class, args: u32, most_marks: u16) -> Result<(), Lost> {
         let expected = match class.group() {

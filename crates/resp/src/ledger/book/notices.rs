@@ -2,12 +2,12 @@
 //!
 //! Deliberately absent: what is kept of it ([`novel`](crate::commands::maintenance)), and the pushes.
 
-use super::Book;
+use super::Matcher;
 use crate::commands::class::Class;
-use crate::commands::maintenance::Notices;
+use crate::commands::maintenance::MaintenanceHandshake;
 use crate::ledger::session_state::Answer;
 
-impl Book {
+impl Matcher {
     /// Whether a handshake is unanswered.
     #[inline]
     pub(crate) fn awaits_notices(&self) -> bool {
@@ -20,8 +20,8 @@ impl Book {
     }
 
     /// What the client may be sent.
-    pub(crate) fn notices(&self) -> Notices {
-        if self.kept.resp3 { self.novel.agreed() } else { Notices::Off }
+    pub(crate) fn notices(&self) -> MaintenanceHandshake {
+        if self.kept.resp3 { self.novel.agreed() } else { MaintenanceHandshake::Off }
     }
 
     /// Agrees to the handshake that the server has just refused. Whether that is possible.

@@ -3,13 +3,13 @@
 //! Everything a pin is made of changes only with a request or a reply that is not ordinary, so
 //! ordinary traffic never asks.
 
-use super::{Book, Life};
+use super::{Life, Matcher};
 use crate::commands::class::{Class, Group};
 use crate::commands::maintenance::Novel;
 use crate::ledger::pin::Pin;
 use crate::ledger::waiting::Waiting;
 
-impl Book {
+impl Matcher {
     /// What keeps the session on its server; `None` if it is carried over once nothing is in
     /// flight.
     pub(crate) fn pin(&self) -> Option<Pin> {

@@ -1,8 +1,8 @@
 //! Many ordinary requests, or replies to such, at once.
 
-use super::{Book, Life, Lost, MOST_OWED};
+use super::{Life, Lost, MOST_OWED, Matcher};
 
-impl Book {
+impl Matcher {
     /// Whether ordinary requests are merely counted now.
     #[inline]
     pub(crate) fn counts_requests(&self) -> bool {

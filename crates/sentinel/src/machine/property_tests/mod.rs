@@ -79,7 +79,7 @@ impl World {
                 self.open.remove(which % self.open.len());
             }
             Happening::Answer { .. } | Happening::Lose { .. } => {}
-            Happening::Canary(letter) => self.step(Event::CanaryLost { node: node(letter) }),
+            Happening::NodeProber(letter) => self.step(Event::CanaryLost { node: node(letter) }),
             Happening::Hint => self.step(Event::Hint),
             Happening::Pause { millis, ends_with_commit } => {
                 let (since, until) = (self.now, self.now + ms(millis));

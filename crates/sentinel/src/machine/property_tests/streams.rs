@@ -36,7 +36,7 @@ pub(super) enum Happening {
     Lose {
         which: usize,
     },
-    Canary(Letter),
+    NodeProber(Letter),
     Hint,
     Pause {
         millis: u64,
@@ -118,7 +118,7 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
         10 => (any::<usize>(), said(), prop::bool::weighted(0.1))
             .prop_map(|(which, answer, keep)| Happening::Answer { which, answer, keep }),
         1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
-        1 => letter().prop_map(Happening::Canary),
+        1 => letter().prop_map(Happening::NodeProber),
         1 => Just(Happening::Hint),
         1 => (0_u64..20_000, any::<bool>())
             .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::{Answer, Entry, Facts, Leader, Standing};
+use super::{Answer, Entry, Facts, Leader, ReplicaState};
 use crate::{NodeAddr, ProbeFailure, ReplicaRules, Report, Role};
 
 /// Why a replica may not be used; the gravest first.
@@ -15,65 +15,71 @@ pub(super) fn fault(
     leader: &Leader<'_>,
     facts: &Facts<'_>,
     shaken: bool,
-) -> Option<Standing> {
+) -> Option<ReplicaState> {
     // Only who is in may be spared the dust, and only the process that was let in.
-    let spared = shaken && entry.standing == Standing::Eligible && entry.is_the_same_process();
+    let spared = shaken && entry.standing == ReplicaState::Eligible && entry.is_the_same_process();
     if addr == leader.addr {
-        return Some(Standing::Master);
+        return Some(ReplicaState::Master);
     }
     if facts.cut_off || entry.unlisted_since.is_some() {
-        return Some(Standing::Unlisted);
+        return Some(ReplicaState::Unlisted);
     }
     if facts.candidate == Some(addr) {
-        return Some(Standing::Candidate);
+        return Some(ReplicaState::Candidate);
     }
     let failure = match entry.failed {
         Some((ProbeFailure::Unreachable | ProbeFailure::Rejected, times)) if times >= 2 => {
-            Some(Standing::Unreachable)
+            Some(ReplicaState::Unreachable)
         }
-        Some((ProbeFailure::Denied, _)) => Some(Standing::Denied),
+        Some((ProbeFailure::Denied, _)) => Some(ReplicaState::Denied),
         Some((ProbeFailure::Unreachable | ProbeFailure::Rejected, _)) => {
-            Some(Standing::Unreachable).filter(|_| !spared)
+            Some(ReplicaState::Unreachable).filter(|_| !spared)
         }
         // Whether it still serves those that are connected is shown by the age of its last answer.
         Some((ProbeFailure::Silent | ProbeFailure::TurnedAway, _)) | None => None,
     };
     let Some(answer) = &entry.answer else {
         return Some(failure.unwrap_or(if entry.failed.is_some() {
-            Standing::Silent
+            ReplicaState::Silent
         } else {
-            Standing::Unknown
+            ReplicaState::Unknown
         }));
     };
     if answer.report.role == Role::Master {
-        return Some(Standing::Master);
+        return Some(ReplicaState::Master);
     }
     if failure.is_some() {
         return failure;
     }
     if now.saturating_duration_since(answer.asked_at) > rules.unanswered {
-        return Some(Standing::Silent);
+        return Some(ReplicaState::Silent);
     }
     let report = &answer.report;
     if !report.pong {
-        return Some(Standing::Unready);
+        return Some(ReplicaState::Unready);
     }
-    let Role::Replica { master, connected } = &report.role else { return Some(Standing::Stranger) };
+    let Role::Replica { master, connected } = &report.role else {
+        return Some(ReplicaState::Stranger);
+    };
     if is_wrong(entry, addr, leader, shaken) || (!spared && !follows(master, report, leader)) {
-        return Some(Standing::Stranger);
+        return Some(ReplicaState::Stranger);
     }
     if !spared && !connected {
-        return Some(Standing::LinkDown);
+        return Some(ReplicaState::LinkDown);
     }
     if !spared && !entry.healthy {
-        return Some(Standing::Flagged);
+        return Some(ReplicaState::Flagged);
     }
-    is_behind(entry, rules).then_some(Standing::Behind)
+    is_behind(entry, rules).then_some(ReplicaState::Behind)
 }
 
 /// Who is out has to catch up to half of what put it out.
 fn is_behind(entry: &Entry, rules: &ReplicaRules) -> bool {
-    let part = if matches!(entry.standing, Standing::Eligible | Standing::Unknown) { 1 } else { 2 };
+    let part = if matches!(entry.standing, ReplicaState::Eligible | ReplicaState::Unknown) {
+        1
+    } else {
+        2
+    };
     let too_many = rules.max_lag_bytes > 0 && entry.lag.bytes > rules.max_lag_bytes / part;
     let too_long = !rules.max_lag.is_zero()
         && entry.lag.time * u32::try_from(part).unwrap_or(1) > rules.max_lag;

@@ -44,7 +44,7 @@ use lag::Past;
 pub(crate) use pause::Pause;
 pub(crate) use sign::Sign;
 use sign::Signs;
-pub use standing::Standing;
+pub use standing::ReplicaState;
 pub(crate) use views::listed;
 
 use crate::{NodeAddr, Probe, ProbeFailure, ReplicaRules, Report, Role};
@@ -91,7 +91,7 @@ pub(crate) struct Facts<'a> {
 pub(crate) struct Listed<'a> {
     pub(crate) addr: &'a NodeAddr,
     pub(crate) dialled: Option<SocketAddr>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: ReplicaState,
     pub(crate) lag: Lag,
 }
 
@@ -114,7 +114,7 @@ pub struct Ruling {
     /// Nothing may go to these any more.
     pub barred: BTreeSet<SocketAddr>,
     /// Whose standing changed: from, to.
-    pub changes: Vec<(NodeAddr, Standing, Standing)>,
+    pub changes: Vec<(NodeAddr, ReplicaState, ReplicaState)>,
 }
 
 /// An answer that was a report.
@@ -127,7 +127,7 @@ struct Answer {
 /// One replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
-    standing: Standing,
+    standing: ReplicaState,
     /// What was heard last, to hear it once.
     heard: Option<Probe>,
     answer: Option<Answer>,
@@ -145,7 +145,7 @@ struct Entry {
 
 /// All replicas of one master.
 #[derive(Debug, Clone)]
-pub struct Roster {
+pub struct Eligibility {
     rules: ReplicaRules,
     entries: BTreeMap<NodeAddr, Entry>,
     past: Past,
@@ -156,7 +156,7 @@ pub struct Roster {
     blind_since: Option<Instant>,
 }
 
-impl Roster {
+impl Eligibility {
     /// Nobody is known yet.
     #[must_use]
     pub fn new(rules: ReplicaRules) -> Self {
@@ -184,7 +184,7 @@ impl Roster {
         self.entries.iter().map(move |(addr, entry)| {
             let lineage = entry.answer.as_ref().and_then(|answer| answer.report.lineage.as_ref());
             let sign = entry.signs.tell(now, (addr, lineage.map(|it| &*it.run_id)), unanswered);
-            Sign { candidate: entry.standing == Standing::Candidate, ..sign }
+            Sign { candidate: entry.standing == ReplicaState::Candidate, ..sign }
         })
     }
 
@@ -255,7 +255,7 @@ impl Roster {
             }
             let fault = fault(entry, addr, now, &self.rules, &leader, facts, shaken);
             let standing = entry.settle(now, fault, self.rules.readmit);
-            if standing == Standing::Eligible && !shaken {
+            if standing == ReplicaState::Eligible && !shaken {
                 entry.process = entry.run_id();
             }
             if standing != entry.standing {
@@ -271,7 +271,7 @@ impl Roster {
 
     fn members(&self, barred: &BTreeSet<SocketAddr>) -> Vec<Member> {
         let eligible =
-            self.entries.iter().filter(|(_, entry)| entry.standing == Standing::Eligible);
+            self.entries.iter().filter(|(_, entry)| entry.standing == ReplicaState::Eligible);
         let members = eligible.filter_map(|(addr, entry)| {
             let dialled = entry.answer.as_ref()?.report.dialled;
             Some(Member { addr: addr.clone(), dialled, run_id: entry.run_id() })
@@ -345,7 +345,7 @@ impl Roster {
 impl Entry {
     fn new() -> Self {
         Self {
-            standing: Standing::Unknown,
+            standing: ReplicaState::Unknown,
             heard: None,
             answer: None,
             failed: None,
@@ -369,17 +369,22 @@ impl Entry {
 
     /// The standing that follows from a fault, or from none: who was out has to be sound for a
     /// while.
-    fn settle(&mut self, now: Instant, fault: Option<Standing>, readmit: Duration) -> Standing {
+    fn settle(
+        &mut self,
+        now: Instant,
+        fault: Option<ReplicaState>,
+        readmit: Duration,
+    ) -> ReplicaState {
         if let Some(fault) = fault {
             self.sound_since = None;
             return fault;
         }
         let since = *self.sound_since.get_or_insert(now);
-        let known = !matches!(self.standing, Standing::Eligible | Standing::Unknown);
+        let known = !matches!(self.standing, ReplicaState::Eligible | ReplicaState::Unknown);
         if known && now.saturating_duration_since(since) < readmit {
-            Standing::Recovering
+            ReplicaState::Recovering
         } else {
-            Standing::Eligible
+            ReplicaState::Eligible
         }
     }
 }

@@ -4,7 +4,7 @@
 
 /// Where a replica stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Standing {
+pub enum ReplicaState {
     /// Readers may be sent there.
     Eligible,
     /// It has not been asked yet.
@@ -35,7 +35,7 @@ pub enum Standing {
     Recovering,
 }
 
-impl Standing {
+impl ReplicaState {
     /// All of them.
     pub const ALL: [Self; 14] = [
         Self::Eligible,
@@ -84,8 +84,8 @@ mod tests {
 
     #[test]
     fn words_are_distinct_and_in_snake_case() {
-        let words: BTreeSet<&str> = Standing::ALL.iter().map(|it| it.label()).collect();
-        assert_eq!(words.len(), Standing::ALL.len());
+        let words: BTreeSet<&str> = ReplicaState::ALL.iter().map(|it| it.label()).collect();
+        assert_eq!(words.len(), ReplicaState::ALL.len());
         assert!(
             words
                 .iter()

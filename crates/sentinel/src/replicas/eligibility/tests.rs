@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::{Facts, Leader, Roster, Ruling, Standing};
+use super::{Eligibility, Facts, Leader, ReplicaState, Ruling};
 use crate::{Lineage, NodeAddr, Probe, ProbeFailure, ReplicaRules, Report, Role};
 
 pub(super) fn ms(ms: u64) -> Duration {
@@ -37,7 +37,7 @@ pub(super) fn follower(of: u8, connected: bool) -> Role {
 
 /// A master with replicas, as the roster gets to know of them.
 pub(super) struct Scene {
-    pub(super) roster: Roster,
+    pub(super) roster: Eligibility,
     pub(super) now: Instant,
     pub(super) leader: u8,
     pub(super) replid: &'static str,
@@ -63,7 +63,7 @@ impl Scene {
             answers.insert(number, Ok(report(number, follower(1, true), 100, "first")));
         }
         Self {
-            roster: Roster::new(rules),
+            roster: Eligibility::new(rules),
             now: Instant::now(),
             leader: 1,
             replid: "first",
@@ -132,7 +132,7 @@ impl Scene {
             .collect()
     }
 
-    pub(super) fn standing(&self, number: u8) -> Standing {
+    pub(super) fn standing(&self, number: u8) -> ReplicaState {
         let found = self.roster.standings().find(|it| *it.addr == node(number));
         found.map(|it| it.standing).expect("an entry")
     }
@@ -155,21 +155,21 @@ fn the_first_set_waits_for_everybodys_answer_but_not_for_long() {
     scene.answers.remove(&3);
     assert_eq!(scene.run(500).members, None);
     scene.run(500);
-    assert_eq!((scene.members(), scene.standing(3)), (vec![2], Standing::Unknown));
+    assert_eq!((scene.members(), scene.standing(3)), (vec![2], ReplicaState::Unknown));
 }
 
 #[test]
 fn who_does_not_prove_itself_gets_nobody() {
     type Change = fn(&mut Scene);
-    let cases: [(Change, Standing); 8] = [
-        (|scene| scene.role(2, Role::Master), Standing::Master),
-        (|scene| scene.role(2, follower(9, true)), Standing::Stranger),
-        (|scene| scene.role(2, Role::Unknown), Standing::Stranger),
-        (|scene| scene.role(2, follower(1, false)), Standing::LinkDown),
-        (|scene| scene.listed = BTreeMap::from([(2, false), (3, true)]), Standing::Flagged),
-        (|scene| scene.listed = BTreeMap::from([(3, true)]), Standing::Unlisted),
-        (|scene| drop(scene.answers.insert(2, Err(ProbeFailure::Denied))), Standing::Denied),
-        (|scene| scene.candidate = Some(2), Standing::Candidate),
+    let cases: [(Change, ReplicaState); 8] = [
+        (|scene| scene.role(2, Role::Master), ReplicaState::Master),
+        (|scene| scene.role(2, follower(9, true)), ReplicaState::Stranger),
+        (|scene| scene.role(2, Role::Unknown), ReplicaState::Stranger),
+        (|scene| scene.role(2, follower(1, false)), ReplicaState::LinkDown),
+        (|scene| scene.listed = BTreeMap::from([(2, false), (3, true)]), ReplicaState::Flagged),
+        (|scene| scene.listed = BTreeMap::from([(3, true)]), ReplicaState::Unlisted),
+        (|scene| drop(scene.answers.insert(2, Err(ProbeFailure::Denied))), ReplicaState::Denied),
+        (|scene| scene.candidate = Some(2), ReplicaState::Candidate),
     ];
     for (change, expected) in cases {
         let mut scene = Scene::settled();
@@ -186,7 +186,7 @@ fn a_node_that_is_loading_is_not_ready() {
         .answers
         .insert(2, Ok(Report { pong: false, ..report(2, follower(1, true), 100, "first") }));
     scene.ask();
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], Standing::Unready));
+    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Unready));
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn out_at_once_and_back_only_after_a_while_without_a_fault() {
     scene.ask();
     scene.role(2, follower(1, true));
     scene.run(1500);
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], Standing::Recovering));
+    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Recovering));
     // Another fault, and the time begins anew.
     scene.role(2, follower(1, false));
     scene.ask();
@@ -214,11 +214,11 @@ fn who_falls_silent_is_out_when_its_last_answer_is_old_and_who_is_gone_after_two
     scene.run(2500);
     assert_eq!(scene.members(), [2, 3], "busy for a moment");
     scene.run(1000);
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], Standing::Silent));
+    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Silent));
     let mut scene = Scene::settled();
     scene.answers.insert(2, Err(ProbeFailure::Unreachable));
     scene.ask();
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], Standing::Unreachable));
+    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Unreachable));
 }
 
 #[test]
@@ -231,10 +231,10 @@ fn who_is_behind_has_to_catch_up_to_half_of_it() {
     scene.answers.insert(2, Ok(report(2, follower(1, true), 599, "first")));
     scene.answers.insert(3, Ok(report(3, follower(1, true), 600, "first")));
     scene.run(500);
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], Standing::Behind));
+    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Behind));
     scene.answers.insert(2, Ok(report(2, follower(1, true), 1099, "first")));
     scene.run(5000);
-    assert_eq!(scene.standing(2), Standing::Behind);
+    assert_eq!(scene.standing(2), ReplicaState::Behind);
     scene.answers.insert(2, Ok(report(2, follower(1, true), 1100, "first")));
     scene.run(3000);
     assert_eq!(scene.members(), [2, 3]);
@@ -256,7 +256,7 @@ fn who_stands_still_while_the_master_goes_on_is_out_in_time() {
         assert_eq!(scene.members().contains(&2), behind_for <= ms(10_000), "after {behind_for:?}");
         assert!(scene.members().contains(&3));
     }
-    assert_eq!(scene.standing(2), Standing::Behind);
+    assert_eq!(scene.standing(2), ReplicaState::Behind);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_failover_promotes_one_and_keeps_the_other_while_it_is_pointed_anew() {
     scene.run(1000);
     assert_eq!(
         (scene.members(), scene.standing(1)),
-        (vec![3], Standing::Master),
+        (vec![3], ReplicaState::Master),
         "a zombie never joins"
     );
     scene.answers.insert(1, Ok(report(1, follower(2, true), 120, "second")));
@@ -325,7 +325,7 @@ fn who_follows_the_next_master_before_it_is_committed_stays_in() {
     let other = Report { lineage: Some(lineage), ..report(3, follower(2, true), 100, "second") };
     scene.answers.insert(3, Ok(other));
     scene.run(500);
-    assert_eq!((scene.members(), scene.standing(3)), (Vec::new(), Standing::Stranger));
+    assert_eq!((scene.members(), scene.standing(3)), (Vec::new(), ReplicaState::Stranger));
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn who_stays_with_the_old_master_is_out_when_the_dust_has_settled() {
     scene.listed = BTreeMap::from([(1, true), (3, true)]);
     scene.answers.insert(2, Ok(report(2, Role::Master, 100, "second")));
     let ruling = scene.run(2000);
-    assert_eq!((scene.members(), scene.standing(3)), (Vec::new(), Standing::Stranger));
+    assert_eq!((scene.members(), scene.standing(3)), (Vec::new(), ReplicaState::Stranger));
     assert!(!ruling.barred.contains(&dialled(3)), "worse than others, and not wrong");
 }
 
@@ -344,7 +344,7 @@ fn a_node_of_another_cluster_is_barred() {
     let mut scene = Scene::settled();
     scene.answers.insert(2, Ok(report(2, follower(9, true), 100, "foreign")));
     let ruling = scene.ask();
-    assert_eq!((scene.members(), scene.standing(2)), (vec![3], Standing::Stranger));
+    assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Stranger));
     assert!(ruling.barred.contains(&dialled(2)));
 }
 

@@ -26,7 +26,8 @@ fn cast() -> Cast {
 }
 
 fn offsets(master: u64, replica: u64) -> Input {
-    let standing = |is_master, offset| Standing { is_master, link_up: true, offset, priority: 100 };
+    let standing =
+        |is_master, offset| ReplicationOffsets { is_master, link_up: true, offset, priority: 100 };
     Input::Looked(Ok((
         standing(true, master),
         vec![(node(2), standing(false, replica)), (node(3), standing(false, replica))],
@@ -34,7 +35,7 @@ fn offsets(master: u64, replica: u64) -> Input {
 }
 
 fn sight(holding: bool, port: u16, generation: u64, epoch: u64) -> Input {
-    Input::Seen(Sight { holding, master: Some((node(port), generation, epoch)) })
+    Input::DiscoverySnapshot(Sight { holding, master: Some((node(port), generation, epoch)) })
 }
 
 fn calm_view() -> LeaderView {
@@ -332,7 +333,9 @@ fn takes_all_back_on_refusal_lag_and_death() {
 fn takes_all_back_before_the_order_only() {
     // Somebody else's failover, no master at all, the one that gave the order gone, a gate that
     // does not shut.
-    for input in [sight(true, 2, 5, 7), Input::Seen(Sight { holding: false, master: None })] {
+    for input in
+        [sight(true, 2, 5, 7), Input::DiscoverySnapshot(Sight { holding: false, master: None })]
+    {
         let mut play = Play::begin(None);
         play.pass(2).put(sight(true, 1, 4, 6)).put(input).ended_with(&Reason::Unsettled);
     }

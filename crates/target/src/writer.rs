@@ -1,4 +1,4 @@
-//! The lever and what it moves: [`Points`] is the one writer, [`Route`] is what everyone else
+//! The lever and what it moves: [`TargetWriter`] is the one writer, [`TargetReader`] is what everyone else
 //! reads.
 //!
 //! A pure swap of a pointer would be enough to send new connections elsewhere. The rest of this
@@ -17,12 +17,12 @@ use crate::{Destination, Generation, Replies, Target};
 
 /// The reader's side: shared by every worker and every session of a service.
 #[derive(Debug)]
-pub struct Route {
+pub struct TargetReader {
     current: ArcSwapOption<Target>,
     gate: Arc<Gate>,
 }
 
-impl Route {
+impl TargetReader {
     /// The committed target, whether or not the gate is open. `None` before the first commit and
     /// while no master exists.
     #[must_use]
@@ -71,23 +71,23 @@ impl Route {
 
 /// The writer's side. Not `Clone`: whoever owns it is the one who decides.
 #[derive(Debug)]
-pub struct Points {
-    route: Arc<Route>,
+pub struct TargetWriter {
+    route: Arc<TargetReader>,
     commits: u64,
 }
 
-impl Points {
+impl TargetWriter {
     /// A route that leads nowhere yet, with its gate open (there is nothing to guard).
     #[must_use]
-    pub fn new() -> (Self, Arc<Route>) {
+    pub fn new() -> (Self, Arc<TargetReader>) {
         let route =
-            Arc::new(Route { current: ArcSwapOption::empty(), gate: Arc::new(Gate::new()) });
+            Arc::new(TargetReader { current: ArcSwapOption::empty(), gate: Arc::new(Gate::new()) });
         (Self { route: Arc::clone(&route), commits: 0 }, route)
     }
 
     /// The reader's side of these points.
     #[must_use]
-    pub fn route(&self) -> &Arc<Route> {
+    pub fn route(&self) -> &Arc<TargetReader> {
         &self.route
     }
 
@@ -165,8 +165,8 @@ impl Points {
     /// points say. `looked` is a moment taken *before* the writer looked at the world, so that a
     /// writer that is stopped between its look and its word says nothing new. One that looks late
     /// must have shut the gate if it does not know better. Before the first call there is no end.
-    pub fn vouch(&mut self, looked: Moment, span: Duration) {
-        self.route.gate.vouch(looked, span);
+    pub fn renew(&mut self, looked: Moment, span: Duration) {
+        self.route.gate.renew(looked, span);
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_commit_fences_the_generation_before_and_nothing_else() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         let second = points.commit(to(2));
         assert!(first.fence().has_fallen());
@@ -195,7 +195,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_woken_by_its_fence_finds_a_newer_target() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         let reader = {
             let (route, first) = (Arc::clone(&route), Arc::clone(&first));
@@ -211,7 +211,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_gate_keeps_newcomers_out_until_it_opens() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         points.commit(to(1));
         points.hold();
         assert!(route.open_target().is_none());
@@ -228,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn redirect_keeps_generation_fence_and_gate() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         points.hold();
         points.redirect(to(2).addr);
@@ -243,7 +243,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_commit_behind_a_shut_gate_fences_and_lets_nobody_through() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         let second = points.commit_held(to(2));
         assert!(first.fence().has_fallen() && !second.fence().has_fallen());
@@ -254,9 +254,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_word_that_ran_out_shuts_the_gate_until_it_is_given_again() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         points.commit(to(1));
-        points.vouch(Moment::now(), Duration::ZERO);
+        points.renew(Moment::now(), Duration::ZERO);
         let mut looks = 0_u32;
         while !route.is_shut() {
             // The coarse clock ticks every few milliseconds.
@@ -271,13 +271,13 @@ mod tests {
         };
         tokio::task::yield_now().await;
         assert!(!waiter.is_finished());
-        points.vouch(Moment::now(), Duration::from_secs(60));
+        points.renew(Moment::now(), Duration::from_secs(60));
         assert_eq!(waiter.await.expect("waiter"), 1);
     }
 
     #[tokio::test]
     async fn says_what_becomes_of_replies_until_the_gate_opens() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         points.hold();
         assert_eq!(
@@ -285,8 +285,8 @@ mod tests {
             Replies::Pass,
             "a planned failover that is only announced drops nothing"
         );
-        let undo: [fn(&mut Points); 3] =
-            [Points::release, Points::hold, |it| it.vouch(Moment::now(), MINUTE)];
+        let undo: [fn(&mut TargetWriter); 3] =
+            [TargetWriter::release, TargetWriter::hold, |it| it.renew(Moment::now(), MINUTE)];
         for (number, undo) in undo.into_iter().enumerate() {
             for replies in [Replies::Wait, Replies::Drop] {
                 points.release();
@@ -311,7 +311,7 @@ mod tests {
     #[tokio::test]
     async fn drops_the_replies_of_a_superseded_target_and_no_others() {
         for held in [false, true] {
-            let (mut points, route) = Points::new();
+            let (mut points, route) = TargetWriter::new();
             let first = points.commit(to(1));
             points.drop_replies();
             let second = if held { points.commit_held(to(2)) } else { points.commit(to(2)) };
@@ -326,11 +326,11 @@ mod tests {
 
     #[tokio::test]
     async fn sends_nothing_and_waits_with_replies_when_the_word_has_run_out() {
-        let (mut points, _route) = Points::new();
+        let (mut points, _route) = TargetWriter::new();
         let target = points.commit(to(1));
-        points.vouch(Moment::now(), MINUTE);
+        points.renew(Moment::now(), MINUTE);
         assert!(target.takes_requests() && target.replies() == Replies::Pass);
-        points.vouch(Moment::now(), Duration::ZERO);
+        points.renew(Moment::now(), Duration::ZERO);
         let begin = std::time::Instant::now();
         while target.takes_requests() || target.replies() == Replies::Pass {
             assert!(begin.elapsed() < MINUTE, "the word never ran out");
@@ -344,7 +344,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_first_use_of_a_target_is_noted_and_the_next_target_has_its_own() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         assert_eq!(first.first_use(), None);
         route.open_target().expect("open").note_use();
@@ -357,7 +357,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cleared_route_leads_nowhere_and_cuts_its_sessions() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         points.clear();
         assert!(first.fence().has_fallen());
@@ -366,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn release_after_a_hold_leads_to_the_same_generation() {
-        let (mut points, route) = Points::new();
+        let (mut points, route) = TargetWriter::new();
         let first = points.commit(to(1));
         points.hold();
         points.release();

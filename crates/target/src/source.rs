@@ -7,48 +7,48 @@
 use std::sync::Arc;
 
 use crate::pool::{Choice, Pool};
-use crate::{Ride, Route, Target};
+use crate::{Target, TargetReader, TargetRef};
 
 /// Where the sessions of one listener go.
 #[derive(Debug, Clone)]
-pub enum Way {
+pub enum TargetSource {
     /// To the master.
-    Master(Arc<Route>),
+    Master(Arc<TargetReader>),
     /// To one of the replicas.
     Replicas(Arc<Pool>),
 }
 
-impl From<Arc<Route>> for Way {
-    fn from(route: Arc<Route>) -> Self {
+impl From<Arc<TargetReader>> for TargetSource {
+    fn from(route: Arc<TargetReader>) -> Self {
         Self::Master(route)
     }
 }
 
-impl From<Arc<Pool>> for Way {
+impl From<Arc<Pool>> for TargetSource {
     fn from(pool: Arc<Pool>) -> Self {
         Self::Replicas(pool)
     }
 }
 
-impl Way {
+impl TargetSource {
     /// A target, if one may be used right now.
     #[must_use]
-    pub fn open_target(&self) -> Option<Ride> {
+    pub fn open_target(&self) -> Option<TargetRef> {
         match self.choose() {
-            Choice::Ride(ride) => Some(ride),
+            Choice::TargetRef(ride) => Some(ride),
             Choice::Wait | Choice::Nothing => None,
         }
     }
 
     /// Waits until a target may be used. `None`, at once, if there is nothing to wait for.
     /// Unbounded: the caller brings the deadline. Safe to drop.
-    pub async fn wait_open(&self) -> Option<Ride> {
+    pub async fn wait_open(&self) -> Option<TargetRef> {
         loop {
             // Created before the look, so that an opening between the look and the wait is not
             // lost.
             let moved = self.moved();
             match self.choose() {
-                Choice::Ride(ride) => return Some(ride),
+                Choice::TargetRef(ride) => return Some(ride),
                 Choice::Nothing => return None,
                 Choice::Wait => moved.await,
             }
@@ -90,9 +90,9 @@ impl Way {
 
     fn choose(&self) -> Choice {
         match self {
-            Self::Master(route) => {
-                route.open_target().map_or(Choice::Wait, |target| Choice::Ride(Ride::new(target)))
-            }
+            Self::Master(route) => route
+                .open_target()
+                .map_or(Choice::Wait, |target| Choice::TargetRef(TargetRef::new(target))),
             Self::Replicas(pool) => pool.choose(),
         }
     }
