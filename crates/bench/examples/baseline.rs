@@ -1,13 +1,13 @@
-//! The floor under every proxy of this kind: the least that a program in user space can do to carry
-//! bytes both ways between two sockets. One thread, one epoll, edge-triggered; an `accept`, a
-//! `connect`, and then one `recv` and one `send` for whatever came, through one buffer of 256 KiB.
-//! No deadline, no limit, no count, no fence, no protocol.
+//! The baseline proxy: the least that a user-space program can do to move bytes between two
+//! sockets.
 //!
-//! The benches measure it beside the proxies: what it misses on a machine no proxy that keeps one
-//! connection to the server for each client can reach there, and what a proxy costs beyond it is
-//! that proxy's own.
+//! One thread, one epoll instance, edge-triggered; an `accept`, a `connect`, and one `recv` and one
+//! `send` for whatever arrived, through one buffer of 256 KiB. No deadlines, limits, counters,
+//! fences or protocol. The benchmarks measure it beside the proxies. Where it misses a target, no
+//! proxy with one server connection per client can reach the target on that machine; what a proxy
+//! costs beyond it is the proxy's own cost.
 //!
-//! `floor [listen target]...`; it ends with its process.
+//! Usage: `baseline [listen target]...`.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,17 +20,17 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 const BUFFER: usize = 256 << 10;
 const EVENTS: usize = 512;
 
-/// One of the two ways through a pair.
+/// One direction of a pair of connections.
 #[derive(Default)]
 struct Way {
-    /// What the receiver would not take; nothing is read meanwhile.
+    /// Bytes that the receiver did not accept yet; nothing is read until they are written.
     kept: Vec<u8>,
     ended: bool,
 }
 
 struct Pair {
     ends: [TcpStream; 2],
-    /// From the end of that number to the other one.
+    /// The two directions; index `n` reads from end `n` and writes to the other end.
     ways: [Way; 2],
 }
 
@@ -44,7 +44,7 @@ struct Floor {
     doors: Vec<Door>,
     pairs: Vec<Option<Pair>>,
     free: Vec<usize>,
-    /// To be freed after this turn: its numbers may still be among the events at hand.
+    /// Freed after this round of events: their numbers may be among the remaining events.
     gone: Vec<usize>,
     buffer: Vec<u8>,
 }
@@ -157,7 +157,7 @@ impl Floor {
 }
 
 impl Pair {
-    /// Moves what has come at that end to the other one; `false` if the pair is broken.
+    /// Moves the bytes that arrived at `end` to the other end; `false` if the pair is broken.
     fn carry(&mut self, end: usize, buffer: &mut [u8]) -> bool {
         let (Some(from), Some(to), Some(way)) =
             (self.ends.get(end), self.ends.get(1 - end), self.ways.get_mut(end))
@@ -177,7 +177,7 @@ impl Pair {
             let bytes = buffer.get(..came).unwrap_or_default();
             let sent = match send(to, bytes, SendFlags::NOSIGNAL) {
                 Ok(sent) => sent,
-                // As it is while the connection to the server is being made.
+                // The state while the connection to the server is being opened.
                 Err(Errno::AGAIN | Errno::NOTCONN) => 0,
                 Err(_) => return false,
             };
@@ -189,7 +189,7 @@ impl Pair {
         true
     }
 
-    /// The other end of that way can take bytes again.
+    /// The receiver of this direction can accept bytes again.
     fn write_kept(&mut self, end: usize, buffer: &mut [u8]) -> bool {
         let (Some(to), Some(way)) = (self.ends.get(1 - end), self.ways.get_mut(end)) else {
             return false;

@@ -1,4 +1,4 @@
-//! Every job, straight at the sink: what it counts is what happened.
+//! Runs every job directly against the backend and compares its counts.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "tests report by a clear panic")]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,8 +17,7 @@ fn me() -> Meter {
     Meter { proxy: vec![std::process::id()], others: Vec::new() }
 }
 
-/// Counts in as many windows as it takes for more than `least`: what fits into one is the machine's
-/// business.
+/// Counts in as many windows as it takes to exceed `least`: the speed depends on the machine.
 fn counts(least: u64, mut window: impl FnMut() -> u64) {
     let (start, mut counted) = (Instant::now(), 0);
     while counted <= least {
@@ -92,7 +91,7 @@ fn idle_connections_stay_and_are_seen() {
 fn a_reply_that_is_not_the_expected_one_fails_the_job() {
     let loader = loader();
     let to = loader.sink();
-    // The sink does not know SET.
+    // The backend does not support SET.
     let workload = Workload::Set(64 << 10);
     let job = Closed { to, workload, clients: 1, pipeline: 1, warm: SHORT, time: TIME };
     let error = loader.run(move |engine| job.run(engine, &me())).expect_err("a wrong reply");

@@ -1,4 +1,4 @@
-//! Builds pointsman and finds out where cargo put it.
+//! Builds pointsman and finds the path of the program in cargo's messages.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -6,26 +6,27 @@ use std::process::Stdio;
 
 use crate::cargo;
 
-/// Builds the program, with cargo's own progress on the standard error.
+/// Builds the program. Cargo's progress goes to standard error.
 ///
 /// # Errors
-/// In words: cargo failed, or did not say where the program is.
+/// A message for people: cargo failed, or did not report where the program is.
 pub fn pointsman() -> Result<PathBuf, String> {
     built(&[])
 }
 
-/// As [`pointsman`], optimised as for its users.
+/// Like [`pointsman`], with the release profile.
 ///
 /// # Errors
-/// As [`pointsman`].
+/// Like [`pointsman`].
 pub fn released_pointsman() -> Result<PathBuf, String> {
     built(&["--release"])
 }
 
-/// Examples of packages, optimised: their programs in the same order.
+/// Builds examples, given as package and name, with the release profile. Returns their paths in the
+/// same order.
 ///
 /// # Errors
-/// As [`pointsman`].
+/// Like [`pointsman`].
 pub fn examples(wanted: &[(&str, &str)]) -> Result<Vec<PathBuf>, String> {
     let build = |(package, example): &(&str, &str)| {
         made(&["--package", package, "--example", example, "--release"], example)
@@ -56,7 +57,7 @@ fn made(args: &[&str], name: &str) -> Result<PathBuf, String> {
     program.ok_or_else(|| format!("cargo built {name} without saying where."))
 }
 
-/// The program in one of cargo's messages, if the message is about it.
+/// The path of the executable in one of cargo's messages, if the message is about `name`.
 fn executable(message: &str, name: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(message).ok()?;
     let named = message.get("target")?.get("name")? == name;

@@ -1,4 +1,4 @@
-//! Looks at the machine and carries out what [`needs`](crate::needs) decides.
+//! Looks at the machine and installs what [`needs`](crate::needs) decides.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,19 +11,20 @@ use crate::needs::{
 };
 use crate::seconds;
 
-/// Installs what is missing.
+/// Installs redis-server and redis-sentinel if they are missing.
 ///
 /// # Errors
-/// What to tell the person who started this: the command to run, or what failed.
+/// A message for people: the command to run, or what failed.
 pub fn whatever_is_missing() -> Result<(), String> {
     install(&[REDIS])
 }
 
-/// Installs what the tests need: Redis, and, where that is possible, the tools for network faults
-/// and for the status page.
+/// Installs what the tests need: Redis, and if possible the tools for network faults and for the
+/// status page.
 ///
 /// # Errors
-/// As [`whatever_is_missing`]; the latter may be missing, and then the tests that need it say so.
+/// Like [`whatever_is_missing`]. The optional tools may stay missing; tests that need them report
+/// it.
 pub fn for_tests() -> Result<(), String> {
     for_failovers_of_ours()?;
     let page: &[Need] = if harness::has_axe_core() { &[BROWSER] } else { &[BROWSER, NPM] };
@@ -39,7 +40,7 @@ pub fn for_tests() -> Result<(), String> {
     Ok(())
 }
 
-/// Redis, and, where that is possible, what makes partitions.
+/// Redis, and if possible the tools that cut networks.
 fn for_failovers_of_ours() -> Result<(), String> {
     install(&[REDIS])?;
     if let Err(why) = install(&[NFTABLES, IPROUTE]) {
@@ -48,11 +49,11 @@ fn for_failovers_of_ours() -> Result<(), String> {
     Ok(())
 }
 
-/// Installs what the measurement of failovers needs besides: haproxy, and, where that is possible,
-/// what makes partitions.
+/// Installs what the failover benchmark needs in addition: haproxy, and if possible the tools that
+/// cut networks.
 ///
 /// # Errors
-/// As [`whatever_is_missing`]; the tools for partitions may be missing.
+/// Like [`whatever_is_missing`]; the tools that cut networks may stay missing.
 pub fn for_failovers() -> Result<(), String> {
     install(&[HAPROXY])?;
     for_failovers_of_ours()
@@ -61,16 +62,15 @@ pub fn for_failovers() -> Result<(), String> {
 /// Installs what the pictures of the README are made with.
 ///
 /// # Errors
-/// As [`whatever_is_missing`].
+/// Like [`whatever_is_missing`].
 pub fn for_pictures() -> Result<(), String> {
     install(&[REDIS, HAPROXY, BROWSER])
 }
 
-/// Installs what the measurement of traffic needs on the system: Redis, and what brings a private
-/// network up.
+/// Installs what the traffic benchmark needs: Redis, and `ip` for a network namespace.
 ///
 /// # Errors
-/// As [`whatever_is_missing`]; the latter may be missing.
+/// Like [`whatever_is_missing`]; `ip` may stay missing.
 pub fn for_traffic() -> Result<(), String> {
     install(&[REDIS])?;
     if let Err(why) = install(&[IPROUTE]) {
@@ -79,18 +79,18 @@ pub fn for_traffic() -> Result<(), String> {
     Ok(())
 }
 
-/// Installs what counts instructions.
+/// Installs valgrind, which counts instructions.
 ///
 /// # Errors
-/// As [`whatever_is_missing`].
+/// Like [`whatever_is_missing`].
 pub fn for_instructions() -> Result<(), String> {
     install(&[VALGRIND])
 }
 
-/// Installs what a release is made with.
+/// Installs what a release is built and tried out with.
 ///
 /// # Errors
-/// As [`whatever_is_missing`].
+/// Like [`whatever_is_missing`].
 pub fn for_dist() -> Result<(), String> {
     install(&[&DIST[..], &[REDIS]].concat())
 }
@@ -104,7 +104,7 @@ fn install(needs: &[Need]) -> Result<(), String> {
             let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
             println!("Installing {} (it is missing, and this runs as root)", packages.join(", "));
             let start = Instant::now();
-            // The lists may be older than the packages in the archive: once more with fresh ones.
+            // The package lists may be older than the archive: retry once with fresh lists.
             if !commands.iter().all(|command| succeeds(command)) {
                 match plan(&missing, Machine { root: true, apt: true, lists: false }) {
                     Plan::Install(again) if again.iter().all(|command| succeeds(command)) => {}
@@ -138,7 +138,7 @@ fn is_here(need: Need) -> bool {
         return std::env::var_os("CHROMIUM").is_some()
             || BROWSERS.iter().any(|name| find_in_path(name).is_some());
     }
-    // What only root runs is not in everybody's PATH.
+    // Programs for root are often not in the PATH of other users.
     let elsewhere = ["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).join(need.what));
     find_in_path(need.what).is_some() || elsewhere.iter().any(|path| path.is_file())
 }
@@ -160,6 +160,6 @@ fn succeeds(words: &[String]) -> bool {
     let Some((program, args)) = words.split_first() else { return true };
     let mut command = Command::new(program);
     command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    // Its chatter is of no interest, its complaints are.
+    // Only the errors of apt-get are shown.
     command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }

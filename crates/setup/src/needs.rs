@@ -1,12 +1,13 @@
-//! What the commands need from the machine, and how it is got: decisions only.
+//! Decides how missing packages are installed. Pure: the caller looks at the machine and runs the
+//! commands.
 
-/// Something that has to be there.
+/// A program that a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// What it is, for people.
+    /// Its name, for people.
     pub(crate) what: &'static str,
-    /// Debian's package that brings it. `redis-tools` holds the whole server under another name and
-    /// starts no daemon.
+    /// The Debian package that contains it. `redis-tools` contains the whole server under another
+    /// name and starts no daemon.
     pub(crate) package: &'static str,
 }
 
@@ -14,22 +15,22 @@ pub(crate) struct Need {
 pub(crate) const REDIS: Need =
     Need { what: "redis-server and redis-sentinel", package: "redis-tools" };
 
-/// What people have today in place of pointsman, to compare with.
+/// haproxy, the peer that Pointsman is compared with.
 pub(crate) const HAPROXY: Need = Need { what: "haproxy", package: "haproxy" };
-/// `nft`, which cuts a network.
+/// `nft`, for network partitions.
 pub(crate) const NFTABLES: Need = Need { what: "nft", package: "nftables" };
-/// `ip`, which brings a network up.
+/// `ip`, for network namespaces.
 pub(crate) const IPROUTE: Need = Need { what: "ip", package: "iproute2" };
 
 /// A browser, for the test of the status page.
 pub(crate) const BROWSER: Need = Need { what: "a Chromium", package: "chromium" };
-/// What brings axe-core, which judges that page.
+/// `npm`, which fetches axe-core for the accessibility test of the status page.
 pub(crate) const NPM: Need = Need { what: "npm", package: "npm" };
 
-/// What counts instructions.
+/// Valgrind, which counts instructions.
 pub(crate) const VALGRIND: Need = Need { what: "valgrind", package: "valgrind" };
 
-/// What packages and the image are made with, and read and tried out with.
+/// The tools that build, read and try out the release packages and the image.
 pub(crate) const DIST: [Need; 6] = [
     Need { what: "buildah", package: "buildah" },
     Need { what: "debootstrap", package: "debootstrap" },
@@ -39,23 +40,23 @@ pub(crate) const DIST: [Need; 6] = [
     Need { what: "rpmlint", package: "rpmlint" },
 ];
 
-/// The machine, as far as installing is concerned.
+/// What is known about package management on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine {
     pub(crate) root: bool,
     pub(crate) apt: bool,
-    /// Whether apt knows the packages, so that its lists need not be fetched first.
+    /// Whether apt knows the packages. If not, its lists are fetched first.
     pub(crate) lists: bool,
 }
 
-/// What to do about what is missing.
+/// The steps to take for the missing packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// Nothing is missing.
     Nothing,
-    /// Run these, each a list of arguments, in order.
+    /// Run these commands in order, each a list of arguments.
     Install(Vec<Vec<String>>),
-    /// Print this and end: a person has to decide.
+    /// Print this text and stop: the user has to decide.
     Tell(String),
 }
 

@@ -1,11 +1,11 @@
-//! When this machine was not there: for how long its cores ran nothing of ours between two moments.
+//! Measures when the CPU cores ran none of our threads, so that tests can subtract it from
+//! deadlines.
 //!
-//! A promise in milliseconds can be held against the program only as far as the program was given
-//! the time. On a shared host a core is gone for tens of milliseconds now and then, and what is to
-//! be woken there waits. One thread a core sleeps for a millisecond again and again, and notes how
-//! late it woke: what these watchers had to wait, a chain of processes that wake each other may
-//! have had to wait, on each core in its turn. On a quiet machine the sum is nothing, and an
-//! assertion that subtracts it is as strict as one that does not.
+//! A promise in milliseconds can be checked only for the time that the program was given. On a
+//! shared host a core may be taken away for tens of milliseconds, and threads due on it wait. One
+//! thread per core sleeps for a millisecond at a time and records how late it woke up. A chain of
+//! processes that wake each other may wait that long on each core in turn. On a quiet machine the
+//! sum is zero, so an assertion that subtracts it is as strict as one that does not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,13 +17,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::wait::pause;
 
 const TURN: Duration = Duration::from_millis(1);
-/// What a timer may be late on a machine that has nothing else to do.
+/// How late a timer may be on an idle machine.
 const USUAL: Duration = Duration::from_millis(2);
 
-/// From when to when a core was away.
+/// The intervals during which a core was away.
 type Kept = Arc<Mutex<Vec<(Instant, Instant)>>>;
 
-/// Watches until it is dropped.
+/// Watches the cores until it is dropped.
 #[derive(Debug)]
 pub struct Absences {
     over: Arc<AtomicBool>,
@@ -32,10 +32,10 @@ pub struct Absences {
 }
 
 impl Absences {
-    /// Begins to watch every core that this process may use.
+    /// Starts to watch every core that this process may use.
     ///
     /// # Panics
-    /// If the system does not tell which these are, or gives no threads.
+    /// If the system does not report the cores, or a thread cannot be started.
     #[must_use]
     pub fn watch() -> Self {
         let allowed = sched_getaffinity(None).expect("the cores of this process");
@@ -63,21 +63,21 @@ impl Absences {
         Self { over, cores, watchers }
     }
 
-    /// How long the cores were away, added up, from one moment to another.
+    /// The total time that cores were away between two instants.
     #[must_use]
     pub fn between(&self, from: Instant, to: Instant) -> Duration {
         self.all(from, to).iter().sum()
     }
 
-    /// How often one of the cores was away for at least so long, from one moment to another.
+    /// How often a core was away for at least `least` between two instants.
     #[must_use]
     pub fn longer_than(&self, least: Duration, from: Instant, to: Instant) -> usize {
         self.all(from, to).iter().filter(|away| **away >= least).count()
     }
 
-    /// Every absence, as far as it lies between the two moments.
+    /// Every absence, clipped to the interval between the two instants.
     fn all(&self, from: Instant, to: Instant) -> Vec<Duration> {
-        // Who was away until now has not noted it yet.
+        // A core that was away until now has not recorded it yet.
         pause(TURN * 2);
         let within = |(left, back): &(Instant, Instant)| {
             (*back).min(to).saturating_duration_since((*left).max(from))

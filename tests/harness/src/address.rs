@@ -1,15 +1,15 @@
-//! A loopback address of one's own, and ports on it that nobody takes in between.
+//! Claims a loopback address for one cluster, and ports on it that no other process can take.
 //!
-//! The usual way, to bind port 0, note the number, close and hand it to a server, has a hole: until
-//! the server binds it, any outgoing connection of any process may be given that port. Linux owns
-//! all of 127.0.0.0/8 and takes 127.0.0.1 as the source of outgoing connections to any of it, so on
-//! another address of that network nobody takes a port but who asks for it. The address is claimed
-//! for as long as the [`Address`] lives, by a listener with the address in its abstract name: it
-//! goes away with the process, however that ends, and lives in the same network namespace as the
+//! Binding port 0, noting the number and closing the socket leaves a gap: until the server binds
+//! the port, the kernel may give it to any outgoing connection. Linux accepts all of 127.0.0.0/8
+//! and uses 127.0.0.1 as the source of outgoing connections to that network, so ports of other
+//! addresses in it are used only by processes that bind them. The address is claimed for the
+//! lifetime of the [`Address`] by a Unix listener with the address in its abstract name. The claim
+//! ends with the process, however that ends, and belongs to the same network namespace as the
 //! address.
 //!
-//! IPv6 has only the one loopback address, and `localhost` means one: many share it. There each
-//! port is claimed by its own name, and lies below those that the kernel gives to outgoing
+//! IPv6 has a single loopback address, and `localhost` is one address too: several clusters share
+//! them. There each port is claimed by its own name, and is below the range of outgoing
 //! connections.
 
 use std::collections::BTreeSet;
@@ -23,37 +23,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with};
 
-/// What kind of address a cluster lives on, and by which name its members announce themselves.
+/// The kind of address that a cluster uses, and the name by which its members announce themselves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Family {
-    /// An address 127.a.b.c of its own.
+    /// An address 127.a.b.c that no other cluster uses.
     #[default]
     Ipv4,
     /// `::1`.
     Ipv6,
     /// 127.0.0.1, announced as the name `localhost`.
     Localhost,
-    /// This address, which some interface has; for tests in a network namespace of their own.
+    /// This address of an existing interface; for tests in a network namespace.
     On(Ipv4Addr),
 }
 
-/// An address, and the ports that were given out on it. Dropping it gives the address back.
+/// An address and the ports given out on it. Dropping it releases the address.
 #[derive(Debug)]
 pub struct Address {
     ip: IpAddr,
     family: Family,
     given: Mutex<BTreeSet<u16>>,
-    /// For the address, where it is nobody else's.
+    /// The claim on the address, unless it is shared.
     claim: Option<UnixListener>,
-    /// For the ports of a shared address.
+    /// The claims on ports of a shared address.
     claims: Mutex<Vec<UnixListener>>,
 }
 
-/// Numbers candidates, of addresses and of ports.
+/// Counts the candidates for addresses and ports.
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
 impl Address {
-    /// Claims an address; two clusters on [`Family::Ipv4`] never have the same.
+    /// Claims an address. Two clusters with [`Family::Ipv4`] never get the same one.
     ///
     /// # Panics
     /// If a thousand addresses in a row are taken, or if loopback addresses cannot be bound.
@@ -77,7 +77,7 @@ impl Address {
         self.ip
     }
 
-    /// The kind it was claimed as.
+    /// The kind of address that was claimed.
     #[must_use]
     pub fn family(&self) -> Family {
         self.family
@@ -89,18 +89,18 @@ impl Address {
         if self.family == Family::Localhost { "localhost".to_owned() } else { self.ip.to_string() }
     }
 
-    /// A free port, never one that this address gave out before, so that a server that was killed
-    /// finds its port again.
+    /// A free port that this address has not given out before, so that a killed server finds its
+    /// port free when it restarts.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no port is free.
     #[must_use]
     pub fn port(&self) -> SocketAddr {
         if self.claim.is_none() {
             return self.shared_port();
         }
-        // Those that came a second time are kept open until a new one comes, or the kernel might
-        // offer them for ever.
+        // Ports that were given out before stay bound until a new one is found; otherwise the
+        // kernel might offer them again and again.
         let mut held = Vec::new();
         loop {
             let (socket, addr) = bound(self.ip, 0)
@@ -125,8 +125,8 @@ impl Address {
     }
 }
 
-/// A socket on a port, one that the kernel chooses for 0. It does not listen: a child of another
-/// test that has inherited it, and has not come to its exec yet, is then in nobody's way.
+/// A socket bound to a port; the kernel chooses the port for 0. It does not listen, so a copy that
+/// a child of another test inherited before its exec does no harm.
 fn bound(ip: IpAddr, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
     let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -136,21 +136,21 @@ fn bound(ip: IpAddr, port: u16) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket, addr))
 }
 
-/// Spreads process ids over 127.1.0.1 to 127.254.255.254, so that neighbours seldom even try the
-/// same address.
+/// Spreads process ids over 127.1.0.1 to 127.254.255.254, so that neighbours rarely try the same
+/// address.
 fn candidate(process: u32, counter: u32) -> Ipv4Addr {
     let mixed = process.wrapping_mul(0x9E37_79B1).wrapping_add(counter.wrapping_mul(0x85EB_CA6B));
     let [a, b, c, d] = mixed.to_be_bytes();
     Ipv4Addr::new(127, 1 + (a ^ d) % 254, b, 1 + c % 254)
 }
 
-/// A port for an address that others share: below the ephemeral ones, which usually begin at 32768.
+/// A port on a shared address, below the ephemeral range, which usually begins at 32768.
 fn shared(process: u32, counter: u32) -> u16 {
     let mixed = process.wrapping_mul(0x9E37_79B1).wrapping_add(counter.wrapping_mul(0x85EB_CA6B));
     10_240 + (mixed >> 16) as u16 % 22_000
 }
 
-/// What is claimed is ours until the listener is dropped.
+/// Claims a name until the returned listener is dropped.
 fn claim(what: &str) -> Option<UnixListener> {
     let name = UnixAddr::from_abstract_name(format!("pointsman-harness-{what}")).ok()?;
     UnixListener::bind_addr(&name).ok()

@@ -1,15 +1,15 @@
-//! Which program is started for which part.
+//! Finds the programs of Redis.
 //!
-//! Debian's `redis-tools` brings no command called redis-server, but its `redis-check-rdb` is the
-//! very same program, which looks at the name it was started under. Installing it starts no daemon,
-//! which is why it is preferred as a dependency. A link with the right name in a folder of our own
-//! is all that it takes.
+//! Debian's `redis-tools` contains no command named redis-server, but its `redis-check-rdb` is the
+//! same program, which chooses its role by the name it is started under. The package starts no
+//! daemon, so it is the preferred dependency. A link with the right name in a folder of the test is
+//! enough.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// A program of Redis. Each can be replaced through the environment variable that
-/// [`Binary::variable`] names, say by a Valkey of some version.
+/// A program of Redis. The environment variable named by [`Binary::variable`] replaces it, for
+/// example by a Valkey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
     /// redis-server.
@@ -19,7 +19,7 @@ pub enum Binary {
 }
 
 impl Binary {
-    /// The name that the program has to be started under.
+    /// The name under which the program has to be started.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,17 +37,17 @@ impl Binary {
         }
     }
 
-    /// The program to run under [`name`](Self::name), if this machine has one.
+    /// The path of the program to run as [`name`](Self::name), if this machine has one.
     #[must_use]
     pub fn find(self) -> Option<PathBuf> {
         choose(env::var_os(self.variable()).map(PathBuf::from), find_in_path, self)
     }
 
-    /// The program as a path that ends in the right name: the program itself, or a link to it made
-    /// in `folder`.
+    /// The program as a path that ends in the right name: the program itself, or a link created in
+    /// `folder`.
     ///
     /// # Panics
-    /// If there is no such program here, or the link cannot be made.
+    /// If there is no such program, or the link cannot be created.
     #[must_use]
     pub fn in_folder(self, folder: &Path) -> PathBuf {
         let Some(found) = self.find() else {
@@ -70,7 +70,8 @@ impl Binary {
     }
 }
 
-/// An override wins; then a program of the right name; then redis-check-rdb, which is the same one.
+/// Chooses the override first, then a program with the right name, then redis-check-rdb, which is
+/// the same program.
 fn choose(
     given: Option<PathBuf>,
     find: impl Fn(&str) -> Option<PathBuf>,

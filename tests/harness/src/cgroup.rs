@@ -1,8 +1,6 @@
-//! A bound on CPU or memory for some processes, as a container runtime sets it: a cgroup of version
-//! 2 or 1, whichever the machine has and lets us make.
+//! Limits CPU or memory of processes as a container runtime does, with cgroup version 2 or 1.
 //!
-//! Deliberately absent: a way without the rights for it. Whoever cannot make one is told why, and
-//! goes without.
+//! Deliberately absent: a fallback without the necessary rights. The error then says why.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,29 +9,29 @@ use std::time::Duration;
 use crate::wait::wait_until;
 
 const MOUNT: &str = "/sys/fs/cgroup";
-/// The period that CPU quotas are counted in, in microseconds; the kernel's default.
+/// The period of CPU quotas in microseconds; the kernel's default.
 const PERIOD: u32 = 100_000;
 
-/// What is bounded.
+/// The limited resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Quota {
-    /// Of one core.
+    /// A share of one core.
     Cpu(f64),
     /// In bytes.
     Memory(u64),
 }
 
-/// A cgroup with a bound. Removed when dropped, after the processes in it have ended.
+/// A cgroup with a limit. Removed when dropped, after its processes have ended.
 #[derive(Debug)]
 pub struct Cgroup {
     folder: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes one.
+    /// Creates a cgroup with this limit.
     ///
     /// # Errors
-    /// In words: the machine has no such controller, or does not let us.
+    /// A message for people: the machine has no such controller, or does not allow it.
     pub fn new(quota: Quota) -> Result<Self, String> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let controller = match quota {
@@ -45,7 +43,8 @@ impl Cgroup {
         let two = controllers.split_whitespace().any(|it| it == controller);
         let top = if two { PathBuf::from(MOUNT) } else { Path::new(MOUNT).join(controller) };
         if two {
-            // It may be passed on to children already, or forbidden; then the next step fails.
+            // The controller may already be delegated to children, or forbidden; then the next step
+            // fails.
             let _ = std::fs::write(top.join("cgroup.subtree_control"), format!("+{controller}"));
         }
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +76,7 @@ impl Cgroup {
         Ok(cgroup)
     }
 
-    /// Moves a running process into it.
+    /// Moves a running process into the cgroup.
     ///
     /// # Panics
     /// If the kernel refuses.

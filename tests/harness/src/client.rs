@@ -1,9 +1,9 @@
-//! A small blocking Redis client, close to the wire.
+//! A small blocking Redis client that exposes the wire.
 //!
-//! It does what a test asks and nothing by itself: no reconnecting, no redirection, no retry.
-//! Everything has a timeout, thirty seconds unless told otherwise, so a hung server is a failed
-//! test and not a hung one. What was read beyond one reply stays for the next, so a timeout in the
-//! middle of a reply loses nothing.
+//! It does what a test asks and nothing more: no reconnects, redirections or retries. Every
+//! operation has a timeout, thirty seconds by default, so a hung server fails a test instead of
+//! hanging it. Bytes read beyond one reply are kept for the next one, so a timeout in the middle of
+//! a reply loses nothing.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -17,16 +17,16 @@ use crate::value::{Value, parse};
 const TIMEOUT: Duration = Duration::from_secs(30);
 const CHUNK: usize = 64 * 1024;
 
-/// Who one is to a server.
+/// Credentials for a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Login {
-    /// The user; without one the default user, as with `requirepass`.
+    /// The user; without one, the default user, as with `requirepass`.
     pub user: Option<String>,
     /// The password.
     pub password: String,
 }
 
-/// How the other side closed.
+/// How the peer closed the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// With FIN: nothing was lost.
@@ -40,23 +40,24 @@ pub enum Ending {
 pub struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Where the unread part of the buffer starts; it is cut off now and then, not for each reply.
+    /// The start of the unread part of the buffer. The part before it is removed occasionally, not
+    /// for every reply.
     at: usize,
 }
 
 impl Client {
-    /// Connects with the usual timeouts.
+    /// Connects with the default timeouts.
     ///
     /// # Errors
-    /// Whatever the connecting gives.
+    /// An error of the connection.
     pub fn connect(addr: SocketAddr) -> io::Result<Self> {
         Self::connect_within(addr, TIMEOUT)
     }
 
-    /// Connects; `timeout` holds for the connecting and then for every read and write.
+    /// Connects. `timeout` applies to the connect and then to every read and write.
     ///
     /// # Errors
-    /// Whatever the connecting gives.
+    /// An error of the connection.
     pub fn connect_within(addr: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, timeout)?;
         stream.set_nodelay(true)?;
@@ -65,15 +66,16 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects from an address of this machine that is not the usual one.
+    /// Connects from a given source address of this machine.
     ///
     /// # Errors
-    /// Whatever the binding and connecting give.
+    /// An error of the bind or of the connection.
     pub fn connect_from(source: Ipv4Addr, addr: SocketAddr) -> io::Result<Self> {
         let socket = rustix::net::socket_with(
             rustix::net::AddressFamily::INET,
             rustix::net::SocketType::STREAM,
-            // A server that another test starts meanwhile would hold the connection open otherwise.
+            // A server that another test starts at the same time would otherwise inherit the socket
+            // and keep the connection open.
             rustix::net::SocketFlags::CLOEXEC,
             None,
         )?;
@@ -86,10 +88,10 @@ impl Client {
         Ok(client)
     }
 
-    /// Connects and authenticates, if there is a login.
+    /// Connects, and authenticates if there is a login.
     ///
     /// # Errors
-    /// Whatever the connecting gives; an error reply to AUTH becomes `PermissionDenied`.
+    /// An error of the connection; an error reply to AUTH becomes `PermissionDenied`.
     pub fn connect_as(
         addr: SocketAddr,
         login: Option<&Login>,
@@ -108,30 +110,30 @@ impl Client {
         Ok(client)
     }
 
-    /// Sets the longest time that one read or write may take.
+    /// Sets the longest duration of one read or write.
     ///
     /// # Errors
-    /// If the time is zero.
+    /// If the duration is zero.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(timeout))?;
         self.stream.set_write_timeout(Some(timeout))
     }
 
-    /// Sends one command and reads one reply. An error reply is a value like any other.
+    /// Sends one command and reads one reply. An error reply is an ordinary value.
     ///
     /// # Errors
-    /// Of the connection: `TimedOut`, `UnexpectedEof`, `ConnectionReset` and so on; `InvalidData`
-    /// for what is no reply.
+    /// An error of the connection: `TimedOut`, `UnexpectedEof`, `ConnectionReset` and so on;
+    /// `InvalidData` if the bytes are not a reply.
     pub fn cmd<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Value> {
         self.send(&encode(args))?;
         self.read_value()
     }
 
-    /// Sends all commands at once and reads as many replies, while writing, so that neither side's
-    /// buffers can block both.
+    /// Sends all commands at once and reads as many replies. It reads while it writes, so that full
+    /// buffers cannot block both sides.
     ///
     /// # Errors
-    /// As with [`cmd`](Self::cmd).
+    /// Like [`cmd`](Self::cmd).
     pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> io::Result<Vec<Value>> {
         let wire: Vec<u8> = commands.iter().flat_map(|args| encode(args)).collect();
         let mut writing = self.stream.try_clone()?;
@@ -140,7 +142,7 @@ impl Client {
             let replies =
                 commands.iter().map(|_| self.read_value()).collect::<io::Result<Vec<Value>>>();
             if replies.is_err() {
-                // The writer may be blocked by a peer that reads nothing any more.
+                // The writer may be blocked by a peer that has stopped reading.
                 let _ = self.stream.shutdown(Shutdown::Both);
             }
             let written = writer
@@ -151,18 +153,18 @@ impl Client {
         })
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
-    /// Of the connection.
+    /// An error of the connection.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).map_err(named)
     }
 
-    /// Reads one reply or push.
+    /// Reads one reply or push message.
     ///
     /// # Errors
-    /// As with [`cmd`](Self::cmd).
+    /// Like [`cmd`](Self::cmd).
     pub fn read_value(&mut self) -> io::Result<Value> {
         loop {
             let unread = &self.buffer[self.at..];
@@ -171,17 +173,16 @@ impl Client {
                 self.at += used;
                 return Ok(value);
             }
-            // A long string is read in one go instead of being looked at again for each piece of
-            // it.
+            // A long string is read in one go, so that it is not parsed again for each piece.
             let missing = missing(unread).max(1);
             self.fill(missing)?;
         }
     }
 
-    /// Reads so many bytes, whatever they are.
+    /// Reads `count` raw bytes.
     ///
     /// # Errors
-    /// Of the connection; `UnexpectedEof` if it ends before.
+    /// An error of the connection; `UnexpectedEof` if it ends before.
     pub fn read_exact(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let have = self.buffer.len() - self.at;
         if have < count {
@@ -192,7 +193,7 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Reads until the other side closes: what came before, and how it closed.
+    /// Reads until the peer closes. Returns the bytes and how it closed.
     ///
     /// # Errors
     /// `TimedOut` if it does not close.
@@ -215,45 +216,45 @@ impl Client {
         Ok((rest, ending))
     }
 
-    /// Closes our direction: the other side sees the end of input and may still answer.
+    /// Closes the sending direction: the peer sees the end of input and may still answer.
     ///
     /// # Errors
-    /// Of the connection.
+    /// An error of the connection.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Write)
     }
 
-    /// From now on closing the connection sends RST instead of FIN.
+    /// Makes a later close send RST instead of FIN.
     ///
     /// # Errors
-    /// Of the connection.
+    /// An error of the connection.
     pub fn set_linger0(&self) -> io::Result<()> {
         set_socket_linger(&self.stream, Some(Duration::ZERO)).map_err(io::Error::from)
     }
 
-    /// Closes with RST.
+    /// Closes the connection with RST.
     ///
     /// # Errors
-    /// Of the connection.
+    /// An error of the connection.
     pub fn reset(self) -> io::Result<()> {
         self.set_linger0()
     }
 
-    /// The socket, for options and for another handle to it.
+    /// The socket, for options and for a second handle.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Our end of the connection.
+    /// The local address of the connection.
     ///
     /// # Errors
-    /// Of the connection.
+    /// An error of the connection.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
 
-    /// Reads at least so many more bytes into the buffer.
+    /// Reads at least `least` more bytes into the buffer.
     fn fill(&mut self, least: usize) -> io::Result<()> {
         if self.at == self.buffer.len() {
             self.buffer.clear();
@@ -279,7 +280,7 @@ impl Client {
     }
 }
 
-/// One command as the protocol wants it.
+/// Encodes one command.
 #[must_use]
 pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     let mut wire = format!("*{}\r\n", args.len()).into_bytes();
@@ -292,7 +293,7 @@ pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     wire
 }
 
-/// How many bytes a bulk string at the start of `unread` still lacks; 0 for anything else.
+/// How many bytes of a bulk string at the start of `unread` are missing; 0 for any other reply.
 fn missing(unread: &[u8]) -> usize {
     let header = || {
         let rest = unread.strip_prefix(b"$")?;
@@ -303,8 +304,8 @@ fn missing(unread: &[u8]) -> usize {
     header().unwrap_or(0)
 }
 
-/// A socket's timeout says "would block" or "temporarily unavailable", which misleads whoever reads
-/// it in a failed test.
+/// Replaces the misleading text of a socket timeout ("would block", "temporarily unavailable") by a
+/// clear one.
 fn named(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         return io::Error::new(io::ErrorKind::TimedOut, "no answer within the client's timeout");

@@ -1,20 +1,20 @@
-//! Two sets of addresses between which no packet passes, until the value is dropped. Several may
-//! stand at a time.
+//! A network partition between two sets of addresses, until the value is dropped.
 //!
-//! Packets vanish silently, as with a broken switch, and what was sent is sent again after healing.
-//! Made for clusters whose members have addresses of their own (`Builder::start_apart`).
+//! Packets are dropped silently, as by a broken switch; TCP retransmits them after the partition is
+//! healed. Several partitions may exist at a time. For clusters whose members have addresses of
+//! their own (`Builder::start_apart`).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::netns::{in_private_namespace, nft};
 
-/// A cut. Dropping it heals the network.
+/// A partition. Dropping it heals the network.
 #[derive(Debug)]
 pub struct Cut(String);
 
 impl Cut {
-    /// Lets nothing pass between any address of one set and any of the other, in both directions.
+    /// Drops all packets between the two sets of addresses, in both directions.
     ///
     /// # Panics
     /// Outside of a private network namespace, or if `nft` refuses the rules.
@@ -27,10 +27,11 @@ impl Cut {
         ))
     }
 
-    /// Lets nothing pass on the connections that `from` opens to a port of `to`; those that `to`
-    /// opens to `from` live.
+    /// Drops all packets on connections from `from` to a port of `to`; connections that `to` opened
+    /// to `from` are not affected.
     ///
-    /// # Panics As [`between`](Self::between).
+    /// # Panics
+    /// Like [`between`](Self::between).
     #[must_use]
     #[track_caller]
     pub fn of_dials(from: IpAddr, to: IpAddr, port: u16) -> Self {
@@ -39,10 +40,10 @@ impl Cut {
         ))
     }
 
-    /// Refuses what `from` dials to a port of `to`; connections that are open live.
+    /// Rejects new connections from `from` to a port of `to`; open connections are not affected.
     ///
     /// # Panics
-    /// As [`between`](Self::between).
+    /// Like [`between`](Self::between).
     #[must_use]
     #[track_caller]
     pub fn refusing(from: IpAddr, to: IpAddr, port: u16) -> Self {

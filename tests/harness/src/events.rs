@@ -1,8 +1,8 @@
-//! What a sentinel says, and when it was heard.
+//! Records the events that sentinels publish, with the instant of arrival.
 //!
-//! A thread of its own listens to every channel of one sentinel, so that the instant noted is that
-//! of the arrival, whatever the test is doing. All instants are of the monotonic clock of this
-//! machine and can be compared with any other.
+//! A dedicated thread subscribes to every channel of one sentinel, so that the recorded instant
+//! does not depend on what the test is doing. Instants are of the monotonic clock and comparable
+//! with all others on the machine.
 
 use std::net::Shutdown;
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 use crate::cluster::Node;
 use crate::value::Value;
 
-/// One message of a sentinel.
+/// One event of a sentinel.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// When it arrived.
     pub at: Instant,
-    /// The sentinel it came from.
+    /// The sentinel that published it.
     pub from: SocketAddr,
-    /// `+switch-master` and the like.
+    /// The channel, such as `+switch-master`.
     pub channel: String,
-    /// What follows it, as described in Sentinel's documentation.
+    /// The payload, as described in Sentinel's documentation.
     pub payload: String,
 }
 
@@ -33,7 +33,7 @@ struct Shared {
     news: Condvar,
 }
 
-/// Listens from its making until it is dropped. Clones of what was heard can be had at any time.
+/// Records events from its creation until it is dropped.
 #[derive(Debug)]
 pub struct Events {
     shared: Arc<Shared>,
@@ -41,7 +41,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Listens to one sentinel; it has confirmed the subscription when this returns.
+    /// Subscribes to one sentinel; the subscription is confirmed when this returns.
     ///
     /// # Panics
     /// If it cannot be reached.
@@ -51,8 +51,7 @@ impl Events {
         Self::of_all(std::slice::from_ref(sentinel))
     }
 
-    /// Listens to several sentinels at once; their events come into one list, in the order of
-    /// arrival.
+    /// Subscribes to several sentinels; their events are recorded in one list in order of arrival.
     ///
     /// # Panics
     /// If one of them cannot be reached.
@@ -64,37 +63,37 @@ impl Events {
         Self { shared, ears }
     }
 
-    /// All that was heard so far.
+    /// All events so far.
     #[must_use]
     pub fn all(&self) -> Vec<Event> {
         lock(&self.shared).clone()
     }
 
-    /// What was heard after the first `seen` events: for reading on from where one stopped.
+    /// The events after the first `seen` ones, for incremental reading.
     #[must_use]
     pub fn after(&self, seen: usize) -> Vec<Event> {
         lock(&self.shared).iter().skip(seen).cloned().collect()
     }
 
-    /// The first event of a channel, if it has come.
+    /// The first event of a channel, if it has arrived.
     #[must_use]
     pub fn first(&self, channel: &str) -> Option<Event> {
         lock(&self.shared).iter().find(|event| event.channel == channel).cloned()
     }
 
-    /// Waits for an event of a channel, whether it came already or comes now.
+    /// Waits for an event of a channel; events that arrived earlier count.
     ///
     /// # Panics
-    /// If none has come after `timeout`; what came instead is listed.
+    /// If none arrives within `timeout`; the message lists the other events.
     #[track_caller]
     pub fn wait_for(&self, channel: &str, timeout: Duration) -> Event {
         self.wait_for_that(channel, timeout, |_| true)
     }
 
-    /// As [`wait_for`](Self::wait_for), for an event whose payload is the right one.
+    /// Like [`wait_for`](Self::wait_for), for an event with a matching payload.
     ///
     /// # Panics
-    /// If none has come after `timeout`; what came instead is listed.
+    /// If none arrives within `timeout`; the message lists the other events.
     #[track_caller]
     pub fn wait_for_that(
         &self,
@@ -131,7 +130,7 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         for (stream, thread) in &mut self.ears {
-            // Ends the thread's read; it fails only if the sentinel closed before.
+            // Ends the read of the thread; fails only if the sentinel closed the connection before.
             let _ = stream.shutdown(Shutdown::Both);
             if let Some(thread) = thread.take() {
                 let _ = thread.join();

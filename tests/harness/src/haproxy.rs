@@ -1,16 +1,16 @@
-//! haproxy in front of a cluster, configured as the redis-ha chart configures it: what Pointsman is
-//! compared with.
+//! Starts haproxy in front of a cluster, configured like the redis-ha chart: the peer of
+//! comparisons.
 //!
-//! The idea of that configuration: for each server there is a backend that carries no traffic and
-//! only checks; in it every sentinel is asked who the master is, and counts as up if it names this
-//! server. The backend with the traffic checks every server for `role:master`, and uses one only
-//! while at least two sentinels name it. Established connections stay where they are, whatever the
-//! checks say. The timeouts are the chart's.
+//! How that configuration works: for each server there is a backend without traffic that only runs
+//! checks. It asks every sentinel for the master; a sentinel counts as up if it names this server.
+//! The backend with the traffic checks every server for `role:master`, and uses a server only while
+//! at least two sentinels name it. Established connections stay where they are regardless of
+//! checks. The timeouts are those of the chart.
 //!
-//! Different from the chart: servers are told apart by port instead of address, since here they
-//! share one; a sentinel need not confirm QUIT, which that of Redis 7.0 does not know (every vote
-//! would fail); and there is a page of statistics, by which one sees when the checks have settled.
-//! Deliberately absent: passwords.
+//! Differences from the chart: servers are told apart by port instead of address, because they
+//! share an address here; a sentinel need not confirm QUIT, which Sentinel 7.0 does not support
+//! (every vote would fail); and a statistics page shows when the checks have settled. Deliberately
+//! absent: passwords.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -22,10 +22,10 @@ use crate::http::http_get;
 use crate::process::{Launch, Process};
 use crate::wait::wait_until;
 
-/// How long the checks may take to settle: a server that is not the one asked for is down after
-/// three checks of three seconds.
+/// How long the checks may take to settle. A server that sentinels do not name is down after three
+/// checks, three seconds apart.
 const READY: Duration = Duration::from_secs(40);
-/// Sentinels that have to name a server.
+/// Number of sentinels that have to name a server.
 const AGREEMENT: usize = 2;
 
 /// A running haproxy. Dropping it kills it.
@@ -36,8 +36,8 @@ pub struct Haproxy {
 }
 
 impl Haproxy {
-    /// Starts it in front of the first group of a cluster and waits until its checks have found the
-    /// master.
+    /// Starts haproxy in front of the first group of a cluster and waits until its checks have
+    /// found the master.
     ///
     /// # Panics
     /// If it ends, or the checks do not settle in time.
@@ -74,7 +74,7 @@ impl Haproxy {
         haproxy
     }
 
-    /// Where clients connect.
+    /// The listen address for clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.listen
@@ -138,8 +138,8 @@ fn exchange(conf: &mut String, send: &str, expect: &str) {
     let _ = write!(conf, "  tcp-check send {send}\\r\\n\n  tcp-check expect string {expect}\n");
 }
 
-/// Whether every check has come to the right result: of each line the proxy, the server and the
-/// state, `UP` or `DOWN`, with nothing on its way to another state (`UP 1/3`).
+/// Whether every check has reached its final result. Each line of `csv` holds proxy, server and
+/// state; a state such as `UP 1/3` is still changing.
 fn settled(csv: &str, servers: &[SocketAddr], sentinels: usize, master: SocketAddr) -> bool {
     servers.iter().enumerate().all(|(index, server)| {
         let wanted = if *server == master { "UP" } else { "DOWN" };
@@ -149,7 +149,7 @@ fn settled(csv: &str, servers: &[SocketAddr], sentinels: usize, master: SocketAd
     })
 }
 
-/// Where the page of statistics has the state of a server.
+/// The CSV column of a server's state.
 const STATUS: usize = 17;
 
 fn state<'a>(csv: &'a str, proxy: &str, server: &str) -> &'a str {

@@ -1,4 +1,4 @@
-//! Just enough HTTP to ask a probe.
+//! A minimal HTTP client for the admin server.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,15 +6,15 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// GETs a path: the status code and the body.
+/// Sends GET and returns the status code and the body.
 ///
 /// # Errors
-/// Of the connection; `InvalidData` for an answer that is not HTTP.
+/// An error of the connection; `InvalidData` if the response is not HTTP.
 pub fn http_get(addr: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&addr, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
-    // 1.0, so that the body is neither chunked nor followed by another answer.
+    // HTTP/1.0, so that the body is not chunked and the server closes the connection.
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;

@@ -1,13 +1,13 @@
-//! Real redis-server, redis-sentinel and pointsman processes, for tests, the demo and the benches.
+//! Starts real redis-server, redis-sentinel and pointsman processes for tests, the demo and the
+//! benchmarks.
 //!
-//! A test against a fake shows that two ideas of the author agree; a test against the real servers
-//! shows that the idea is right. So everything here starts the programs that people run, waits
-//! until they truly stand, and takes them away again. Three rules make that fit for many tests at
-//! once. Nothing has a fixed port: each [`Cluster`] owns a loopback address that nobody else has,
-//! and the kernel chooses the ports on it. Nothing waits for time: whoever waits names a condition
-//! ([`wait_until`]), and a failure says what was awaited and what was seen last. Nothing outlives
-//! its owner: a process ends with the value that holds it, or with the test runner if that is
-//! killed ([`Process`]).
+//! A test against a fake shows only that the fake and the program agree. Everything here starts the
+//! programs that people run, waits until they are ready, and stops them. Three rules make that
+//! possible for many tests at once. No fixed ports: each [`Cluster`] claims a loopback address, and
+//! the kernel chooses the ports on it. No waiting for time: every wait names a condition
+//! ([`wait_until`]), and a failure reports what was awaited and what was seen last. No leftovers: a
+//! process ends with the value that owns it, or with the test runner if that is killed
+//! ([`Process`]).
 //!
 //! Deliberately absent: an async runtime (threads and blocking sockets are enough, compile fast,
 //! and share no bug with the program under test), retries of failed tests, and any use of the

@@ -1,4 +1,4 @@
-//! One attempt to connect that gets lost on its way, and no other.
+//! Drops the first packet of exactly one connection attempt.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -6,16 +6,16 @@ use std::process::Command;
 use crate::binary::find_in_path;
 use crate::netns::{in_private_namespace, nft};
 
-/// Drops the first SYN to an address, silently, and lets every later one pass. Dropping it takes
-/// the rule away.
+/// Drops the first SYN to an address silently and lets all later ones pass. Dropping the value
+/// removes the rule.
 #[derive(Debug)]
 pub struct LostDial(String);
 
 impl LostDial {
-    /// Waits for a dial to `to`, to drop it.
+    /// Waits for a connection attempt to `to` and drops it.
     ///
     /// # Errors
-    /// In words: no private namespace, no `nft`, or it refused the rules.
+    /// A message for people: no private namespace, no `nft`, or it refused the rules.
     pub fn to(to: SocketAddr) -> Result<Self, String> {
         if !in_private_namespace() {
             return Err("packets are dropped only in a network namespace of one's own".to_owned());
@@ -30,10 +30,10 @@ impl LostDial {
         Ok(Self(table))
     }
 
-    /// Whether a dial was dropped.
+    /// Whether an attempt was dropped.
     ///
     /// # Errors
-    /// In words: `nft` does not tell.
+    /// A message for people, if `nft` fails.
     pub fn is_over(&self) -> Result<bool, String> {
         let program = find_in_path("nft").ok_or("nft is missing (Debian's nftables)")?;
         let output =

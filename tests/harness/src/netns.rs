@@ -1,18 +1,17 @@
-//! A network partition without a network: rules in a network namespace of one's own that drop what
-//! crosses the line.
+//! Network partitions on one machine: packet filter rules in a private network namespace.
 //!
 //! All members of a cluster share one loopback address, so servers are told apart by their ports.
-//! That catches both directions of every connection *to* them, which is all of a master's traffic.
-//! A sentinel also dials out, from ports that the kernel chooses; [`own_source`] gives it a
-//! loopback address of its own to dial from, by which that is caught too. The rules drop silently,
-//! as a broken switch does: nobody gets an RST, and what was sent is sent again after healing.
+//! That covers both directions of every connection *to* them, which is all of a master's traffic. A
+//! sentinel also opens connections from ports that the kernel chooses; [`own_source`] gives it a
+//! loopback address to connect from, so that these can be matched as well. The rules drop packets
+//! silently, as a broken switch does: no RST is sent, and TCP retransmits after the partition is
+//! healed.
 //!
-//! The rules act on everything in the namespace. So that nobody does this to a machine by accident,
-//! [`Partition::around`] refuses in the namespace of process 1. A namespace and its rules end with
-//! the last process in it.
+//! The rules apply to the whole namespace. To protect the machine, [`Partition::around`] refuses to
+//! run in the namespace of process 1. A namespace and its rules end with its last process.
 //!
-//! Deliberately absent: making the namespace. A process that has threads does not simply enter
-//! another one; whoever wants one starts itself again under `unshare --net`.
+//! Deliberately absent: creating the namespace. A process with threads cannot easily enter another
+//! one; such a process starts itself again under `unshare --net`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -25,23 +24,23 @@ use crate::cluster::{Cluster, Node};
 
 const TABLE: &str = "harness_partition";
 
-/// Whether this process is in another network namespace than process 1, as far as it may know.
+/// Whether this process is in another network namespace than process 1, as far as it can tell.
 #[must_use]
 pub fn in_private_namespace() -> bool {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
     namespace("self").is_some_and(|own| namespace("1") != Some(own))
 }
 
-/// Gives the namespace's loopback interface its addresses; a new one is down.
+/// Enables the loopback interface of the namespace; it is down in a new one.
 ///
 /// # Errors
-/// In words.
+/// A message for people.
 pub fn loopback_up() -> Result<(), String> {
     run(Command::new("ip").args(["link", "set", "lo", "up"]), "")
 }
 
-/// Lets a sentinel dial from a loopback address that nobody else has, and starts it again for that.
-/// Gives the address.
+/// Makes a sentinel connect from a loopback address that no other process uses, restarts it for
+/// that, and returns the address.
 ///
 /// # Panics
 /// If its configuration cannot be changed, or it does not come back.
@@ -62,23 +61,23 @@ pub fn own_source(cluster: &Cluster, sentinel: &Node) -> Ipv4Addr {
     own
 }
 
-/// A rule of one's own for what goes to and from one port. Dropping it takes the rule away.
+/// A rule for the traffic of one port. Dropping it removes the rule.
 #[derive(Debug)]
 pub struct Filter(String);
 
 impl Filter {
-    /// Drops every packet, silently.
+    /// Drops every packet silently.
     ///
     /// # Errors
-    /// In words: no private namespace, no `nft`, or it refused the rules.
+    /// A message for people: no private namespace, no `nft`, or it refused the rules.
     pub fn drop_all(port: u16) -> Result<Self, String> {
         Self::new(port, "drop")
     }
 
-    /// Drops so many of a hundred packets, at random.
+    /// Drops a random share of the packets, in percent.
     ///
     /// # Errors
-    /// As [`drop_all`](Self::drop_all).
+    /// Like [`drop_all`](Self::drop_all).
     pub fn drop_some(port: u16, percent: u8) -> Result<Self, String> {
         Self::new(port, &format!("numgen random mod 100 < {percent} drop"))
     }
@@ -104,18 +103,18 @@ impl Drop for Filter {
     }
 }
 
-/// Counts the packets that go to one port and begin with a given command's name, whoever sends
-/// them, and also those that a rule drops or that are sent again. A client's request begins a
-/// packet of its own if nothing is pipelined.
+/// Counts packets to one port that begin with the name of a command, from any sender, including
+/// packets that a rule drops and retransmissions. Without pipelining, each request of a client
+/// begins a packet.
 #[derive(Debug)]
 pub struct Counter(String);
 
 impl Counter {
-    /// Begins to count. `command` is a request's first bytes on the wire, sixteen at most: more
-    /// does not fit into a rule.
+    /// Starts to count. `command` holds the first bytes of a request on the wire, at most sixteen:
+    /// a rule cannot match more.
     ///
     /// # Errors
-    /// In words: no private namespace, no `nft`, or it refused the rules.
+    /// A message for people: no private namespace, no `nft`, or it refused the rules.
     pub fn of(port: u16, command: &[u8]) -> Result<Self, String> {
         if !in_private_namespace() {
             return Err("packets are counted only in a network namespace of one's own".to_owned());
@@ -125,11 +124,12 @@ impl Counter {
             text
         });
         let name = format!("harness_count_{port}");
-        // Before the rules that drop.
+        // Before the rules that drop packets.
         let chain = "chain count { type filter hook output priority -10; policy accept;";
         let matched = format!("tcp dport {port} @ih,0,{} 0x{bytes}", bytes.len() * 4);
         let rule = format!("{matched} counter name seen update @last {{ tcp sport }}");
-        // An element's age is the time since its connection's last packet, by the kernel's clock.
+        // The age of an element is the time since the last packet of its connection, by the
+        // kernel's clock.
         let last = "set last { type inet_service; flags dynamic,timeout; timeout 1h; size 65535; }";
         nft(&format!(
             "table inet {name} {{\ncounter seen {{ }}\n{last}\n{chain}\n{rule}\n}}\n}}\n"
@@ -137,10 +137,10 @@ impl Counter {
         Ok(Self(name))
     }
 
-    /// How many there were so far.
+    /// The number of packets so far.
     ///
     /// # Errors
-    /// In words: `nft` does not tell.
+    /// A message for people, if `nft` fails.
     pub fn packets(&self) -> Result<u64, String> {
         let text = self.list(["counter", "seen"])?;
         let mut words = text.split_ascii_whitespace().skip_while(|word| *word != "packets");
@@ -150,11 +150,11 @@ impl Counter {
             .ok_or_else(|| format!("nft lists no counter: {text}"))
     }
 
-    /// How long ago each connection sent its last one, to some milliseconds, with all that this
-    /// look itself took.
+    /// The time since the last packet of each connection, to some milliseconds, including the
+    /// duration of this query.
     ///
     /// # Errors
-    /// In words: `nft` does not tell.
+    /// A message for people, if `nft` fails.
     pub fn ages(&self) -> Result<Vec<Duration>, String> {
         let text = self.list(["set", "last"])?;
         let words: Vec<&str> = text.split([' ', ',', '\n']).collect();
@@ -173,7 +173,7 @@ impl Counter {
     }
 }
 
-/// A time as `nft` writes it: `59m58s68ms`.
+/// Parses a duration as `nft` prints it: `59m58s68ms`.
 fn span(text: &str) -> Option<Duration> {
     let (mut sum, mut rest) = (Duration::ZERO, text);
     while !rest.is_empty() {
@@ -202,25 +202,25 @@ impl Drop for Counter {
     }
 }
 
-/// Slows what goes to and from one port down to a rate such as `1mbit`, with packets of an ordinary
-/// size, until the namespace ends. Everything else goes past it.
+/// Limits the traffic of one port to a rate such as `1mbit`, with packets of ordinary size, until
+/// the namespace ends. Other traffic is not limited.
 ///
 /// # Errors
-/// In words: no private namespace, no `tc`, or a kernel without these disciplines.
+/// A message for people: no private namespace, no `tc`, or a kernel without these disciplines.
 pub fn shape(port: u16, rate: &str) -> Result<(), String> {
     queue(port, "", rate)
 }
 
-/// Sends half of the packets to and from one port, at random, through a queue of this rate, so that
-/// the others overtake them; until the namespace ends.
+/// Sends a random half of the packets of one port through a queue with this rate, so that later
+/// packets overtake them; until the namespace ends.
 ///
 /// # Errors
-/// As [`shape`].
+/// Like [`shape`].
 pub fn reorder(port: u16, rate: &str) -> Result<(), String> {
     queue(port, "numgen random mod 2 0", rate)
 }
 
-/// How many segments came to this namespace's sockets before others that were sent earlier.
+/// How many segments reached this namespace's sockets out of order.
 ///
 /// # Panics
 /// If the kernel does not count them.
@@ -234,14 +234,14 @@ pub fn overtaken() -> u64 {
     found.and_then(|(_, number)| number.parse().ok()).expect("a count of segments out of order")
 }
 
-/// Puts what goes to and from one port, if a rule says so, through a queue of this rate.
+/// Sends matching packets of one port through a queue with this rate.
 fn queue(port: u16, which: &str, rate: &str) -> Result<(), String> {
     if !in_private_namespace() {
         return Err(
             "the network is slowed down only in a network namespace of one's own".to_owned()
         );
     }
-    // The kernel's classes take their packets by the priority that a rule gives them.
+    // The kernel's classes select packets by the priority that a rule sets.
     let lines = [
         "ip link set lo mtu 1500".to_owned(),
         "tc qdisc add dev lo root handle 1: htb".to_owned(),
@@ -262,16 +262,16 @@ fn queue(port: u16, which: &str, rate: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Some servers cut off from everybody else. Dropping it heals the network.
+/// Servers that are cut off from all other processes. Dropping it heals the network.
 #[derive(Debug)]
 pub struct Partition(());
 
 impl Partition {
-    /// Cuts off a server together with the sentinel that dials from `source`; the two still reach
-    /// each other, as the two of one pod or machine would.
+    /// Cuts off a server together with the sentinel that connects from `source`. The two still
+    /// reach each other, like two processes of one pod or machine.
     ///
     /// # Errors
-    /// In words: no private namespace, no `nft`, or it refused the rules.
+    /// A message for people: no private namespace, no `nft`, or it refused the rules.
     pub fn around(server: &Node, sentinel: &Node, source: Ipv4Addr) -> Result<Self, String> {
         if !in_private_namespace() {
             return Err("a partition is made only in a network namespace of one's own".to_owned());
@@ -279,11 +279,11 @@ impl Partition {
         nft(&rules(server.addr().port(), sentinel.addr().port(), source)).map(|()| Self(()))
     }
 
-    /// Lets nothing pass between a server and whoever dials from `source`; everybody else goes on
-    /// to reach both.
+    /// Drops the packets between a server and the process that connects from `source`; all other
+    /// connections of both keep working.
     ///
     /// # Errors
-    /// As [`around`](Self::around).
+    /// Like [`around`](Self::around).
     pub fn between(server: &Node, source: Ipv4Addr) -> Result<Self, String> {
         if !in_private_namespace() {
             return Err("a partition is made only in a network namespace of one's own".to_owned());
@@ -296,10 +296,10 @@ impl Partition {
         .map(|()| Self(()))
     }
 
-    /// Whether partitions can be made here, found out with rules that match nothing.
+    /// Whether partitions are possible here; tested with rules that match nothing.
     ///
     /// # Errors
-    /// In words, why not.
+    /// A message for people that says why not.
     pub fn possible() -> Result<(), String> {
         if !in_private_namespace() {
             return Err("there is no network namespace of its own".to_owned());

@@ -1,9 +1,8 @@
-//! A test in a process and a network namespace of its own.
+//! Runs a test in its own process and network namespace.
 //!
-//! Some tests need a network that they may hurt, or ten thousand file descriptors that their
-//! neighbours shall not miss. A process with threads does not enter another namespace, and the test
-//! runner has threads. So such a test starts the runner again under `unshare --net`, with its own
-//! name as the only test, and takes the outcome for its own.
+//! Some tests damage the network, or need ten thousand file descriptors. A process with threads
+//! cannot enter another namespace, and the test runner has threads. So such a test starts the
+//! runner again under `unshare --net` with its own name as the only test, and adopts the result.
 
 use std::process::{Command, Stdio};
 
@@ -14,11 +13,11 @@ use crate::netns::loopback_up;
 
 const INSIDE: &str = "HARNESS_ALONE";
 
-/// Whether the caller is to go on: `true` in a process and namespace of its own. Otherwise the test
-/// has been run there and has passed, or nobody can make a namespace here, which is said on the
-/// standard error.
+/// Whether the caller should run its test here: `true` in the process that has its own namespace.
+/// Otherwise the test has been run there and has passed, or no namespace can be created, which is
+/// reported on standard error.
 ///
-/// `test` is the whole name of the test that calls this, as the runner lists it.
+/// `test` is the full name of the calling test, as the runner lists it.
 ///
 /// # Panics
 /// If the test fails inside.
@@ -29,8 +28,8 @@ pub fn alone(test: &str) -> bool {
         loopback_up().expect("a loopback interface");
         return true;
     }
-    // Root needs no more than a network; others become root of a user namespace, where the kernel
-    // lets them.
+    // Root needs only a network namespace; other users become root of a user namespace, if the
+    // kernel allows that.
     let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
     let unshare = find_in_path("unshare");
     let works = |way: &&&[&str]| {
@@ -71,11 +70,11 @@ pub fn alone(test: &str) -> bool {
     false
 }
 
-/// Raises the number of files that this process may open as far as it goes, and returns it.
+/// Raises the limit on open files of this process to its maximum and returns it.
 #[must_use]
 pub fn raise_files() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    // Where it cannot be raised it stays as it is, which the caller is told.
+    // If it cannot be raised, the old limit is returned.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     getrlimit(Resource::Nofile)
         .current

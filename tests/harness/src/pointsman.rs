@@ -1,7 +1,7 @@
-//! The real pointsman in front of a cluster.
+//! Starts the real pointsman in front of a cluster.
 //!
-//! It is configured as a user would: by a file, which stands beside its log. The path of the
-//! program comes from the caller, since only the tests of its own package can know it
+//! It is configured as a user would do it, by a file next to its log. The caller passes the path of
+//! the program, because only the tests of its own package know it
 //! (`env!("CARGO_BIN_EXE_pointsman")`).
 
 use std::ffi::OsString;
@@ -44,21 +44,21 @@ pub struct PointsmanBuilder<'a> {
 }
 
 impl PointsmanBuilder<'_> {
-    /// The names to serve, each on a port of its own. Default: all masters of the cluster.
+    /// The names of the services, each with its own port. Default: all masters of the cluster.
     #[must_use]
     pub fn services(mut self, names: &[&str]) -> Self {
         self.services = Some(names.iter().map(|name| (*name).to_owned()).collect());
         self
     }
 
-    /// The sentinels to begin with, as in the configuration. Default: all of the cluster.
+    /// The configured sentinels. Default: all of the cluster.
     #[must_use]
     pub fn sentinels(mut self, sentinels: &[String]) -> Self {
         self.sentinels = Some(sentinels.to_vec());
         self
     }
 
-    /// Leaves the cluster's passwords out, for tests that give their own, or wrong ones.
+    /// Omits the cluster's passwords, for tests that set their own or wrong ones.
     #[must_use]
     pub fn without_logins(mut self) -> Self {
         self.logins = false;
@@ -79,7 +79,7 @@ impl PointsmanBuilder<'_> {
         self
     }
 
-    /// A further argument after `run`.
+    /// An additional argument after `run`.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<OsString>) -> Self {
         self.args.push(arg.into());
@@ -93,37 +93,36 @@ impl PointsmanBuilder<'_> {
         self
     }
 
-    /// Gives everything by flags instead of a file: one service, and no lines then.
+    /// Configures it by flags instead of a file: one service, and no additional lines.
     #[must_use]
     pub fn by_flags(mut self) -> Self {
         self.by_flags = true;
         self
     }
 
-    /// Starts it in a cgroup, so that it finds its bounds there.
+    /// Starts it in a cgroup with limits.
     #[must_use]
     pub fn within(mut self, cgroup: &Cgroup) -> Self {
         self.cgroup = Some(cgroup.processes());
         self
     }
 
-    /// Lets it alone see these names, each with all the addresses given for it: in a mount
-    /// namespace of its own, where `/etc/hosts` is another file. Not together with
-    /// [`within`](Self::within).
+    /// Defines host names that only this process sees, each with all addresses given for it: a
+    /// mount namespace with another `/etc/hosts`. Not together with [`within`](Self::within).
     #[must_use]
     pub fn hosts(mut self, hosts: &[(&str, IpAddr)]) -> Self {
         self.hosts = Some(hosts.iter().map(|(name, ip)| format!("{ip} {name}\n")).collect());
         self
     }
 
-    /// Does not wait until it is ready, for starts that are to stay unready.
+    /// Does not wait until it is ready, for tests in which it stays unready.
     #[must_use]
     pub fn without_waiting(mut self) -> Self {
         self.wait = false;
         self
     }
 
-    /// Starts it and, unless told otherwise, waits until `/ready` says yes.
+    /// Starts it and, by default, waits until `/ready` returns success.
     ///
     /// # Panics
     /// If it ends or is not ready in time; its log is printed then.
@@ -146,7 +145,7 @@ impl PointsmanBuilder<'_> {
             self.file(&folder, &services, admin)
         };
         let (program, args) = match &self.cgroup {
-            // The shell enters the cgroup and becomes the program, which keeps its process id.
+            // The shell enters the cgroup and executes the program, which keeps the process id.
             Some(processes) => {
                 let enter = [
                     "-c".into(),
@@ -169,7 +168,7 @@ impl PointsmanBuilder<'_> {
         pointsman
     }
 
-    /// A command that becomes the program, which keeps its process id.
+    /// A command that executes the program under the same process id.
     fn with_hosts(
         &self,
         folder: &Path,
@@ -259,7 +258,7 @@ pub struct Pointsman {
 }
 
 impl Pointsman {
-    /// A pointsman of this program in front of a cluster, on ports of the cluster's address.
+    /// A pointsman in front of a cluster, on ports of the cluster's address.
     #[must_use]
     pub fn builder(program: impl Into<PathBuf>, cluster: &Cluster) -> PointsmanBuilder<'_> {
         PointsmanBuilder {
@@ -279,19 +278,19 @@ impl Pointsman {
         }
     }
 
-    /// Where the first service listens.
+    /// The listen address of the first service.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.services[0].1
     }
 
-    /// Where a service listens.
+    /// The listen address of a service.
     #[must_use]
     pub fn addr_of(&self, name: &str) -> Option<SocketAddr> {
         self.services.iter().find(|(known, _)| known == name).map(|(_, addr)| *addr)
     }
 
-    /// Where the admin server listens.
+    /// The address of the admin server.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
         self.admin
@@ -308,18 +307,18 @@ impl Pointsman {
             .unwrap_or_else(|error| panic!("cannot connect to pointsman: {error}"))
     }
 
-    /// GETs a path of the admin server.
+    /// Sends GET for a path of the admin server.
     ///
     /// # Errors
-    /// Of the connection.
+    /// An error of the connection.
     pub fn get(&self, path: &str) -> std::io::Result<(u16, String)> {
         http_get(self.admin, path)
     }
 
-    /// Waits until `/ready` says yes.
+    /// Waits until `/ready` returns success.
     ///
     /// # Panics
-    /// If it ends, or does not say so in time.
+    /// If the process ends, or is not ready in time.
     #[track_caller]
     pub fn wait_ready(&self, timeout: Duration) {
         wait_until("pointsman to be ready", timeout, || {
@@ -332,12 +331,12 @@ impl Pointsman {
         });
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn sigterm(&self) {
         self.process.signal(Signal::TERM);
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the process has ended.
     ///
     /// # Panics
     /// If it has not ended after `timeout`.

@@ -1,7 +1,7 @@
-//! One child process: its log in a file, signals by its own id, and an end that comes for certain.
+//! A child process with a log file, signals by process id, and a guaranteed end.
 //!
 //! A [`Process`] is killed and reaped when it is dropped. If that happens while a test fails, the
-//! tail of its log is printed, since that is the next thing one would look for.
+//! last lines of its log are printed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,21 +16,21 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 use crate::spawner;
 use crate::wait::wait_until;
 
-/// How many lines of a log a failing test shows.
+/// How many lines of a log are printed for a failing test.
 const TAIL: usize = 25;
 
-/// What to start.
+/// The program to start and its environment.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// What messages call it, and the name of its log file.
+    /// The name used in messages and for the log file.
     pub name: String,
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Environment variables in addition to ours.
+    /// Environment variables in addition to inherited ones.
     pub env: Vec<(String, String)>,
-    /// The working folder, where the log file `NAME.log` is written too.
+    /// The working folder, which also gets the log file `NAME.log`.
     pub folder: PathBuf,
 }
 
@@ -44,19 +44,19 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it in a process group of its own, so that a Ctrl-C at the terminal reaches only us.
+    /// Starts it in its own process group, so that Ctrl-C at the terminal does not reach it.
     ///
     /// # Panics
-    /// If the program or its log file cannot be started or written.
+    /// If the program cannot be started or its log file cannot be written.
     #[must_use]
     pub fn start(launch: &Launch) -> Self {
         Self::start_with(launch, Stdio::null())
     }
 
-    /// The same, with this as its standard input.
+    /// Like [`start`](Self::start), with a given standard input.
     ///
     /// # Panics
-    /// As [`start`](Self::start) does.
+    /// Like [`start`](Self::start).
     #[must_use]
     pub fn start_with(launch: &Launch, stdin: Stdio) -> Self {
         let log = launch.folder.join(format!("{}.log", launch.name));
@@ -90,27 +90,28 @@ impl Process {
         self.pid
     }
 
-    /// What it is called.
+    /// Its name in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     #[must_use]
     pub fn ended(&self) -> Option<ExitStatus> {
         self.child().try_wait().expect("the state of a child of ours")
     }
 
-    /// Whether it has not ended yet; a stopped process still runs in this sense.
+    /// Whether it has not ended; a process stopped by a signal counts as running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.ended().is_none()
     }
 
-    /// Sends a signal; does nothing if the process has ended, since its id may be another's by now.
+    /// Sends a signal. Does nothing if the process has ended, because its id may belong to another
+    /// one.
     pub fn signal(&self, signal: Signal) {
-        // The lock is held until the signal is sent, so nobody reaps the child in between.
+        // The lock is held until the signal is sent, so that the child cannot be reaped in between.
         let mut child = self.child();
         if child.try_wait().expect("the state of a child of ours").is_none() {
             kill_process(Pid::from_child(&child), signal)
@@ -118,19 +119,19 @@ impl Process {
         }
     }
 
-    /// Sets how many files it may open from now on.
+    /// Sets its limit on open files.
     ///
     /// # Panics
-    /// If the system does not let us.
+    /// If the system refuses.
     pub fn limit_files(&self, files: u64) {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        // It was started by us, so its hard limit is ours.
+        // It inherited the hard limit of this process.
         let limit = Rlimit { current: Some(files), maximum: getrlimit(Resource::Nofile).maximum };
         prlimit(pid, Resource::Nofile, limit)
             .unwrap_or_else(|error| panic!("prlimit on {}: {error}", self.name));
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it has ended.
     ///
     /// # Panics
     /// If it has not ended after `timeout`.
@@ -139,25 +140,25 @@ impl Process {
         wait_until(&format!("the end of {}", self.name), timeout, || self.ended())
     }
 
-    /// SIGKILL, and gone when this returns.
+    /// Sends SIGKILL and waits for its end.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
         self.child().wait().expect("the end of a child of ours");
     }
 
-    /// The file that holds what it wrote to its standard output and error.
+    /// The file with its standard output and standard error.
     #[must_use]
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// All that it wrote so far.
+    /// Its output so far.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The last lines of its log, under a heading.
+    /// The last lines of its log, with a heading.
     #[must_use]
     pub fn tail(&self) -> String {
         let log = self.log();
@@ -172,7 +173,7 @@ impl Process {
     }
 
     fn child(&self) -> std::sync::MutexGuard<'_, Child> {
-        // A panic under this lock leaves the child as it was; it still has to be killed.
+        // After a panic under this lock the child is unchanged and still has to be killed.
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -183,7 +184,7 @@ impl Drop for Process {
             eprintln!("{}", self.tail());
         }
         let mut child = self.child();
-        // Both fail only for a child that is gone already.
+        // Both fail only if the child has ended.
         let _ = child.kill();
         let _ = child.wait();
     }

@@ -1,11 +1,10 @@
-//! Children that end with this process, whichever way it ends.
+//! Child processes that end with this process, however it ends.
 //!
-//! Linux can send a child a signal when its parent dies, but "parent" means the thread that started
-//! it. The test runner ends a thread with each test, and a cluster may start its servers from
-//! several, so one thread that never ends starts them all. The setting itself is made by
-//! util-linux' `setpriv`, which then becomes the program and keeps the process id: doing it between
-//! fork and exec in here would need unsafe code. Without `setpriv` the children simply lack this
-//! net.
+//! Linux can signal a child when its parent dies, but "parent" is the thread that started it. The
+//! test runner ends a thread with each test, and a cluster starts servers from several threads. So
+//! a single thread that never ends starts all children. util-linux' `setpriv` sets the signal and
+//! then executes the program under the same process id: doing it between fork and exec would need
+//! unsafe code. Without `setpriv` the children lack this safety net.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +25,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
             .name("spawner".to_owned())
             .spawn(move || {
                 for (mut command, reply) in inbox {
-                    // Whoever asked waits for the answer, so it can only be gone if that thread is.
+                    // The caller waits for the reply, so this fails only if its thread is gone.
                     let _ = reply.send(command.spawn());
                 }
             })
@@ -39,7 +38,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
-/// The `setpriv` of this machine, if it has one that can set the signal.
+/// The path of `setpriv`, if this machine has one that can set the signal.
 pub(crate) fn setpriv() -> Option<&'static PathBuf> {
     static SETPRIV: OnceLock<Option<PathBuf>> = OnceLock::new();
     SETPRIV

@@ -1,8 +1,8 @@
-//! Replies of Redis, read by a parser of the tests' own.
+//! Replies of Redis, parsed independently of the product.
 //!
-//! It shares nothing with the crate that the product uses, so that a mistake there cannot hide
-//! here. It is simple instead of fast: an incomplete reply is parsed again from its start when more
-//! has come. Deliberately absent: streamed aggregates and attributes, which no server sends today.
+//! The parser shares no code with the crate under test, so that a mistake there cannot hide here.
+//! It is simple instead of fast: an incomplete reply is parsed again from its start when more bytes
+//! arrive. Deliberately absent: streamed aggregates and attributes, which no server sends today.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The text of a simple, bulk or verbatim string, if it is one and is UTF-8.
+    /// The text of a simple, bulk or verbatim string, if it is UTF-8.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -48,7 +48,7 @@ impl Value {
         }
     }
 
-    /// The number of an integer, or of a string that holds one.
+    /// The value of an integer, or of a string that holds one.
     #[must_use]
     pub fn int(&self) -> Option<i64> {
         match self {
@@ -57,7 +57,7 @@ impl Value {
         }
     }
 
-    /// The elements of an array, set or push; of anything else, none.
+    /// The elements of an array, set or push; empty for any other reply.
     #[must_use]
     pub fn items(&self) -> &[Value] {
         match self {
@@ -66,7 +66,7 @@ impl Value {
         }
     }
 
-    /// What stands under a key, in a map or in the flat array that RESP2 has instead.
+    /// The value of a key, in a map or in the flat array that RESP2 uses instead.
     #[must_use]
     pub fn field(&self, key: &str) -> Option<&Value> {
         if let Self::Map(pairs) = self {
@@ -107,11 +107,11 @@ impl fmt::Display for Value {
     }
 }
 
-/// Reads one reply from the start of `bytes`: the reply and its length, or `None` if it is not
-/// complete.
+/// Parses one reply at the start of `bytes`. Returns the reply and its length, or `None` if it is
+/// incomplete.
 ///
 /// # Errors
-/// In words, if the bytes are no reply.
+/// A message for people, if the bytes are not a reply.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Value, usize)>, String> {
     let mut reader = Reader { bytes, at: 0 };
     Ok(reader.value()?.map(|value| (value, reader.at)))

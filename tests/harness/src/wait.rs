@@ -1,23 +1,23 @@
-//! Waiting for a condition, never for time.
+//! Waits for a condition, never for a duration.
 //!
-//! A test that sleeps is either slow or flaky, mostly both. Whoever waits here says what for and
-//! how long at most, and when that fails, the panic tells what was awaited, for how long, and what
-//! the last look showed. This file holds the only pause of the whole test code: the short, growing
-//! one between two looks.
+//! A test that sleeps is slow or flaky, usually both. Every wait names its condition and its
+//! timeout, and a failure reports the condition, the time waited and the last observation. This
+//! file holds the only pause of all test code: the short, growing one between two checks of a
+//! condition.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// What one look at a condition brought: `bool`, `Option<T>` or `Result<T, E>`, where an error is
-/// the reason to go on waiting.
+/// The result of one check of a condition: `bool`, `Option<T>` or `Result<T, E>`, whose error says
+/// why the condition does not hold yet.
 pub trait Condition {
-    /// What the wait gives back once the condition holds.
+    /// The value that the wait returns.
     type Value;
 
-    /// The value, or why it is not there yet.
+    /// The value, or why the condition does not hold yet.
     ///
     /// # Errors
-    /// The reason in words, empty if there is none to tell.
+    /// The reason as text; empty if there is none.
     fn look(self) -> Result<Self::Value, String>;
 }
 
@@ -45,7 +45,7 @@ impl<T, E: Display> Condition for Result<T, E> {
     }
 }
 
-/// Looks again and again, first after 1 ms, then less often up to every 20 ms, until the condition
+/// Checks the condition repeatedly, first after 1 ms, then less often up to every 20 ms, until it
 /// holds.
 ///
 /// # Panics
@@ -77,8 +77,7 @@ pub fn wait_until<C: Condition>(
     }
 }
 
-/// Lets some time pass: between two looks, or to keep the pace of a load. Never a way to make a
-/// test pass.
+/// Sleeps: between two checks, or to keep the rate of a load. Never a way to make a test pass.
 #[allow(
     clippy::disallowed_methods,
     reason = "the one place where the test code sleeps; whoever calls it looks again after"

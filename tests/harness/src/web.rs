@@ -1,8 +1,8 @@
-//! What the test of the status page needs besides: a browser of this machine, and axe-core, which
-//! judges accessibility.
+//! What the test of the status page needs: a browser of this machine, and axe-core, which checks
+//! accessibility.
 //!
-//! axe-core is one file out of npm's package of the same name, kept in `target/page-tools` once it
-//! was brought. Nothing of it is run by npm, and nothing of it belongs to the program.
+//! axe-core is a single file of the npm package of the same name. It is kept in
+//! `target/page-tools`. npm only fetches it; it is not part of the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,28 @@ use std::process::Command;
 
 use crate::find_in_path;
 
-/// The names under which distributions have a Chromium, the usual one first.
+/// The names of Chromium in the distributions, the most common one first.
 pub const BROWSERS: [&str; 4] =
     ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome"];
 
-/// With its version, so that a rule that is new tomorrow does not turn a test red today.
+/// Pinned, so that a new rule of a later version does not fail a test.
 const AXE: &str = "axe-core@4.14.1";
 
-/// Where axe-core is once it was brought.
+/// The path of the downloaded axe-core.
 fn kept() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/page-tools").join(format!("{AXE}.js"))
 }
 
-/// Whether axe-core is here already, so that npm is not needed.
+/// Whether axe-core is present, so that npm is not needed.
 #[must_use]
 pub fn has_axe_core() -> bool {
     kept().is_file()
 }
 
-/// axe-core's source; brought by npm if it is not here yet.
+/// The path of axe-core's source; fetched by npm if it is missing.
 ///
 /// # Errors
-/// In words, if npm is missing or fails.
+/// A message for people, if npm is missing or fails.
 pub fn axe_core() -> Result<PathBuf, String> {
     let file = kept();
     if file.is_file() {
@@ -53,7 +53,7 @@ pub fn axe_core() -> Result<PathBuf, String> {
     run(Command::new("sh").args(["-c", "tar -xzf axe-core-*.tgz package/axe.min.js"]))?;
     let parent = file.parent().ok_or("no folder to keep it in")?;
     fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
-    // Under another name first: whoever looks meanwhile finds all of it, or nothing.
+    // Written under another name first, so that a concurrent reader finds the whole file or none.
     let partial = parent.join(format!("axe-{}.partial", std::process::id()));
     fs::copy(folder.path().join("package/axe.min.js"), &partial)
         .map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! New connections: connect, ask once, close, again. One at a time it tells how long the first
-//! reply takes, many at a time how many connections fit through.
+//! New connections: connect, send one request, close, repeat. One at a time it measures the latency
+//! of the first reply; many at a time it measures connections per second.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,16 +12,16 @@ use super::peer::Peer;
 use super::tally::Latency;
 use super::wire::Workload;
 
-/// What to do.
+/// The settings of the job.
 #[derive(Debug, Clone)]
 pub struct Churn {
-    /// Where to connect to.
+    /// The address to connect to.
     pub to: SocketAddr,
-    /// Connections at a time.
+    /// Concurrent connections.
     pub at_once: usize,
-    /// Time before counting begins.
+    /// Warm-up before counting starts.
     pub warm: Duration,
-    /// Time in which is counted.
+    /// Duration of the counting.
     pub time: Duration,
 }
 
@@ -32,7 +32,7 @@ struct Visit {
 }
 
 impl Churn {
-    /// Runs it: how long from before the connect to the reply, of every connection; the request is
+    /// Runs the job. The latency of each connection lasts from before the connect to the reply to
     /// [`Workload::Ping`].
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Churn {
                     if start.is_some() {
                         found.push(last.saturating_duration_since(visit.began));
                     }
-                    // The old one is closed by this.
+                    // This closes the old connection.
                     *visit = Visit::begin(engine, self.to, *number, &request)?;
                 }
             }
@@ -82,7 +82,7 @@ impl Visit {
     fn begin(engine: &Engine, to: SocketAddr, number: usize, request: &[u8]) -> io::Result<Self> {
         let began = Instant::now();
         let mut peer = Peer::connect(engine, to, number)?;
-        // On loopback the connection is open already; otherwise an event tells.
+        // On loopback the connection is open already; otherwise an event follows.
         peer.send(request)?;
         Ok(Self { peer, got: 0, began })
     }

@@ -1,5 +1,5 @@
-//! Closed loop: each client sends its next requests when the last ones are answered. Tells how much
-//! fits through.
+//! Closed loop: each client sends its next requests when the previous ones are answered. Measures
+//! throughput.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,46 +10,46 @@ use super::meter::{Meter, Window};
 use super::peer::Peer;
 use super::wire::Workload;
 
-/// If nothing is answered for so long, the job fails.
+/// The job fails if no reply arrives for this long.
 pub(crate) const SILENCE: Duration = Duration::from_secs(5);
 
-/// What to do.
+/// The settings of the job.
 #[derive(Debug, Clone)]
 pub struct Closed {
-    /// Whom to ask.
+    /// The address to connect to.
     pub to: SocketAddr,
-    /// What to ask.
+    /// The requests.
     pub workload: Workload,
     /// Connections.
     pub clients: usize,
     /// Requests that a client sends at once.
     pub pipeline: usize,
-    /// Time before counting begins.
+    /// Warm-up before counting starts.
     pub warm: Duration,
-    /// Time in which is counted.
+    /// Duration of the counting.
     pub time: Duration,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// Requests answered within the window.
     pub requests: u64,
-    /// Used within the window.
+    /// Resources used within the window.
     pub window: Window,
 }
 
 struct Client {
     peer: Peer,
-    /// Bytes of the replies that have come.
+    /// Bytes of the replies received so far.
     got: usize,
 }
 
 impl Closed {
-    /// Runs it.
+    /// Runs the job.
     ///
     /// # Errors
-    /// If a connection fails or ends, a reply is not as expected, or none comes for five seconds.
+    /// If a connection fails or ends, a reply is not as expected, or none arrives for five seconds.
     pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<Rate> {
         let requests = self.workload.request().repeat(self.pipeline);
         let reply = self.workload.reply();
@@ -89,7 +89,7 @@ impl Closed {
 }
 
 impl Client {
-    /// Takes what came and sends what is next: how many requests were answered by that.
+    /// Reads replies and sends the next requests. Returns the number of requests answered.
     fn go_on(
         &mut self,
         buffer: &mut [u8],

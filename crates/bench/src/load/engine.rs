@@ -1,7 +1,7 @@
-//! One epoll for the sink and the clients.
+//! One epoll instance for the backend and the clients.
 //!
-//! Edge-triggered, so that a client costs one `recv` and one `send` a request and no `epoll_ctl`:
-//! whoever is told of an event reads until a read comes back short.
+//! Edge-triggered, so that a client costs one `recv` and one `send` per request and no `epoll_ctl`:
+//! after an event, a socket is read until a read returns less than was asked for.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,14 +15,14 @@ use rustix::time::{
 
 use super::sink::{LISTENER, SINK, Sink};
 
-/// One read takes so much at most.
+/// The size of one read.
 const BUFFER: usize = 256 << 10;
-/// The event of a timer.
+/// The event number of the timer.
 const TICK: u64 = u64::MAX - 1;
-/// Events taken at a time.
+/// Events per call.
 const EVENTS: usize = 512;
 
-/// The loop: the sink is served by it, clients belong to the jobs.
+/// The event loop. It serves the backend; the clients belong to the jobs.
 #[allow(missing_debug_implementations, reason = "the kernel's events have none")]
 pub struct Engine {
     epoll: OwnedFd,
@@ -30,7 +30,7 @@ pub struct Engine {
     events: Vec<epoll::Event>,
     timer: Option<OwnedFd>,
     pub(crate) buffer: Vec<u8>,
-    /// Clients with news from the last [`turn`](Self::turn), by their numbers.
+    /// Numbers of the clients with events from the last [`turn`](Self::turn).
     pub(crate) ready: Vec<usize>,
 }
 
@@ -54,8 +54,8 @@ impl Engine {
         Ok(epoll::add(&self.epoll, stream, epoll::EventData::new_u64(number as u64), flags())?)
     }
 
-    /// Lets [`turn`](Self::turn) return at least that often, or no more so. Its own timeout is of
-    /// whole milliseconds.
+    /// Sets how often [`turn`](Self::turn) returns at least; `None` removes the limit. The timeout
+    /// of `turn` itself has a resolution of milliseconds.
     pub(crate) fn tick_every(&mut self, gap: Option<Duration>) -> io::Result<()> {
         self.timer = None;
         if let Some(gap) = gap.map(timespec) {
@@ -79,7 +79,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for events, serves those of the sink, and lists the clients that have some.
+    /// Waits for events, serves those of the backend, and collects the clients that have events.
     pub(crate) fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(timespec);
         self.events.clear();
@@ -95,8 +95,7 @@ impl Engine {
         for event in &self.events {
             let number = event.data.u64();
             if number == TICK {
-                // Reading it starts it again. How often it ticked meanwhile is of no interest, nor
-                // that it was read before.
+                // The read rearms the timer; the number of expirations and an error do not matter.
                 let _ = self.timer.as_ref().map(|timer| rustix::io::read(timer, &mut [0_u8; 8]));
             } else if number == LISTENER {
                 self.sink.accept(&self.epoll, flags())?;
@@ -128,7 +127,7 @@ fn place(number: u64) -> usize {
     usize::try_from(number & (SINK - 1)).unwrap_or(usize::MAX)
 }
 
-/// A listener with a queue for as many as may come at once.
+/// A listener whose queue holds as many connections as may arrive at once.
 fn listener(at: SocketAddr) -> io::Result<TcpListener> {
     let socket =
         socket2::Socket::new(socket2::Domain::for_address(at), socket2::Type::STREAM, None)?;

@@ -1,4 +1,5 @@
-//! Idle connections: opened, used once, and left alone, to see what each costs the proxy in memory.
+//! Idle connections: opened, used once and left alone, to measure the proxy's memory per
+//! connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,31 +14,30 @@ use super::wire::Workload;
 /// Connections opened at a time.
 const BATCH: usize = 50;
 
-/// What to do.
+/// The settings of the job.
 #[derive(Debug, Clone)]
 pub struct Idle {
-    /// Where to connect to.
+    /// The address to connect to.
     pub to: SocketAddr,
-    /// Connections that are there when the first look is taken, so that what is made once does not
-    /// count.
+    /// Connections that are open at the first measurement, so that one-time costs do not count.
     pub before: usize,
-    /// Connections that are added for the second look.
+    /// Connections added for the second measurement.
     pub pairs: usize,
-    /// How long they are left alone before each look.
+    /// How long the connections are idle before each measurement.
     pub rest: Duration,
 }
 
-/// What the looks found.
+/// The result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes before.
+    /// Bytes at the first measurement.
     pub before: u64,
-    /// Bytes with the idle connections.
+    /// Bytes with the added connections.
     pub after: u64,
 }
 
 impl Idle {
-    /// Runs it, looking at the memory of `pids`.
+    /// Runs the job and measures the memory of `pids`.
     ///
     /// # Errors
     /// If a connection fails or is not answered.
@@ -89,7 +89,7 @@ impl Idle {
         Ok(())
     }
 
-    /// Leaves all alone for a while, then looks.
+    /// Waits while all connections are idle, then measures.
     fn look(&self, engine: &mut Engine, pids: &[u32]) -> io::Result<u64> {
         let until = Instant::now() + self.rest;
         while let Some(left) =

@@ -1,9 +1,9 @@
-//! What processes used of the machine, read from `/proc` at both ends of a measurement.
+//! Measures what processes used of the machine, read from `/proc` at both ends of a window.
 //!
-//! CPU is the process's own clock (`clock_getcpuclockid`), in nanoseconds: `/proc/PID/stat` counts
-//! whole ticks only, and in a sum over `/proc/PID/task` what a thread has used is gone with it, so
-//! that sum can fall. What the machine did besides (`/proc/stat` less what is ours) tells whether a
-//! measurement was disturbed.
+//! CPU time is read from the process clock (`clock_getcpuclockid`), in nanoseconds:
+//! `/proc/PID/stat` counts whole ticks only, and a sum over `/proc/PID/task` loses the time of
+//! threads that have ended, so it can decrease. The CPU time of unrelated processes (`/proc/stat`
+//! without ours) shows whether a measurement was disturbed.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
-/// A tick of `/proc/stat`; the kernel shows hundredths of a second to everybody.
+/// A tick of `/proc/stat`; the kernel reports hundredths of a second on every machine.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Whose CPU is counted.
+/// The processes whose CPU time is counted.
 #[derive(Debug, Clone, Default)]
 pub struct Meter {
     /// The processes under test.
     pub proxy: Vec<u32>,
-    /// All other processes of the measurement; this one is always among them.
+    /// All other processes of the measurement; this process is always included.
     pub others: Vec<u32>,
 }
 
@@ -32,17 +32,16 @@ pub(crate) struct Sample {
     stolen: Duration,
 }
 
-/// What was used between two moments. Times are in seconds.
+/// Resources used in an interval. Times are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
-    /// How long it was.
+    /// The length of the interval.
     pub seconds: f64,
-    /// CPU of the processes under test.
+    /// CPU time of the processes under test.
     pub proxy: f64,
-    /// CPU of everybody who has nothing to do with the measurement. Counted in ticks, so a little
-    /// below zero means none.
+    /// CPU time of unrelated processes. Counted in ticks, so slightly below zero means none.
     pub foreign: f64,
-    /// Time in which the machine wanted to run and its host did not let it.
+    /// Time that the host withheld from the machine.
     pub stolen: f64,
 }
 
@@ -57,7 +56,7 @@ impl Meter {
 }
 
 impl Sample {
-    /// What was used from here to `end`.
+    /// The resources used from `self` to `end`.
     pub(crate) fn until(&self, end: &Self) -> Window {
         let between = |from: Duration, to: Duration| to.saturating_sub(from).as_secs_f64();
         Window {
@@ -69,7 +68,8 @@ impl Sample {
     }
 }
 
-/// CPU of a process, all its threads together, ended ones too; nothing for one that is gone.
+/// CPU time of a process with all its threads, including ended ones; zero for a process that has
+/// ended.
 fn cpu(pid: u32) -> Duration {
     let of = |pid: u32| {
         clock_gettime(clock_getcpuclockid(Pid::from_raw(i32::try_from(pid).ok()?)).ok()?).ok()
@@ -77,7 +77,7 @@ fn cpu(pid: u32) -> Duration {
     of(pid).map_or(Duration::ZERO, Duration::from)
 }
 
-/// Busy and stolen time of all cores since the start: user, nice, system, irq, softirq; steal.
+/// Busy and stolen time of all cores since boot: user, nice, system, irq, softirq; steal.
 fn machine(stat: &str) -> (Duration, Duration) {
     let line = stat.lines().next().unwrap_or_default();
     let ticks: Vec<u32> =
@@ -86,8 +86,7 @@ fn machine(stat: &str) -> (Duration, Duration) {
     ([0, 1, 2, 5, 6].into_iter().map(at).sum(), at(7))
 }
 
-/// Bytes of memory that a process has for itself and has written to; all its processes together,
-/// for those that have several.
+/// Private dirty memory of the processes, in bytes.
 #[must_use]
 pub fn private_memory(pids: &[u32]) -> u64 {
     let of = |pid: &u32| {

@@ -1,10 +1,10 @@
-//! Bulk and small requests at once: clients that are sent large values as fast as they take them,
-//! and one that asks for a PONG at fixed moments. Tells how long small requests wait for large
-//! ones, and how much fits through meanwhile.
+//! Large and small requests at once: clients that receive large values as fast as possible, and one
+//! client that sends PING at fixed times. Measures how long small requests wait for large ones, and
+//! the throughput meanwhile.
 //!
-//! The small requests have a thread of their own on the core of the load: its loop takes
-//! milliseconds for the large values, and a latency that is measured there would be the loop's. A
-//! latency counts from the moment at which the request was due, as in the [open loop](super::Open).
+//! The small requests have their own thread on the core of the load: the event loop spends
+//! milliseconds on large values, and a latency measured there would be that of the loop. A latency
+//! counts from the time at which the request was due, as in the [open loop](super::Open).
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -19,20 +19,20 @@ use super::meter::Meter;
 use super::tally::Latency;
 use super::wire::Workload;
 
-/// What to do.
+/// The settings of the job.
 #[derive(Debug, Clone)]
 pub struct Mixed {
-    /// The large values. The small requests go to the same address, for the same time.
+    /// The large values. The small requests go to the same address for the same time.
     pub bulk: Closed,
-    /// Time between two small requests.
+    /// The interval of small requests.
     pub gap: Duration,
 }
 
 impl Mixed {
-    /// Runs it.
+    /// Runs the job.
     ///
     /// # Errors
-    /// As [`Closed::run`], for both.
+    /// Like [`Closed::run`], for both kinds of requests.
     pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Latency, Rate)> {
         let Closed { to, warm, time, .. } = self.bulk;
         let gap = self.gap;
@@ -47,10 +47,10 @@ impl Mixed {
     }
 }
 
-/// A connection with small requests.
+/// The connection of the small requests.
 struct Pings {
     stream: TcpStream,
-    /// When each of the requests that are not answered yet was due.
+    /// The due times of the requests that are not answered yet.
     due: VecDeque<Instant>,
     got: usize,
 }
@@ -63,7 +63,7 @@ impl Pings {
         Ok(Self { stream, due: VecDeque::new(), got: 0 })
     }
 
-    /// How long each took that was due after the warm-up.
+    /// The latencies of the requests that were due after the warm-up.
     fn run(&mut self, gap: Duration, warm: Duration, time: Duration) -> io::Result<Vec<Duration>> {
         let (request, mut found) = (Workload::Ping.request(), Vec::new());
         let mut next = Instant::now() + gap;
@@ -72,8 +72,8 @@ impl Pings {
         loop {
             let now = Instant::now();
             while next <= now.min(end) {
-                // A socket that does not take a few bytes has had no answer for long: that is an
-                // error here.
+                // A socket that does not accept a few bytes has not been answered for long: an
+                // error.
                 self.stream.write_all(&request)?;
                 self.due.push_back(next);
                 next += gap;

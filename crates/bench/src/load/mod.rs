@@ -1,16 +1,16 @@
-//! Load for measurements, on one core: requests as fast as they go, at a fixed rate, new
-//! connections, idle ones; and a backend.
+//! The load generator, on one core: requests at full speed or at a fixed rate, new connections,
+//! idle connections; and a backend.
 //!
-//! The backend ("sink") lives in the same event loop as the clients. It answers every GET with the
-//! same 64 bytes and costs less than a Redis, so that the proxy between the two is what limits.
-//! Between measurements the loop goes on serving it: a sentinel watches it as it would watch a
-//! master, and probes must find it alive.
+//! The backend ("sink") runs in the same event loop as the clients. It answers every GET with the
+//! same 64 bytes and costs less than a Redis, so that the proxy is the bottleneck. Between the
+//! measurements the loop keeps serving it: a sentinel watches it like a master, and probes must
+//! find it alive.
 //!
-//! Each job runs for a bounded time, checks the length and the beginning of every reply, and brings
-//! along what the processes used of the machine in exactly the time in which it counted
+//! Each job runs for a bounded time, checks the length and the beginning of every reply, and
+//! returns the resources that the processes used in exactly the time in which it counted
 //! ([`Window`]).
 //!
-//! Deliberately absent: threads beyond the one, since generator and backend share a core by design;
+//! Deliberately absent: more than one thread, because generator and backend share a core by design;
 //! retries; any use of the crates under test.
 
 mod churn;
@@ -46,10 +46,10 @@ pub use wire::{BIG_KEYS, Workload};
 
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
-/// How long the loop sleeps at most before it looks for a job.
+/// The longest time that the loop sleeps before it looks for a job.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// The thread with the loop. It ends when this is dropped.
+/// The thread that runs the event loop. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Loader {
     jobs: Option<Sender<Job>>,
@@ -58,10 +58,10 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts it on a core, with the sink on a port of `ip` that the kernel chooses.
+    /// Starts the thread on a core, with the backend on a port of `ip` that the kernel chooses.
     ///
     /// # Errors
-    /// If there is no such core, port or thread.
+    /// If the core, a port or a thread is not available.
     pub fn start(core: usize, ip: IpAddr) -> io::Result<Self> {
         let (jobs, inbox) = channel::<Job>();
         let (said, heard) = channel();
@@ -69,7 +69,7 @@ impl Loader {
             let made = settle_on(core).and_then(|()| Engine::new(SocketAddr::new(ip, 0)));
             let (engine, made) = made
                 .map_or_else(|error| (None, Err(error)), |(engine, sink)| (Some(engine), Ok(sink)));
-            // Whoever asked waits for the answer.
+            // The caller waits for this message.
             let _ = said.send(made);
             if let Some(engine) = engine {
                 serve(engine, &inbox);
@@ -79,16 +79,16 @@ impl Loader {
         Ok(Self { jobs: Some(jobs), sink, thread: Some(thread) })
     }
 
-    /// Where the sink listens.
+    /// The address of the backend.
     #[must_use]
     pub fn sink(&self) -> SocketAddr {
         self.sink
     }
 
-    /// Runs a job on the loop and waits for what it brings.
+    /// Runs a job on the event loop and returns its result.
     ///
     /// # Errors
-    /// Of the job.
+    /// Those of the job.
     pub fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Engine) -> io::Result<T> + Send + 'static,
@@ -96,7 +96,7 @@ impl Loader {
         let gone = || io::Error::other("the thread for load is gone");
         let (answer, result) = channel();
         let job: Job = Box::new(move |engine| {
-            // The other end waits; if it is gone, nobody wants the result.
+            // The receiver waits; if it is gone, the result is not needed.
             let _ = answer.send(job(engine));
         });
         self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
@@ -108,13 +108,13 @@ impl Drop for Loader {
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of it was reported by itself.
+            // A panic of the thread has been printed already.
             let _ = thread.join();
         }
     }
 }
 
-/// Turns until nobody can bring a job any more.
+/// Runs the loop until the sender of jobs is dropped.
 fn serve(mut engine: Engine, inbox: &Receiver<Job>) {
     loop {
         match inbox.try_recv() {
@@ -129,7 +129,7 @@ fn serve(mut engine: Engine, inbox: &Receiver<Job>) {
     }
 }
 
-/// One core, and timers that are not rounded to 50 µs.
+/// Pins the thread to a core and switches off the rounding of timers to 50 µs.
 fn settle_on(core: usize) -> io::Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core);

@@ -1,6 +1,6 @@
-//! Open loop: requests leave at fixed moments, whatever the answers do, and a latency counts from
-//! the moment at which the request was due. A pause of the proxy so shows in all requests that it
-//! delayed, not only in the one that met it ("coordinated omission").
+//! Open loop: requests are sent at fixed times regardless of replies, and a latency counts from the
+//! time at which the request was due. A pause of the proxy therefore shows in all requests that it
+//! delayed, not only in one ("coordinated omission").
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,37 +14,37 @@ use super::peer::Peer;
 use super::tally::Latency;
 use super::wire::Workload;
 
-/// What to do.
+/// The settings of the job.
 #[derive(Debug, Clone)]
 pub struct Open {
-    /// Whom to ask.
+    /// The address to connect to.
     pub to: SocketAddr,
-    /// What to ask.
+    /// The requests.
     pub workload: Workload,
-    /// Connections, used in turns. One that still waits for an answer is used as well.
+    /// Connections, used in turn, including those that wait for a reply.
     pub clients: usize,
-    /// Requests a second.
+    /// Requests per second.
     pub rate: u32,
-    /// Time before counting begins.
+    /// Warm-up before counting starts.
     pub warm: Duration,
-    /// Time in which is counted.
+    /// Duration of the counting.
     pub time: Duration,
 }
 
 struct Client {
     peer: Peer,
     got: usize,
-    /// When each of the requests that are not answered yet was due.
+    /// The due times of the requests that are not answered yet.
     due: VecDeque<Instant>,
     /// Requests that could not be sent yet.
     backlog: usize,
 }
 
 impl Open {
-    /// Runs it.
+    /// Runs the job.
     ///
     /// # Errors
-    /// If a connection fails or ends, a reply is not as expected, or replies do not come.
+    /// If a connection fails or ends, a reply is not as expected, or replies are missing.
     pub fn run(&self, engine: &mut Engine, meter: &Meter) -> io::Result<(Latency, Window)> {
         let gap = Duration::from_secs(1) / self.rate;
         engine.tick_every(Some(gap))?;
@@ -118,7 +118,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the answers that came, and notes how long those took that were due since `begin`.
+    /// Reads replies and records the latency of requests that were due since `begin`.
     fn pull(
         &mut self,
         buffer: &mut [u8],

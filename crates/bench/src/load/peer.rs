@@ -5,16 +5,16 @@ use std::net::{SocketAddr, TcpStream};
 
 use super::engine::Engine;
 
-/// A client that knows what it sends and what has to come back.
+/// A connection that knows what it sends and which reply it expects.
 #[derive(Debug)]
 pub(crate) struct Peer {
     stream: TcpStream,
-    /// Bytes sent of the text that is being sent.
+    /// How much of the current text has been sent.
     sent: usize,
 }
 
 impl Peer {
-    /// Connects without waiting, and is watched under `number`.
+    /// Connects without blocking; events arrive under `number`.
     pub(crate) fn connect(engine: &Engine, to: SocketAddr, number: usize) -> io::Result<Self> {
         let socket =
             socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
@@ -33,7 +33,7 @@ impl Peer {
         Ok(Self { stream, sent: 0 })
     }
 
-    /// Sends what is left of `text`: whether all of it is out.
+    /// Sends the rest of `text`; returns whether all of it was sent.
     pub(crate) fn send(&mut self, text: &[u8]) -> io::Result<bool> {
         while let Some(rest) = text.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match (&self.stream).write(rest) {
@@ -45,17 +45,17 @@ impl Peer {
         Ok(true)
     }
 
-    /// The next [`send`](Self::send) begins at the front.
+    /// Makes the next [`send`](Self::send) start at the beginning of its text.
     pub(crate) fn rewind(&mut self) {
         self.sent = 0;
     }
 
-    /// Reads all there is. `begin` says where in the expected `reply` the first byte belongs; gives
-    /// how many came.
+    /// Reads all available bytes and returns their number. `begin` is the position of the first
+    /// byte in the expected `reply`.
     ///
     /// # Errors
-    /// If the other side closed, or sent something else; of a long reply only the first bytes of
-    /// each read are compared.
+    /// If the peer closed the connection or sent something else; of a long reply only the first
+    /// bytes of each read are compared.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
@@ -95,8 +95,8 @@ impl Peer {
     }
 }
 
-/// Whether there is nothing to do but to wait. A socket that has not been connected yet says so in
-/// another way.
+/// Whether the operation has to wait for an event. A socket that is still connecting reports
+/// another error.
 fn waits(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }

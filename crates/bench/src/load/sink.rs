@@ -1,8 +1,8 @@
-//! The backend in the loop of the load: accepts, answers, and forgets.
+//! The backend in the event loop of the load generator.
 //!
-//! A GET of the load is recognised by comparing its bytes and answered from a text made beforehand;
-//! whatever else comes (a sentinel, a proxy's own checks) goes the long way. A connection that
-//! talks nonsense is closed.
+//! A GET of the load is recognised by its bytes and answered from a prepared text; all other
+//! commands (from a sentinel or a proxy's checks) are parsed. A connection that sends invalid bytes
+//! is closed.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,17 +11,17 @@ use rustix::event::epoll;
 
 use super::wire::{Front, Workload, answer, front};
 
-/// Marks the events of the sink's connections; the rest of the number is the place in the list.
+/// Marks events of the backend's connections; the lower bits are the index of the connection.
 pub(crate) const SINK: u64 = 1 << 32;
-/// The event of the sink's listener.
+/// The event number of the listener.
 pub(crate) const LISTENER: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Conn {
     stream: TcpStream,
-    /// The beginning of a command whose end has not come yet.
+    /// The beginning of an incomplete command.
     partial: Vec<u8>,
-    /// Answers that the other side has not taken yet.
+    /// Replies that the peer has not accepted yet.
     unsent: Vec<u8>,
 }
 
@@ -50,7 +50,7 @@ impl Sink {
         &self.listener
     }
 
-    /// Takes all connections that wait.
+    /// Accepts all waiting connections.
     pub(crate) fn accept(
         &mut self,
         epoll: impl rustix::fd::AsFd + Copy,
@@ -76,7 +76,7 @@ impl Sink {
         }
     }
 
-    /// Reads and answers until there is nothing left to read; closes where the other side did.
+    /// Reads and answers until no bytes are left; closes the connection if the peer closed it.
     pub(crate) fn serve(&mut self, place: usize, buffer: &mut [u8]) {
         let Some(entry) = self.conns.get_mut(place) else { return };
         let Some(conn) = entry else { return };
@@ -129,7 +129,7 @@ fn exchange(
     Ok(())
 }
 
-/// Answers all whole commands: how many bytes they had.
+/// Answers all complete commands and returns their length in bytes.
 fn digest(bytes: &[u8], (request, reply): (&[u8], &[u8]), out: &mut Vec<u8>) -> io::Result<usize> {
     let mut rest = bytes;
     loop {

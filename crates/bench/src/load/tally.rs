@@ -1,28 +1,27 @@
-//! Percentiles of latencies, from all of them: a run of a second has thousands, so nothing needs to
-//! be estimated.
+//! Exact percentiles of latencies: a run has thousands of values, so nothing is estimated.
 
 use std::time::Duration;
 
 /// The usual percentiles, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Latency {
-    /// How many there were.
+    /// Number of values.
     pub count: usize,
     /// The median.
     pub p50: f64,
-    /// 99 of 100 were no slower.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 999 of 1000 were no slower.
+    /// The 99.9th percentile.
     pub p999: f64,
 }
 
 impl Latency {
-    /// Of these.
+    /// The percentiles of these values.
     #[must_use]
     pub fn of(mut all: Vec<Duration>) -> Self {
         all.sort_unstable();
         let at = |thousandths: usize| {
-            // The smallest value that at least so many are no larger than.
+            // The nearest-rank definition.
             let rank = (all.len() * thousandths).div_ceil(1000).max(1) - 1;
             all.get(rank).map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
         };

@@ -1,34 +1,35 @@
-//! Requests, the replies they have to get, and what the sink answers: text only.
+//! Requests, their expected replies, and the replies of the backend, as bytes.
 //!
-//! The sink speaks as much Redis as it takes to be watched by a sentinel and verified as a master.
+//! The backend supports the commands by which a sentinel watches it and Pointsman verifies a
+//! master.
 
 use std::fmt::Write as _;
 
 /// Length of a small value.
 const SMALL: usize = 64;
-/// The keys of the big values, with their sizes; a Redis has to hold them before [`Workload::Get`]
-/// is run.
+/// The keys of the large values, with their sizes; a Redis must hold them before [`Workload::Get`]
+/// runs.
 pub const BIG_KEYS: [(&str, usize); 2] = [("bulk:64KiB", 64 << 10), ("bulk:1MiB", 1 << 20)];
-/// What the sink calls itself.
+/// The run id of the backend.
 const RUN_ID: &str = "51a451a451a451a451a451a451a451a451a451a4";
-/// The longest command that the sink reads.
+/// The longest command that the backend accepts.
 const LONGEST: usize = 64 << 10;
 
-/// What one request is.
+/// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// GET of 64 bytes.
+    /// GET of a 64-byte value.
     Small,
     /// PING.
     Ping,
-    /// GET of so many bytes, a size of [`BIG_KEYS`].
+    /// GET of a value of this many bytes, a size of [`BIG_KEYS`].
     Get(usize),
-    /// SET of so many bytes, a size of [`BIG_KEYS`].
+    /// SET of a value of this many bytes, a size of [`BIG_KEYS`].
     Set(usize),
 }
 
 impl Workload {
-    /// The bytes to send.
+    /// The bytes of the request.
     #[must_use]
     pub fn request(self) -> Vec<u8> {
         match self {
@@ -39,7 +40,7 @@ impl Workload {
         }
     }
 
-    /// The bytes that answer it.
+    /// The bytes of the expected reply.
     #[must_use]
     pub fn reply(self) -> Vec<u8> {
         match self {
@@ -50,7 +51,7 @@ impl Workload {
         }
     }
 
-    /// What a Redis must be told before it can answer; nothing for PING.
+    /// The commands that prepare a Redis for this request; none for PING.
     #[must_use]
     pub fn preparation(self) -> Option<Vec<u8>> {
         match self {
@@ -60,7 +61,7 @@ impl Workload {
         }
     }
 
-    /// Bytes of the value that a request or its reply carries.
+    /// Bytes of the value in the request or its reply.
     #[must_use]
     pub fn payload(self) -> usize {
         match self {
@@ -95,18 +96,18 @@ fn command(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// What the sink found at the front of the bytes it got.
+/// The result of parsing the start of the received bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Front {
     /// More bytes are needed.
     Partial,
-    /// A command of so many bytes.
+    /// A command and its length in bytes.
     Command(usize, Vec<Vec<u8>>),
-    /// Nothing that it understands.
+    /// Not a command.
     Nonsense,
 }
 
-/// Reads one command: an array of bulk strings, or a line of words.
+/// Parses one command: an array of bulk strings, or a line of words.
 pub(crate) fn front(bytes: &[u8]) -> Front {
     let Some((line, mut at)) = line(bytes, 0) else {
         return if bytes.len() > LONGEST { Front::Nonsense } else { Front::Partial };
@@ -141,7 +142,7 @@ fn number(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The sink's answer to a command, as a master without replicas would give it.
+/// The reply of the backend, as a master without replicas would give it.
 pub(crate) fn answer(words: &[Vec<u8>], out: &mut Vec<u8>) {
     let word =
         |index: usize| words.get(index).map(|word| word.to_ascii_uppercase()).unwrap_or_default();

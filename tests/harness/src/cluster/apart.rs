@@ -1,12 +1,12 @@
-//! Clusters whose members have an IP address of their own each, as pods and machines have, with the
-//! usual ports.
+//! Clusters in which each member has an IP address of its own, like pods or machines, and the
+//! standard ports.
 //!
-//! Each member also dials from its address, so a [`Cut`](crate::Cut) separates any two sets of
-//! them. Everything else that dials a member without naming a source, which is the program under
-//! test, comes from [`PROXY`]. The harness itself dials from yet another address and therefore
-//! reaches every member at any time.
+//! Each member also connects from its address, so a [`Cut`](crate::Cut) separates any two sets of
+//! members. Connections to a member without an explicit source, which are those of the program
+//! under test, come from [`PROXY`]. The harness connects from yet another address and can therefore
+//! reach every member at any time.
 //!
-//! The addresses are the same in every such cluster, so each needs a network namespace of its own.
+//! The addresses are the same in every such cluster, so each needs its own network namespace.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::address::{Address, Family};
 use crate::binary::Binary;
 use crate::netns::in_private_namespace;
 
-/// The source address of connections to members for which no other one was chosen.
+/// The source address of connections to members without an explicit source.
 pub const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// The source address of the harness.
 const HARNESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 9);
@@ -29,11 +29,12 @@ const SERVER_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
 impl Builder {
-    /// As [`start`](Self::start), with an address for each member. Passwords, users and names other
-    /// than the first are not supported, and the sentinels find the replicas and each other by
-    /// themselves.
+    /// Like [`start`](Self::start), with an address for each member. Passwords, users and
+    /// additional master names are not supported, and the sentinels discover the replicas and each
+    /// other.
     ///
-    /// # Panics As `start` does, and outside of a private network namespace.
+    /// # Panics
+    /// Like `start`, and outside of a private network namespace.
     #[must_use]
     pub fn start_apart(self) -> Cluster {
         assert!(
@@ -61,7 +62,7 @@ impl Builder {
         cluster
     }
 
-    /// The lines of a sentinel.conf that watches this master and knows nothing else.
+    /// The lines of a sentinel.conf that watches this master and lists no other server.
     fn watch(&self, master: SocketAddr) -> String {
         let (name, quorum) = (&self.names[0], self.quorum());
         let (ip, port) = (master.ip(), master.port());
@@ -75,8 +76,8 @@ impl Builder {
 }
 
 impl Cluster {
-    /// A further empty master that is no member of the cluster, at the address of this number; it
-    /// answers.
+    /// Starts an additional empty master that is not a member of the cluster, at the address with
+    /// this number, and waits until it answers.
     #[must_use]
     #[track_caller]
     pub fn spare_server(&self, number: usize) -> Node {
@@ -85,8 +86,8 @@ impl Cluster {
         node
     }
 
-    /// A further sentinel that starts without knowledge, at the address of this number: it has a
-    /// new identity, the epoch 0, and watches `master` under the cluster's name. It answers.
+    /// Starts an additional sentinel without state at the address with this number: it has a new
+    /// identity and epoch 0, and watches `master` under the cluster's name. Waits until it answers.
     #[must_use]
     #[track_caller]
     pub fn spare_sentinel(&self, number: usize, master: SocketAddr) -> Node {
@@ -102,7 +103,7 @@ fn conf_lines(lines: &[String], master: Option<SocketAddr>) -> String {
     format!("{}\n{}", lines.join("\n"), replicaof.unwrap_or_default())
 }
 
-/// The redis-server of this number, not started.
+/// The redis-server with this number, not started.
 fn server(folder: &Path, number: usize, lines: &str) -> Node {
     let addr = SocketAddr::new(ip(100, number), SERVER_PORT);
     let ip = addr.ip();
@@ -114,7 +115,7 @@ fn server(folder: &Path, number: usize, lines: &str) -> Node {
     member(folder, &format!("redis-{number}"), Binary::Server, addr, &conf)
 }
 
-/// The redis-sentinel of this number, not started.
+/// The redis-sentinel with this number, not started.
 fn sentinel(folder: &Path, number: usize, watch: &str) -> Node {
     let addr = SocketAddr::new(ip(101, number), SENTINEL_PORT);
     let ip = addr.ip();
@@ -132,7 +133,7 @@ fn ip(third: u8, number: usize) -> IpAddr {
 
 fn member(folder: &Path, name: &str, binary: Binary, addr: SocketAddr, conf: &str) -> Node {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
-    // Two processes may have the same address one after the other, and each keeps its files.
+    // Two processes may have the same address one after the other; each keeps its own files.
     let name = format!("{name}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
     let launch = launch(folder, &name, &binary.in_folder(folder), conf);
     Node::new(launch, addr, None).reached_from(HARNESS)

@@ -1,8 +1,8 @@
-//! What a cluster is to be made of, and how it is brought up.
+//! The topology and options of a cluster, and how it is started.
 //!
-//! The defaults are the usual installation (one master, two replicas, three sentinels) with short
-//! timeouts. Starting ends when the cluster is whole: replicas in sync, every sentinel knowing the
-//! others and the replicas, a failover possible.
+//! The defaults are the usual topology (one master, two replicas, three sentinels) with short
+//! timeouts. The start returns when the cluster is complete: replicas in sync, every sentinel knows
+//! all other sentinels and the replicas, and a failover is possible.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::binary::Binary;
 use crate::client::Login;
 use crate::process::Launch;
 
-/// Collects the options; [`start`](Self::start) makes the cluster.
+/// Collects the options; [`start`](Self::start) starts the cluster.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(super) names: Vec<String>,
@@ -57,7 +57,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The names of the masters, all watched by the same sentinels, each with its own replicas.
+    /// The names of the masters. All are watched by the same sentinels; each has its own replicas.
     /// Default: `mymaster`.
     #[must_use]
     pub fn masters(mut self, names: &[&str]) -> Self {
@@ -65,37 +65,37 @@ impl Builder {
         self
     }
 
-    /// Replicas of each master. Default: 2.
+    /// Number of replicas per master. Default: 2.
     #[must_use]
     pub fn replicas(mut self, count: usize) -> Self {
         self.replicas = count;
         self
     }
 
-    /// Sentinels. Default: 3; none makes plain replication.
+    /// Number of sentinels. Default: 3; 0 gives plain replication.
     #[must_use]
     pub fn sentinels(mut self, count: usize) -> Self {
         self.sentinels = count;
         self
     }
 
-    /// The quorum of the sentinels. Default: a majority of them.
+    /// The quorum of the sentinels. Default: a majority.
     #[must_use]
     pub fn with_quorum(mut self, quorum: usize) -> Self {
         self.quorum = Some(quorum);
         self
     }
 
-    /// The kind of address. Default: an IPv4 address of its own.
+    /// The kind of address. Default: an IPv4 address that no other cluster uses.
     #[must_use]
     pub fn family(mut self, family: Family) -> Self {
         self.family = family;
         self
     }
 
-    /// Sentinel's `down-after-milliseconds`. Default: 2 s. Sentinel pings once a second, so a
-    /// patience of 1 s has no slack: on a busy machine one in nine failovers was then followed by a
-    /// second one, away from the healthy new master.
+    /// Sentinel's `down-after-milliseconds`. Default: 2 s. Sentinel pings once per second, so 1 s
+    /// leaves no slack: on a busy machine one in nine failovers was followed by a second one, away
+    /// from the healthy new master.
     #[must_use]
     pub fn down_after(mut self, time: Duration) -> Self {
         self.down_after = time;
@@ -109,21 +109,21 @@ impl Builder {
         self
     }
 
-    /// The sentinels find the replicas and each other by themselves, which takes some seconds more.
+    /// Lets the sentinels discover the replicas and each other, which takes some seconds longer.
     #[must_use]
     pub fn discover(mut self) -> Self {
         self.discover = true;
         self
     }
 
-    /// `requirepass` and `masterauth` of the redis servers, known to the sentinels too.
+    /// `requirepass` and `masterauth` of the redis servers, also configured in the sentinels.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// An ACL user of the redis servers, as after ACL SETUSER: `app on >pw ~* &* +@all`.
+    /// An ACL user of the redis servers, in the syntax of ACL SETUSER: `app on >pw ~* &* +@all`.
     #[must_use]
     pub fn user(mut self, rules: &str) -> Self {
         self.users.push(rules.to_owned());
@@ -144,14 +144,14 @@ impl Builder {
         self
     }
 
-    /// A further line of every redis.conf.
+    /// An additional line of every redis.conf.
     #[must_use]
     pub fn redis_line(mut self, line: &str) -> Self {
         self.redis_lines.push(line.to_owned());
         self
     }
 
-    /// A further line of every sentinel.conf.
+    /// An additional line of every sentinel.conf.
     #[must_use]
     pub fn sentinel_line(mut self, line: &str) -> Self {
         self.sentinel_lines.push(line.to_owned());
@@ -162,15 +162,14 @@ impl Builder {
         self.quorum.unwrap_or(self.sentinels / 2 + 1)
     }
 
-    /// Starts everything and waits until it is whole.
+    /// Starts all processes and waits until the cluster is complete.
     ///
     /// # Panics
-    /// If a program is missing, or the cluster is not whole within 30 seconds; the logs are printed
-    /// then.
+    /// If a program is missing, or the cluster is not complete in time; the logs are printed then.
     #[must_use]
     pub fn start(self) -> Cluster {
-        // With the owner's process id: what a killed owner leaves behind can be told from what
-        // another one still uses.
+        // The name contains the owner's process id, so that leftovers of a killed process can be
+        // told from folders in use.
         let prefix = format!("pointsman-harness-{}-", std::process::id());
         let folder = TempDir::with_prefix(prefix).expect("a folder for temporary files");
         let address = Address::claim(self.family);
@@ -183,8 +182,8 @@ impl Builder {
             })
             .collect();
         let mut cluster = Cluster::new(groups, Vec::new(), address, folder, &self);
-        // The sentinels come when the replicas are in sync: their first look, the only one for ten
-        // seconds, then finds all.
+        // The sentinels start when the replicas are in sync: their first INFO, the only one for ten
+        // seconds, then finds all of them.
         cluster.wait_in_sync();
         cluster.sentinels = self.sentinel_nodes(&cluster);
         cluster.sentinels.iter().for_each(Node::start);
@@ -250,7 +249,7 @@ impl Builder {
     }
 }
 
-/// Writes the configuration into a folder of the server's own and says how to start it.
+/// Writes the configuration into the server's folder and returns how to start it.
 pub(super) fn launch(folder: &Path, name: &str, program: &Path, conf: &str) -> Launch {
     let own = folder.join(name);
     std::fs::create_dir(&own)
@@ -271,8 +270,7 @@ fn login(password: Option<&String>) -> Option<Login> {
     password.map(|password| Login { user: None, password: password.clone() })
 }
 
-/// Forty hexadecimal digits that no other sentinel of this machine has: sentinels are told apart by
-/// them.
+/// Forty hexadecimal digits that are unique on this machine; sentinels are identified by them.
 fn run_id(port: u16, ip: &str) -> String {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new();

@@ -1,8 +1,8 @@
-//! The configuration files, as text: pure, so that what a cluster is made of can be read and tested
+//! The text of the configuration files. Pure, so that a cluster's settings can be read and tested
 //! in one place.
 //!
-//! Quick and forgetful on purpose: nothing is saved to disk, replicas synchronise without delay, a
-//! server ends at once.
+//! Fast and without persistence on purpose: nothing is saved to disk, replicas synchronise without
+//! delay, a server stops at once.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use super::builder::Builder;
 /// One redis-server.
 pub(super) struct RedisPlan<'a> {
     pub(super) builder: &'a Builder,
-    /// What it binds.
+    /// The addresses to bind.
     pub(super) bind: &'a str,
-    /// What it calls itself towards sentinels and its master.
+    /// The address announced to sentinels and to the master.
     pub(super) announced: &'a str,
     pub(super) port: u16,
-    /// The port of its master; `None` makes it one.
+    /// The port of its master; `None` for a master.
     pub(super) master: Option<u16>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn redis_conf(plan: &RedisPlan<'_>) -> String {
     conf
 }
 
-/// One master that a sentinel watches, and what it knows of it from the start.
+/// A master that a sentinel watches, and what the file says about it.
 pub(super) struct Watched<'a> {
     pub(super) name: &'a str,
     pub(super) master: u16,
@@ -59,16 +59,16 @@ pub(super) struct SentinelPlan<'a> {
     pub(super) announced: &'a str,
     /// Port and run id of every sentinel.
     pub(super) sentinels: &'a [(u16, String)],
-    /// Which of them this one is.
+    /// The index of this sentinel among them.
     pub(super) index: usize,
     pub(super) watched: &'a [Watched<'a>],
 }
 
 /// The sentinel.conf of one sentinel.
 ///
-/// Unless told otherwise it knows the replicas and its peers from the start, as a sentinel does
-/// that is started again: to find each other through the hello messages takes them seconds, in
-/// which nothing of interest happens.
+/// By default it lists the replicas and the other sentinels from the start, like the file of a
+/// sentinel that is restarted: discovery through hello messages takes seconds in which nothing of
+/// interest happens.
 pub(super) fn sentinel_conf(plan: &SentinelPlan<'_>) -> String {
     let SentinelPlan { builder, bind, announced, sentinels, index, watched } = plan;
     let (port, run_id) = &sentinels[*index];

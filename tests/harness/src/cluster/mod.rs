@@ -1,7 +1,7 @@
-//! Masters, replicas and the sentinels that watch them, as one thing that tests can hurt.
+//! A real cluster for tests: masters, replicas and the sentinels that watch them, with faults.
 //!
-//! Who the master is, is always asked of the sentinels, never remembered: that is the very thing
-//! that changes.
+//! The current master is always read from the sentinels and never remembered, because it is what
+//! the tests change.
 
 mod apart;
 mod builder;
@@ -22,12 +22,11 @@ use crate::address::Address;
 use crate::value::Value;
 use crate::wait::wait_until;
 
-/// How long a cluster may take to become whole, on a machine that is busy with other tests.
-/// Sentinel looks at a replica's link every ten seconds, and a lost election is held again after
-/// twelve.
+/// How long a cluster may take to become complete on a machine that is busy with other tests.
+/// Sentinel checks a replica's link every ten seconds, and repeats a lost election after twelve.
 const WHOLE: Duration = Duration::from_secs(90);
 
-/// A master with its replicas, whoever is which at the moment.
+/// A master with its replicas; the roles change during a test.
 #[derive(Debug)]
 pub struct Group {
     name: String,
@@ -39,16 +38,15 @@ impl Group {
         Self { name, nodes }
     }
 
-    /// The name by which the sentinels know it.
+    /// The name of the master in the sentinels' configuration.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Waits until every replica acknowledges what the master writes now. A link that is up is not
+    /// Waits until every replica acknowledges the master's current writes. A link that is up is not
     /// enough: after a diskless transfer the master sends nothing until the replica's next
-    /// acknowledgement, which comes up to a second later, and a replica that is promoted before
-    /// that has nothing.
+    /// acknowledgement, up to a second later, and a replica promoted before that has no data.
     #[track_caller]
     fn wait_streaming(&self) {
         let (Some(master), replicas) = (self.nodes.first(), self.nodes.len().saturating_sub(1))
@@ -80,12 +78,12 @@ impl Group {
     }
 }
 
-/// A failover that was asked for and came.
+/// A planned failover that was ordered and completed.
 #[derive(Debug, Clone, Copy)]
 pub struct Failover {
-    /// The master before.
+    /// The master before the failover.
     pub from: SocketAddr,
-    /// The master after, as a majority of the sentinels says.
+    /// The master after the failover, named by a majority of the sentinels.
     pub to: SocketAddr,
     /// When a sentinel accepted the order.
     pub asked: Instant,
@@ -94,8 +92,7 @@ pub struct Failover {
 /// A running cluster. Dropping it ends every process and removes every file.
 #[derive(Debug)]
 pub struct Cluster {
-    // Processes before the folder: they are dropped in this order, and write into it until they
-    // end.
+    // The processes are dropped before the folder, because they write to it until they end.
     groups: Vec<Group>,
     sentinels: Vec<Node>,
     discover: bool,
@@ -104,7 +101,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The usual installation, with options to change it.
+    /// A builder with the usual topology.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
@@ -117,12 +114,12 @@ impl Cluster {
         mut folder: TempDir,
         builder: &Builder,
     ) -> Self {
-        // For looking at what is left after a failed test.
+        // Keeps the files for inspection after a failed test.
         folder.disable_cleanup(std::env::var_os("HARNESS_KEEP").is_some());
         Self { groups, sentinels, discover: builder.discover, address, folder }
     }
 
-    /// All groups, in the order of their names given.
+    /// All groups, in the order of the names that were given.
     #[must_use]
     pub fn groups(&self) -> &[Group] {
         &self.groups
@@ -152,7 +149,7 @@ impl Cluster {
         self.sentinels.iter().map(Node::addr).collect()
     }
 
-    /// The address that all members share, for further ports on it.
+    /// The address that all members share, for additional ports.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
@@ -170,10 +167,10 @@ impl Cluster {
         self.groups.iter().flat_map(Group::nodes).find(|node| node.addr() == addr)
     }
 
-    /// The master of the first group, as a majority of the sentinels says now.
+    /// The current master of the first group, named by a majority of the sentinels.
     ///
     /// # Panics
-    /// If they do not agree in time.
+    /// If the sentinels do not agree in time.
     #[must_use]
     #[track_caller]
     pub fn master(&self) -> &Node {
@@ -183,10 +180,10 @@ impl Cluster {
             .unwrap_or_else(|| panic!("the sentinels name {addr}, which is not of this cluster"))
     }
 
-    /// The running servers of the first group that are not the master.
+    /// The running servers of the first group except the master.
     ///
     /// # Panics
-    /// As [`master`](Self::master).
+    /// Like [`master`](Self::master).
     #[must_use]
     #[track_caller]
     pub fn replicas(&self) -> Vec<&Node> {
@@ -194,10 +191,10 @@ impl Cluster {
         self.nodes().iter().filter(|node| node.addr() != master && node.is_running()).collect()
     }
 
-    /// What one sentinel answers to `SENTINEL GET-MASTER-ADDR-BY-NAME`.
+    /// The reply of one sentinel to `SENTINEL GET-MASTER-ADDR-BY-NAME`.
     ///
     /// # Errors
-    /// In words: it cannot be asked, or knows no such name.
+    /// A message for people: the sentinel does not answer, or does not know the name.
     pub fn master_addr_of(&self, sentinel: &Node, name: &str) -> Result<SocketAddr, String> {
         let reply = sentinel
             .ask_briefly(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])
@@ -209,25 +206,25 @@ impl Cluster {
             host.text().unwrap_or_default(),
             port.int().and_then(|port| port.try_into().ok()).unwrap_or(0),
         );
-        // A name may stand for an address of the other family too.
+        // A name may resolve to an address of the other family as well.
         let ours =
             |addr: &SocketAddr| addr.ip() == self.address.ip() || self.node_at(*addr).is_some();
         let mut found = pair.to_socket_addrs().map_err(|error| format!("{}: {error}", pair.0))?;
         found.find(ours).ok_or_else(|| format!("{} names {}:{}", sentinel.name(), pair.0, pair.1))
     }
 
-    /// The master of the first group, as a majority of all sentinels says.
+    /// The master of the first group, named by a majority of all sentinels.
     ///
     /// # Errors
-    /// In words, if no majority names the same address.
+    /// A message for people, if no majority names the same address.
     pub fn current_master_addr(&self) -> Result<SocketAddr, String> {
         self.master_addr(self.name())
     }
 
-    /// The master of a group, as a majority of all sentinels says.
+    /// The master of a group, named by a majority of all sentinels.
     ///
     /// # Errors
-    /// In words, if no majority names the same address.
+    /// A message for people, if no majority names the same address.
     pub fn master_addr(&self, name: &str) -> Result<SocketAddr, String> {
         if self.sentinels.is_empty() {
             let group = self.groups.iter().find(|group| group.name() == name);
@@ -247,20 +244,20 @@ impl Cluster {
             .ok_or_else(|| format!("the sentinels do not agree: {answers:?}"))
     }
 
-    /// Asks for a planned failover of the first group and waits until a majority of the sentinels
+    /// Orders a planned failover of the first group and waits until a majority of the sentinels
     /// names another master.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// If it takes too long.
     #[track_caller]
     pub fn failover(&self) -> Failover {
         self.failover_of(self.name())
     }
 
-    /// As [`failover`](Self::failover), for any group.
+    /// Like [`failover`](Self::failover), for any group.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// If it takes too long.
     #[track_caller]
     pub fn failover_of(&self, name: &str) -> Failover {
         let from =
@@ -273,13 +270,13 @@ impl Cluster {
         Failover { from, to, asked }
     }
 
-    /// Only gives the order for a planned failover, again and again while no sentinel can carry it
-    /// out (`-NOGOODSLAVE`, `-INPROG`); when it returns, one has just accepted it. An answer is
-    /// waited for: a sentinel that took the order and was slow to say so, and another one asked
-    /// meanwhile, would be two failovers.
+    /// Orders a planned failover and returns as soon as a sentinel accepted it. Repeats the order
+    /// while no sentinel can execute it (`-NOGOODSLAVE`, `-INPROG`). Each reply is awaited: if a
+    /// sentinel accepted and replied late, and another one was asked in the meantime, there would
+    /// be two failovers.
     ///
     /// # Panics
-    /// If none accepts it in time.
+    /// If no sentinel accepts in time.
     #[track_caller]
     pub fn begin_failover_of(&self, name: &str) -> Instant {
         let mut turn = 0;
@@ -291,10 +288,10 @@ impl Cluster {
         })
     }
 
-    /// Waits until every replica of every group is in sync with the master it started with.
+    /// Waits until every replica of every group is in sync with its first master.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// If it takes too long.
     #[track_caller]
     pub fn wait_in_sync(&self) {
         for node in self.groups.iter().flat_map(Group::nodes) {
@@ -314,11 +311,11 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running sentinel sees every running server and every running sentinel, and
-    /// could fail over.
+    /// Waits until every running sentinel sees all running servers and sentinels, and a failover is
+    /// possible.
     ///
     /// # Panics
-    /// If that takes too long.
+    /// If it takes too long.
     #[track_caller]
     pub fn wait_whole(&self) {
         for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_running()) {
@@ -333,7 +330,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the sentinels had to find each other by themselves.
+    /// Whether the sentinels discovered each other by hello messages.
     #[must_use]
     pub fn discovers(&self) -> bool {
         self.discover

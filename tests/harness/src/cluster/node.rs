@@ -1,4 +1,4 @@
-//! One server of a cluster, which can be killed, stopped and started again in its place.
+//! One server of a cluster, which can be killed, stopped and restarted.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,10 +12,10 @@ use crate::process::{Launch, Process};
 use crate::value::Value;
 use crate::wait::wait_until;
 
-/// After this nobody answers any more: a busy server is waited for.
+/// The longest wait for a reply of a busy server.
 const GIVE_UP: Duration = Duration::from_secs(30);
-/// How long a question may take that is asked again and again; short, since a stopped server
-/// answers nothing.
+/// The longest wait for a reply to a repeated query; short, because a stopped server does not
+/// answer.
 const GLANCE: Duration = Duration::from_millis(500);
 
 /// A redis-server or redis-sentinel. Its methods take `&self`, so several threads may use one
@@ -25,7 +25,7 @@ pub struct Node {
     launch: Launch,
     addr: SocketAddr,
     login: Option<Login>,
-    /// Where the harness dials it from, if not from the usual address.
+    /// The source address from which the harness connects, if not the usual one.
     source: Option<Ipv4Addr>,
     process: Mutex<Option<Process>>,
 }
@@ -35,30 +35,30 @@ impl Node {
         Self { launch, addr, login, source: None, process: Mutex::new(None) }
     }
 
-    /// The same, dialled from this address by the harness.
+    /// The same node, with connections from this source address.
     pub(super) fn reached_from(self, source: Ipv4Addr) -> Self {
         Self { source: Some(source), ..self }
     }
 
-    /// What it is called: `redis-GROUP-INDEX` or `sentinel-INDEX`.
+    /// Its name: `redis-GROUP-INDEX` or `sentinel-INDEX`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.launch.name
     }
 
-    /// Where it listens.
+    /// Its listen address.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// How the harness authenticates at it.
+    /// The credentials with which the harness authenticates.
     #[must_use]
     pub fn login(&self) -> Option<&Login> {
         self.login.as_ref()
     }
 
-    /// Starts it, without waiting; does nothing if it runs.
+    /// Starts the process without waiting for it. Does nothing if it runs.
     pub fn start(&self) {
         let mut process = self.process();
         if !process.as_ref().is_some_and(Process::is_running) {
@@ -66,31 +66,31 @@ impl Node {
         }
     }
 
-    /// Starts it again after a [`kill`](Self::kill), on the same port and with the configuration
-    /// that it wrote itself, and waits until it answers.
+    /// Restarts it after a [`kill`](Self::kill), on the same port and with the configuration file
+    /// it wrote, and waits until it answers.
     pub fn restart(&self) {
         self.start();
         self.wait_answers();
     }
 
-    /// SIGKILL; it is gone when this returns.
+    /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(&self) {
         if let Some(process) = self.process().take() {
             process.kill();
         }
     }
 
-    /// SIGSTOP: it keeps its connections and does nothing.
+    /// Sends SIGSTOP: the process keeps its connections and does nothing.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT: it goes on.
+    /// Sends SIGCONT.
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Any signal.
+    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         if let Some(process) = self.process().as_ref() {
             process.signal(signal);
@@ -109,14 +109,14 @@ impl Node {
         self.process().as_ref().filter(|process| process.is_running()).map(Process::pid)
     }
 
-    /// All that it logged since it was first started.
+    /// Its log since the first start.
     #[must_use]
     pub fn log(&self) -> String {
         let path = self.launch.folder.join(format!("{}.log", self.launch.name));
         String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
     }
 
-    /// A connection to it, authenticated.
+    /// An authenticated connection to it.
     ///
     /// # Panics
     /// If it cannot be reached.
@@ -128,20 +128,19 @@ impl Node {
         })
     }
 
-    /// Asks it one thing over a connection of its own, and waits as long for the answer as a busy
-    /// server may need.
+    /// Sends one command on a new connection and waits as long as a busy server may need.
     ///
     /// # Errors
-    /// Of the connection; an error reply is one too.
+    /// An error of the connection, or an error reply.
     pub fn ask(&self, args: &[&str]) -> io::Result<Value> {
         self.ask_within(GIVE_UP, args)
     }
 
-    /// As [`ask`](Self::ask), but gives up soon: for looks that are repeated, at servers that may
-    /// be stopped.
+    /// Like [`ask`](Self::ask) with a short timeout, for repeated queries to servers that may be
+    /// stopped.
     ///
     /// # Errors
-    /// As [`ask`](Self::ask).
+    /// Like [`ask`](Self::ask).
     pub fn ask_briefly(&self, args: &[&str]) -> io::Result<Value> {
         self.ask_within(GLANCE, args)
     }
@@ -197,7 +196,7 @@ impl Node {
     /// Waits until it answers PING with PONG.
     ///
     /// # Panics
-    /// If it ends instead, or does not answer within half a minute.
+    /// If it ends, or does not answer within half a minute.
     #[track_caller]
     pub fn wait_answers(&self) {
         wait_until(&format!("an answer of {}", self.name()), GIVE_UP, || {
@@ -207,7 +206,7 @@ impl Node {
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        // A panic under this lock leaves a process or none, both of which are fine.
+        // A panic while the lock is held leaves a process or none; both are valid.
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

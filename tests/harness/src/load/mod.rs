@@ -1,10 +1,9 @@
-//! Writers that count what was acknowledged, and can tell afterwards what of it is gone.
+//! Writers that record which writes were acknowledged, and can check later which of them are lost.
 //!
-//! Every write has a key of its own, tried once and never again: so each key is either acknowledged
-//! (it must be there afterwards, or it was lost) or not (nobody may say). A writer whose connection
-//! fails, or who gets an error reply, counts it and connects anew at once, as a good client does.
-//! All writers share one clock of acknowledged writes, so the longest time without any is the
-//! outage as a user sees it.
+//! Every write has its own key and is attempted once. So each key is either acknowledged (it must
+//! exist later, or it was lost) or not (either is correct). A writer whose connection fails, or
+//! that gets an error reply, counts the error and reconnects at once. All writers share one clock
+//! of acknowledged writes, so the longest interval without any is the outage that a user sees.
 
 mod tally;
 mod verify;
@@ -32,28 +31,28 @@ pub struct LoadBuilder {
 }
 
 impl LoadBuilder {
-    /// How many writers, each with a connection and a thread of its own. Default: 8.
+    /// Number of writers, each with its own connection and thread. Default: 8.
     #[must_use]
     pub fn writers(mut self, count: usize) -> Self {
         self.writers = count;
         self
     }
 
-    /// Writes a second, all writers together. Default: as fast as they are answered.
+    /// Writes per second of all writers together. Default: as fast as they are answered.
     #[must_use]
     pub fn rate(mut self, per_second: u32) -> Self {
         self.rate = Some(per_second);
         self
     }
 
-    /// What all keys start with. Default: `load`.
+    /// The prefix of all keys. Default: `load`.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.plan.prefix);
         self
     }
 
-    /// How the writers, and the verification, authenticate.
+    /// The credentials of the writers and of the verification.
     #[must_use]
     pub fn login(mut self, login: Option<&Login>) -> Self {
         self.plan.login = login.cloned();
@@ -67,7 +66,7 @@ impl LoadBuilder {
         self
     }
 
-    /// Starts writing. Whether and when the first write succeeds is told by [`Load::counts`].
+    /// Starts the writers without waiting for the first write; see [`Load::counts`].
     #[must_use]
     pub fn start(mut self) -> Load {
         let tally = Arc::new(Tally::new(self.writers));
@@ -83,7 +82,7 @@ impl LoadBuilder {
     }
 }
 
-/// Running or stopped writers and their count. Dropping it stops them.
+/// Running or stopped writers and their counts. Dropping it stops them.
 #[derive(Debug)]
 pub struct Load {
     tally: Arc<Tally>,
@@ -93,14 +92,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Writers that connect to one address, as clients of a proxy do.
+    /// Writers that connect to one address, like clients of a proxy.
     #[must_use]
     pub fn to(addr: SocketAddr) -> LoadBuilder {
         Self::to_whoever(move || Some(addr))
     }
 
-    /// Writers that ask before each connecting where to connect, as clients do that know of
-    /// Sentinel. `None` means nowhere at the moment and counts as an error.
+    /// Writers that resolve the address before each connection, like clients that support Sentinel.
+    /// `None` means no address at the moment and counts as an error.
     #[must_use]
     pub fn to_whoever(
         find: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static,
@@ -121,14 +120,13 @@ impl Load {
         self.tally.counts()
     }
 
-    /// Every time without an acknowledged write that was longer than 20 ms, in order; without the
-    /// one that goes on now.
+    /// Every interval over 20 ms without an acknowledged write, in order, without the current one.
     #[must_use]
     pub fn gaps(&self) -> Vec<Gap> {
         self.tally.gaps()
     }
 
-    /// How long ago the last write was acknowledged; since the start, if none was.
+    /// Time since the last acknowledged write, or since the start if there was none.
     #[must_use]
     pub fn since_last(&self) -> Duration {
         self.tally.since_last(Instant::now())
@@ -140,8 +138,7 @@ impl Load {
         self.tally.errors()
     }
 
-    /// Stops the writers; a write under way is waited for a second, and then cut off without being
-    /// counted.
+    /// Stops the writers. A write in flight gets one second; then it is cancelled and not counted.
     pub fn stop(&mut self) {
         self.tally.stop.store(true, Ordering::Release);
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -150,31 +147,30 @@ impl Load {
         }
         self.tally.cut();
         for thread in self.threads.drain(..) {
-            // A writer that panicked has told why already.
+            // A writer that panicked has printed the reason already.
             let _ = thread.join();
         }
     }
 
-    /// Looks for every acknowledged key on the server at `master`.
+    /// Looks up every acknowledged key on the server at `master`.
     ///
     /// # Errors
-    /// Of the connection; the count is then unchanged and can be asked again.
+    /// An error of the connection; the counts are unchanged and the check can be repeated.
     pub fn verify(&self, master: SocketAddr) -> std::io::Result<Verdict> {
         verify::verify(&self.tally.acknowledged(), &self.prefix, master, self.login.as_ref())
     }
 
-    /// As [`verify`](Self::verify), but then forgets the keys that were looked for and removes them
-    /// from the server, so that a load can run for hours without filling anyone's memory. What it
-    /// finds missing it tells once.
+    /// Like [`verify`](Self::verify), and then forgets the checked keys and deletes them from the
+    /// server, so that a load can run for hours in bounded memory. Missing keys are reported once.
     ///
     /// # Errors
-    /// Of the connection; the keys are then not forgotten.
+    /// An error of the connection; the keys are then kept.
     pub fn settle(&self, master: SocketAddr) -> std::io::Result<Verdict> {
         let taken = self.tally.take_acknowledged();
         let verdict = verify::verify(&taken, &self.prefix, master, self.login.as_ref());
         match verdict {
             Ok(verdict) => {
-                // What cannot be removed only takes room.
+                // Keys that cannot be deleted only use memory.
                 let _ = verify::remove(&taken, &self.prefix, master, self.login.as_ref());
                 Ok(verdict)
             }
@@ -192,7 +188,7 @@ impl Drop for Load {
     }
 }
 
-/// Locks although a thread may have panicked: counts are whole at any time.
+/// Locks even if a thread panicked: the counts are consistent at any time.
 fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

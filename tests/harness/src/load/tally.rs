@@ -1,7 +1,7 @@
-//! The count that all writers share.
+//! The counts that all writers share.
 //!
-//! Acknowledged keys are kept as ranges of numbers, one list a writer, since nearly all follow one
-//! another: the memory grows with the errors and not with the writes.
+//! Acknowledged keys are kept as ranges of numbers, one list per writer. Nearly all numbers are
+//! consecutive, so the memory grows with the errors and not with the writes.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -12,27 +12,27 @@ use std::time::{Duration, Instant};
 
 use super::lock;
 
-/// Shorter times without an acknowledged write are not noted.
+/// Shorter intervals without an acknowledged write are not recorded.
 const NOTED: Duration = Duration::from_millis(20);
-/// At most so many of them.
+/// The longest list of intervals.
 const MAX_GAPS: usize = 10_000;
-/// At most so many texts of errors.
+/// The longest list of error texts.
 const MAX_ERRORS: usize = 8;
 
-/// What the writers have done so far.
+/// The results of the writers so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Writes answered with `+OK`.
     pub acknowledged: u64,
     /// Failed connections, broken ones, timeouts and error replies.
     pub errors: u64,
-    /// Connections that were made.
+    /// Connections that were opened.
     pub connections: u64,
-    /// The longest time between two acknowledged writes, of whichever writers.
+    /// The longest interval between two acknowledged writes of any writers.
     pub longest_gap: Duration,
 }
 
-/// A time without any acknowledged write.
+/// An interval without acknowledged writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
     /// The last acknowledged write before.
@@ -49,7 +49,7 @@ impl Gap {
     }
 }
 
-/// Numbers of acknowledged keys, one list of ranges for each writer.
+/// Numbers of acknowledged keys, one list of ranges per writer.
 pub(super) type Ranges = Vec<Vec<Range<u64>>>;
 
 #[derive(Debug)]
@@ -123,10 +123,10 @@ impl Tally {
         }
     }
 
-    /// Ends every read and write that is under way.
+    /// Ends every read and write in progress.
     pub(super) fn cut(&self) {
         for stream in self.streams.iter().filter_map(|stream| lock(stream).take()) {
-            // It fails only for a stream that is closed already.
+            // Fails only for a closed stream.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }

@@ -1,4 +1,4 @@
-//! Whether the acknowledged keys are there.
+//! Checks whether the acknowledged keys exist.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,19 +8,19 @@ use super::tally::Ranges;
 use super::writer::key;
 use crate::client::{Client, Login};
 
-/// Keys asked for in one command.
+/// Keys per command.
 const BATCH: usize = 500;
-/// Missing keys that are named.
+/// How many missing keys are listed.
 const NAMED: usize = 10;
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Keys that were acknowledged and looked for.
+    /// Acknowledged keys that were looked up.
     pub acknowledged: u64,
-    /// How many of them are not there.
+    /// How many of them do not exist.
     pub missing: u64,
-    /// The first few of those.
+    /// The first few missing keys.
     pub examples: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! One writer: connects, writes key after key, and starts over on any error.
+//! One writer: connects, writes one key after the other, and reconnects on any error.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,11 +9,11 @@ use super::tally::Tally;
 use crate::client::{Client, Login};
 use crate::wait::pause;
 
-/// Between a failure and the next attempt: short, since the outage is to be measured and not the
-/// back-off.
+/// The pause between a failure and the next attempt; short, because the outage is measured and not
+/// the back-off.
 const BACK_OFF: Duration = Duration::from_millis(5);
 
-/// Where to connect.
+/// Returns the address to connect to.
 #[derive(Clone)]
 pub(super) struct Find(pub(super) Arc<dyn Fn() -> Option<SocketAddr> + Send + Sync>);
 
@@ -23,14 +23,14 @@ impl fmt::Debug for Find {
     }
 }
 
-/// What every writer does.
+/// The settings of every writer.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) find: Find,
     pub(super) prefix: String,
     pub(super) login: Option<Login>,
     pub(super) timeout: Duration,
-    /// Between two writes of one writer.
+    /// The interval between two writes of one writer.
     pub(super) interval: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ impl Writer {
         let Some(interval) = self.plan.interval else { return };
         let now = Instant::now();
         pause(self.due.saturating_duration_since(now));
-        // What could not be written during an outage is not made up for in a burst.
+        // Writes that were impossible during an outage are not made up for in a burst.
         self.due = self.due.max(now) + interval;
     }
 }
