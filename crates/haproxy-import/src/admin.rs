@@ -1,12 +1,12 @@
 //! Everything around the services: `bind` lines, the admin server, and sections that are not ours.
 
-use super::config_file::Directive;
-use super::plan::{Plan, PlannedListen, Planner};
-use super::proxies;
-use super::redact::safe_word;
-use super::report::LineOutcome;
-use super::values::{self, BindAddress, BindError};
-use super::{Refusal, keywords};
+use crate::config_file::Directive;
+use crate::plan::{Plan, PlannedListen, Planner};
+use crate::proxies;
+use crate::redact::safe_word;
+use crate::report::LineOutcome;
+use crate::values::{self, BindAddress, BindError};
+use crate::{Refusal, keywords};
 
 /// Paths of haproxy's probes that the admin server answers.
 const PROBES: &[&str] = &["/healthz", "/livez", "/readyz", "/alive", "/ready", "/startup"];

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::tokenizer::{self, Word};
-use super::{Position, Refusal};
+use crate::tokenizer::{self, Word};
+use crate::{Position, Refusal};
 
 /// One line of a section.
 #[derive(Debug, Clone)]

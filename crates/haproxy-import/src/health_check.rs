@@ -5,10 +5,10 @@
 //! the master's name (`SENTINEL get-master-addr-by-name`) and the credentials (`AUTH`, `HELLO …
 //! AUTH`); the expected replies give the role.
 
-use super::Position;
-use super::config_file::Directive;
-use super::tokenizer::{Fragment, Word};
-use super::variables::Variables;
+use crate::Position;
+use crate::config_file::Directive;
+use crate::tokenizer::{Fragment, Word};
+use crate::variables::Variables;
 
 /// How a check authenticates.
 #[derive(Debug, Clone, PartialEq, Eq)]

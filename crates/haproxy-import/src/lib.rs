@@ -20,10 +20,12 @@ mod health_check;
 mod keywords;
 mod names;
 mod plan;
+mod planner;
 mod proxies;
 mod redact;
 mod render;
 mod report;
+mod sentinel_group;
 mod sentinels;
 mod services;
 mod settings;
@@ -136,8 +138,8 @@ pub fn import(
     variables.expand_all(&mut sections);
     let config = config_file::ConfigFile::new(sections);
     let mut notes = report::Notes::default();
-    let context = plan::Context { config: &config, options, env, variables: &variables };
-    let plan = plan::plan(&context, &mut notes, &mut refusals);
+    let context = planner::Context { config: &config, options, env, variables: &variables };
+    let plan = planner::plan(&context, &mut notes, &mut refusals);
     let report = notes.complete(&config, &plan.secrets);
     if options.strict {
         refusals.extend(report.strict_refusal());

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::Refusal;
-use super::plan::{NameSource, Planner};
-use super::proxies::RedisListener;
-use super::redact::safe_word;
-use super::report::LineOutcome;
+use crate::Refusal;
+use crate::plan::{NameSource, Planner};
+use crate::proxies::RedisListener;
+use crate::redact::safe_word;
+use crate::report::LineOutcome;
 
 impl Planner<'_> {
     /// The name that an option gives.

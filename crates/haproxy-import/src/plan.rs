@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::config_file::{ConfigFile, Directive};
-use super::health_check::{CheckLogin, Password};
-use super::proxies::{self, Proxies, ServerId};
-use super::report::{LineOutcome, Notes};
-use super::sentinels::SentinelGroup;
-use super::values::BindAddress;
-use super::variables::Variables;
-use super::{Environment, ImportOptions, Position, Refusal, settings};
+use crate::config_file::{ConfigFile, Directive};
+use crate::health_check::CheckLogin;
+use crate::proxies::{Proxies, ServerId};
+use crate::report::{LineOutcome, Notes};
+use crate::sentinel_group::SentinelGroup;
+use crate::values::BindAddress;
+use crate::{Environment, ImportOptions, Position, Refusal};
 
 /// A key with its value in TOML.
 #[derive(Debug, Clone)]
@@ -70,14 +69,6 @@ pub(super) struct Plan {
     pub(super) secrets: Vec<String>,
 }
 
-/// The input of planning.
-pub(super) struct Context<'a> {
-    pub(super) config: &'a ConfigFile,
-    pub(super) options: &'a ImportOptions,
-    pub(super) env: &'a Environment<'a>,
-    pub(super) variables: &'a Variables<'a>,
-}
-
 /// The state of planning: what it reads, and where it writes notes and refusals.
 pub(super) struct Planner<'a> {
     pub(super) config: &'a ConfigFile,
@@ -88,37 +79,6 @@ pub(super) struct Planner<'a> {
     pub(super) refusals: &'a mut Vec<Refusal>,
     /// The sentinels of the whole file, once they are needed.
     pub(super) sentinel_groups: Option<Vec<SentinelGroup<'a>>>,
-}
-
-/// Makes the plan.
-pub(super) fn plan(context: &Context<'_>, notes: &mut Notes, refusals: &mut Vec<Refusal>) -> Plan {
-    let Context { config, options, env, variables } = *context;
-    let proxies = proxies::sort(config, variables);
-    let mut planner =
-        Planner { config, options, env, proxies: &proxies, notes, refusals, sentinel_groups: None };
-    let mut plan = Plan { secrets: secrets(&proxies), ..Plan::default() };
-    planner.add_services(&mut plan);
-    planner.add_admin(&mut plan);
-    planner.note_other_sections();
-    planner.check_names();
-    planner.check_tls(&mut plan);
-    planner.check_addresses(&plan);
-    if plan.services.is_empty() && planner.refusals.is_empty() {
-        planner.refuse_without_services();
-    }
-    settings::apply(config, &proxies.listeners, &mut plan, planner.notes);
-    plan
-}
-
-/// Passwords of all checks, used or not.
-fn secrets(proxies: &Proxies) -> Vec<String> {
-    let queries = proxies.checks.iter().filter_map(|check| check.sentinel.as_ref()?.login.as_ref());
-    let logins = proxies.checks.iter().filter_map(|check| check.login.as_ref()).chain(queries);
-    let literal = |login: &CheckLogin| match &login.password {
-        Password::Literal(text) => Some(text.clone()),
-        _ => None,
-    };
-    logins.filter_map(literal).collect()
 }
 
 impl<'a> Planner<'a> {
@@ -139,48 +99,4 @@ impl<'a> Planner<'a> {
             self.refusals.push(Refusal::new(head.position.clone(), message, remedy));
         }
     }
-
-    /// Refuses two listeners on one address: haproxy would spread clients over both.
-    fn check_addresses(&mut self, plan: &Plan) {
-        let services =
-            plan.services.iter().flat_map(|it| it.listen.iter().chain(&it.replica_listen));
-        let mut taken: Vec<&PlannedListen> = Vec::new();
-        for listen in services.chain(&plan.admin) {
-            match taken.iter().find(|(addr, _)| overlap(addr, &listen.0)) {
-                Some((other, at)) => {
-                    let message = format!("{} is already taken by {other} ({at})", listen.0);
-                    let remedy = "give each its own address or port".to_owned();
-                    self.refusals.push(Refusal::new(listen.1.clone(), message, remedy));
-                }
-                None => taken.push(listen),
-            }
-        }
-    }
-
-    fn refuse_without_services(&mut self) {
-        let position = self.config.sections.first().map(|section| section.head.position.clone());
-        let is_redis = |at: usize| self.proxies.checks.get(at).is_some_and(|check| check.is_redis);
-        let message = if !self.proxies.listeners.is_empty() {
-            "no listener leads to the master"
-        } else if !self.proxies.sentinel_frontends.is_empty() {
-            "no listener leads to Redis, only to sentinels"
-        } else if self.proxies.foreign.iter().any(|at| is_redis(*at)) {
-            "no frontend leads to the Redis servers of this file"
-        } else {
-            "no listener leads to Redis: no check sends its commands, and no server has port 6379"
-        };
-        self.refusals.push(Refusal {
-            position,
-            message: message.to_owned(),
-            remedy: "pass the haproxy.cfg that Redis clients connect through".to_owned(),
-        });
-    }
-}
-
-fn overlap(one: &BindAddress, other: &BindAddress) -> bool {
-    let (BindAddress::Tcp(one), BindAddress::Tcp(other)) = (one, other) else {
-        return one == other;
-    };
-    let meets = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
-    one.port() == other.port() && one.is_ipv4() == other.is_ipv4() && meets
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::SENTINEL_PORT;
-use super::config_file::{ConfigFile, Directive, SectionKind};
-use super::health_check::{self, CheckLogin, HealthCheck, Role, SentinelQuery};
-use super::values::{self, BindAddress};
-use super::variables::Variables;
+use crate::SENTINEL_PORT;
+use crate::config_file::{ConfigFile, Directive, SectionKind};
+use crate::health_check::{self, CheckLogin, HealthCheck, Role, SentinelQuery};
+use crate::values::{self, BindAddress};
+use crate::variables::Variables;
 
 /// A Redis process as a server line names it: host in lower case, and port. Two listeners with one
 /// server in common lead to the same dataset.

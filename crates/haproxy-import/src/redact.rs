@@ -3,9 +3,9 @@
 //! Hidden are checks that may authenticate, users of the statistics page, variables that are set,
 //! and the arguments of unknown keywords.
 
-use super::config_file::Directive;
-use super::keywords;
-use super::tokenizer::{Fragment, Word};
+use crate::config_file::Directive;
+use crate::keywords;
+use crate::tokenizer::{Fragment, Word};
 
 /// The longest line that is shown, in characters.
 const MAX_LINE: usize = 90;

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::Position;
-use super::health_check::{CheckLogin, Password};
-use super::plan::{Plan, PlannedKey, PlannedService};
+use crate::Position;
+use crate::health_check::{CheckLogin, Password};
+use crate::plan::{Plan, PlannedKey, PlannedService};
 
 /// The configuration file.
 pub(super) fn render(plan: &Plan, files: &[&str]) -> String {

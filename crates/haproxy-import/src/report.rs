@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
-use super::config_file::{ConfigFile, Directive, SectionKind};
-use super::{Position, Refusal, keywords, redact};
+use crate::config_file::{ConfigFile, Directive, SectionKind};
+use crate::{Position, Refusal, keywords, redact};
 
 /// What became of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

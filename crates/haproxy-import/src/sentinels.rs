@@ -3,47 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use super::config_file::Directive;
-use super::health_check;
-use super::plan::Planner;
-use super::proxies::{self, RedisListener};
-use super::redact::safe_word;
-use super::report::LineOutcome;
-use super::{Position, Refusal, SENTINEL_PORT, values};
-
-/// Sentinels that are named together.
-#[derive(Debug, Clone, Default)]
-pub(super) struct SentinelGroup<'a> {
-    /// As `host:port`, without repetition.
-    endpoints: Vec<String>,
-    known: BTreeSet<String>,
-    hosts: BTreeSet<String>,
-    lines: Vec<&'a Directive>,
-}
-
-impl<'a> SentinelGroup<'a> {
-    fn add(&mut self, host: &str, endpoint: String, line: &'a Directive) {
-        if self.known.insert(endpoint.clone()) {
-            self.endpoints.push(endpoint);
-        }
-        self.hosts.insert(host.to_ascii_lowercase());
-        self.lines.push(line);
-    }
-
-    fn extend(&mut self, other: &Self) {
-        for endpoint in &other.endpoints {
-            if self.known.insert(endpoint.clone()) {
-                self.endpoints.push(endpoint.clone());
-            }
-        }
-        self.hosts.extend(other.hosts.iter().cloned());
-        self.lines.extend(&other.lines);
-    }
-
-    fn shares(&self, other: &Self) -> bool {
-        other.endpoints.iter().any(|endpoint| self.known.contains(endpoint))
-    }
-}
+use crate::config_file::Directive;
+use crate::health_check;
+use crate::plan::Planner;
+use crate::proxies::{self, RedisListener};
+use crate::redact::safe_word;
+use crate::report::LineOutcome;
+use crate::sentinel_group::SentinelGroup;
+use crate::{Position, Refusal, SENTINEL_PORT, values};
 
 impl<'a> Planner<'a> {
     /// The sentinels of a listener's master, and the line of the first if the file names them. None

@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use super::health_check::{CheckLogin, Password, Role};
-use super::plan::{NameSource, Plan, PlannedService, Planner};
-use super::proxies::RedisListener;
-use super::redact::safe_word;
-use super::report::LineOutcome;
-use super::{Refusal, proxies};
+use crate::health_check::{CheckLogin, Password, Role};
+use crate::plan::{NameSource, Plan, PlannedService, Planner};
+use crate::proxies::RedisListener;
+use crate::redact::safe_word;
+use crate::report::LineOutcome;
+use crate::{Refusal, proxies};
 
 /// Words in listener names that usually mean readers.
 const READER_WORDS: &[&str] = &["ro", "read", "reader", "readers", "reads", "secondary"];

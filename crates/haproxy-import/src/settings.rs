@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::config_file::{ConfigFile, Directive, SectionKind};
-use super::plan::{Plan, PlannedKey, PlannedService};
-use super::proxies::RedisListener;
-use super::report::{LineOutcome, Notes};
-use super::values;
+use crate::config_file::{ConfigFile, Directive, SectionKind};
+use crate::plan::{Plan, PlannedKey, PlannedService};
+use crate::proxies::RedisListener;
+use crate::report::{LineOutcome, Notes};
+use crate::values;
 
 /// Linux forgets half-closed connections after 60 s, so the key accepts less than that.
 const MAX_HALF_CLOSE: Duration = Duration::from_secs(59);

@@ -1,10 +1,10 @@
 //! TLS, which Pointsman does not speak: refused, or given up line by line with `--allow-plaintext`.
 
-use super::config_file::Directive;
-use super::plan::{Plan, Planner};
-use super::proxies;
-use super::report::LineOutcome;
-use super::{Position, Refusal};
+use crate::config_file::Directive;
+use crate::plan::{Plan, Planner};
+use crate::proxies;
+use crate::report::LineOutcome;
+use crate::{Position, Refusal};
 
 const CLIENTS: &str = "clients have to connect without TLS";
 const SERVERS: &str =

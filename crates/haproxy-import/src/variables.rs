@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::config_file::{Section, SectionKind};
-use super::tokenizer::{Fragment, Word};
+use crate::config_file::{Section, SectionKind};
+use crate::tokenizer::{Fragment, Word};
 
 /// Directives that are expanded.
 const EXPANDED: &[&str] = &[

@@ -1,0 +1,39 @@
+//! A group of sentinels: those that the same part of the file names together.
+
+use std::collections::BTreeSet;
+
+use crate::config_file::Directive;
+
+/// Sentinels that are named together.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SentinelGroup<'a> {
+    /// As `host:port`, without repetition.
+    pub(super) endpoints: Vec<String>,
+    pub(super) known: BTreeSet<String>,
+    pub(super) hosts: BTreeSet<String>,
+    pub(super) lines: Vec<&'a Directive>,
+}
+
+impl<'a> SentinelGroup<'a> {
+    pub(super) fn add(&mut self, host: &str, endpoint: String, line: &'a Directive) {
+        if self.known.insert(endpoint.clone()) {
+            self.endpoints.push(endpoint);
+        }
+        self.hosts.insert(host.to_ascii_lowercase());
+        self.lines.push(line);
+    }
+
+    pub(super) fn extend(&mut self, other: &Self) {
+        for endpoint in &other.endpoints {
+            if self.known.insert(endpoint.clone()) {
+                self.endpoints.push(endpoint.clone());
+            }
+        }
+        self.hosts.extend(other.hosts.iter().cloned());
+        self.lines.extend(&other.lines);
+    }
+
+    pub(super) fn shares(&self, other: &Self) -> bool {
+        other.endpoints.iter().any(|endpoint| self.known.contains(endpoint))
+    }
+}

@@ -1,0 +1,94 @@
+//! Pure files decide: they have no runtime, socket, clock, file, thread or log of their own. Time
+//! and events go in, actions and the next deadline come out.
+//!
+//! [`PURE`] is the only list of them; the table in `docs/architecture.md` is generated from it.
+
+use crate::{fail_on, is_test, read, root, sources};
+
+/// Paths of pure files and folders, with what they decide.
+const PURE: &[(&str, &str)] = &[
+    ("crates/drain/src/plan.rs", "the phases of a shutdown and their deadlines"),
+    ("crates/haproxy-import/src/", "what a haproxy.cfg means as a configuration"),
+    ("crates/proxy/src/listener/accept_errors.rs", "what to do when `accept` fails"),
+    ("crates/proxy/src/runtime/run_queue.rs", "the order in which tasks of a worker run"),
+    ("crates/proxy/src/session/end_reason.rs", "why a session ended"),
+    ("crates/resp/src/", "frame boundaries, classes of commands, what a session is owed"),
+    ("crates/sentinel/src/discovery/clock_jumps.rs", "whether the process was suspended"),
+    ("crates/sentinel/src/discovery/majority_clock.rs", "when a majority had announced a switch"),
+    ("crates/sentinel/src/doctor/diagnose.rs", "what is wrong with a deployment"),
+    ("crates/sentinel/src/doctor/nodes.rs", "what is wrong with its Redis nodes"),
+    ("crates/sentinel/src/doctor/observed.rs", "the values that an examination collects"),
+    ("crates/sentinel/src/doctor/read.rs", "how replies of a sentinel are read for it"),
+    ("crates/sentinel/src/doctor/settings.rs", "what is wrong with settings of sentinels"),
+    ("crates/sentinel/src/link/notice.rs", "what an event of a sentinel says"),
+    ("crates/sentinel/src/link/poll.rs", "what a poll asks and what the replies mean"),
+    ("crates/sentinel/src/link/reply.rs", "replies of both protocol versions"),
+    ("crates/sentinel/src/machine/", "when the target changes"),
+    ("crates/sentinel/src/replicas/eligibility/", "which replicas serve readers"),
+    ("crates/sentinel/src/switchover/course.rs", "the steps of a switchover"),
+    ("crates/sentinel/src/switchover/failover.rs", "the progress of the ordered failover"),
+    ("crates/sentinel/src/switchover/leader.rs", "what the leader reports about it"),
+    ("crates/sentinel/src/switchover/pausing.rs", "when the pause of clients is renewed"),
+    ("crates/sentinel/src/switchover/phase.rs", "the phases of a switchover"),
+    ("crates/sentinel/src/switchover/reason.rs", "why a switchover is refused or ends"),
+    ("crates/sentinel/src/switchover/steps.rs", "inputs and actions of a switchover"),
+    ("crates/sentinel/src/switchover/weigh.rs", "whether a switchover may begin and is complete"),
+    ("crates/sentinel/src/types.rs", "the vocabulary of discovery"),
+    ("crates/target/src/balance.rs", "which sessions move to another replica"),
+    ("crates/target/src/look.rs", "why a replica closed a connection"),
+];
+
+/// Words that a pure file does not contain.
+const IMPURE: &[&str] = &[
+    "tokio::",
+    "tracing::",
+    "Instant::now",
+    "SystemTime",
+    "std::fs",
+    "std::thread",
+    "std::env",
+    "TcpStream",
+    "UdpSocket",
+    "fastrand",
+];
+
+#[test]
+fn keeps_pure_files_free_of_io() {
+    let mut breaches = Vec::new();
+    let sources = sources();
+    for (path, _) in PURE {
+        assert!(sources.keys().any(|name| name.starts_with(path)), "no file matches {path}");
+    }
+    for (name, text) in &sources {
+        if is_test(name) || !PURE.iter().any(|(path, _)| name.starts_with(path)) {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+        let code = code.lines().enumerate();
+        for (number, line) in code.filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for word in IMPURE.iter().filter(|word| line.contains(**word)) {
+                breaches.push(format!("{name}:{}: {word}", number + 1));
+            }
+        }
+    }
+    fail_on("I/O in pure files", &breaches);
+}
+
+#[test]
+fn lists_pure_files_in_the_architecture_document() {
+    const BEGIN: &str = "<!-- pure files: UPDATE=1 cargo test --test tidy -->\n";
+    const END: &str = "<!-- end of pure files -->\n";
+    let mut table = String::from("| Pure file or folder | Decides |\n|---|---|\n");
+    for (path, decides) in PURE {
+        table += &format!("| `{path}` | {decides} |\n");
+    }
+    let document = read("docs/architecture.md");
+    let (before, rest) = document.split_once(BEGIN).expect("the begin marker");
+    let (_, after) = rest.split_once(END).expect("the end marker");
+    let wanted = format!("{before}{BEGIN}\n{table}\n{END}{after}");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(root().join("docs/architecture.md"), &wanted).expect("a writable document");
+    } else {
+        assert!(document == wanted, "the table is not current; UPDATE=1 cargo test --test tidy");
+    }
+}
