@@ -3,8 +3,8 @@
 use crate::config_file::Directive;
 use crate::plan::{Plan, PlannedListen, Planner};
 use crate::proxies;
-use crate::redact::safe_word;
 use crate::report::LineOutcome;
+use crate::tokenizer::safe_word;
 use crate::values::{self, BindAddress, BindError};
 use crate::{Refusal, keywords};
 

@@ -137,7 +137,7 @@ fn add(sections: &mut Vec<Section>, directive: Directive, refusals: &mut Vec<Ref
     } else if let Some(section) = sections.last_mut() {
         section.directives.push(directive);
     } else if !first.starts_with('.') {
-        let what = format!("{:?} precedes the first section", super::redact::safe_word(&first));
+        let what = format!("{:?} precedes the first section", tokenizer::safe_word(&first));
         refusals.push(Refusal::new(
             directive.position,
             what,
@@ -162,7 +162,7 @@ fn inherit(sections: &mut [Section], refusals: &mut Vec<Refusal>) {
                 if found.is_none() {
                     let what = format!(
                         "there is no section \"defaults {}\" above this line",
-                        super::redact::safe_word(name)
+                        tokenizer::safe_word(name)
                     );
                     refusals.push(Refusal::new(
                         section.head.position.clone(),

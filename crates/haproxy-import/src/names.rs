@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use crate::Refusal;
 use crate::plan::{NameSource, Planner};
 use crate::proxies::RedisListener;
-use crate::redact::safe_word;
 use crate::report::LineOutcome;
+use crate::tokenizer::safe_word;
 
 impl Planner<'_> {
     /// The name that an option gives.

@@ -5,12 +5,10 @@
 
 use crate::config_file::Directive;
 use crate::keywords;
-use crate::tokenizer::{Fragment, Word};
+use crate::tokenizer::{Fragment, Word, safe_word, shorten};
 
 /// The longest line that is shown, in characters.
 const MAX_LINE: usize = 90;
-/// The longest word that is shown, in characters.
-const MAX_WORD: usize = 40;
 
 /// Commands of a check without secret arguments.
 const HARMLESS: &[&str] =
@@ -50,19 +48,4 @@ fn single_command(data: &Word) -> Option<String> {
     let mut lines = text.trim_end().lines();
     let command = lines.next()?.split(' ').next().unwrap_or_default().to_uppercase();
     lines.next().is_none().then_some(command)
-}
-
-/// A word as it may stand in a message: short, and without control characters.
-pub(super) fn safe_word(word: &str) -> String {
-    shorten(
-        &word.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>(),
-        MAX_WORD,
-    )
-}
-
-fn shorten(text: &str, max: usize) -> String {
-    if text.chars().count() <= max {
-        return text.to_owned();
-    }
-    text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
 }

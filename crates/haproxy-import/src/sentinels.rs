@@ -7,9 +7,9 @@ use crate::config_file::Directive;
 use crate::health_check;
 use crate::plan::Planner;
 use crate::proxies::{self, RedisListener};
-use crate::redact::safe_word;
 use crate::report::LineOutcome;
 use crate::sentinel_group::SentinelGroup;
+use crate::tokenizer::safe_word;
 use crate::{Position, Refusal, SENTINEL_PORT, values};
 
 impl<'a> Planner<'a> {

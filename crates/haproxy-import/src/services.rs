@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use crate::health_check::{CheckLogin, Password, Role};
 use crate::plan::{NameSource, Plan, PlannedService, Planner};
 use crate::proxies::RedisListener;
-use crate::redact::safe_word;
 use crate::report::LineOutcome;
+use crate::tokenizer::safe_word;
 use crate::{Refusal, proxies};
 
 /// Words in listener names that usually mean readers.

@@ -177,6 +177,25 @@ fn variable(chars: &mut Peekable<CharIndices<'_>>, word: &mut Word) {
     }
 }
 
+/// The longest word in a message, in characters.
+const MAX_WORD: usize = 40;
+
+/// A word as messages show it: short, and without control characters.
+pub(super) fn safe_word(word: &str) -> String {
+    shorten(
+        &word.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>(),
+        MAX_WORD,
+    )
+}
+
+/// At most `max` characters of a text.
+pub(super) fn shorten(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
