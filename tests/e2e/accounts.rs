@@ -1,6 +1,5 @@
-//! One failover, told in four places: metrics, status, history, log. Whoever compares them after a
-//! bad night must not find that they differ. (The page shows the status, which `tests/page` holds
-//! it to.)
+//! One failover as reported in four places: metrics, status, history and log. They must agree. (The
+//! page shows the status, which `tests/page` checks.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,18 +11,19 @@ use crate::builder;
 use crate::schema::faults;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Clients without a request under way.
+/// Clients without a request in flight.
 const QUIET: u64 = 6;
-/// The status has microseconds, the log whole milliseconds, a sum of seconds what an `f64` holds.
+/// The status has microseconds, the log whole milliseconds, and a sum of seconds the precision of
+/// an `f64`.
 const ROUNDING_MS: f64 = 0.002;
 
-/// The schema that people get.
+/// The published JSON schema.
 fn schema() -> Value {
     let text = include_str!("../../deploy/status.schema.json");
     serde_json::from_str(text).expect("the schema is JSON")
 }
 
-/// What all four say, at a moment when nothing changes.
+/// The four reports, taken while nothing changes.
 struct Accounts {
     status: Value,
     history: Value,
@@ -70,7 +70,7 @@ impl Accounts {
             .unwrap_or_else(|| panic!("no {name}"))
     }
 
-    /// The fields of the one line with this message and generation.
+    /// The fields of the only line with this message and generation.
     #[track_caller]
     fn line(&self, message: &str, generation: &Value) -> &Value {
         let ours = |line: &&Value| line["message"] == message && line["generation"] == *generation;
@@ -79,7 +79,7 @@ impl Accounts {
         found[0]
     }
 
-    /// Whether all counters of sessions have come to rest: every place says the same.
+    /// Whether all counters of sessions are stable and equal in every place.
     fn sessions_agree(&self) -> Result<(), String> {
         let traffic = &self.service()["traffic"];
         for (key, metric) in [
@@ -118,7 +118,7 @@ impl Accounts {
         }
     }
 
-    /// Status against log, for one move.
+    /// Compares the status with the log for one failover.
     fn check_move(&self, told: &Value) {
         let line = self.line("the points lead to a new master", &told["generation"]);
         assert_eq!(
@@ -144,7 +144,7 @@ impl Accounts {
         }
         for (key, logged, unit) in pairs {
             match (told[key].as_f64(), logged.as_f64()) {
-                // The log cuts off what is less than its unit.
+                // The log truncates to its unit.
                 (Some(status), Some(log)) => {
                     let rest = status - log * unit;
                     assert!(
@@ -158,7 +158,7 @@ impl Accounts {
         }
     }
 
-    /// A line that has a key twice is read differently by everybody.
+    /// Parsers read a line with a duplicate key differently.
     fn check_lines(pointsman: &Pointsman) {
         let log = pointsman.process().log();
         let twice: Vec<&str> =
@@ -167,7 +167,7 @@ impl Accounts {
         assert!(log.contains("session ended"), "{log}");
     }
 
-    /// All moves together against the metrics, and the one in force in every place.
+    /// Compares all failovers with the metrics, and the current target in every place.
     fn check(&self) {
         let (service, moves) = (self.service(), self.moves());
         moves.iter().for_each(|told| self.check_move(told));
@@ -225,9 +225,9 @@ impl Accounts {
     }
 }
 
-/// Waits until a move was made, its first session was there, and nothing changes any more; then
-/// everything is read anew and compared: of what was read on the way, the first part may be from
-/// before the first session and the last from after it.
+/// Waits until the switch is complete, the first session is on the new master, and nothing changes;
+/// then reads everything again and compares. What was read while waiting may be from before and
+/// after the first session.
 #[track_caller]
 fn settled(pointsman: &Pointsman, generation: u64, carried: u64) -> Accounts {
     wait_until("the same numbers everywhere", PATIENCE, || {
@@ -258,7 +258,7 @@ fn settled(pointsman: &Pointsman, generation: u64, carried: u64) -> Accounts {
     accounts
 }
 
-/// Clients that have written once and are quiet since.
+/// Clients that have written once and are idle.
 fn quiet(pointsman: &Pointsman) -> Vec<Client> {
     let all = (0..QUIET).map(|number| {
         let mut client = pointsman.client();
@@ -268,7 +268,7 @@ fn quiet(pointsman: &Pointsman) -> Vec<Client> {
     all.collect()
 }
 
-/// A client that cannot be carried over.
+/// A client that cannot be carried.
 fn pinned(pointsman: &Pointsman) -> Client {
     let mut client = pointsman.client();
     assert!(client.cmd(&["MULTI"]).expect("MULTI").is_ok());
@@ -278,7 +278,7 @@ fn pinned(pointsman: &Pointsman) -> Client {
 #[test]
 fn metrics_status_history_and_log_tell_the_same_of_a_planned_failover_and_of_a_death() {
     let cluster = Cluster::builder().start();
-    // An election that was lost is held again after twelve seconds.
+    // A lost election is repeated after twelve seconds.
     let pointsman = builder(&cluster)
         .service_line("hold_timeout = \"30s\"")
         .lines("[log]\nlevel = \"debug\"\nformat = \"json\"")
@@ -297,7 +297,7 @@ fn metrics_status_history_and_log_tell_the_same_of_a_planned_failover_and_of_a_d
     assert!(told["held_ms"].as_f64() > Some(1.0), "{told}");
     drop(planned);
 
-    // The new master needs a replica in sync.
+    // The failover needs a replica in sync.
     cluster.wait_whole();
     let dying = pinned(&pointsman);
     let master = cluster.master();

@@ -1,6 +1,5 @@
-//! Byte for byte: what a client gets through the proxy is what it gets from the same server
-//! directly, whatever the protocol can say, in both its versions, and however the bytes are cut
-//! into pieces.
+//! Byte for byte: through the proxy a client gets exactly what it gets from the server directly,
+//! for every type of both protocol versions and however the bytes are split.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -9,15 +8,15 @@ use harness::{Client, Cluster, Pointsman, Value, encode};
 
 use crate::{metric, pointsman};
 
-/// After this nobody answers any more.
+/// The longest wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server that can be asked for every type of the protocol.
+/// A server that can return every type of the protocol.
 fn cluster() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).redis_line("enable-debug-command yes").start()
 }
 
-/// Everything a conversation is made of, with the same answers each time it is held.
+/// Requests of every kind that get the same replies each time.
 fn conversation() -> Vec<u8> {
     let nested = "local t = 'deep'; for i = 1, 64 do t = {t, i} end return t";
     let maps =
@@ -72,7 +71,7 @@ fn conversation() -> Vec<u8> {
     bytes
 }
 
-/// A client that speaks this version of the protocol.
+/// Switches a client to this protocol version.
 fn speaking(mut client: Client, version: u8) -> Client {
     if version == 3 {
         assert_eq!(
@@ -83,11 +82,11 @@ fn speaking(mut client: Client, version: u8) -> Client {
     client
 }
 
-/// What answers the last request of everything that is said here.
+/// The reply to the last request of every conversation.
 const END: &[u8] = b"$7\r\nthe end\r\n";
 
-/// All that a client gets for these bytes, sent in pieces of this size while what comes is read.
-/// The client does not end its direction: Redis drops what it still owes to one that does.
+/// All bytes that a client receives for these requests, sent in pieces of this size while replies
+/// are read. The client does not half-close: Redis then discards pending replies.
 fn answers(client: &Client, bytes: &[u8], piece: usize) -> Vec<u8> {
     client.set_timeout(PATIENCE).expect("a patient client");
     let (mut writer, mut reader) = (client.stream(), client.stream());
@@ -136,15 +135,15 @@ fn every_type_of_the_protocol_comes_through_in_both_versions_and_in_any_pieces()
             compare(&cluster, &pointsman, version, &bytes, piece);
         }
     }
-    // Followed to the end and not merely forwarded: what is not understood is not counted.
+    // The session was understood to the end, not only forwarded: opaque requests are not counted.
     let counted =
         metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}").unwrap_or(0.0);
     let each = conversation_length();
     assert_eq!(counted, (8 * each + 4) as f64, "some session was not followed to its end");
 }
 
-/// Requests in the conversation: those encoded, and four inline ones; neither the empty line nor
-/// `*0` is one.
+/// The number of requests: the encoded ones and four inline ones. The empty line and `*0` are not
+/// requests.
 fn conversation_length() -> usize {
     34 + 13 + 4
 }

@@ -1,5 +1,4 @@
-//! Failovers that applications do not notice: sessions that go on with the new master as if nothing
-//! had been.
+//! Failovers that applications do not notice: sessions that continue on the new master.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,16 +9,16 @@ use harness::{Absences, Client, Cluster, Events, Pointsman, wait_until};
 use crate::warning::Warning;
 use crate::{builder, metric, pointsman, vitals};
 
-/// Longer than anybody is held here.
+/// Longer than any client is held here.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// An election that was lost is held again after twelve seconds.
+/// A lost election is repeated after twelve seconds.
 const LONG_HOLD: &str = "hold_timeout = \"30s\"";
-/// From the first `+switch-master` to the last client's answer: until a majority has heard of it,
-/// every sentinel every two seconds.
+/// From the first `+switch-master` to the last client's reply: a majority hears of the switch
+/// through hello messages, which every sentinel sends every two seconds.
 const AFTER_THE_SWITCH: Duration = Duration::from_secs(3);
 const USER: &str = "app on >pw ~* &* +@all";
 
-/// What a crowd saw.
+/// The results of all clients.
 #[derive(Debug, Default)]
 struct Seen {
     answered: usize,
@@ -27,22 +26,21 @@ struct Seen {
     errors: Vec<Failed>,
 }
 
-/// A request that failed, the last one of its client.
+/// A failed request, which is the last one of its client.
 #[derive(Debug, PartialEq)]
 struct Failed {
-    /// When the one before it was answered.
+    /// When the previous request was answered.
     before: Instant,
     sent: Instant,
     at: Instant,
     error: String,
 }
 
-/// Clients that authenticated, chose a database and gave themselves a name, and each ask now and
-/// then who they are.
+/// Clients that authenticated, selected a database and set a name, and that verify these regularly.
 struct Crowd {
     seen: Arc<Mutex<Seen>>,
     over: Arc<AtomicBool>,
-    /// So many of its members are to ask nothing for now, and so many do.
+    /// How many clients should pause, and how many do.
     rest: Arc<(AtomicUsize, AtomicUsize)>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
@@ -95,7 +93,7 @@ impl Crowd {
         self.seen.lock().unwrap().errors.len()
     }
 
-    /// Lets so many members rest, with nothing in flight.
+    /// Makes `count` clients pause without a request in flight.
     fn lay_down(&self, count: usize) {
         self.rest.0.store(count, Ordering::Release);
         wait_until("them to rest", PATIENCE, || self.rest.1.load(Ordering::Acquire) >= count);
@@ -136,8 +134,8 @@ impl Member {
         Self { client, db, name, count: 0 }
     }
 
-    /// A write, and the question who this is, in one: both have to be answered, by the right
-    /// server, as the right one.
+    /// Sends a write and a query of the client's identity together; both must be answered by the
+    /// right server for the right client.
     fn ask(&mut self) -> Result<(), String> {
         self.count += 1;
         let commands = [vec!["INCR", &self.name], vec!["CLIENT", "INFO"]];
@@ -179,16 +177,15 @@ fn two_hundred_clients_do_not_notice_a_planned_failover() {
     if warning.was_enough("that no client notices") {
         assert_eq!(seen.errors, [], "{warning:?}");
     } else {
-        // On its way to a server that is dismissed, or counting on a write that only this server
-        // had.
+        // In flight to a server that is being demoted, or dependent on a write that only this
+        // server had.
         let during = warning.from..=warning.until;
         let explained = |it: &Failed| {
             it.sent <= warning.until && it.at >= warning.from || during.contains(&it.before)
         };
         assert!(seen.errors.iter().all(explained), "{:?}; {warning:?}", seen.errors);
     }
-    // Sentinel's own time between the selection of a replica and the switch is about a second of
-    // it.
+    // Sentinel itself takes about a second of it, from the selection of a replica to the switch.
     let switch = events.wait_for("+switch-master", PATIENCE);
     let most = switch.at.saturating_duration_since(failover.asked) + AFTER_THE_SWITCH;
     assert!(seen.longest < most, "the longest pause: {:?}, of {most:?}", seen.longest);
@@ -207,7 +204,7 @@ fn of_two_hundred_clients_only_those_with_a_request_in_flight_notice_a_masters_d
     let crowd = Crowd::gather(&pointsman, 200);
     wait_until("the crowd", PATIENCE, || crowd.answered() > 400);
     let (events, absences) = (Events::of_all(cluster.sentinels()), Absences::watch());
-    // How many of the others have a request in flight is the machine's business.
+    // How many of the remaining clients have a request in flight depends on the machine.
     crowd.lay_down(100);
     let kill = Instant::now();
     cluster.master().kill();
@@ -217,8 +214,7 @@ fn of_two_hundred_clients_only_those_with_a_request_in_flight_notice_a_masters_d
     let before = crowd.answered();
     wait_until("requests to go on", PATIENCE, || crowd.answered() > before + 400);
     let seen = crowd.end();
-    // On its way to a server that is dying, or to a connection of which it is not known yet that it
-    // has died.
+    // In flight to a dying server, or sent on a connection whose end has not been noticed.
     let slack = Duration::from_millis(500);
     for Failed { sent, at, error, .. } in &seen.errors {
         let slack = slack + absences.between(dead, *sent);
@@ -260,7 +256,7 @@ fn when_the_master_ends_every_connection_every_client_hears_it_and_nothing_moves
         client.set_timeout(PATIENCE).unwrap();
         assert!(client.cmd(&["SELECT", "3"]).unwrap().is_ok());
     }
-    // Pointsman's own questions to the master are among them.
+    // The connections of pointsman's prober are included.
     assert!(cluster.master().ask(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().int() >= Some(20));
     for client in &mut clients {
         let (bytes, ending) = client.read_to_end().expect("the end of the connection");
@@ -317,7 +313,7 @@ fn pinned_sessions_end_at_the_switch_and_transactions_never_run_twice() {
 
 #[test]
 fn at_the_end_of_a_hold_a_request_is_refused_and_an_idle_client_hears_nothing() {
-    // Nobody is promoted while the sentinels think that the master may come back.
+    // No replica is promoted while the sentinels wait for the master.
     let cluster = Cluster::builder().down_after(Duration::from_secs(60)).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"5s\"").start();
     let (mut asking, mut idle) = (pointsman.client(), pointsman.client());
@@ -352,8 +348,8 @@ fn resident(pointsman: &Pointsman, field: &str) -> u64 {
 
 #[test]
 fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhile() {
-    // Two descriptors a session here, one with the server; the limit of a container is often no
-    // higher.
+    // Each session takes two descriptors here, one of them on the server; the limit of a container
+    // is often no higher.
     let count: u32 = std::env::var("POINTSMAN_IDLE_SESSIONS")
         .map_or(2000, |count| count.parse().expect("a number"));
     let limit = u64::from(count) + 1000;
@@ -383,9 +379,8 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
     println!(
         "{count} idle: carried in {took:?}, {each:?} of CPU each, {worst:?}, {before} KiB before, {peak} at most"
     );
-    // The promise is about a program that was built to be fast. One that was built to be debugged,
-    // on a busy machine, is held to what it does and not to how long that takes; the probes' cost
-    // is in it.
+    // The promise holds for an optimised build. A debug build on a busy machine is checked for
+    // behaviour but not for time, which includes the cost of the probes.
     if cfg!(debug_assertions) {
         worst.check("thousands that come over");
         assert!(each < Duration::from_millis(3), "{each:?} of CPU each");
@@ -393,7 +388,7 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
         worst.check_within("thousands that come over", Duration::from_millis(50));
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
-    // All of them wait at once, each with what it needs to wait: 1.7 KiB were measured.
+    // All of them wait at once, each with its saved state: 1.7 KiB were measured.
     assert!(peak < before + 4096 + 3 * u64::from(count), "{before} KiB, then {peak} KiB");
     for client in clients.iter_mut().step_by(97) {
         client.ask().expect("an answer, as who it was");

@@ -1,5 +1,5 @@
-//! Failovers under sessions that rely on what only the old master knew: they end, and nothing is
-//! answered wrongly.
+//! Failovers of sessions that depend on state of the old master only: they are closed, and no reply
+//! is wrong.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::pointsman;
 const PATIENCE: Duration = Duration::from_secs(40);
 const KEYS: usize = 20_000;
 
-/// A client that has sent these commands and read the answers.
+/// A client that has sent these commands and read the replies.
 fn client(pointsman: &Pointsman, commands: &[&[&str]]) -> Client {
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).expect("a timeout");
@@ -19,7 +19,7 @@ fn client(pointsman: &Pointsman, commands: &[&[&str]]) -> Client {
     client
 }
 
-/// One page of an iteration: the next cursor.
+/// One page of an iteration; returns the next cursor.
 fn scan(client: &mut Client, cursor: &str, found: &mut BTreeSet<String>) -> Option<String> {
     let page = client.cmd(&["SCAN", cursor, "COUNT", "100"]).ok()?;
     let [next, keys] = page.items() else { panic!("no page: {page}") };
@@ -45,7 +45,7 @@ fn ends_a_connection_that_iterates_at_a_failover() {
         cursor = scan(&mut client, &cursor, &mut found).expect("a page");
         assert_ne!(cursor, "0", "the iteration ended early");
     }
-    // Another session, which has finished its iteration, is carried.
+    // Another session, whose iteration is complete, is carried.
     let mut finished = pointsman.client();
     finished.set_timeout(PATIENCE).expect("a timeout");
     let (mut all, mut at) = (BTreeSet::new(), "0".to_owned());
@@ -97,7 +97,7 @@ fn carries_connections_that_sent_eval_over_a_failover() {
     let pointsman = pointsman(&cluster);
     let script = "return 'scripted'";
     let mut client = client(&pointsman, &[&["EVAL", script, "0"]]);
-    // The SHA-1 of the script, as its writer asks for it.
+    // The SHA-1 of the script, as its author obtains it.
     let mut other = pointsman.client();
     let sha = other
         .cmd(&["SCRIPT", "LOAD", script])
@@ -108,8 +108,8 @@ fn carries_connections_that_sent_eval_over_a_failover() {
     assert_eq!(client.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("scripted"));
     let mut queues = self::client(&pointsman, &[&["EVAL", script, "0"]]);
     cluster.failover();
-    // Nothing can fall back in a transaction: the answer says so, and then a new connection is due,
-    // which begins with `EVAL`.
+    // A transaction cannot fall back to `EVAL`: the reply is an error, and the client needs a new
+    // connection, on which it sends `EVAL` first.
     assert!(queues.cmd(&["MULTI"]).expect("the connection stands").is_ok());
     assert_eq!(queues.cmd(&["EVALSHA", &sha, "0"]).expect("an answer").text(), Some("QUEUED"));
     let answers = queues.cmd(&["EXEC"]).expect("an answer");

@@ -1,4 +1,4 @@
-//! Orders through a Unix socket, which belongs to somebody and needs no token.
+//! Commands through the Unix socket, which belongs to a user and needs no token.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,10 +13,10 @@ use crate::{PROGRAM, builder};
 const PATIENCE: Duration = Duration::from_secs(30);
 const STOPS_FAST: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n\
                           drain_timeout = \"5s\"\n";
-/// `nobody`, who never owns a process under test.
+/// The user `nobody`, who never owns a process under test.
 const SOMEBODY_ELSE: u32 = 65534;
 
-/// A cluster, and the socket in its folder.
+/// A cluster, and a socket path in its folder.
 fn scene() -> (Cluster, PathBuf) {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let socket = cluster.folder().join("control.sock");
@@ -31,7 +31,7 @@ fn controlled(cluster: &Cluster, socket: &Path) -> Pointsman {
     builder(cluster).lines(&lines).start()
 }
 
-/// An order as its operator types it, without any token.
+/// A command as an operator types it, without a token.
 fn order(what: &[&str], to: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(what).args(to).env_clear();
@@ -57,13 +57,13 @@ fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
     let pointsman = controlled(&cluster, &socket);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     takes_orders(&socket);
-    // The configuration of the place names it, too.
+    // The configuration file names the socket, too.
     let config = pointsman.process().log_path().with_file_name("pointsman.toml");
     let done = order(&["pause", "--for", "60s"], &["--config", config.to_str().unwrap()])
         .output()
         .unwrap();
     assert!(done.status.success(), "{}", text(&done));
-    // Without a token the network takes no orders.
+    // Without a token the network accepts no commands.
     let admin = pointsman.admin().to_string();
     let refused = order(&["resume"], &["--admin", &admin])
         .env("POINTSMAN_CONTROL_TOKEN", "x")
@@ -82,9 +82,10 @@ fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
         text(&missing)
     );
     if rustix::process::geteuid().is_root() {
-        // Even if the file lets him: the kernel says who he is. From a copy, since the program's
-        // folder may be closed to him. Another process makes it: what this one has open for writing
-        // a child of a neighbouring test may hold for a moment, and such a file cannot be run.
+        // Even if the permissions of the file allow it: the kernel reports the user. The program is
+        // a copy, because the user may not read its folder. Another process makes the copy: a child
+        // of a neighbouring test could briefly hold a file that this process has open for writing,
+        // and such a file cannot be executed.
         let copy = cluster.folder().join("program");
         assert!(Command::new("cp").args([Path::new(PROGRAM), &copy]).status().unwrap().success());
         for (path, mode) in

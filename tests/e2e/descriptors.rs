@@ -1,5 +1,5 @@
-//! File descriptors: at the start, under a limit that is lowered at run time, and what clients,
-//! probes and discovery get.
+//! File descriptors: at the start, under a limit that is lowered at run time, and for clients,
+//! probes and discovery.
 
 use std::process::Command;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn refuses_clients_it_has_no_descriptors_for_and_follows_a_failover() {
     let (status, text) = pointsman.get("/ready").expect("an answer");
     assert!(status == 503 && text.contains("open files"), "{status} {text}");
     assert!(pointsman.process().log().contains("open files"), "{}", pointsman.process().log());
-    // Discovery, probes and sessions find the descriptors that they need.
+    // Discovery, probes and sessions get the descriptors that they need.
     let before = cluster.master().addr();
     cluster.failover();
     assert!(
@@ -54,7 +54,7 @@ fn refuses_clients_it_has_no_descriptors_for_and_follows_a_failover() {
             .all(|client| client.cmd(&["SET", "key", "value"]).is_ok_and(|it| it.is_ok()))
     );
     assert_ne!(cluster.master().addr(), before);
-    // A higher limit is noticed, too.
+    // A higher limit is noticed as well.
     pointsman.process().limit_files(4096);
     wait_until("the limit to be noticed", PATIENCE, || limit() > 1000.0);
     assert!(pong(&mut pointsman.client()));
@@ -85,8 +85,8 @@ fn follows_a_failover_when_the_limit_falls_below_its_sessions() {
         .iter_mut()
         .filter_map(|client| client.cmd(&["PING"]).ok()?.text().map(str::to_owned));
     let served = served.filter(|text| text == "PONG").count();
-    // Each needs a descriptor below the limit for its new connection, and finds as many as become
-    // free.
+    // Each needs a descriptor below the limit for its new connection, and gets one as soon as one
+    // is free.
     assert!(served > 20, "only {served} of 300 were carried");
 }
 
@@ -106,7 +106,7 @@ fn says_how_many_files_are_needed_without_a_client() {
             format!("{services}[admin]\nlisten = [\"127.97.0.1:19999\"]\n[process]\nworkers = 2\n");
         std::fs::write(&file, text).expect("a file");
         let mut command = Command::new("sh");
-        // Ends by itself if the start does not fail: it is told to before it begins.
+        // Ends by the timeout if the start does not fail.
         let script = format!("ulimit -n {files}; timeout -s QUIT 2 \"$0\" run --config \"$1\"");
         command.args(["-c", &script, PROGRAM]).arg(&file);
         let output = command.output().expect("a shell");
@@ -121,7 +121,7 @@ fn says_how_many_files_are_needed_without_a_client() {
         text.contains("max_connections is") && text.contains("\"started\""),
         "256 carry some clients: {text}"
     );
-    // A service takes its listeners and a few connections.
+    // A service needs its listeners and a few connections.
     let text = start(4000, 200);
     assert!(text.contains("\"started\""), "{text}");
 }

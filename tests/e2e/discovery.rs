@@ -1,4 +1,4 @@
-//! Finding the master: with all sentinels, few, none, wrong ones, by name, with passwords.
+//! Finding the master: with all sentinels, few, none or wrong ones, by name, with passwords.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn with_all_sentinels_down_traffic_goes_on() {
     wait_until("the loss to be noticed", PATIENCE, || {
         metric(&pointsman, "pointsman_sentinels_up{service=\"mymaster\"}") == Some(0.0)
     });
-    // Longer than any opinion of theirs lives.
+    // Longer than any opinion of the sentinels is valid.
     let seen = load.counts().acknowledged;
     wait_until("3000 writes more, which takes six seconds", PATIENCE, || {
         load.counts().acknowledged > seen + 3000
@@ -85,8 +85,8 @@ fn one_sentinel_named_is_enough_to_find_the_others() {
 fn sentinels_are_found_by_a_name_with_several_addresses() {
     let cluster = Cluster::builder().family(Family::Localhost).start();
     let port = cluster.sentinels()[0].addr().port();
-    // "localhost" is the one name that every machine has; it may give an IPv6 address too, where
-    // nobody listens.
+    // "localhost" exists on every machine; it may also resolve to an IPv6 address without a
+    // listener.
     let pointsman =
         Pointsman::builder(PROGRAM, &cluster).sentinels(&[format!("localhost:{port}")]).start();
     assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
@@ -110,8 +110,8 @@ fn it_works_over_ipv6() {
 
 #[test]
 fn a_failover_among_announced_names_is_followed() {
-    // Every node is announced as "localhost" with a port of its own: in the sentinels' answers, and
-    // in what they publish.
+    // Every node is announced as "localhost" with its own port, in replies of the sentinels and in
+    // their events.
     let cluster = Cluster::builder().family(Family::Localhost).start();
     let pointsman = pointsman(&cluster);
     assert!(pointsman.client().cmd(&["SET", "name", "1"]).expect("SET").is_ok());

@@ -1,4 +1,4 @@
-//! `pointsman sentinels` against real clusters, healthy and in each kind of trouble. No proxy runs
+//! `pointsman sentinels` against real clusters, healthy and with each kind of fault. No proxy runs
 //! here.
 
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ use crate::PROGRAM;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the doctor says of `name`, with further lines of the service's configuration: its exit code
-/// and its document.
+/// The doctor's result for `name`, with additional lines in the service's configuration: exit code
+/// and document.
 fn examine(cluster: &Cluster, name: &str, lines: &str) -> (Option<i32>, Json) {
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
     let config = cluster.folder().join(format!("doctor-{name}.toml"));
@@ -29,8 +29,7 @@ fn examine(cluster: &Cluster, name: &str, lines: &str) -> (Option<i32>, Json) {
 fn run(args: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(PROGRAM);
     command.arg("sentinels").args(args).env_clear().stdin(Stdio::null());
-    // A name server that does not answer is not waited for: one question, for the name as it
-    // stands.
+    // A name server that does not answer delays the test little: one query per name.
     command.env("RES_OPTIONS", "timeout:1 attempts:1").env("LOCALDOMAIN", "");
     let output = command.output().expect("the program");
     (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"))
@@ -40,7 +39,7 @@ fn findings(document: &Json) -> &[Json] {
     document["services"][0]["findings"].as_array().expect("findings")
 }
 
-/// The finding of this kind about `about`, as `what; remedy`.
+/// The finding with this code about `about`, as `problem; remedy`.
 fn find(document: &Json, code: &str, about: &str) -> Result<String, String> {
     let found = findings(document).iter().find(|it| it["code"] == code && it["about"] == about);
     let text = |key: &str, it: &Json| it[key].as_str().unwrap_or_default().to_owned();
@@ -75,8 +74,8 @@ fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
         "{said}"
     );
 
-    // One sentinel is enough to find the others, and a name that does not resolve is told beside
-    // it.
+    // One sentinel is enough to find all others, and a name that does not resolve is reported in
+    // addition.
     let (code, page) =
         run(&["--service", "mymaster", "--sentinel", &first, "--sentinel", "nowhere.invalid"]);
     assert_eq!(code, Some(1), "{page}");
@@ -88,7 +87,7 @@ fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
     assert!(cluster.sentinel_addrs().iter().all(|it| page.contains(&it.to_string())), "{page}");
     let (code, page) = run(&["--service", "mymaster", "--sentinel", &first]);
     assert!(code == Some(0) && page.contains("\n  healthy\n"), "{page}");
-    // A redis is no sentinel.
+    // A Redis server is not a sentinel.
     let redis = cluster.nodes()[0].addr().to_string();
     let (_, page) = run(&["--service", "mymaster", "--sentinel", &redis]);
     assert!(page.contains("(no-sentinel)"), "{page}");
@@ -154,7 +153,7 @@ fn dead_sentinels_and_an_unreachable_quorum_are_told() {
         assert_eq!(code, Some(1));
         find(&document, "unreachable", &three)?;
         find(&document, "peers-down", &one)?;
-        // Two of three are a quorum still.
+        // Two of three are still a quorum.
         if find(&document, "quorum", &one).is_ok() {
             Err("no quorum already".to_owned())
         } else {
@@ -170,7 +169,7 @@ fn dead_sentinels_and_an_unreachable_quorum_are_told() {
         find(&document, "majority", "mymaster")
     });
     cluster.sentinels()[1].cont();
-    // The ghost: nobody configured it, and the others still list it.
+    // The ghost: it is not configured, and other sentinels still list it.
     let (_, page) = run(&["--service", "mymaster", "--sentinel", &one]);
     assert!(page.contains(&format!("WARNING {three}: it is listed as a sentinel by")), "{page}");
 }
@@ -188,7 +187,7 @@ fn sentinels_that_disagree_and_an_address_that_cannot_be_dialled_are_told() {
     let said = find(&document, "disagreement", "mymaster").expect("a disagreement");
     assert!(said.contains(&format!("{replica} by {}", odd.addr())), "{said}");
 
-    // An address where nobody listens, announced by the only sentinel that is asked.
+    // An address without a listener, announced by the only sentinel that is asked.
     let nowhere = cluster.address().port();
     odd.ask(&["SENTINEL", "REMOVE", "mymaster"]).expect("REMOVE");
     odd.ask(&["SENTINEL", "MONITOR", "lost", &ip, &nowhere.port().to_string(), "1"])

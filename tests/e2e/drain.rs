@@ -1,4 +1,4 @@
-//! Drains when it is inconvenient: with many sessions, during a failover, during a hold, and under
+//! Drains at inconvenient times: with many sessions, during a failover, during a hold, and under
 //! health checks.
 
 use std::io::{ErrorKind, Read};
@@ -24,7 +24,7 @@ fn started(cluster: &Cluster, shutdown: &str) -> Pointsman {
         .start()
 }
 
-/// When each session ended, in the order of their ends.
+/// The time of each session's end, in order.
 fn ends(mut sessions: Vec<TcpStream>, begin: Instant) -> Vec<Duration> {
     let mut ends = Vec::with_capacity(sessions.len());
     sessions.iter().for_each(|it| it.set_nonblocking(true).expect("a mode"));
@@ -62,8 +62,8 @@ fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
     let last = ends.last().copied().unwrap_or_default();
     let away = absences.between(begin, begin + last);
     assert!(last <= spread + slack, "the last of {count} left after {last:?}");
-    // Nobody may come back in a crowd: in no half second more than twice its share, and some for
-    // chance. And who was to leave while the machine was away leaves when it is back.
+    // Clients must not reconnect all at once: no half second has more than twice its share plus
+    // some for chance. Sessions due while the machine was suspended leave when it is back.
     let half = Duration::from_millis(500);
     let share =
         count / usize::try_from(spread.as_millis() / half.as_millis()).expect("a small number");
@@ -118,7 +118,7 @@ fn a_client_that_is_held_when_the_drain_begins_is_served_by_the_new_master() {
     let cluster = Cluster::builder().start();
     let pointsman = started(&cluster, &format!("{AT_ONCE}drain_timeout = \"35s\""));
     cluster.master().kill();
-    // Arrives while there is no master, and says what it wants.
+    // Arrives while there is no master, and sends a request.
     let mut held = pointsman.client();
     held.set_timeout(PATIENCE).expect("a timeout");
     held.send(&encode(&["SET", "k", "v"])).expect("send");
@@ -148,8 +148,8 @@ fn a_failover_during_a_drain_ends_the_sessions_of_the_old_master_and_then_the_pr
     pointsman.sigterm();
     wait_until("the drain", PATIENCE, || pointsman.process().log().contains("told to stop"));
     cluster.failover();
-    // Redis itself ends a blocked client of a demoted master with -UNBLOCKED; whichever came first,
-    // it is the end.
+    // Redis ends a blocked client of a demoted master with -UNBLOCKED; either event ends the
+    // session.
     let (_, _ending) = blocked.read_to_end().expect("its end");
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     assert!(begin.elapsed() < Duration::from_secs(55), "it waited for its deadline");

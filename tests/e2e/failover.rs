@@ -10,15 +10,15 @@ use crate::isolation::sets;
 use crate::warning::Warning;
 use crate::{builder, metric, pointsman};
 
-/// Longer than anybody is held here.
+/// Longer than any client is held here.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// An election that was lost is held again after twelve seconds.
+/// A lost election is repeated after twelve seconds.
 const LONG_HOLD: &str = "hold_timeout = \"30s\"";
-/// From the first `+switch-master` to the last client's answer: until a majority has heard of it,
-/// every sentinel every two seconds.
+/// From the first `+switch-master` to the last client's reply: a majority hears of the switch
+/// through hello messages, which every sentinel sends every two seconds.
 const AFTER_THE_SWITCH: Duration = Duration::from_secs(3);
 const WRITERS: usize = 16;
-/// Writes a second.
+/// Writes per second.
 const RATE: u32 = 2000;
 
 fn generation(pointsman: &Pointsman) -> f64 {
@@ -37,13 +37,13 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
     let failover = cluster.failover();
     assert_ne!(failover.from, failover.to);
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
-    // From the commit on, the old master must not see another write of ours. It stays `role:master`
-    // for seconds.
+    // From the commit on, the old master must not receive another write through the proxy. It stays
+    // `role:master` for seconds.
     let at_commit = sets(old);
     let seen = load.counts().acknowledged;
     wait_until("writes to go on", PATIENCE, || load.counts().acknowledged > seen + 1000);
-    // As a replica it is given every write of the new master; who is a master now has not been one
-    // yet.
+    // As a replica it receives every write of the new master; a node that is master now has not
+    // been one before.
     let now = sets(old);
     if old.role().expect("ROLE") == "master" {
         assert_eq!(now, at_commit, "the superseded master was written to");
@@ -65,8 +65,8 @@ fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_m
     }
 }
 
-/// The gate was shut at once when the machine was back, and not more is missing than was
-/// acknowledged until then.
+/// The gate was closed as soon as the machine was back, and only writes acknowledged until then are
+/// missing.
 fn only_the_last_writes_are_missing(load: &Load, verdict: &Verdict, warning: &Warning) {
     let pause = load
         .gaps()
@@ -83,8 +83,8 @@ fn only_the_last_writes_are_missing(load: &Load, verdict: &Verdict, warning: &Wa
     );
 }
 
-/// The phases, the same in the metrics, the status and the log: from the deciding notice to the
-/// first session over there.
+/// The phases are the same in metrics, status and log: from the deciding event to the first session
+/// on the new master.
 #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
 fn the_phases_are_told(pointsman: &Pointsman) {
     let count = |phase: &str| {
@@ -94,7 +94,7 @@ fn the_phases_are_told(pointsman: &Pointsman) {
         )
         .unwrap_or(0.0)
     };
-    // That of the master at the start is among them.
+    // The first session of the initial master is counted as well.
     wait_until("the first session to be counted", PATIENCE, || count("first_session") >= 2.0);
     let (_, status) = pointsman.get("/status").expect("status");
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
@@ -108,8 +108,8 @@ fn the_phases_are_told(pointsman: &Pointsman) {
         "{last}"
     );
     assert!(number("first_session_ms") < 1000.0, "{last}");
-    // Where only one sentinel was heard in time there was no notice that made a majority, from
-    // which a switch is counted.
+    // If only one sentinel was heard in time, no event made a majority, so there is no start of the
+    // switch.
     let by_majority = last["basis"] == "Majority";
     if by_majority {
         assert!(count("switch") >= 1.0 && number("verified_ms") <= number("switched_ms"), "{last}");
@@ -128,7 +128,7 @@ fn discovery_goes_first_and_nothing_else_does() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let niceness = |task: &str| {
-        // A thread may have ended since.
+        // The thread may have ended in the meantime.
         let stat = std::fs::read_to_string(format!(
             "/proc/{}/task/{task}/stat",
             pointsman.process().pid()
@@ -149,7 +149,7 @@ fn discovery_goes_first_and_nothing_else_does() {
     };
     let main = pointsman.process().pid().to_string();
     let own = rustix::process::getpriority_process(None).expect("our own niceness");
-    // Who may not ask for it (CAP_SYS_NICE, bit 23) is not given it, and runs all the same.
+    // Without CAP_SYS_NICE (bit 23) the niceness is refused, and the program runs all the same.
     let status = std::fs::read_to_string("/proc/self/status").expect("our own status");
     let rights =
         status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("our rights").trim();
@@ -158,8 +158,7 @@ fn discovery_goes_first_and_nothing_else_does() {
         niceness(&main) == Some(if allowed { -10 } else { own })
     });
     assert!(tasks().len() > 3, "{:?}", tasks());
-    // Made by the main thread when it is needed: for looks at the configuration's file, once a
-    // second.
+    // Started by the main thread on demand: it checks the configuration file once per second.
     let name = |task: &String| {
         std::fs::read_to_string(format!("/proc/{main}/task/{task}/comm")).unwrap_or_default()
     };
@@ -167,7 +166,7 @@ fn discovery_goes_first_and_nothing_else_does() {
         tasks().iter().any(|it| name(it).starts_with("tokio"))
     });
     for task in tasks().iter().filter(|task| **task != main) {
-        // One that was made this moment has not run yet.
+        // A thread that was just started has not run yet.
         wait_until(&format!("thread {task} as nice as we are"), PATIENCE, || {
             match niceness(task) {
                 Some(it) if it != own => Err(format!("{it}")),
@@ -208,8 +207,8 @@ fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
     wait_until("traffic to be stopped", PATIENCE, || {
         metric(&pointsman, "pointsman_target_stopped_seconds{service=\"mymaster\"}") > Some(0.0)
     });
-    // Nothing is refused and nothing fails: the connection stands, and its request is answered by
-    // the next master.
+    // No connection is refused and none fails: the connection is accepted, and its request is
+    // answered by the next master.
     let asked = Instant::now();
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).expect("a patient client");
@@ -261,7 +260,7 @@ fn back_and_forth_every_failover_is_followed() {
             .ask(&["GET", "round"])
             .expect("GET");
         assert_eq!(there.text(), Some(round.to_string().as_str()));
-        // Sentinel itself needs the old master demoted before it can be promoted again.
+        // Sentinel requires that the old master is demoted before it can be promoted again.
         cluster.wait_whole();
     }
 }
@@ -277,8 +276,8 @@ fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
     pointsman.process().signal(Signal::STOP);
     let stopped = Instant::now();
     let failover = cluster.failover();
-    // The request waits in the kernel and is the first thing a worker finds when it goes on; the
-    // old master still takes writes.
+    // The request waits in the kernel and is the first thing that a worker finds when it resumes;
+    // the old master still accepts writes.
     client.send(&harness::encode(&["SET", "stale", "1"])).expect("send");
     wait_until("longer than the process may be believed to have been away", PATIENCE, || {
         stopped.elapsed() > Duration::from_secs(4)
@@ -290,8 +289,8 @@ fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
     );
     pointsman.process().signal(Signal::CONT);
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
-    // The client either got its answer from the new master or lost its connection; the old master
-    // saw nothing.
+    // The client either got the new master's reply or lost its connection; the old master received
+    // nothing.
     if client.read_value().is_ok_and(|answer| answer.is_ok()) {
         let there = cluster
             .node_at(failover.to)

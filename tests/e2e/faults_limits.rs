@@ -1,5 +1,5 @@
-//! More than there is room for: rows 30, 31, 35 and 36 of the table in `main.rs`, and the limit on
-//! one source.
+//! More clients than there is room for: rows 30, 31, 35 and 36 of the table in `main.rs`, and the
+//! limit per source address.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ fn one_source_gets_no_more_than_its_share() {
     wait_until("the place of the one that left", PATIENCE, || pong(&mut from(1)));
 }
 
-/// CPU time a second while it is asked for liveness and metrics, and how long the answers took.
+/// CPU time per second while liveness and metrics are requested, and the response times.
 fn spent_in_three_seconds(pointsman: &Pointsman) -> (f64, vitals::Worst) {
     let (used, begin) = (vitals::cpu(pointsman), Instant::now());
     let (spent, worst) = vitals::probed(pointsman, || {
@@ -101,9 +101,9 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
     let pointsman = pointsman(&cluster);
     let mut before = pointsman.client();
     assert!(pong(&mut before));
-    // What being asked costs it on this machine, in this build.
+    // The cost of these requests on this machine, in this build.
     let (asked_for, _) = spent_in_three_seconds(&pointsman);
-    // Not one more than there are.
+    // Not one descriptor more than there are.
     pointsman.process().limit_files(vitals::first_free_file(&pointsman));
     let begin = Instant::now();
     let mut clients: Vec<Client> = (0..40).map(|_| pointsman.client()).collect();
@@ -112,7 +112,7 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
     wait_until("the lack to be met", PATIENCE, || errors() > 0.0);
     let (spent, worst) = spent_in_three_seconds(&pointsman);
     worst.check("out of file descriptors");
-    // A loop that spins takes a whole core.
+    // A spinning loop takes a whole core.
     assert!(spent < asked_for + 0.5, "{spent} s of CPU a second, {asked_for} before");
     assert!(pong(&mut before), "whoever is inside is served");
     let said = pointsman.process().log().matches("cannot accept connections").count();
@@ -124,8 +124,8 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
         begin.elapsed()
     );
     pointsman.process().limit_files(4096);
-    // They waited in the queue all the time. A few may have come in with a descriptor that became
-    // free for a moment, and were closed for want of a second one; nobody is left waiting.
+    // The clients waited in the queue. A few may have been accepted with a descriptor that was free
+    // for a moment and closed for lack of a second one; none is left waiting.
     for client in &mut clients {
         let answer = client.cmd(&["PING"]);
         let timed_out =
@@ -152,13 +152,13 @@ fn a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process() {
             .is_ok()
     );
     let pointsman = builder(&cluster).within(&cgroup).start();
-    // 96 MiB, a quarter kept free, 24 for the process, 32 KiB a session.
+    // 96 MiB, a quarter kept free, 24 MiB for the process, 32 KiB per session.
     assert_eq!(metric(&pointsman, "pointsman_connections_limit"), Some(1536.0));
     assert!(pointsman.process().log().contains("allowed by"), "{}", pointsman.process().log());
     let mut clients = Vec::new();
     let mut kept_out = 0;
     let ((), worst) = vitals::probed(&pointsman, || {
-        // Each asks for ten times what a session is counted with, and reads nothing of it.
+        // Each requests ten times the memory that a session is counted with, and reads none of it.
         while kept_out < 100 && clients.len() < 3000 {
             for _ in 0..50 {
                 let mut client = pointsman.client();
@@ -206,6 +206,6 @@ fn with_a_fifth_of_a_core_probes_are_answered_within_a_second() {
     load.wait().expect("the end of the load");
     assert!(answered > 500.0, "no load: {answered} commands");
     worst.check("a fifth of a core");
-    // It ends before its cgroup is removed.
+    // The process ends before its cgroup is removed.
     drop(pointsman);
 }

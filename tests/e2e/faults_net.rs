@@ -1,6 +1,5 @@
-//! Networks that misbehave, and more connections than neighbours would like: rows 21, 23, 27, 33
-//! and 34 of the table in `main.rs`. Each of these tests runs in a process and a network namespace
-//! of its own.
+//! Faulty networks and very many connections: rows 21, 23, 27, 33 and 34 of the table in `main.rs`.
+//! Each of these tests runs in its own process and network namespace.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +33,8 @@ fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
     if !alone("faults_net::thousands_of_connections_cut_by_a_failover_stall_nothing") {
         return;
     }
-    // Two descriptors a connection in the proxy, one here and one in redis, and each has a reserve.
+    // Two descriptors per connection in the proxy, one here and one in Redis; each process has a
+    // reserve.
     let allowed = std::process::Command::new("sh")
         .args(["-c", "ulimit -Hn"])
         .output()
@@ -52,8 +52,8 @@ fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
         assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     }
     wait_until("all sessions to be open", PATIENCE, || open(&pointsman) == many as f64);
-    // Redis takes some of so many only at the kernel's second or third attempt. Who gets there
-    // after the failover goes to the new master, and stays.
+    // Redis accepts some of them only at the kernel's second or third attempt. A session that
+    // connects after the failover goes to the new master and stays.
     wait_until("all to have got to the master", PATIENCE, || {
         metric(&pointsman, "pointsman_dials_total{service=\"mymaster\"}") >= Some(many as f64)
     });
@@ -118,7 +118,7 @@ fn a_client_that_lost_its_power_is_noticed() {
     });
     let begin = Instant::now();
     let _filter = Filter::drop_all(pointsman.addr().port()).expect("a filter");
-    // One is found by keepalive; the other by a reply that is never acknowledged.
+    // One is detected by keepalive, the other by a reply that is never acknowledged.
     cluster.nodes()[0].ask(&["LPUSH", "queue", "x"]).expect("LPUSH");
     wait_until("both to be given up", PATIENCE, || closed(&pointsman, "client_lost") == 2.0);
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
@@ -136,7 +136,7 @@ fn without_free_ports_clients_are_closed_fast_and_nothing_spins() {
     let pointsman = pointsman(&cluster);
     let ports = "/proc/sys/net/ipv4/ip_local_port_range";
     let usual = std::fs::read_to_string(ports).expect("the range of ports");
-    // All connections to redis come from one address, those of the clients from many.
+    // All connections to Redis have one source address, those of the clients have many.
     std::fs::write(ports, "61000 61099").expect("a range of a hundred ports");
     let from = |number: u16| {
         Client::connect_from([127, 255, 9, 1 + (number / 40) as u8].into(), pointsman.addr())
@@ -167,11 +167,11 @@ fn without_free_ports_clients_are_closed_fast_and_nothing_spins() {
     });
 }
 
-/// Sends a value through and takes it back, twice, and gives the memory that took.
+/// Writes a value and reads it back, twice; returns the memory it took.
 fn there_and_back(pointsman: &harness::Pointsman, size: u32) -> u64 {
     let before = vitals::memory(pointsman);
     let value: Vec<u8> = (0..size).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    // Each attempt to connect that the network loses costs twice as long as the one before.
+    // Each lost attempt to connect takes twice as long as the one before.
     let mut client = Client::connect_within(pointsman.addr(), PATIENCE).expect("a patient client");
     for _ in 0..2 {
         client.send(&encode(&[b"SET".as_slice(), b"large", &value])).expect("send");
@@ -226,7 +226,7 @@ fn over_a_line_of_one_megabit_every_byte_arrives_and_buffers_stay_small() {
     shape(pointsman.addr().port(), "1mbit").expect("a slow line");
     let begin = Instant::now();
     let grown = there_and_back(&pointsman, 200_000);
-    // 800 kB at a megabit a second: it was slow, and the test meant what it says.
+    // 800 kB at one megabit per second: proves that the line was slow.
     assert!(begin.elapsed() > Duration::from_secs(4), "{:?}", begin.elapsed());
     assert!(grown < 8 * 1024 * 1024, "{grown} bytes");
     let mut second = pointsman.client();

@@ -1,4 +1,4 @@
-//! Clients and servers that misbehave: rows 22, 26, 28 and 29 of the table in `main.rs`.
+//! Faulty clients and servers: rows 22, 26, 28 and 29 of the table in `main.rs`.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
     let refused =
         metric(&pointsman, "pointsman_dial_errors_total{service=\"mymaster\",reason=\"refused\"}");
     assert!(refused >= Some(1.0), "{refused:?}");
-    // And when it is back within the hold, the client that waited is served.
+    // If the master is back within the hold, the waiting client is served.
     let mut waiting = pointsman.client();
     cluster.nodes()[0].restart();
     waiting.set_timeout(PATIENCE).expect("a patient client");
@@ -52,15 +52,15 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
 #[test]
 fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
     let cluster = small();
-    // A session that could be carried over is closed at once when its server let it go; one that
-    // could not has a half-close.
+    // A session that could be carried is closed at once when its server closes it; one that could
+    // not is half-closed.
     for (sessions, reason, least) in
         [("carry", "upstream_closed", 0), ("close", "half_close_timeout", 1000)]
     {
         let lines = format!("half_close_timeout = \"1s\"\nsessions = \"{sessions}\"");
         let pointsman = builder(&cluster).service_line(&lines).start();
         let mut client = pointsman.client();
-        // Not by CLIENT ID: a session that knows its number is not carried.
+        // Not by CLIENT ID: a session that knows its id is not carried.
         let info = client
             .cmd(&["CLIENT", "INFO"])
             .expect("CLIENT INFO")
@@ -102,7 +102,7 @@ fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
     for client in &mut slow {
         client.send(&encode(&["GET", "large"]).repeat(EACH)).expect("requests");
     }
-    // Whatever the kernel takes has been taken when nothing moves any more.
+    // When the counters stop moving, the kernel has accepted all that it can.
     let out = || {
         metric(&pointsman, "pointsman_client_bytes_total{service=\"mymaster\",direction=\"out\"}")
     };
@@ -118,7 +118,7 @@ fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
     let begin = Instant::now();
     assert_eq!(quick.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
-    // Nothing is lost: the first of them takes all it asked for.
+    // Nothing is lost: the first client reads all that it requested.
     let head = format!("${}\r\n", value.len());
     for _ in 0..EACH {
         assert_eq!(slow[0].read_exact(head.len()).expect("a header"), head.as_bytes());
@@ -184,7 +184,7 @@ fn the_time_of_commands_and_dials_is_measured() {
     for _ in 0..640 {
         assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     }
-    // Slow enough to be told from the others: one of 32 in a row is measured.
+    // Slow enough to stand out: one of 32 requests in a row is measured.
     let slow = "local e = redis.call('TIME'); local t = e[1] * 1000000 + e[2]; repeat e = redis.call('TIME') until \
                 e[1] * 1000000 + e[2] > t + 100000; return 1";
     for _ in 0..32 {
@@ -197,8 +197,8 @@ fn the_time_of_commands_and_dials_is_measured() {
     assert!((20.0..=22.0).contains(&count), "{count}");
     let below = of("command_duration_seconds_bucket{service=\"mymaster\",le=\"0.065536\"}");
     assert!(count - below >= 1.0 && below >= 1.0, "{below} of {count}");
-    // Less than the 100 ms that it took, if the proxy got no CPU between its write and its look at
-    // the clock.
+    // Less than the 100 ms that it took, in case the proxy got no CPU between its write and its
+    // clock read.
     assert!(of("command_duration_seconds_sum{service=\"mymaster\"}") > 0.07);
     assert_eq!(of("dial_duration_seconds_count{service=\"mymaster\"}"), 1.0);
     let (_, status) = pointsman.get("/status").expect("status");

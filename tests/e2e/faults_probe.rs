@@ -1,6 +1,5 @@
-//! Faults between the prober and a redis node: a server that is busy and at its limit of clients,
-//! names with addresses of two families, a kernel that lets a process bind addresses of other
-//! machines, and loss.
+//! Faults between the prober and a Redis node: a server that is busy and full, names with addresses
+//! of two families, a kernel that lets a process bind addresses of other machines, and packet loss.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -28,8 +27,7 @@ fn status(pointsman: &Pointsman) -> String {
 
 #[test]
 fn keeps_gate_open_while_master_is_busy_and_full() {
-    // Sentinel waits for longer than the master is busy: whether the gate shuts is the prober's
-    // doing alone.
+    // Sentinel's timeout is longer than the master is busy: only the prober could close the gate.
     let cluster =
         Cluster::builder().replicas(0).sentinels(1).down_after(Duration::from_secs(60)).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"2s\"").start();
@@ -45,8 +43,8 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
             .find_map(|line| line.strip_prefix("connected_clients:")?.trim().parse::<u32>().ok())
     });
     let connected = connected.expect("a number of clients");
-    // Busy for longer than a question was ever waited for, and without room for a new connection
-    // from the moment it wakes: not even for one that takes the place of another.
+    // Busy for longer than any probe timeout, and full from the moment it wakes: there is no room
+    // for a connection that replaces another.
     let (busy, full) = (encode(&["DEBUG", "SLEEP", "7"]), (connected - 1).to_string());
     admin
         .send(&[busy, encode(&["CONFIG", "SET", "maxclients", &full])].concat())
@@ -63,9 +61,9 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
         assert!(answer.is_ok(), "{answer:?} {:?} after the master woke", woke.elapsed());
     }
     eprintln!("all answered {:?} after the master woke", woke.elapsed());
-    // Longer than it takes to find a node gone.
+    // Longer than it takes to detect that a node is gone.
     serves_for(Duration::from_secs(3), &mut clients);
-    // Its probe connection ends and there is no room for another: that is an answer, too.
+    // Its probe connection ends and there is no room for another: that is also an answer.
     let prober = probe_connection(&mut admin);
     let killed = admin.cmd(&["CLIENT", "KILL", "ADDR", &prober]).expect("CLIENT KILL");
     assert_eq!(killed.int(), Some(1));
@@ -97,7 +95,7 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     );
 }
 
-/// Every client's write is answered, for so long.
+/// Checks that every client's writes are answered for this long.
 #[track_caller]
 fn serves_for(long: Duration, clients: &mut [Client]) {
     let began = Instant::now();
@@ -110,13 +108,13 @@ fn serves_for(long: Duration, clients: &mut [Client]) {
     }
 }
 
-/// The prober's connection, as a node lists it.
+/// The prober's connection in the node's client list.
 fn prober_line(admin: &mut Client) -> Option<String> {
     let list = admin.cmd(&["CLIENT", "LIST"]).expect("CLIENT LIST");
     list.text()?.lines().find(|line| line.contains(" name=pointsman ")).map(str::to_owned)
 }
 
-/// The address from which the prober is connected to a node.
+/// The source address of the prober's connection to a node.
 #[track_caller]
 fn probe_connection(admin: &mut Client) -> String {
     let line = prober_line(admin).expect("the prober's connection");
@@ -132,11 +130,11 @@ fn finds_a_replaced_node_at_the_same_address() {
         Cluster::builder().replicas(0).sentinels(1).down_after(Duration::from_secs(60)).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"20s\"").start();
     let node = &cluster.nodes()[0];
-    // A question that the other kernel has acknowledged and that nobody will answer: nothing is
-    // left to send again.
+    // A probe that the other kernel has acknowledged and that will not be answered: nothing is left
+    // to retransmit.
     node.stop();
     wait_until("the prober to notice", PATIENCE, || status(&pointsman).contains("\"silent\""));
-    // The host vanishes without a word, and another process comes up at its address.
+    // The host vanishes silently, and another process appears at its address.
     let filter = Filter::drop_all(node.addr().port()).expect("a filter");
     node.kill();
     node.start();
@@ -150,7 +148,7 @@ fn finds_a_replaced_node_at_the_same_address() {
     assert!(pointsman.client().cmd(&["SET", "after", "1"]).expect("SET").is_ok());
 }
 
-/// Runs a command, in the network namespace of process `of` if one is given.
+/// Runs a command, in the network namespace of process `of` if given.
 #[track_caller]
 fn run(of: Option<u32>, words: &str) {
     let words = words.split(' ');
@@ -168,8 +166,8 @@ fn run(of: Option<u32>, words: &str) {
     assert!(status.as_ref().is_ok_and(std::process::ExitStatus::success), "{status:?}");
 }
 
-/// Another network namespace, connected with this one: 10.77.0.1 and fd77::1 here, 10.77.0.2 and
-/// fd77::2 there. It lives as long as the process.
+/// Another network namespace, connected to this one: 10.77.0.1 and fd77::1 here, 10.77.0.2 and
+/// fd77::2 there. It lives as long as its process.
 #[track_caller]
 fn neighbour(folder: &Path) -> Process {
     let program = find_in_path("unshare").expect("unshare");
@@ -193,8 +191,8 @@ fn neighbour(folder: &Path) -> Process {
     process
 }
 
-/// A pointsman in the neighbour's namespace, and where its admin server is. The first service
-/// listens on every address there, at the very port of redis.
+/// A pointsman in the other namespace, and the address of its admin server. The first service
+/// listens on every address there, at the port of Redis.
 fn pointsman_in(
     neighbour: &Process,
     cluster: &Cluster,
@@ -229,7 +227,7 @@ fn pointsman_in(
     (admin, Process::start(&launch))
 }
 
-/// What the status says of a node of a service.
+/// The role of a node in the status of a service.
 fn role_of(admin: SocketAddr, service: &str, node: &str) -> Result<String, String> {
     let (_, text) = http_get(admin, "/status").map_err(|error| error.to_string())?;
     let status: Json = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -285,11 +283,11 @@ fn tells_own_addresses_where_any_address_can_be_bound() {
         ]);
         assert!(answer.expect("SENTINEL MONITOR").is_ok());
     };
-    // The other family is no more ours than this one.
+    // An address of the other family is not taken for one of our own listeners either.
     monitor("six", "fd77::1");
     becomes("six", &format!("[fd77::1]:{port}"), "master");
-    // Our own listeners, through which a probe would reach the master: by one address, by the other
-    // family's, and by one that moves, as keepalived's do.
+    // Our own listeners, through which a probe would reach the master: by one address, by one of
+    // the other family, and by one that moves, like those of keepalived.
     run(there, "ip addr add 10.77.0.3/24 dev there");
     for (name, host) in [("loop", "10.77.0.2"), ("loop6", "fd77::2"), ("moving", "10.77.0.3")] {
         monitor(name, host);
@@ -306,7 +304,7 @@ fn tells_own_addresses_where_any_address_can_be_bound() {
     assert!(client.cmd(&["SET", "a", "b"]).expect("SET").is_ok());
 }
 
-/// A program that sees this as `/etc/hosts`.
+/// The program with another `/etc/hosts`.
 fn with_hosts(folder: &Path, hosts: &str) -> std::path::PathBuf {
     let (file, script) = (folder.join("hosts"), folder.join("with-hosts"));
     std::fs::write(&file, hosts).expect("a file of hosts");
@@ -330,7 +328,7 @@ fn stays_with_the_family_that_worked_after_one_lost_dial() {
     let program = with_hosts(cluster.folder(), "127.0.0.1 localhost\n::1 localhost\n");
     let mut admin = cluster.nodes()[0].client();
     let port = cluster.nodes()[0].addr().port();
-    // Both families lead to the server; then one of them to nobody.
+    // Both families lead to the server; then one of them has no listener.
     for (bind, worked) in
         [("127.0.0.1 ::1", format!("127.0.0.1:{port}")), ("::1", format!("[::1]:{port}"))]
     {

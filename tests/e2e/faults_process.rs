@@ -16,9 +16,9 @@ use harness::{Client, Cluster, Launch, Load, Pointsman, Process, Signal, pause, 
 use crate::{builder, metric};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
-/// Longer than a hanging event loop may turn liveness red.
+/// Longer than the time after which liveness fails for a hanging event loop.
 pub(crate) const LONGER_THAN_STUCK: Duration = Duration::from_secs(9);
-/// Stops fast: nobody has to learn of it, since the address stays.
+/// A fast stop: clients need no time to leave, because the address stays.
 pub(crate) const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\n\
                         drain_spread = \"0s\"\ndrain_timeout = \"5s\"\n";
 
@@ -26,7 +26,7 @@ pub(crate) fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
 }
 
-/// Asks for liveness for `time`, while the load has to go on.
+/// Checks liveness for `time`, while the load must make progress.
 fn alive_under_load(pointsman: &Pointsman, load: &Load, time: Duration) {
     let begin = Instant::now();
     while begin.elapsed() < time {
@@ -50,9 +50,9 @@ fn with_password_file(cluster: &Cluster, path: &Path) -> Pointsman {
     builder(cluster).without_logins().lines(&lines).start()
 }
 
-/// Makes every attempt to open the file wait, as a network file system does that has lost its
-/// server: a lease on it that is not given back. The kernel breaks it after 45 s
-/// (`fs.lease-break-time`). Ends when it is dropped.
+/// Makes every attempt to open the file wait, like a network file system without its server: a
+/// lease that is not given back. The kernel breaks it after 45 s (`fs.lease-break-time`). Dropping
+/// it ends the lease.
 struct Hanging(#[allow(dead_code, reason = "it is killed when dropped")] Process);
 
 impl Hanging {
@@ -78,7 +78,7 @@ impl Hanging {
     }
 }
 
-/// One that no other process of this test run has in its name.
+/// A number that no other process of this test run uses in its name.
 fn number() -> u32 {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
@@ -130,7 +130,7 @@ fn serves_while_password_file_hangs() {
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(status.contains(&path.display().to_string()), "{status}");
     assert!(metric(&pointsman, "pointsman_config_read_pending_seconds").expect("a gauge") >= 5.0);
-    // Further orders are refused at once, and need no further threads.
+    // Further reloads are refused at once and need no threads.
     let most = threads(&pointsman);
     for number in 1..=5 {
         let so_far = refused();
@@ -142,7 +142,7 @@ fn serves_while_password_file_hangs() {
             threads(&pointsman)
         );
     }
-    // The file can be read again: the order that waited is carried out.
+    // The file can be read again: the waiting reload is executed.
     drop(hanging);
     wait_until("the reload", PATIENCE, || {
         metric(&pointsman, "pointsman_config_reloads_total{result=\"unchanged\"}") >= Some(1.0)
@@ -176,7 +176,7 @@ fn ends_on_sigterm_while_start_hangs() {
     });
     process.signal(Signal::TERM);
     assert_eq!(process.wait_exit(Duration::from_secs(10)).code(), Some(0), "{}", process.tail());
-    // One that is patient starts when the file can be read.
+    // A start that is not interrupted succeeds when the file can be read.
     let process = start();
     drop(hanging);
     wait_until("the start", PATIENCE, || process.log().contains("started"));
@@ -190,14 +190,14 @@ pub(crate) fn run(name: &str, folder: &Path, config: &Path, more: &[&str]) -> Pr
     Process::start(&Launch { name: name.to_owned(), program, args, env: Vec::new(), folder })
 }
 
-/// One attempt to be served by whatever listens there.
+/// One attempt to be served by the process that listens there.
 pub(crate) fn ping(pointsman: &Pointsman) -> Option<String> {
     let mut client = Client::connect_within(pointsman.addr(), Duration::from_secs(1)).ok()?;
     client.set_timeout(Duration::from_secs(1)).ok()?;
     client.cmd(&["PING"]).ok()?.text().map(str::to_owned)
 }
 
-/// What `/ready` says in the time in which a dead master is missed and replaced.
+/// The results of `/ready` while a dead master is detected and replaced.
 fn failover_of_fifteen_seconds(line: &str) -> (Vec<(Duration, u16)>, Duration) {
     let cluster =
         Cluster::builder().replicas(1).sentinels(3).down_after(Duration::from_secs(15)).start();
@@ -215,7 +215,7 @@ fn failover_of_fifteen_seconds(line: &str) -> (Vec<(Duration, u16)>, Duration) {
         );
         seen.push((begin.elapsed(), pointsman.get("/ready").expect("an answer").0));
         if begin.elapsed() > Duration::from_secs(5) && !answered {
-            // A client that comes now is answered, not refused.
+            // A client that arrives now is answered, not refused.
             let mut client = pointsman.client();
             client.set_timeout(PATIENCE).expect("a timeout");
             let reply = client.cmd(&["PING"]).expect("a reply");

@@ -1,4 +1,4 @@
-//! Replies of a master that hangs, is replaced, and wakes up: they acknowledge what is lost.
+//! Replies of a master that hangs, is replaced, and wakes up: they would acknowledge lost writes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use harness::{Client, Cluster, Event, Events, Pointsman, Value, encode, wait_unt
 use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
-/// An election that was lost is held again after twelve seconds.
+/// A lost election is repeated after twelve seconds.
 const LONG_HOLD: &str = "hold_timeout = \"30s\"";
 const WRITERS: usize = 8;
 const ROUNDS: u32 = 3;
@@ -32,8 +32,7 @@ fn candidate(event: &Event) -> SocketAddr {
     format!("{}:{}", words[2], words[3]).parse().expect("an address in the event")
 }
 
-/// Connections whose last write has reached every replica: what follows is about the next one
-/// alone.
+/// Connections whose last write has reached every replica, so that only the next write is tested.
 fn writers(pointsman: &Pointsman, round: u32) -> Vec<Client> {
     let connect = |writer: usize| {
         let mut client = pointsman.client();
@@ -43,7 +42,7 @@ fn writers(pointsman: &Pointsman, round: u32) -> Vec<Client> {
         client
     };
     let mut writers: Vec<Client> = (0..WRITERS).map(connect).collect();
-    // A connection of its own: one that has asked this is never carried over.
+    // A separate connection: a session that sent WAIT is never carried.
     let mut waiter = pointsman.client();
     assert!(waiter.cmd(&["SET", "last", "1"]).expect("SET").is_ok());
     wait_until("the writes to be replicated", PATIENCE, || {
@@ -53,9 +52,8 @@ fn writers(pointsman: &Pointsman, round: u32) -> Vec<Client> {
     writers
 }
 
-/// Each writer has a request in flight when the master stops. The master wakes at the moment at
-/// which its successor is promoted, executes all of them and answers; the successor never gets
-/// them.
+/// Each writer has a request in flight when the master stops. The master wakes at the moment of its
+/// successor's promotion, executes all of them and answers; the successor never receives them.
 #[test]
 #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
 fn acknowledges_nothing_of_a_master_that_wakes_after_the_promotion() {

@@ -22,7 +22,7 @@ use crate::faults_process::{LONGER_THAN_STUCK, PATIENCE, SHUTDOWN, ping, run, sm
 use crate::restart::wait_for_place;
 use crate::vitals::first_free_file;
 
-/// A process that can be taken over from, and the file of its configuration.
+/// A process that can be taken over, and its configuration file.
 fn predecessor(cluster: &Cluster) -> (Pointsman, PathBuf) {
     let folder = cluster.folder();
     let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}\nworkers = 2");
@@ -32,7 +32,7 @@ fn predecessor(cluster: &Cluster) -> (Pointsman, PathBuf) {
     (old, file)
 }
 
-/// Waits until a process of this id is stopped, which a signal asks for and does not wait for.
+/// Waits until the process has stopped; a signal only asks for it.
 fn wait_stopped(process: &Process) {
     let stat = format!("/proc/{}/stat", process.pid());
     wait_until("the process to be stopped", PATIENCE, || {
@@ -41,8 +41,8 @@ fn wait_stopped(process: &Process) {
     });
 }
 
-/// A successor that was given the sockets of a process that is stopped by now, and what was done
-/// then. It cannot have relieved it before, since it had no sentinel to find a master with.
+/// Runs `then` with a successor that received the sockets of a process that is stopped now. It
+/// cannot have taken over before, because it had no sentinel to find a master with.
 fn with_sockets_of_stopped<T>(
     cluster: &Cluster,
     old: &Pointsman,
@@ -67,7 +67,7 @@ fn takes_over_from_stopped_process() {
     old.process().signal(Signal::STOP);
     wait_stopped(old.process());
     let new = run("successor", cluster.folder(), &file, &["--takeover"]);
-    // Twice as long as a step of the conversation may take between two processes that run.
+    // Twice as long as a step of the takeover may take between two running processes.
     let begin = Instant::now();
     while begin.elapsed() < LONGER_THAN_STUCK {
         assert!(new.is_running(), "it ended: {}", new.tail());
@@ -102,7 +102,7 @@ fn keeps_serving_until_stopped_process_leaves() {
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
     assert!(new.is_running() && ping(&old).as_deref() == Some("PONG"), "{}", new.tail());
     wait_for_place(&cluster.folder().join("takeover.sock"));
-    // It can be taken over from in its turn.
+    // The new process can be taken over in turn.
     let last = run("last", cluster.folder(), &file, &["--takeover"]);
     assert_eq!(new.wait_exit(PATIENCE).code(), Some(0), "{}", last.tail());
     assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", last.tail());
@@ -116,7 +116,8 @@ fn serves_when_predecessor_dies_before_master_is_found() {
         old.process().kill();
         let told = || new.log().contains("serving without waiting for a master");
         wait_until("the new one to notice", PATIENCE, told);
-        // Those that come now are held by the new one, not refused and not forgotten in the queue.
+        // Clients that arrive now are held by the new process, neither refused nor forgotten in the
+        // queue.
         let mut waits = old.client();
         waits.set_timeout(PATIENCE).expect("a timeout");
         waits.send(b"*1\r\n$4\r\nPING\r\n").expect("a request");
@@ -151,7 +152,7 @@ fn serves_on_when_successor_died_meanwhile() {
     let (old, file) = predecessor(&cluster);
     let (new, ()) = with_sockets_of_stopped(&cluster, &old, &file, |_| ());
     wait_until("the start", PATIENCE, || new.log().contains("\"started\""));
-    // Its word is in the queue of the old one, which wakes only when nobody else is left.
+    // Its message is in the queue of the old process, which wakes when no other process is left.
     wait_until("it to serve", PATIENCE, || ping(&old).as_deref() == Some("PONG"));
     new.kill();
     old.process().signal(Signal::CONT);
@@ -218,7 +219,7 @@ fn replaces_stale_takeover_socket() {
     }
 }
 
-/// The old process gives a conversation up after 30 s.
+/// The old process gives up a conversation after 30 s.
 #[test]
 #[ignore = "takes a minute: cargo test --test e2e -- --ignored leaves_when_superseded"]
 fn leaves_when_superseded_while_stopped() {
@@ -234,7 +235,7 @@ fn leaves_when_superseded_while_stopped() {
     let second = run("second", cluster.folder(), &file, &["--takeover"]);
     assert_eq!(old.wait_exit(2 * PATIENCE).code(), Some(0), "{}", second.tail());
     assert_eq!(ping(&old).as_deref(), Some("PONG"), "{}", second.tail());
-    // It comes too late: another process serves the same sockets by now.
+    // It is too late: another process serves the same sockets now.
     first.signal(Signal::CONT);
     assert_eq!(first.wait_exit(PATIENCE).code(), Some(0), "{}", first.tail());
     assert!(first.log().contains("another process has taken over meanwhile"), "{}", first.log());

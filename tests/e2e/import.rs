@@ -22,7 +22,7 @@ const ENV: [(&str, &str); 5] = [
     ("MASTER_NAME", "sessions"),
     ("REDIS_HOST_1", "10.0.0.11"),
 ];
-/// Samples with a test of their own, in which the sentinels of the file are replaced, too.
+/// Samples that have a test of their own, in which the sentinels are replaced as well.
 const OWN_TEST: [&str; 6] =
     ["argo-cd", "bitnami", "blog-role", "blog-sentinel", "hand-written", "redis-ha"];
 /// Names of masters in the samples.
@@ -33,7 +33,7 @@ fn sample(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A sample with other addresses, each of which has to occur.
+/// A sample with other addresses; each address must occur in it.
 fn exchanged(name: &str, addresses: &[(&str, String)]) -> String {
     addresses.iter().fold(sample(name), |text, (from, to)| {
         assert!(text.contains(from), "{name} has no {from}");
@@ -88,7 +88,7 @@ fn wait_ready(process: &Process, admin: std::net::SocketAddr) {
     });
 }
 
-/// A client at this address reaches the master.
+/// Checks that a client at this address reaches the master.
 fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
     let mut client = Client::connect(addr).expect("a connection");
     if let Some(password) = password {
@@ -101,8 +101,8 @@ fn serves(addr: std::net::SocketAddr, password: Option<&str>) {
     );
 }
 
-/// A client at the address for readers reaches a replica. The proxy is ready once it knows the
-/// master, and finds the replicas later.
+/// Checks that a client at the address for readers reaches a replica. The proxy is ready once it
+/// knows the master, and finds the replicas later.
 fn reads(
     addr: std::net::SocketAddr,
     password: Option<&str>,
@@ -130,7 +130,7 @@ fn serves_argo_cd_and_a_frontend_with_votes() {
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
     let (listen, admin) = (cluster.address().port(), cluster.address().port());
     let mut addresses = vec![(":6379\n", format!("{listen}\n")), (":8888", admin.to_string())];
-    // Of the servers' lines only the hosts matter; they are exchanged where sentinels are named.
+    // Of the server lines only the hosts matter; they are replaced where sentinels are named.
     let names: Vec<String> =
         (0..3).map(|at| format!("argocd-redis-ha-announce-{at}:26379")).collect();
     addresses
@@ -168,7 +168,7 @@ fn serves_role_checks_with_password() {
         .password(PASSWORD)
         .start();
     let sentinels: Vec<String> = cluster.sentinel_addrs().iter().map(ToString::to_string).collect();
-    // Where the file names no sentinels they are assumed at port 26379, which here is another one.
+    // If the file names no sentinels, port 26379 is assumed, which differs here.
     let flags = ["--sentinel", &sentinels[0], "--sentinel", &sentinels[1]];
     let port = || cluster.address().port();
 
@@ -243,15 +243,14 @@ fn serves_redis_ha_chart_with_both_passwords() {
     assert!(said.contains("service.sentinel_auth.password_env = \"SENTINELAUTH\""), "{said}");
 }
 
-/// The sample's flags, if it is not refused.
+/// The sample's flags, if the sample is not refused.
 fn flags_of(text: &str) -> Option<Vec<&str>> {
     let mut expected = text.lines().filter_map(|line| line.strip_prefix("#= "));
     let command = expected.next().expect("an expectation");
     (expected.next() == Some("exit 0")).then(|| command.split_whitespace().skip(3).collect())
 }
 
-/// The text with an address, or the file of a Unix socket, of its own in every `bind`, and with an
-/// admin server.
+/// The text with a new address or Unix socket in every `bind`, and with an admin server.
 fn rebound(cluster: &Cluster, text: &str, admin: std::net::SocketAddr) -> String {
     let rebind = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -273,7 +272,7 @@ fn rebound(cluster: &Cluster, text: &str, admin: std::net::SocketAddr) -> String
     format!("{text}listen added-page\n bind {admin}\n mode http\n stats enable\n")
 }
 
-/// What is listened on, Unix sockets apart.
+/// The listen addresses, with Unix sockets separately.
 fn addresses(service: &toml::Value, key: &str) -> (Vec<std::net::SocketAddr>, Vec<PathBuf>) {
     let all = service.get(key).and_then(toml::Value::as_array).cloned().unwrap_or_default();
     let (unix, tcp): (Vec<_>, Vec<_>) =

@@ -1,6 +1,6 @@
-//! A master that hangs, that is cut off, or that only the sentinels cannot see: rows 2, 3 and 4 of
-//! the fault table. The partitions are made in a network namespace of their own, for which each of
-//! these tests starts itself again.
+//! A master that hangs, that is cut off, or that is hidden only from the sentinels: rows 2, 3 and 4
+//! of the fault table. The partitions are made in a network namespace, for which each of these
+//! tests starts itself again.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use crate::{builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a client's SET begins. Nothing else that goes to a master does: neither what discovery asks,
-/// nor Sentinel, nor a replica.
+/// The start of a client's SET. No other traffic to a master begins like this: neither that of
+/// discovery, nor of Sentinel, nor of a replica.
 const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
 
 fn generation(pointsman: &Pointsman) -> f64 {
@@ -27,11 +27,11 @@ fn exists(node: &Node, key: &str) -> Result<bool, String> {
     Ok(answer.int() == Some(1))
 }
 
-/// How often a server was given SET by a client, whether it took it or not.
+/// How often clients sent SET to a server, whether it executed it or not.
 #[track_caller]
 pub(crate) fn sets(node: &Node) -> u64 {
     let stats = match node.info("commandstats", "cmdstat_set") {
-        // There was no such command yet.
+        // There was no such command so far.
         Err(error) if error.kind() == ErrorKind::NotFound => return 0,
         stats => stats.expect("its statistics"),
     };
@@ -54,11 +54,10 @@ fn a_hung_master_is_sent_nothing_after_the_commit() {
     }
     old.stop();
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
-    // Whoever was connected tries again and again on its old connection, and newcomers come as
-    // well. Whatever reached the stopped server's sockets it will execute when it goes on, and
-    // MONITOR will tell of it.
+    // Connected clients retry on their old connection, and new clients arrive. The server executes
+    // all that reached its sockets when it resumes, and MONITOR shows that.
     for (number, client) in sticky.iter_mut().enumerate() {
-        // It has ended, or is about to; what matters is where the bytes go.
+        // The session has ended or is about to; what matters is where the bytes go.
         let _ = client.send(&harness::encode(&["SET", &format!("after-{number}"), "1"]));
     }
     for number in 0..8 {
@@ -100,8 +99,7 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
         client.set_timeout(PATIENCE).expect("a timeout");
     }
     old.stop();
-    // A request that goes on its way while nobody suspects anything, and stays in the stopped
-    // server's socket.
+    // A request that is sent before any suspicion, and stays in the socket of the stopped server.
     let mut busy = sticky.pop().expect("nine");
     busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
     wait_until("the gate to shut", PATIENCE, || {
@@ -109,11 +107,10 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
             || generation(&pointsman) >= 2.0
     });
     let shut = counter.packets().expect("a count");
-    // Nine before, and the one that was under way if it came in time, each perhaps sent again by a
-    // kernel that had to wait.
+    // Nine from before, and the one in flight if it arrived in time, each possibly retransmitted.
     let ages = counter.ages().expect("the connections");
     assert!(shut >= 9 && ages.len() == 9, "{shut} packets of {} connections", ages.len());
-    // Some ask while they are held, some when the points have moved, and newcomers come as well.
+    // Some send requests while they are held, some after the switch, and new clients arrive.
     let (held, later) = sticky.split_at_mut(4);
     for client in held.iter_mut() {
         client.send(&harness::encode(&["SET", "held", "1"])).expect("send");
@@ -158,8 +155,8 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
         client.set_timeout(PATIENCE).expect("a timeout");
     }
     let partition = Partition::around(old, beside, source).expect("a partition");
-    // Under way when the master vanishes: it stays in the kernel, which would deliver it when the
-    // network is whole again.
+    // In flight when the master vanishes: it stays in the kernel, which would deliver it after the
+    // partition is healed.
     busy.send(&harness::encode(&["SET", "late", "1"])).expect("send");
     let asked = Instant::now();
     let mut newcomer = pointsman.client();
@@ -176,13 +173,13 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     );
     wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
     let moved = Instant::now();
-    // Two before, and what was under way, as often as the kernel has sent it again.
+    // Two from before, and the request in flight with its retransmissions.
     let at_commit = counter.packets().expect("a count");
     assert!(at_commit > 3, "{at_commit}");
     assert!(newcomer.read_value().expect("the answer of the new master").is_ok());
-    // The old connections are cut at the switch, although nobody over there says a word: the
-    // outcome of what was under way is not known, so that client's ends too. A quiet client's is
-    // carried over to the new master.
+    // The old connections are closed at the switch although the old master is silent. The outcome
+    // of the request in flight is unknown, so that client's session ends too. An idle client is
+    // carried to the new master.
     let (bytes, _) = busy.read_to_end().expect("the end of the connection");
     assert!(bytes.is_empty(), "{bytes:?}");
     assert!(idle.cmd(&["SET", "carried", "1"]).expect("an answer of the new master").is_ok());
@@ -190,8 +187,8 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
     let to = cluster.node_at(cluster.master().addr()).expect("the new master");
     assert_eq!((exists(to, "held"), exists(to, "carried")), (Ok(true), Ok(true)));
     drop(partition);
-    // From the healing until it follows the new master, which is longer than the kernel's next
-    // attempts to deliver.
+    // From the healing until it follows the new master, which is longer than the kernel's
+    // retransmission interval.
     wait_until("the old master to follow the new one", Duration::from_secs(60), || {
         assert_ne!(
             exists(old, "late"),
@@ -233,7 +230,8 @@ fn a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left() {
     wait_until("writes to go on for three seconds", PATIENCE, || {
         load.counts().acknowledged > seen + 3000
     });
-    // All that time it was there for us, called itself master, and would have taken every write.
+    // During all that time it was reachable, called itself master, and would have accepted every
+    // write.
     assert_eq!(old.role().expect("ROLE"), "master");
     assert_eq!(sets(old), at_commit, "the superseded master was written to");
     assert_ne!(cluster.master().addr(), old.addr());

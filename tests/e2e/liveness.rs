@@ -1,4 +1,4 @@
-//! Liveness looks at our own event loops and at nothing else.
+//! Liveness depends on our own event loops and on nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
 }
 
-/// Needs the switch that only builds with debug assertions have.
+/// Needs a switch that only builds with debug assertions have.
 #[cfg(debug_assertions)]
 #[test]
 fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
@@ -35,13 +35,13 @@ fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
         "red after {:?}: one slow turn is no hang",
         begin.elapsed()
     );
-    // Which client is on which worker is the kernel's choice; the healthy worker goes on.
+    // The kernel chooses the worker of each client; the healthy worker keeps serving.
     wait_until("liveness to be green again", PATIENCE, || {
         pointsman.get("/alive").is_ok_and(|(status, _)| status == 200)
     });
 }
 
-/// Kills everything that pointsman talks to and looks at its probes for `time`.
+/// Kills every peer of pointsman and checks its probes for `time`.
 fn nothing_behind_it(time: Duration) {
     let cluster = Cluster::builder().replicas(1).sentinels(3).start();
     let pointsman = builder(&cluster)

@@ -22,7 +22,7 @@ fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
 }
 
-/// A process that logs as much as it can, to an output of the test's.
+/// A process that logs as much as it can, to an output that the test controls.
 struct Verbose {
     child: Child,
     listen: SocketAddr,
@@ -80,7 +80,7 @@ impl Verbose {
         assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
     }
 
-    /// Short connections until the queue of lines has overflowed.
+    /// Opens short connections until the queue of lines has overflowed.
     fn overflow(&self) {
         wait_until("lines to be dropped", 2 * PATIENCE, || {
             (0..200).for_each(|_| self.ping());
@@ -101,7 +101,7 @@ impl Verbose {
 
 impl Drop for Verbose {
     fn drop(&mut self) {
-        // Both fail only for a child that is gone already.
+        // Both fail only if the child has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -115,7 +115,7 @@ fn pipe(process: &mut Verbose) -> ChildStdout {
 fn ends_in_time_when_nobody_reads_the_log() {
     let cluster = small();
     for signal in [Signal::TERM, Signal::QUIT] {
-        // The pipe's other end is held in the child's handle and never read.
+        // The child's handle holds the other end of the pipe, which is never read.
         let process = Verbose::start(&cluster, Stdio::piped());
         process.overflow();
         let end = process.end_by(signal);
@@ -154,7 +154,7 @@ fn reports_dropped_lines_when_the_log_reader_returns() {
     process.overflow();
     let lines = BufReader::new(pipe(&mut process)).lines();
     let (tell, told) = channel();
-    // Not joined: where the report is missing, it reads for as long as the process runs.
+    // Not joined: if the report is missing, it reads until the process ends.
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
             let line =
@@ -163,7 +163,7 @@ fn reports_dropped_lines_when_the_log_reader_returns() {
         }
     });
     let next = |what: &str| {
-        // A quiet process writes nothing, and reports along with the next line.
+        // A quiet process writes nothing, and reports with the next line.
         wait_until(what, PATIENCE, || {
             process.ping();
             told.try_iter().map(|line| line.expect("JSON")).find(|line| line["message"] == what)

@@ -1,5 +1,5 @@
-//! The log of a real process: the line at a session's end, its bound, and that nobody waits for a
-//! reader.
+//! The log of a real process: the line at a session's end, its rate limit, and that no thread waits
+//! for a reader.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
 }
 
-/// The lines about sessions' ends.
+/// The lines about the ends of sessions.
 fn ends(pointsman: &Pointsman) -> Vec<Json> {
     let log = pointsman.process().log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
@@ -71,8 +71,8 @@ fn by_default_only_failures_are_told_and_no_more_than_so_many_a_second() {
         metric(&pointsman, closed) == Some(1.0)
     });
     assert_eq!(ends(&pointsman).len(), 0, "it ended well");
-    // Who cannot be had from the target has failed; a few of them in a second are more than are
-    // told.
+    // A session that cannot connect to the target has failed; of many per second, some are not
+    // logged.
     cluster.master().kill();
     let mut sent = 0;
     wait_until("sessions that are told of, and others that are left out", PATIENCE, || {
@@ -129,12 +129,12 @@ fn a_log_that_nobody_reads_holds_nobody_up_and_what_is_lost_is_counted() {
     child.wait().expect("its end");
 }
 
-/// What a start says on a terminal, which `script` makes.
+/// The output of a start on a terminal, which `script` provides.
 fn on_a_terminal(no_colour: Option<&str>) -> String {
     let quick =
         "--set shutdown.accept_min=0s --set shutdown.accept_quiet=0s --set shutdown.accept_max=0s";
-    // `exec`: a shell that stays in between (as dash does; `$SHELL` decides) dies of the Ctrl-C,
-    // and tells of that.
+    // With `exec`, because a shell in between (dash; `$SHELL` decides) would be ended by Ctrl-C and
+    // report it.
     let run = format!(
         "exec {PROGRAM} run --sentinel 127.0.0.1:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0 {quick}"
     );

@@ -1,5 +1,5 @@
-//! Clients that ask to be told of maintenance: what a real redis, which knows nothing of it, and a
-//! real process that ends let them hear.
+//! Clients that request maintenance notifications: what they receive in front of a real Redis,
+//! which does not support them, and from a process that stops.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::{PROGRAM, builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 const TOKEN: &str = "a-token-of-more-than-16";
-/// Stops without an accepting phase and asks everybody at once.
+/// Stops without an accepting phase and asks all sessions at once.
 const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n\
                         drain_timeout = \"30s\"\n";
 
@@ -24,7 +24,7 @@ fn handshake(client: &mut Client, kind: &str) -> Value {
         .expect("an answer")
 }
 
-/// The next thing the client is sent, which has to be a push of that name; what stands behind its
+/// Reads the next message, which must be a push with this name; returns the arguments after its
 /// number.
 #[track_caller]
 fn push(client: &mut Client, name: &str) -> Vec<Value> {
@@ -38,7 +38,7 @@ fn push(client: &mut Client, name: &str) -> Vec<Value> {
     }
 }
 
-/// The address in a `MOVING`, and that there is time to go there.
+/// The address in a `MOVING`, which must leave time to move.
 #[track_caller]
 fn moving(client: &mut Client) -> Value {
     let all = push(client, "MOVING");
@@ -58,7 +58,7 @@ fn clients_that_ask_for_it_hear_when_a_failover_begins_and_when_it_is_over() {
     let pointsman = builder(&cluster).service_line("hold_timeout = \"30s\"").start();
     let (mut told_client, mut old) = (pointsman.client(), pointsman.client());
     assert!(handshake(&mut told_client, "internal-ip").is_ok());
-    // In RESP2 there are no pushes, so the server's own word stands.
+    // RESP2 has no pushes, so the server's own reply is returned.
     let refused = old.cmd(&["CLIENT", "MAINT_NOTIFICATIONS", "ON"]).expect("an answer");
     assert!(
         refused.error().is_some_and(|error| error.contains("MAINT_NOTIFICATIONS")),
@@ -67,8 +67,8 @@ fn clients_that_ask_for_it_hear_when_a_failover_begins_and_when_it_is_over() {
     assert!(told_client.cmd(&["SET", "k", "v"]).expect("a write").is_ok());
     cluster.master().kill();
     assert_eq!(push(&mut told_client, "FAILING_OVER")[0], Value::Int(30));
-    // A request of the time in between waits for the new master, and is answered behind the word
-    // that it is there.
+    // A request sent in between waits for the new master, and is answered after the push that
+    // announces the new master.
     told_client.send(&harness::encode(&["SET", "l", "v"])).expect("send");
     push(&mut told_client, "FAILED_OVER");
     assert!(told_client.read_value().expect("an answer").is_ok());
@@ -109,7 +109,7 @@ fn a_client_told_to_move_goes_to_the_next_process_and_ends_its_connection_by_its
     assert_eq!(moving(&mut here), Value::Nil);
     assert_eq!(moving(&mut there).text(), Some("redis.example:6379"));
     drop(there);
-    // It comes back where it was, and is served there and here.
+    // It reconnects to the same address, and both processes serve it.
     let mut moved = Client::connect_within(old.addr(), PATIENCE).expect("the same address");
     assert!(handshake(&mut moved, "none").is_ok());
     assert_eq!(moved.cmd(&["INCR", "n"]).expect("an answer").int(), Some(1));
@@ -119,15 +119,14 @@ fn a_client_told_to_move_goes_to_the_next_process_and_ends_its_connection_by_its
     assert_eq!(old.wait_exit(PATIENCE).code(), Some(0));
     assert!(old.process().log().contains("\"asked\":0,\"cut\":0"), "{}", old.process().tail());
     assert_eq!(moved.cmd(&["INCR", "n"]).expect("an answer").int(), Some(3));
-    // And from there it is told to move on by a plain SIGTERM.
+    // A plain SIGTERM makes that process send a `MOVING` in turn.
     new.signal(harness::Signal::TERM);
     assert_eq!(moving(&mut moved), Value::Nil);
     drop(moved);
     assert_eq!(new.wait_exit(PATIENCE).code(), Some(0));
 }
 
-/// redis-py as it is installed, with a timeout of one second: what it is told makes it wait for
-/// longer.
+/// redis-py with a timeout of one second: the notification makes it wait longer.
 #[test]
 #[ignore = "installs redis-py from its registry: cargo test --test e2e -- --ignored redis_py --nocapture"]
 fn redis_py_outlasts_a_pause_and_moves_without_an_error() {
@@ -149,8 +148,8 @@ fn redis_py_outlasts_a_pause_and_moves_without_an_error() {
     });
 }
 
-/// go-redis, built here or before. It makes something of every push, and needs a timeout longer
-/// than the pause all the same.
+/// go-redis, built here or before. It handles every push, and still needs a timeout longer than the
+/// pause.
 #[test]
 #[ignore = "builds with go-redis, or takes what GO_REDIS_CLIENT names: cargo test --test e2e -- --ignored go_redis --nocapture"]
 fn go_redis_outlasts_a_pause_and_moves_without_an_error() {
@@ -180,9 +179,9 @@ fn run(command: &mut Command) {
     assert!(command.status().expect("it runs").success(), "{command:?}");
 }
 
-/// A client library without retries outlasts a pause of three seconds, and moves to the next
-/// process without an error. The programs in benches/clients say what they saw; four threads of
-/// each share a pool.
+/// A client library without retries survives a pause of three seconds, and moves to the next
+/// process without an error. The programs in benches/clients report what they saw; their four
+/// threads share a pool.
 #[allow(clippy::print_stdout, reason = "what a library saw is what the test is run by hand for")]
 fn outlasts_a_pause_and_moves_without_an_error(client: impl Fn(&str, &str) -> Command) {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();

@@ -1,5 +1,5 @@
-//! The metrics of a real process: in order by the rules of Prometheus, complete, and small enough
-//! with many services.
+//! The metrics of a real process: valid by the rules of Prometheus, complete, and small with many
+//! services.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What `promtool check metrics` has to say; nothing if all is well.
+/// The output of `promtool check metrics`; empty if all is well.
 fn promtool(text: &str) -> String {
     let unpacked =
         concat!(env!("CARGO_MANIFEST_DIR"), "/target/deploy-tools/prometheus/usr/bin/promtool");
@@ -39,7 +39,7 @@ fn promtool(text: &str) -> String {
     if output.status.success() { said } else { format!("{}: {said}", output.status) }
 }
 
-/// The answer as a scraper that prefers OpenMetrics gets it, with its header.
+/// The response to a scraper that prefers OpenMetrics, and its content type.
 fn open_metrics(pointsman: &Pointsman) -> (String, String) {
     let mut stream = TcpStream::connect(pointsman.admin()).expect("the admin server");
     let accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
@@ -50,7 +50,7 @@ fn open_metrics(pointsman: &Pointsman) -> (String, String) {
     (head.to_ascii_lowercase(), body.to_owned())
 }
 
-/// The name of each series, without its labels, with the family it belongs to.
+/// The name of each series without labels.
 fn series(text: &str) -> BTreeSet<&str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split(['{', ' ']).next().unwrap_or(line)).collect()
@@ -104,7 +104,7 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
         "promtool finds faults"
     );
     let there = series(&text);
-    // Not every machine has a limit on memory or CPU, or counts them where this process is.
+    // Not every machine limits or counts memory and CPU for this process.
     let missing = CATALOGUE
         .iter()
         .chain(HAPROXY)
@@ -135,7 +135,7 @@ fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
     what_the_process_says(&pointsman, &cluster);
 }
 
-/// Says on its end, by whatever way, that it is over.
+/// Sets a flag when it is dropped, however that happens.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -144,7 +144,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The nodes that some scrape did not have, until it is over.
+/// The nodes that some scrape did not contain.
 fn nodes_left_out(
     pointsman: &Pointsman,
     cluster: &Cluster,
@@ -187,7 +187,7 @@ fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std
     assert_eq!(of("backend_active_servers{proxy=\"mymaster\"}"), Some(1.0));
     assert_eq!(of("frontend_status{proxy=\"mymaster\",state=\"UP\"}"), Some(1.0));
     assert_eq!(of("frontend_sessions_total{proxy=\"mymaster\"}"), Some(1.0));
-    // The reader had to go if its replica was the one to be promoted.
+    // The reader was disconnected if its replica was the one that was promoted.
     let readers = of("frontend_current_sessions{proxy=\"mymaster/replicas\"}");
     assert!(readers.is_some_and(|readers| readers <= 1.0), "{readers:?}");
     assert_eq!(of("frontend_sessions_total{proxy=\"mymaster/replicas\"}"), Some(1.0));
@@ -202,7 +202,7 @@ fn what_haproxys_names_say(pointsman: &Pointsman, cluster: &Cluster, master: std
 fn what_the_process_says(pointsman: &Pointsman, cluster: &Cluster) {
     let of = |series: &str| metric(pointsman, series).unwrap_or_else(|| panic!("no {series}"));
     for sentinel in cluster.sentinel_addrs() {
-        // One that was slow to answer during the failover may have been dialled anew.
+        // A sentinel that answered slowly during the failover may have been reconnected.
         for series in ["up", "events"] {
             let series = format!("pointsman_sentinel_{series}{{sentinel=\"{sentinel}\"}}");
             wait_until(&format!("{series} 1"), PATIENCE, || match of(&series) {
@@ -211,7 +211,7 @@ fn what_the_process_says(pointsman: &Pointsman, cluster: &Cluster) {
             });
         }
     }
-    // The connection that asks comes and goes, and so may others between the two looks.
+    // The connection of the scrape itself comes and goes, and so may others.
     wait_until("as many open files in the metrics as there are", PATIENCE, || {
         let files = std::fs::read_dir(format!("/proc/{}/fd", pointsman.process().pid()))
             .expect("its files")
@@ -252,7 +252,7 @@ fn with_fifty_services_the_metrics_stay_below_200_kb() {
         });
         let mut client =
             Client::connect(pointsman.addr_of(name).expect("an address")).expect("a client");
-        // Enough for a sample of their times.
+        // Enough for a sample of their durations.
         for _ in 0..40 {
             assert_eq!(client.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
         }

@@ -1,9 +1,9 @@
 //! Sessions that are carried to a master which is full, stopped or busy: they wait for it, and
-//! their clients see nothing of it.
+//! their clients do not notice.
 //!
-//! Most of these tests publish the target themselves, to the data plane alone, so that the master
-//! is in that state at the very moment of the commit. What discovery makes of such a master is
-//! tested elsewhere.
+//! Most of these tests publish the target themselves to the data plane alone, so that the master is
+//! in that state at the moment of the commit. How discovery treats such a master is tested
+//! elsewhere.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -19,7 +19,7 @@ use crate::{builder, metric};
 const PATIENCE: Duration = Duration::from_secs(40);
 const CLIENTS: usize = 20;
 
-/// Counts what the sessions notice of their target.
+/// Counts the hints of sessions about their target.
 #[derive(Default)]
 struct Noticed(AtomicUsize);
 
@@ -75,7 +75,7 @@ impl Plane {
         });
     }
 
-    /// Clients that have been answered by the target.
+    /// Clients that the target has answered.
     fn clients(&self) -> Vec<Client> {
         let client = |_| {
             let mut client = Client::connect_within(self.addr, PATIENCE).expect("a connection");
@@ -89,7 +89,7 @@ impl Plane {
         self.running.as_ref().and_then(|it| it.stats().service("s")).expect("counters")
     }
 
-    /// Waits until so many attempts have failed.
+    /// Waits until this many attempts have failed.
     fn wait_failures(&self, count: usize) {
         wait_until("attempts that fail", PATIENCE, || {
             self.noticed.0.load(Ordering::Relaxed) >= count
@@ -117,18 +117,18 @@ fn options() -> proxy::Options {
     }
 }
 
-/// Two masters that know nothing of each other.
+/// Two independent masters.
 fn two_masters() -> Cluster {
     Cluster::builder().masters(&["old", "new"]).replicas(0).sentinels(0).start()
 }
 
-/// The server takes so many connections more, and no others. The connection is for what is asked of
-/// it then.
+/// Makes the server accept only this many more connections. Returns a connection for later
+/// commands.
 fn fill(node: &Node, room: i64) -> Client {
     let mut client = node.client();
     let taken: i64 =
         node.info("clients", "connected_clients").expect("a number").parse().expect("a number");
-    // The connection that asked is gone by then.
+    // The connection that asked is closed by then.
     let most = taken - 1 + room;
     assert!(
         client.cmd(&["CONFIG", "SET", "maxclients", &most.to_string()]).expect("an answer").is_ok()
@@ -171,8 +171,7 @@ fn closes_waiting_clients_cleanly_if_the_new_master_stays_full() {
     wait_until("the end of the hold", PATIENCE, || plane.stats().closed_in_all() == 11);
     let mut served = 0;
     for client in &mut clients {
-        // The end was there before the question, so that nothing that is read can be the answer to
-        // it.
+        // The connection ended before the request, so nothing that is read can be a reply to it.
         match client.cmd(&["PING"]) {
             Ok(answer) => {
                 assert_eq!(answer.text(), Some("PONG"), "an idle client was told something");
@@ -195,13 +194,14 @@ fn carries_nobody_to_a_stopped_master_until_it_answers() {
     plane.commit(old);
     let mut clients = plane.clients();
     plane.points.hold();
-    // Its backlog accepts.
+    // Its kernel still accepts connections.
     new.stop();
     plane.commit(new);
     clients[0].send(b"INCR k\r\n").expect("a request");
     plane.wait_failures(3);
     assert_eq!(plane.stats().carried, 0, "an accepted connection was taken for an answer");
-    // Another one is promoted instead: what waited was not forwarded, and is answered there.
+    // Another master is committed instead: held requests were not forwarded, and are answered
+    // there.
     plane.commit(old);
     assert_eq!(clients[0].read_value().expect("an answer").int(), Some(1));
     plane.wait_carried(CLIENTS as u64);
@@ -254,7 +254,7 @@ fn waits_for_a_master_that_runs_a_script() {
         })
         .collect();
     counts.sort_unstable();
-    // The one that is in another database counts there.
+    // The session in another database counts there.
     assert_eq!(counts, [1].into_iter().chain(1..CLIENTS as i64).collect::<Vec<_>>());
 }
 
@@ -267,8 +267,8 @@ fn shows_no_error_of_a_full_master_after_a_failover() {
         client.set_timeout(PATIENCE).expect("a timeout");
         assert_eq!(client.cmd(&["PING"]).expect("an answer").text(), Some("PONG"));
     }
-    // Stopped, so that it finds the new master full: Sentinel ends every connection to a server
-    // that it promotes, and with it any that could have prepared that.
+    // Stopped, so that it finds the new master full: Sentinel closes every connection of a server
+    // that it promotes, including any that could have prepared that.
     pointsman.process().signal(harness::Signal::STOP);
     let failover = cluster.failover();
     let new = cluster.node_at(failover.to).expect("the new master");

@@ -1,5 +1,4 @@
-//! What a failover would close is visible before it, and what it closed is counted by reason after
-//! it.
+//! Sessions that a failover would close are visible before it, and counted by reason after it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use crate::{PROGRAM, builder, metric, pointsman};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// The commands that put a session into each state, which the last one may not be answered in.
+/// The commands that put a session into each state; the last one may not be answered.
 const STATES: &[(&str, &[&[&str]])] = &[
     ("monitor", &[&["MONITOR"]]),
     ("transaction", &[&["MULTI"], &["SET", "k", "v"]]),
@@ -74,7 +73,7 @@ fn shows_pinned_sessions_before_and_after_a_failover() {
         });
     }
     assert_eq!(sessions(&pointsman, "ordinary"), Some(3.0));
-    // What is over pins nothing any more.
+    // Finished commands do not pin the session.
     let over: &[&[&str]] = &[
         &["MULTI"],
         &["EXEC"],
@@ -104,7 +103,7 @@ fn shows_pinned_sessions_before_and_after_a_failover() {
 
     cluster.failover();
     for (state, client) in &mut pinned {
-        // Messages and the answer of the server to a blocked client may come before the end.
+        // Messages and the server's reply to a blocked client may precede the end.
         client.read_to_end().unwrap_or_else(|error| panic!("{state}: {error}"));
     }
     for client in &mut ordinary {
@@ -125,7 +124,7 @@ fn shows_pinned_sessions_before_and_after_a_failover() {
     );
 }
 
-/// The lines about sessions that ended and were not carried over.
+/// The log lines about sessions that ended and were not carried.
 fn uncarried(pointsman: &Pointsman) -> Vec<(String, String)> {
     let log = pointsman.process().log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
@@ -181,7 +180,7 @@ fn declares_commands_by_a_reload() {
         metric(&pointsman, "pointsman_config_reloads_total{result=\"applied\"}") >= Some(1.0)
     });
     assert_eq!(metric(&pointsman, "pointsman_config_pending_restart"), Some(0.0));
-    // A session that begins now, and the one from before is what it was.
+    // A new session; the state of the earlier one is unchanged.
     let _after = client(&pointsman, &[&["FETCH", "k"], &["x", "y"]]);
     let _unlike = client(&pointsman, &[&["FETCH", "k"], &["X", "Z"]]);
     wait_until("a second pinned session", PATIENCE, || {

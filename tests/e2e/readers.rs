@@ -1,5 +1,5 @@
-//! What becomes of sessions on replicas: when a failover re-points the replicas under them, when a
-//! replica hangs, and when one of them has more sessions than the others.
+//! Sessions on replicas: when a failover reconfigures the replicas, when a replica hangs, and when
+//! one has more sessions than the others.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::{builder, metric};
 
 const IDLE: usize = 20;
 
-/// Numbers that are worth a look when a test is run by hand.
+/// Prints figures of a test that is run by hand.
 macro_rules! report {
     ($($word:tt)*) => {{
         #[allow(clippy::print_stderr, reason = "measured on the way, and not judged")]
@@ -26,8 +26,7 @@ macro_rules! report {
     }};
 }
 
-/// Readers that ask without a break until they are stopped, how many lost their connection, and the
-/// longest wait for an answer.
+/// Readers that send requests continuously until they are stopped.
 struct Active {
     over: Arc<AtomicBool>,
     longest: Arc<Mutex<Duration>>,
@@ -76,7 +75,7 @@ impl Active {
         Self { over, longest, lost, clients }
     }
 
-    /// Requests that were answered, connections that were lost, and the longest wait.
+    /// Answered requests, lost connections, and the longest wait for a reply.
     fn stop(self) -> (u32, u32, Duration) {
         self.over.store(true, Ordering::Relaxed);
         let answered =
@@ -86,7 +85,7 @@ impl Active {
     }
 }
 
-/// Waits until all nodes but the master follow it.
+/// Waits until all other nodes replicate from the master.
 fn wait_followed(cluster: &Cluster) {
     let master = cluster.master().addr();
     for node in cluster.nodes().iter().filter(|node| node.addr() != master) {
@@ -102,16 +101,16 @@ fn wait_followed(cluster: &Cluster) {
     }
 }
 
-/// What makes another node the master.
+/// The cause of the master change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Order,
-    /// The same, while the proxy is stopped: all that it knows afterwards is from before.
+    /// The same while the proxy is stopped, so that its knowledge is from before.
     OrderUnseen,
     Crash,
 }
 
-/// Makes another node the master, and waits until all others follow it.
+/// Makes another node the master, and waits until all other nodes replicate from it.
 fn fail_over(cluster: &Cluster, pointsman: &Pointsman, cause: Cause) {
     match cause {
         Cause::Order => drop(cluster.failover()),
@@ -134,12 +133,12 @@ fn fail_over(cluster: &Cluster, pointsman: &Pointsman, cause: Cause) {
     }
 }
 
-/// A failover of a master with this many replicas, with idle and active readers on them. No idle
-/// one may notice, and an active one only if the kick found its request under way.
+/// A failover with this many replicas, with idle and active readers. No idle reader may notice, and
+/// an active one only if its request was in flight when Sentinel closed the connection.
 fn fails_over_under_readers(count: usize, parallel_syncs: usize, cause: Cause) {
     let syncs = format!("sentinel parallel-syncs mymaster {parallel_syncs}");
     let cluster = Cluster::builder().replicas(count).sentinel_line(&syncs).start();
-    // With one replica the master has to stand in: there is nobody else while that one is promoted.
+    // With one replica the master has to serve reads while that replica is promoted.
     let empty =
         if count == 1 { "replicas.empty = \"master\"" } else { "replicas.empty = \"reject\"" };
     let (pointsman, at) = with_readers(&cluster, &[PATIENT, empty]);
@@ -218,7 +217,7 @@ fn closes_a_reader_that_an_operator_kills() {
     let mut all = readers(at, 6);
     let nodes = replicas(&cluster);
     let there = nodes[0].addr().port();
-    // Its replica has as many sessions as the other one, which would therefore take it.
+    // Its replica has as many sessions as the other one, which would therefore receive it.
     let killed = all.iter().position(|(port, _)| *port == there).expect("a reader on it");
     let (_, mut client) = all.remove(killed);
     assert!(client.cmd(&["CLIENT", "SETNAME", "victim"]).expect("SETNAME").is_ok());
@@ -242,7 +241,7 @@ fn closes_a_reader_that_an_operator_kills() {
     );
 }
 
-/// A reader on this node with a request under way that is not answered.
+/// Readers on this node with a request in flight that is not answered.
 fn asks_in_vain(at: SocketAddr, node: &Node, requests: &[&[&str]]) -> Vec<Client> {
     let mut on_it: Vec<Client> = readers(at, requests.len() * 4)
         .into_iter()
@@ -292,7 +291,7 @@ fn ends_requests_on_a_hung_master_once_superseded() {
     let mut quiet = pointsman.client();
     assert!(quiet.cmd(&["SELECT", "3"]).expect("SELECT").is_ok());
     let old = cluster.master();
-    // The blocking one is under way before the master hangs, the other one after.
+    // The blocking request is in flight before the node hangs, the other one after.
     waiting[1].send(&harness::encode(requests[1])).expect("a request");
     wait_until("it to block", PATIENCE, || {
         old.info("clients", "blocked_clients").is_ok_and(|count| count == "1")
@@ -324,7 +323,7 @@ fn shares_readers_again_after_a_readmission() {
     wait_eligible(&pointsman, 2);
     let mut all = readers(at, 16);
     let nodes = replicas(&cluster);
-    // One that cannot be moved stays where it is.
+    // A session that cannot be moved stays.
     let bound_to = nodes[1].addr().port();
     let at_bound = all.iter().position(|(port, _)| *port == bound_to).expect("a reader there");
     assert!(all[at_bound].1.cmd(&["MULTI"]).expect("MULTI").is_ok());

@@ -1,5 +1,5 @@
-//! A configuration that changes under a running process: by SIGHUP, by a new file, by Kubernetes'
-//! exchanged link, and with faults.
+//! A configuration that changes while the process runs: by SIGHUP, by a new file, by a symlink swap
+//! of Kubernetes, and with faults.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn file(pointsman: &Pointsman) -> PathBuf {
     pointsman.process().log_path().with_file_name("pointsman.toml")
 }
 
-/// Replaces a file as editors and deployments do: whole, by a rename.
+/// Replaces a file atomically by a rename, like editors and deployments.
 fn replace(path: &Path, text: &str) {
     let next = path.with_extension("next");
     std::fs::write(&next, text).expect("a file");
@@ -48,7 +48,7 @@ fn a_reload_changes_what_can_change_and_names_what_cannot() {
         "hold_timeout = \"300ms\"\nmax_connections = 2\nverify = \"ping\"",
     );
     std::fs::write(&path, text + "[log]\nlevel = \"debug\"\n").expect("the file");
-    // One that was there before the reload.
+    // A session from before the reload.
     let mut old = pointsman.client();
     assert!(old.cmd(&["PING"]).is_ok());
     pointsman.process().signal(Signal::HUP);
@@ -59,17 +59,17 @@ fn a_reload_changes_what_can_change_and_names_what_cannot() {
     let (_, status) = pointsman.get("/status").expect("status");
     assert!(status.contains("\"service.verify (mymaster)\""), "{status}");
     assert!(old.cmd(&["PING"]).is_ok());
-    // The new bound on connections.
+    // The new limit on connections.
     let mut second = pointsman.client();
     assert!(second.cmd(&["PING"]).is_ok());
     let refused = pointsman.client().read_to_end().expect("a refusal");
     assert_eq!(refused.0, b"-ERR max number of clients reached\r\n");
-    // The new level of the log, which tells of each session.
+    // The new log level, which logs each session.
     drop(second);
     wait_until("a line of the new level", PATIENCE, || {
         pointsman.process().log().contains("session ended")
     });
-    // The new hold: a client without a master is sent away soon.
+    // The new hold timeout: a client without a master is disconnected early.
     cluster.nodes()[0].kill();
     cluster.sentinels()[0].kill();
     wait_until("the end of the old session's master", PATIENCE, || old.cmd(&["PING"]).is_err());
@@ -90,12 +90,12 @@ fn a_faulty_configuration_is_refused_with_file_line_and_key_and_changes_nothing(
     let pointsman = builder(&cluster).start();
     let (path, before) = (file(&pointsman), hash(&pointsman));
     let text = std::fs::read_to_string(&path).expect("the file");
-    // Without a signal: the change of the file is enough.
+    // Without a signal: the change of the file is sufficient.
     replace(&path, &format!("{text}[shutdown]\ndrain_timeout = \"soon\"\n"));
     wait_until("the refusal", PATIENCE, || reloads(&pointsman, "refused") >= 1.0);
     let line = text.lines().count() + 2;
     let place = format!("{}:{line}:", path.display());
-    // It is counted by the thread that reads the file, and the log is written by another.
+    // The thread that reads the file counts it, and another thread writes the log.
     wait_until(&format!("a line of the log with {place} and the key"), PATIENCE, || {
         let log = pointsman.process().log();
         let told =
@@ -118,7 +118,7 @@ fn a_config_map_that_is_exchanged_is_read() {
     let first = builder(&cluster).start();
     let text = std::fs::read_to_string(file(&first)).expect("the file");
     drop(first);
-    // As a kubelet lays out a volume: the file is a link to a file below a link that is exchanged
+    // The layout of a kubelet's volume: the file is a link to a file below a link that is replaced
     // as a whole.
     let volume = cluster.folder().join("volume");
     let lay = |name: &str, text: &str| {

@@ -1,5 +1,5 @@
-//! The listener for readers: spread over replicas that are verified, in sync and answer, and never
-//! on a master unless it was asked for.
+//! The listener for readers: spread over verified replicas in sync, and never on a master unless
+//! that was configured.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use crate::{builder, metric};
 
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// For a failover whose election is lost and held again.
+/// For a failover whose election is lost and repeated.
 pub(super) const LONG_PATIENCE: Duration = Duration::from_secs(60);
 
-/// On a machine that is busy with other tests an answer may take its time.
+/// On a busy machine a reply may take long.
 pub(super) const PATIENT: &str = "replicas.unanswered = \"10s\"";
 
-/// A pointsman with a listener for readers, and where that is.
+/// A pointsman with a listener for readers, and its address.
 pub(super) fn with_readers(cluster: &Cluster, lines: &[&str]) -> (Pointsman, SocketAddr) {
     let readers = cluster.address().port();
     let mut builder = builder(cluster).service_line(&format!("replica_listen = [\"{readers}\"]"));
@@ -45,7 +45,7 @@ pub(super) fn wait_eligible(pointsman: &Pointsman, count: u32) {
     });
 }
 
-/// Where each replica stands, as the status says.
+/// The state of each replica in the status.
 pub(super) fn states(pointsman: &Pointsman) -> String {
     let (_, status) = pointsman.get("/status").expect("status");
     let keep = |line: &&str| {
@@ -54,7 +54,7 @@ pub(super) fn states(pointsman: &Pointsman) -> String {
     status.lines().filter(keep).map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// Where one replica stands, as the status says.
+/// The state of one replica in the status.
 fn state_of(pointsman: &Pointsman, replica: &Node) -> String {
     let (_, status) = pointsman.get("/status").expect("status");
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
@@ -77,7 +77,7 @@ pub(super) fn carried(pointsman: &Pointsman) -> f64 {
     metric(pointsman, series).unwrap_or(0.0)
 }
 
-/// The port of the node that a client has got to, if its connection is still of use.
+/// The port of the node that serves a client, if its connection works.
 fn try_port_of(client: &mut Client) -> std::io::Result<u16> {
     let info = client.cmd(&["INFO", "server"])?;
     let text = info.text().unwrap_or_else(|| panic!("INFO gave {info:?}"));
@@ -85,14 +85,14 @@ fn try_port_of(client: &mut Client) -> std::io::Result<u16> {
     Ok(line.expect("tcp_port").trim().parse().expect("a port"))
 }
 
-/// The port of the node that a client has got to.
+/// The port of the node that serves a client.
 pub(super) fn port_of(client: &mut Client) -> u16 {
     try_port_of(client).expect("INFO")
 }
 
-/// Waits until the points lead to the new master and the third node follows it. Sentinel ends every
-/// connection of a node that it points elsewhere, in one transaction with that, and a reader whose
-/// question is under way would meet it.
+/// Waits until the target is the new master and the third node replicates from it. Sentinel closes
+/// every connection of a node that it reconfigures, in the same transaction, and a reader with a
+/// request in flight would notice.
 fn wait_moved(pointsman: &Pointsman, cluster: &Cluster, old: SocketAddr) {
     wait_until("the points to move", LONG_PATIENCE, || {
         metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
@@ -109,7 +109,7 @@ fn wait_moved(pointsman: &Pointsman, cluster: &Cluster, old: SocketAddr) {
     });
 }
 
-/// So many readers, each with the port of its replica.
+/// This many readers, each with the port of its replica.
 pub(super) fn readers(at: SocketAddr, count: usize) -> Vec<(u16, Client)> {
     let mut connected = Vec::new();
     for _ in 0..count {
@@ -146,10 +146,10 @@ fn readers_are_spread_over_the_replicas_by_how_many_are_there() {
             client.cmd(&["GET", "k"]).is_ok_and(|value| value.text() == Some("v"))
         })
     });
-    // A reader's write is refused by Redis, and nobody suspects the master for it.
+    // Redis refuses a reader's write, and the master is not suspected because of it.
     let refused = all[0].1.cmd(&["SET", "k", "w"]).expect("an answer");
     assert!(refused.error().is_some_and(|text| text.starts_with("READONLY")), "{refused:?}");
-    // Those of one replica leave; the next readers make up for it.
+    // The readers of one replica leave; the next readers balance that.
     all.retain(|(port, _)| *port == ports[0]);
     wait_until("them to have gone", PATIENCE, || {
         metric(&pointsman, "pointsman_sessions_open{service=\"mymaster\",listener=\"replica\"}")
@@ -171,7 +171,7 @@ fn a_replica_that_hangs_is_put_out_and_comes_back() {
     nodes[0].stop();
     wait_eligible(&pointsman, 1);
     assert!(readers(at, 10).iter().all(|(port, _)| *port != hung));
-    // The idle readers of the hung one go on with the other replica; nobody's connection ends.
+    // The idle readers of the hung replica move to the other one; no connection ends.
     wait_until("them to be carried over", PATIENCE, || carried(&pointsman) >= 5.0);
     for (_, client) in &mut all {
         client.set_timeout(PATIENCE).expect("a timeout");
@@ -193,20 +193,20 @@ fn a_replica_that_is_killed_is_put_out_and_a_reader_meets_no_error() {
     let nodes = replicas(&cluster);
     let dead = nodes[0].addr().port();
     nodes[0].kill();
-    // From the first moment: who is refused by the dead one is sent to the other.
+    // From the first moment: a session that the dead replica refuses goes to the other one.
     assert!(readers(at, 30).iter().all(|(port, _)| *port != dead));
     wait_eligible(&pointsman, 1);
     nodes[0].restart();
     wait_eligible(&pointsman, 2);
 }
 
-/// Runs for a fifth of a second. A replica that is kept busy by these answers questions in between,
-/// and reads no more than 16 KiB of its master's stream.
+/// Runs for a fifth of a second. A replica that is kept busy by such scripts answers probes in
+/// between, and reads at most 16 KiB of its master's stream.
 const BUSY: &str = "local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end \
                     local begin = now() repeat until now() - begin >= 200000 return 'done'";
 
-/// Keeps a server busy without a break until it is dropped: while one client reads its answer and
-/// asks anew, the other one's question is under way.
+/// Keeps a server busy until it is dropped: two clients alternate, so that one request is always in
+/// flight.
 struct Busy {
     over: Arc<AtomicBool>,
     clients: Vec<JoinHandle<()>>,
@@ -271,23 +271,23 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
     });
     beginning.recv_timeout(PATIENCE).expect("it is kept busy");
     let mut writer = pointsman.client();
-    // Half a million bytes at a time. The healthy replica may well be eight such bursts behind
-    // where the machine is busy, and comes back at once; the other one reads next to nothing.
+    // Half a million bytes at a time. The healthy replica may lag by eight such bursts on a busy
+    // machine and recovers at once; the other one reads next to nothing.
     let value = "x".repeat(1000);
     let writes = vec![vec!["SET", "k", &value]; 500];
     wait_until("the busy one to be too far behind", PATIENCE, || {
         assert!(writer.pipeline(&writes).expect("SET").iter().all(harness::Value::is_ok));
         if state_of(&pointsman, slow) == "behind" { Ok(()) } else { Err(states(&pointsman)) }
     });
-    // Each request that was taken was answered; then the session went on elsewhere, in the database
-    // that it had chosen.
+    // Each accepted request was answered; then the session moved, with the database it had
+    // selected.
     assert!(matches!(busy.join().expect("the reader"), (1.., true)));
     drop(others);
     for (_, client) in &mut on_it {
         client.set_timeout(PATIENCE).expect("a timeout");
         wait_until("an idle one to be elsewhere", PATIENCE, || port_of(client) != slow_port);
     }
-    // It is free now, catches up, and comes back.
+    // It is idle now, catches up, and becomes eligible again.
     wait_eligible(&pointsman, 2);
     assert!(pointsman.process().log().contains("\"is\":\"behind\""), "put out for another reason");
     assert!(
@@ -302,7 +302,7 @@ fn a_node_that_follows_somebody_else_is_put_out() {
     let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
     wait_eligible(&pointsman, 2);
     let nodes = replicas(&cluster);
-    // Sentinel would point it back some time later; until then it is a master of its own.
+    // Sentinel would reconfigure it some time later; until then it is a separate master.
     for sentinel in cluster.sentinels() {
         sentinel.stop();
     }
@@ -311,7 +311,7 @@ fn a_node_that_follows_somebody_else_is_put_out() {
     on_it.retain(|(port, _)| *port == stray.addr().port());
     assert!(stray.ask(&["REPLICAOF", "NO", "ONE"]).expect("REPLICAOF").is_ok());
     wait_eligible(&pointsman, 1);
-    // It is a master: not a byte of a reader goes there any more.
+    // It is a master: no more bytes of readers go there.
     for (_, client) in &mut on_it {
         drop(client.cmd(&["SET", "stray", "1"]));
     }
@@ -331,7 +331,7 @@ fn after_a_failover_no_reader_is_on_the_new_master_and_the_old_one_joins_as_a_re
     let failover = cluster.failover();
     wait_moved(&pointsman, &cluster, failover.from);
     let (old, new) = (failover.from.port(), failover.to.port());
-    // Until the old master is a replica, the third node has all the readers; afterwards both have.
+    // Until the old master is a replica, the third node has all readers; then both have.
     let mut zombie = 0;
     let begin = Instant::now();
     while eligible(&pointsman) < 2.0 {
@@ -352,14 +352,14 @@ fn after_a_failover_no_reader_is_on_the_new_master_and_the_old_one_joins_as_a_re
         let port = try_port_of(client);
         assert!(port.as_ref().map_or(true, |port| *port != new), "a reader is on the new master");
     }
-    // The one that has just come has the fewest readers.
+    // The node that became eligible last has the fewest readers.
     let after = spread(&readers(at, 4));
     assert!(after.contains_key(&old) && !after.contains_key(&new), "{after:?}");
 }
 
 #[test]
 fn readers_are_served_while_there_is_no_master() {
-    // Long enough for a look at them before Sentinel promotes one and ends its connections.
+    // Long enough to check them before Sentinel promotes one and closes its connections.
     let cluster = Cluster::builder().down_after(Duration::from_secs(6)).start();
     let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
     wait_eligible(&pointsman, 2);

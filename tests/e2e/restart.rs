@@ -1,5 +1,5 @@
 //! Restarts that clients do not notice: with a listening socket that outlives the process, and by
-//! hand-over to a new one.
+//! takeover.
 
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
@@ -15,11 +15,11 @@ use harness::{Client, Cluster, Launch, Process, Signal, http_get, pause, wait_un
 use crate::builder;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Clients that come again and again, each a new connection.
+/// Clients that open a new connection for each request.
 const CALLERS: usize = 4;
-/// What each of them waits between two calls.
+/// The pause between two requests of a client.
 const BETWEEN: Duration = Duration::from_millis(5);
-/// Stops fast: nobody has to learn of it, since the address stays.
+/// A fast stop: clients need no time to leave, because the address stays.
 const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n\
                         drain_timeout = \"5s\"\n";
 
@@ -27,7 +27,7 @@ fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
 }
 
-/// Clients that connect, send PING and expect PONG, until told to stop.
+/// Clients that connect, send PING and expect PONG until they are stopped.
 struct Callers {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
@@ -59,7 +59,7 @@ impl Callers {
         Self { stop, served, threads }
     }
 
-    /// Waits until so many more were served.
+    /// Waits until this many more requests were served.
     fn wait_for(&self, more: u64) {
         let before = self.served.load(Ordering::Relaxed);
         wait_until("clients to be served", PATIENCE, || {
@@ -75,7 +75,7 @@ impl Callers {
     }
 }
 
-/// A stand-in for systemd: it holds the listening socket and starts the program with it as
+/// A stand-in for systemd: it owns the listening socket and starts the program with it as
 /// descriptor 3.
 fn activated(number: usize, folder: &Path, config: &Path, socket: &TcpListener) -> Process {
     let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
@@ -107,7 +107,7 @@ fn restarts_through_activation(count: usize) {
     let admin = cluster.address().port();
     let sentinels = cluster.sentinel_addrs();
     let config = cluster.folder().join("activated.toml");
-    // The address in the file is not listened on: the socket is what counts.
+    // The address in the file is not used: the socket takes precedence.
     let text = format!(
         "[[service]]\nname = \"mymaster\"\nsentinels = [\"{}\"]\nlisten = [\"127.0.0.1:1\"]\n[admin]\nlisten = [\"{admin}\"]\n{SHUTDOWN}",
         sentinels[0]
@@ -127,10 +127,10 @@ fn restarts_through_activation(count: usize) {
     assert!(process.log().contains("sockets of the service manager are used"), "{}", process.log());
 }
 
-/// Waits until a process can be taken over from at this path: it answers probes a little earlier.
+/// Waits until a process can be taken over at this path; probes answer a little earlier.
 pub(crate) fn wait_for_place(path: &Path) {
-    // The kernel says that a socket of another type listens there; of one that is dead, it says
-    // that it refuses.
+    // The kernel reports that a socket of another type listens there; for a dead one it reports a
+    // refusal.
     const OF_ANOTHER_TYPE: i32 = 91;
     wait_until("a process that lets another one take over", PATIENCE, || {
         std::os::unix::net::UnixStream::connect(path)
@@ -209,7 +209,7 @@ fn a_takeover_that_fails_leaves_the_old_process_as_it_was() {
     let old = builder(&cluster).lines(&format!("[process]\nstate_dir = {folder:?}")).start();
     let file = old.process().log_path().with_file_name("pointsman.toml");
     let mut client = old.client();
-    // Another master's name: the new one finds no master, and is ended in its search by a signal.
+    // Another master's name: the new process finds no master and is stopped by a signal.
     let text = std::fs::read_to_string(&file).expect("the file").replace("mymaster", "nobody");
     let wrong = folder.join("wrong.toml");
     std::fs::write(&wrong, text).expect("a file");

@@ -1,11 +1,10 @@
-//! A document held against its JSON schema: as much of the language as ours uses, and one rule
-//! more. A schema lets people add what they like; here a key that it does not know is a fault,
-//! because it is one that nobody documented.
+//! Validates a document against its JSON schema, with the part of the language that ours uses, and
+//! one rule more: a key that the schema does not know is a fault, because it is undocumented.
 
 use serde_json::{Value, json};
 
-/// What is wrong with `value`, each fault with its place. `root` is the whole schema, `schema` the
-/// part that is about the value.
+/// The faults of `value`, each with its place. `root` is the whole schema, `schema` the part for
+/// this value.
 pub(crate) fn faults(root: &Value, schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(name) = schema["$ref"].as_str() {
         let Some(part) = name.strip_prefix('#').and_then(|path| root.pointer(path)) else {

@@ -13,7 +13,7 @@ fn two_services_share_their_sentinels_and_fail_over_apart() {
     let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(1).start();
     let pointsman = builder(&cluster).start();
     let sentinel = &cluster.sentinels()[0];
-    // One connection for both services: that is all a sentinel sees of this proxy.
+    // A sentinel sees one connection of this proxy for both services.
     let named = |list: &str| list.lines().filter(|line| line.contains("name=pointsman")).count();
     wait_until("one connection to each sentinel", PATIENCE, || {
         sentinel.ask(&["CLIENT", "LIST"]).is_ok_and(|list| list.text().map(named) == Some(1))

@@ -1,4 +1,4 @@
-//! Bounds of what is kept of a session, and of how long it may be silent: what is in flight, half a
+//! Limits of what is kept per session, and of how long it may be silent: requests in flight, half a
 //! request, unfinished names.
 
 use std::io::Write;
@@ -9,7 +9,7 @@ use harness::{Client, Cluster, Ending, Pointsman, encode, pause, wait_until};
 use crate::{builder, metric, vitals};
 
 const PATIENCE: Duration = Duration::from_secs(40);
-/// An election that was lost is held again after twelve seconds.
+/// A lost election is repeated after twelve seconds.
 const LONG_HOLD: &str = "hold_timeout = \"30s\"";
 
 fn small() -> Cluster {
@@ -24,8 +24,8 @@ fn closed(pointsman: &Pointsman, reason: &str) -> f64 {
     series(pointsman, "sessions_closed_total", &format!(",reason=\"{reason}\""))
 }
 
-/// Sends a pipeline of which nothing is answered before the server has all of it, and reads the
-/// answers.
+/// Sends a pipeline of which no request is answered before the server has all of it, and reads the
+/// replies.
 fn all_in_flight(
     cluster: &Cluster,
     pointsman: &Pointsman,
@@ -52,7 +52,7 @@ fn all_in_flight(
     client
 }
 
-/// Transactions of `commands(n)` commands each, and how many answers they get.
+/// Transactions of `commands(n)` commands each, and the number of replies.
 fn transactions(count: usize, commands: impl Fn(usize) -> usize) -> (Vec<u8>, usize) {
     let (mut pipeline, mut answers) = (Vec::new(), 0);
     for n in 0..count {
@@ -64,7 +64,7 @@ fn transactions(count: usize, commands: impl Fn(usize) -> usize) -> (Vec<u8>, us
     (pipeline, answers)
 }
 
-/// More than is kept of a pipeline: no three of its requests in a row are of a kind that repeats.
+/// More than is recorded of a pipeline: no three consecutive requests are of a kind that repeats.
 fn beyond_all_marks() -> (Vec<u8>, usize) {
     (b"WATCH a\r\nMULTI\r\nEXEC\r\n".repeat(20_000), 60_000)
 }
@@ -77,7 +77,7 @@ fn carries_sessions_after_deep_pipelines_of_transactions() {
         [transactions(600, |_| 1), transactions(3_000, |n| n * n % 5), beyond_all_marks()];
     let mut clients = pipelines
         .map(|(pipeline, answers)| all_in_flight(&cluster, &pointsman, &pipeline, answers));
-    // Nobody can know what is watched in the last one, until it says so.
+    // The last one may watch keys until it resets.
     assert_eq!(clients[2].cmd(&["RESET"]).expect("RESET").text(), Some("RESET"));
     cluster.failover();
     for (number, client) in clients.iter_mut().enumerate() {
@@ -107,8 +107,8 @@ fn asks_a_session_beyond_its_marks_to_leave_in_a_drain() {
     );
 }
 
-/// A client that writes everything before it reads anything is not made to wait for the replies
-/// that it does not read yet.
+/// A client that writes everything before it reads anything need not wait for the replies that it
+/// does not read yet.
 #[test]
 fn forwards_deep_pipelines_of_clients_that_read_last() {
     const TRANSACTIONS: usize = 3_000;
@@ -172,8 +172,8 @@ fn closes_clients_that_stop_within_a_request() {
     );
 }
 
-/// CPU time for single bytes of a session, each in a packet of its own as far as the machine is
-/// fast enough.
+/// CPU time for single bytes of a session, each in its own packet as far as the machine is fast
+/// enough.
 fn cost_of_bytes(pointsman: &Pointsman, client: &Client) -> Duration {
     const BYTES: usize = 2_000;
     let before =
@@ -220,8 +220,8 @@ fn bounds_memory_and_work_for_unfinished_subscriptions() {
     println!(
         "{grown} KiB more for {SESSIONS} sessions; bytes cost {costs:?}, plain ones {plain_cost:?}"
     );
-    // 32 MiB of names, and what the allocator keeps of copies that grew: without the budget it is
-    // 94 MB of names alone.
+    // 32 MiB of names plus what the allocator keeps of grown copies; without the budget, names
+    // alone take 94 MB.
     assert!(grown < 64 * 1024, "{grown} KiB");
     assert!(
         costs.iter().all(|cost| *cost < 4 * plain_cost),

@@ -1,5 +1,5 @@
-//! SIGTERM: what is accepted is served, who is idle is let go, who stays is cut, and the exit code
-//! is 0.
+//! SIGTERM: accepted clients are served, idle sessions are closed, remaining ones are cut, and the
+//! exit code is 0.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use harness::{Client, Cluster, Ending, Pointsman, encode, wait_until};
 
 use crate::builder;
 
-/// After this nobody waits any more; longer than every bound that a test holds the shutdown to.
+/// Longer than every bound that a test checks for the shutdown.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn started(cluster: &Cluster, shutdown: &str) -> Pointsman {
@@ -89,7 +89,7 @@ fn who_does_not_leave_is_cut_at_the_bound_and_the_exit_is_still_clean() {
     pointsman.sigterm();
     assert_eq!(pointsman.wait_exit(PATIENCE).code(), Some(0));
     let took = told.elapsed();
-    // By default it is twenty seconds.
+    // The default is twenty seconds.
     assert!(
         took >= Duration::from_millis(900) && took < Duration::from_secs(15),
         "it took {took:?}"
@@ -107,7 +107,7 @@ fn a_second_signal_is_immediate() {
     wait_until("it to be unready", PATIENCE, || {
         pointsman.get("/ready").is_ok_and(|(status, _)| status == 503)
     });
-    // The same signal within a second is taken for the same order, sent twice.
+    // The same signal within a second counts as the same request, sent twice.
     let first = Instant::now();
     wait_until("a second to pass", PATIENCE, || first.elapsed() > Duration::from_millis(1100));
     let told = Instant::now();

@@ -1,4 +1,4 @@
-//! Subscribers that go on with the new master, where that is wanted.
+//! Subscribers that continue on the new master, where that is configured.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{builder, metric};
 const USER: &str = "app on >pw ~* &* +@all";
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Frames as a subscriber reads them: the words, without what tells RESP2 from RESP3.
+/// Frames as a subscriber reads them: the words, without the differences of RESP2 and RESP3.
 fn words(client: &mut Client, resp3: bool, count: usize) -> Vec<String> {
     let mut line = || {
         let mut line = Vec::new();
@@ -26,7 +26,7 @@ fn words(client: &mut Client, resp3: bool, count: usize) -> Vec<String> {
     (0..count).map(|_| word()).collect()
 }
 
-/// A subscriber that authenticated, and knows some channels no more.
+/// A subscriber that authenticated, and unsubscribed from some channels.
 fn subscriber(pointsman: &Pointsman, resp3: bool) -> Client {
     let mut client = pointsman.client();
     client.set_timeout(PATIENCE).unwrap();
@@ -53,7 +53,7 @@ fn subscriber(pointsman: &Pointsman, resp3: bool) -> Client {
     client
 }
 
-/// Publishes where the master is now, and each of them hears it, and nothing before it.
+/// Publishes on the current master; each client receives it, and nothing before it.
 fn everybody_hears(cluster: &Cluster, clients: &mut [(Client, bool)], text: &str) {
     let publish = |command: &str, channel: &str| {
         let heard = cluster.master().ask(&[command, channel, text]).unwrap().int().unwrap();
@@ -67,7 +67,7 @@ fn everybody_hears(cluster: &Cluster, clients: &mut [(Client, bool)], text: &str
         assert_eq!(words(client, *resp3, 3), ["message", "b", text]);
         assert_eq!(words(client, *resp3, 4), ["pmessage", "p:*", "p:1", text]);
         assert_eq!(words(client, *resp3, 3), ["smessage", "s", text]);
-        // Still who it was, and still master of its subscriptions.
+        // It still has its identity and controls its subscriptions.
         client.send(&harness::encode(&["UNSUBSCRIBE", "a"])).unwrap();
         assert_eq!(words(client, *resp3, 3), ["unsubscribe", "a", ":2"]);
         client.send(&harness::encode(&["SUBSCRIBE", "a"])).unwrap();
@@ -75,12 +75,11 @@ fn everybody_hears(cluster: &Cluster, clients: &mut [(Client, bool)], text: &str
     }
 }
 
-/// Subscribers of both versions hear what is published after `what`, and only that, and stay who
-/// they were.
+/// Subscribers of both versions receive what is published after `what`, and only that, and keep
+/// their identity.
 fn subscribers_go_on_after(what: impl FnOnce(&Cluster)) {
     let cluster = Cluster::builder().user(USER).start();
-    // A lost election is held again after twelve seconds; so long they have to be held after a
-    // death.
+    // A lost election is repeated after twelve seconds; they have to be held for that long.
     let pointsman = builder(&cluster)
         .service_line("subscriptions = \"replay\"")
         .service_line("hold_timeout = \"30s\"")

@@ -1,5 +1,5 @@
-//! Under a service manager that listens, as systemd does: READY, RELOADING, STOPPING, more time,
-//! and the watchdog.
+//! Under a service manager that listens, like systemd: READY, RELOADING, STOPPING, more time, and
+//! the watchdog.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::{builder, metric};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The service manager's ear.
+/// Receives the messages to the service manager.
 struct Ear {
     socket: UnixDatagram,
     heard: String,
@@ -58,7 +58,7 @@ fn a_service_manager_is_told_how_things_stand() {
     ear.expect("WATCHDOG=1");
     ear.expect("STATUS=serving; 1 of 1 masters known");
     ear.forget();
-    // It goes on, as long as the loops turn.
+    // It continues as long as the event loops run.
     ear.expect("WATCHDOG=1");
     ear.forget();
     pointsman.process().signal(Signal::HUP);
@@ -77,7 +77,7 @@ fn a_service_manager_is_told_how_things_stand() {
 fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let (path, socket) = listen(&cluster);
-    // As many messages as the kernel keeps for it, so that each of ours is one too many.
+    // Fills the socket's queue, so that no further message fits.
     let stuffing = UnixDatagram::unbound().expect("a socket");
     stuffing.set_nonblocking(true).expect("a mode");
     wait_until("the manager's queue to be full", PATIENCE, || {
@@ -90,8 +90,8 @@ fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later(
             .lines("[shutdown]\naccept_min = \"1s\"\naccept_quiet = \"0s\"")
             .start()
     };
-    // Started, reloaded, drained and ended, with a message every ten milliseconds that finds no
-    // room.
+    // Started, reloaded, drained and ended, with a message every ten milliseconds that does not
+    // fit.
     let first = start();
     first.process().signal(Signal::HUP);
     wait_until("the reload", PATIENCE, || {
@@ -99,8 +99,8 @@ fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later(
     });
     first.sigterm();
     assert_eq!(first.wait_exit(PATIENCE).code(), Some(0));
-    // The next one is heard once the manager reads again: a start that is not heard of would count
-    // as failed.
+    // The next start is reported once the manager reads again: an unreported start would count as
+    // failed.
     let next = start();
     assert_eq!(next.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
     let mut ear = Ear { socket, heard: String::new() };

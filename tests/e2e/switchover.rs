@@ -1,4 +1,4 @@
-//! Orders over the admin port: a planned switchover, pause and resume.
+//! Commands over the admin port: planned switchover, pause and resume.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::{PROGRAM, metric};
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const TOKEN: &str = "a-token-of-more-than-16";
 
-/// One that takes orders, and knows where every node stands: a switchover before that is refused.
+/// A pointsman with control, which has seen every node: before that, a switchover is refused.
 pub(crate) fn controlled(cluster: &Cluster) -> Pointsman {
     let pointsman = Pointsman::builder(PROGRAM, cluster)
         .arg("--set=admin.control=true")
@@ -28,7 +28,7 @@ pub(crate) fn controlled(cluster: &Cluster) -> Pointsman {
     pointsman
 }
 
-/// Runs an order as an operator types it.
+/// Runs a command as an operator types it.
 pub(crate) fn order(pointsman: &Pointsman, words: &[&str], token: &str) -> Output {
     let admin = pointsman.admin().to_string();
     let mut command = Command::new(PROGRAM);
@@ -71,7 +71,7 @@ fn a_switchover_under_load_loses_nothing_and_tells_its_steps() {
     assert_ne!(cluster.master().addr(), old);
     let verdict = load.verify(cluster.master().addr()).expect("a look at the new master");
     assert_eq!(verdict.missing, 0, "{verdict:?}; {:?}", load.counts());
-    // The whole story of the hold is told, from the order on.
+    // The timeline of the hold begins with the command.
     let held = metric(&pointsman, "pointsman_failover_hold_seconds_sum{service=\"mymaster\"}");
     assert!(held.is_none_or(|held| held > 0.0), "{held:?}");
 }
@@ -85,8 +85,8 @@ fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
         .iter()
         .find(|node| node.addr() != cluster.master().addr())
         .expect("a replica");
-    // It answers discovery's next probe no more; until that is noticed, and after, nothing may be
-    // ordered.
+    // It does not answer the next probe; until that is detected, and after, a switchover is
+    // refused.
     stopped.stop();
     let asked = Instant::now();
     let done = order(&pointsman, &["switchover", "mymaster"], TOKEN);
@@ -104,7 +104,7 @@ fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
 fn whoever_goes_away_before_the_order_takes_it_back() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
-    // Replicas whose link is down are waited for, as long as the switchover may take for that.
+    // Replicas whose link is down are awaited for as long as the switchover allows.
     let master = cluster.master();
     master.ask(&["ACL", "SETUSER", "default", "-psync", "-sync"]).expect("a rule");
     master.ask(&["CLIENT", "KILL", "TYPE", "replica"]).expect("the links are cut");
@@ -120,7 +120,7 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
     order.kill().expect("the one that ordered it goes");
     order.wait().expect("it is gone");
     wait_until("the gate to open", PATIENCE, || shut() == Some(0.0));
-    // The log is written by a thread of its own.
+    // A separate thread writes the log.
     wait_until("the log to tell of it", PATIENCE, || {
         let log = pointsman.process().log();
         if log.contains("went away") { Ok(()) } else { Err(log) }

@@ -1,5 +1,4 @@
-//! Switchovers that go wrong, or that are not alone: an abort by Sentinel, the end of the proxy, a
-//! second proxy, TILT.
+//! Switchovers with faults: an abort by Sentinel, the end of the proxy, a second proxy, TILT.
 
 use std::net::{Shutdown, SocketAddr};
 use std::process::{Command, Stdio};
@@ -11,14 +10,13 @@ use crate::switchover::{TOKEN, controlled, generation, order, stderr, stdout};
 use crate::{PROGRAM, metric};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// From the abort's event to the first write that passes. The alternative is the hold's own end,
-/// seconds later.
+/// From the abort event to the first write that passes. Otherwise the hold would end seconds later.
 const AFTER_THE_ABORT: Duration = Duration::from_secs(1);
 /// After the end of the proxy nothing is paused for longer: one short pause, and time for a busy
 /// machine.
 const AFTER_THE_PROXY: Duration = Duration::from_millis(2500);
 
-/// Whether every replica may be promoted. Sentinel sees a refusal only by its own timeout.
+/// Sets whether replicas may be promoted. Sentinel notices a refusal only by its timeout.
 fn allow_promotion(cluster: &Cluster, allowed: bool) {
     let rule = if allowed { "+slaveof" } else { "-slaveof" };
     for node in cluster.nodes() {
@@ -26,7 +24,7 @@ fn allow_promotion(cluster: &Cluster, allowed: bool) {
     }
 }
 
-/// Runs an order in the background.
+/// Runs a command in the background.
 fn ordered(pointsman: &Pointsman, words: &[&str]) -> std::process::Child {
     let admin = pointsman.admin().to_string();
     let mut command = Command::new(PROGRAM);
@@ -34,14 +32,14 @@ fn ordered(pointsman: &Pointsman, words: &[&str]) -> std::process::Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the order runs")
 }
 
-/// Lets some time pass in which something must not happen.
+/// Waits for a time in which something must not happen.
 fn for_a_while(time: Duration) {
     let since = Instant::now();
     wait_until("time to pass", PATIENCE, || since.elapsed() > time);
 }
 
-/// Every node follows one master and every sentinel knows it, so that the next switchover is
-/// possible.
+/// Waits until every node follows one master and every sentinel knows it, so that the next
+/// switchover is possible.
 fn wait_settled(cluster: &Cluster) {
     let replicas = cluster.nodes().len() - 1;
     wait_until("all replicas of the master", PATIENCE, || {
@@ -73,7 +71,7 @@ fn loads(pointsmen: &[&Pointsman], writers: usize) -> Vec<Load> {
     loads
 }
 
-/// Stops the writers and counts: nothing lost at the present master.
+/// Stops the writers and checks that nothing is lost on the current master.
 fn nothing_is_lost(loads: &mut [Load], master: SocketAddr) {
     for load in loads {
         load.stop();
@@ -92,7 +90,7 @@ fn resumes_writes_when_sentinel_aborts() {
     allow_promotion(&cluster, false);
     let order = ordered(&pointsman, &["switchover"]);
     let abort = events.wait_for("-failover-abort-slave-timeout", PATIENCE);
-    // From here on a second failover would succeed, and must not be taken for the first.
+    // A second failover would succeed from here on, and must not be taken for the first.
     allow_promotion(&cluster, true);
     let acknowledged = loads[0].counts().acknowledged;
     wait_until("writes to resume", PATIENCE, || {
@@ -158,7 +156,7 @@ fn loses_no_request_through_two_proxies() {
     assert!(errors.iter().all(|(count, _)| *count == 0), "{errors:?}");
 }
 
-/// The sentinels that are given orders first: by address, and by identity.
+/// The sentinels that get orders first: by address, and by identity.
 fn first_sentinels(cluster: &Cluster) -> Vec<&Node> {
     let id = |node: &&Node| node.ask(&["SENTINEL", "MYID"]).expect("an identity").to_string();
     let by_id = cluster.sentinels().iter().min_by_key(id);
@@ -204,7 +202,7 @@ fn protects_direct_writers_by_pausing_clients() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(10)).start();
     let pointsman = controlled(&cluster);
     let events = Events::of_all(cluster.sentinels());
-    // It leaves its master at `+switch-master`, as a client library does that follows Sentinel.
+    // It disconnects at `+switch-master`, like a client library that follows Sentinel.
     let mut client = cluster.master().client();
     let socket = client.stream().try_clone().expect("a second handle");
     let writer = std::thread::spawn(move || {
@@ -272,7 +270,7 @@ fn resumes_writes_when_the_ordered_sentinel_dies() {
         stdout(&done),
         stderr(&done)
     );
-    // The discovery machine holds for three seconds after a selection; the order for ten.
+    // The discovery machine holds for three seconds after a selection; the switchover for ten.
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert_eq!(loads[0].counts().errors, 0, "{:?}", loads[0].errors());
     allow_promotion(&cluster, true);

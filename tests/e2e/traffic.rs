@@ -1,5 +1,5 @@
-//! Ordinary traffic: whatever a client may do to Redis directly, it may do through the proxy, and
-//! gets the same bytes.
+//! Ordinary traffic: through the proxy a client may do what it may do directly, and gets the same
+//! bytes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,10 +9,10 @@ use harness::{Client, Cluster, Ending, Value, encode, wait_until};
 
 use crate::{metric, pointsman};
 
-/// After this nobody waits any more.
+/// The longest wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A cluster without replicas and with one sentinel is enough where nothing fails over.
+/// One master and one sentinel are enough for tests without a failover.
 fn small() -> Cluster {
     Cluster::builder().replicas(0).sentinels(1).start()
 }
@@ -52,7 +52,7 @@ fn ten_megabytes_come_back_as_they_went() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
-    // Not a repeated byte, so that a lost or doubled chunk shows.
+    // Not a repeated byte, so that a lost or duplicated piece is detected.
     let value: Vec<u8> =
         (0..10_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     client.send(&encode(&[b"SET".as_slice(), b"large", &value])).expect("send");
@@ -70,8 +70,8 @@ fn a_deep_pipeline_and_single_bytes_arrive_in_order() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
-    // More than every buffer on the way holds, and nothing is read before all is sent: written by a
-    // thread of its own.
+    // More than all buffers on the way hold, and nothing is read before all is sent: a thread
+    // writes it.
     let deep = 100_000;
     let mut writer = client.stream().try_clone().expect("a second handle");
     let sending = std::thread::spawn(move || {

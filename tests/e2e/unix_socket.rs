@@ -26,15 +26,15 @@ fn socket(cluster: &Cluster) -> PathBuf {
     cluster.folder().join("redis.sock")
 }
 
-/// A pointsman whose service also listens on a Unix socket. Of two equal keys in a table the file
-/// would be refused, so the address is given by a flag.
+/// A pointsman whose service also listens on a Unix socket. The address is given by a flag, because
+/// the file would be refused with two equal keys in a table.
 fn with_socket<'a>(cluster: &'a Cluster, lines: &str) -> PointsmanBuilder<'a> {
     let listen = format!("unix:{}", socket(cluster).display());
     let tcp = format!("{}", cluster.address().port());
     builder(cluster).lines(lines).arg("--listen").arg(listen).arg("--listen").arg(tcp)
 }
 
-/// The real redis-cli, which is given commands and whose answers are read line by line.
+/// The real redis-cli; it is given commands, and its output is read line by line.
 struct Cli {
     child: Child,
     commands: ChildStdin,
@@ -59,7 +59,7 @@ impl Cli {
 
 impl Drop for Cli {
     fn drop(&mut self) {
-        // Both fail only for a child that is gone already.
+        // Both fail only if the child has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -156,7 +156,7 @@ fn hands_a_unix_socket_over_without_refusing_anybody() {
         &file,
         &["--takeover", "--listen", &listen, "--listen", &tcp],
     );
-    // Somebody connects all the time, and is served all the time.
+    // A client connects continuously and is always served.
     let begin = Instant::now();
     let mut served = 0;
     let exit = loop {
@@ -201,7 +201,7 @@ fn serves_on_a_unix_socket_of_the_service_manager_and_leaves_its_file() {
     let launch = Launch { name, program, args: args.collect(), env: Vec::new(), folder };
     let input = std::os::fd::OwnedFd::from(socket.try_clone().expect("a second handle"));
     let old = Process::start_with(&launch, Stdio::from(input));
-    // It waits in the queue until the process serves.
+    // The connection waits in the queue until the process serves.
     assert_eq!(Cli::connect(&path).ask("PING"), "PONG");
     wait_for_place(&cluster.folder().join("takeover.sock"));
     let new = run("successor", cluster.folder(), &file, &["--takeover", "--listen", &listen]);
@@ -212,7 +212,7 @@ fn serves_on_a_unix_socket_of_the_service_manager_and_leaves_its_file() {
     assert!(path.exists(), "the file is the service manager's");
 }
 
-/// The address that a process listens on beside its Unix socket, by its log.
+/// The TCP listen address of a process, from its log.
 fn listening_tcp(log: &str) -> String {
     let serving = log.lines().find(|line| line.contains("\"serving\"")).expect("what it serves");
     let rest = serving.split("127.").nth(1).expect("an address");

@@ -1,5 +1,5 @@
-//! What the kernel says of a running pointsman, and how fast its probes answer while something is
-//! done to it.
+//! Resources of a running pointsman as the kernel reports them, and how fast its probes answer
+//! under load.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use nix::unistd::Pid;
 
 /// The longest that a probe and a scrape may take together, whatever happens to the data plane.
 const PROBE: Duration = Duration::from_secs(1);
-/// Between one turn and the next.
+/// The pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Memory of its own that it uses, in bytes.
+/// Private memory in bytes.
 pub(crate) fn memory(pointsman: &Pointsman) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pointsman.process().pid()))
         .expect("its status");
@@ -25,14 +25,13 @@ pub(crate) fn memory(pointsman: &Pointsman) -> u64 {
     found.map(|kib: u64| kib * 1024).expect("its memory")
 }
 
-/// CPU time that all its threads have used, ended ones too: by the process's own clock, which never
-/// goes back.
+/// CPU time of all threads, including ended ones, from the process clock, which never decreases.
 pub(crate) fn cpu(pointsman: &Pointsman) -> Duration {
     let pid = Pid::from_raw(pointsman.process().pid().try_into().expect("a process id"));
     clock_getcpuclockid(pid).and_then(clock_gettime).expect("its clock").into()
 }
 
-/// The lowest descriptor that is free. With this as its limit it can open nothing.
+/// The lowest free descriptor. With this as its limit the process cannot open any.
 pub(crate) fn first_free_file(pointsman: &Pointsman) -> u64 {
     let files =
         std::fs::read_dir(format!("/proc/{}/fd", pointsman.process().pid())).expect("its files");
@@ -41,31 +40,31 @@ pub(crate) fn first_free_file(pointsman: &Pointsman) -> u64 {
     (0..).find(|file| !taken.contains(file)).expect("a number")
 }
 
-/// How long answers took while something was done.
+/// Response times during an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Worst {
     probe: Duration,
-    /// What a server that does nothing needed at the worst, for as many turns of as many threads:
-    /// the machine's own part.
+    /// The longest response of a server that does nothing, measured at the same time: the share of
+    /// the machine.
     machine: Duration,
 }
 
 impl Worst {
-    /// Fails if a probe took longer than a second more than the machine explains.
+    /// Fails if a probe took over a second more than the machine explains.
     #[track_caller]
     pub(crate) fn check(self, what: &str) {
         self.check_within(what, PROBE);
     }
 
-    /// As [`check`](Self::check), with another bound than a second.
+    /// Like [`check`](Self::check), with another bound.
     #[track_caller]
     pub(crate) fn check_within(self, what: &str, bound: Duration) {
         assert!(self.probe < bound + 4 * self.machine, "{what}: {self:?}");
     }
 }
 
-/// Does something, and meanwhile asks for liveness and metrics again and again. Tells the longest
-/// answer with the outcome.
+/// Runs an operation while liveness and metrics are requested repeatedly. Returns the result and
+/// the longest response.
 pub(crate) fn probed<R>(pointsman: &Pointsman, work: impl FnOnce() -> R) -> (R, Worst) {
     let (admin, over) = (pointsman.admin(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -83,7 +82,7 @@ pub(crate) fn probed<R>(pointsman: &Pointsman, work: impl FnOnce() -> R) -> (R, 
         let bystander = TcpListener::bind("127.0.0.1:0").expect("a server that does nothing");
         let addr = bystander.local_addr().expect("its address");
         scope.spawn(move || {
-            // Ends with the one connection that says something.
+            // Ends with the only connection that sends something.
             for mut stream in bystander.incoming().flatten() {
                 let mut said = [0; 1];
                 if stream.write_all(b"x").is_err() || stream.read(&mut said).is_ok_and(|n| n > 0) {
@@ -113,9 +112,9 @@ pub(crate) fn probed<R>(pointsman: &Pointsman, work: impl FnOnce() -> R) -> (R, 
     })
 }
 
-/// Does something again and again, and returns the longest time it took from when it was due: a
-/// machine that is away between two turns holds up the next one, and a turn of a tenth of a
-/// millisecond would hardly ever be the one to meet that.
+/// Repeats an operation and returns the longest time from when it was due. A pause of the machine
+/// between two rounds delays the next one; a round of a tenth of a millisecond would rarely meet
+/// it.
 fn longest(over: &AtomicBool, mut turn: impl FnMut()) -> Duration {
     let (mut worst, mut due, mut first) = (Duration::ZERO, Instant::now(), true);
     while first || !over.load(Ordering::Relaxed) {

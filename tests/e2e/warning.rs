@@ -1,30 +1,27 @@
-//! How much warning a planned failover gave: Sentinel leaves 50 to 90 ms between the naming of a
-//! candidate and its promotion, and traffic has to be held by then. A machine that is away in that
-//! time lets the old master acknowledge what the new one never gets, which nobody in front of Redis
-//! can prevent (decision 63). So "nothing is lost" is held against the program whenever it was
-//! given some of that time, and otherwise only what was under way in these milliseconds may be
-//! lost.
+//! How much warning a planned failover gave. Sentinel leaves 50 to 90 ms between the selection of a
+//! replica and its promotion, and the gate must be closed by then. If the machine is suspended in
+//! that time, the old master acknowledges writes that the new one never gets, which no proxy can
+//! prevent (decision 63). So "nothing is lost" is checked whenever the program was given enough of
+//! that time; otherwise only writes in flight in these milliseconds may be lost.
 
 use std::time::{Duration, Instant};
 
 use harness::{Absences, Event, Events};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So much of the warning has to be left by the machine: a good part of what Sentinel leaves at the
-/// least.
+/// The least warning that the machine must leave: a good part of what Sentinel leaves.
 const ENOUGH: Duration = Duration::from_millis(20);
-/// What the gate may need to shut on a machine that is there.
+/// How long closing the gate may take on an undisturbed machine.
 const SHUT: Duration = Duration::from_millis(100);
 
-/// Of the first failover that came as far as a promotion.
+/// The warning of the first failover that reached a promotion.
 #[derive(Debug)]
 pub(crate) struct Warning {
-    /// What was left of the time between the two notices, as they were heard, when the absences of
-    /// all cores are taken off.
+    /// The time between the two events as they were heard, minus the absences of all cores.
     left: Duration,
-    /// No write that was acknowledged before this may be lost, however little warning there was.
+    /// No write acknowledged before this instant may be lost, however short the warning.
     pub(crate) from: Instant,
-    /// By then the gate is shut.
+    /// The gate is closed by then.
     pub(crate) until: Instant,
 }
 
@@ -32,7 +29,7 @@ impl Warning {
     #[track_caller]
     pub(crate) fn of(events: &Events, absences: &Absences) -> Self {
         let promotion = events.wait_for("+failover-state-wait-promotion", PATIENCE);
-        // One sentinel's notices are heard in their order.
+        // The events of one sentinel arrive in order.
         let before = |event: &Event| event.from == promotion.from && event.at <= promotion.at;
         let mut heard = events.all().into_iter().rev().skip_while(|event| event.at > promotion.at);
         let selected = heard
@@ -40,12 +37,12 @@ impl Warning {
             .expect("a candidate");
         let away = absences.between(selected.at, promotion.at);
         let left = promotion.at.saturating_duration_since(selected.at).saturating_sub(away);
-        // Who listens here may have been held up, too.
+        // The listening thread may have been delayed as well.
         let around = absences.between(selected.at - Duration::from_secs(1), promotion.at + SHUT);
         Self { left, from: selected.at - around, until: promotion.at + SHUT + around }
     }
 
-    /// Whether nothing at all may be lost. If not, that is said, with what is not tested therefore.
+    /// Whether nothing at all may be lost. If not, reports what is not tested.
     #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
     pub(crate) fn was_enough(&self, what: &str) -> bool {
         let enough = self.left >= ENOUGH;

@@ -1,5 +1,5 @@
-//! The program hears and sees nothing while the master is replaced, and the old master is back in
-//! reach before the sentinels are.
+//! The program is cut off while the master is replaced, and the old master is reachable again
+//! before the sentinels are.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,27 +17,26 @@ fn pointsman(cluster: &Cluster) -> Pointsman {
     builder(cluster).service_line(LONG_HOLD).start()
 }
 
-/// All that must not reach the old master for it to stay as it is: sentinels would demote it, and
-/// replicas follow it.
+/// All nodes that must not reach the old master, so that it is neither demoted nor followed.
 fn all_but<'a>(cluster: &'a Cluster, old: &Node) -> Vec<&'a Node> {
     let servers = cluster.nodes().iter().filter(|node| node.addr() != old.addr());
     servers.chain(cluster.sentinels()).collect()
 }
 
-/// The program's network goes down, the master is replaced meanwhile, and the old one is in reach
+/// The program's network fails, the master is replaced meanwhile, and the old master is reachable
 /// again before the sentinels are.
 struct Outage<'a> {
     old: &'a Node,
     to: SocketAddr,
     to_old: Cut,
     to_others: Cut,
-    /// So that nobody demotes the old master.
+    /// Keeps the old master from being demoted.
     _undisturbed: Cut,
 }
 
 impl<'a> Outage<'a> {
-    /// The failover is over, and the outage has been noticed. `meanwhile` runs from the outage's
-    /// beginning.
+    /// Returns when the failover is over and the outage has been detected. `meanwhile` runs from
+    /// the beginning of the outage.
     fn noticed(cluster: &'a Cluster, pointsman: &Pointsman, meanwhile: impl FnOnce()) -> Self {
         let old = cluster.master();
         let others = ips(all_but(cluster, old));
@@ -50,8 +49,8 @@ impl<'a> Outage<'a> {
         Self { old, to, to_old, to_others, _undisturbed }
     }
 
-    /// Heals: the old master first, and the sentinels and the new one two seconds later. Returns
-    /// how many writes the old one executed until then.
+    /// Heals the network: the old master first, and the sentinels and the new master two seconds
+    /// later. Returns how many writes the old master executed until then.
     fn heal(self, pointsman: &Pointsman) -> u64 {
         let before = sets(self.old);
         drop(self.to_old);
@@ -78,8 +77,8 @@ fn loses_no_write_after_outage_of_its_network() {
     let load = writing(&pointsman);
     let outage = Outage::noticed(&cluster, &pointsman, || ());
     let (old, to) = (outage.old, outage.to);
-    // The first writers have a request each on its way; these have none, and arrive while the gate
-    // is shut.
+    // The first writers have one request each in flight; these have none, and arrive while the gate
+    // is closed.
     let late = Load::to(pointsman.addr())
         .prefix("late")
         .writers(WRITERS)
@@ -96,7 +95,7 @@ fn loses_no_write_after_outage_of_its_network() {
         "until the sentinels came, the old master executed {executed} writes, {last} in all; before the outage: {first}; since: {late}"
     );
     assert_eq!((first.verdict.missing, late.verdict.missing), (0, 0), "{figures}");
-    // One request per writer may have been on its way when the network went down.
+    // One request per writer may have been in flight when the network failed.
     assert!(last <= WRITERS as u64, "{figures}");
 }
 
@@ -111,8 +110,7 @@ fn passes_on_no_reply_of_old_master_after_outage() {
     for client in &mut clients {
         assert!(client.cmd(&["PING"]).is_ok());
     }
-    // Sent into the outage at different times, so that the kernel sends them again at different
-    // times too.
+    // Sent into the outage at different times, so that retransmissions differ as well.
     let outage = Outage::noticed(&cluster, &pointsman, || {
         let start = Instant::now();
         for (number, client) in clients.iter_mut().enumerate() {
@@ -149,7 +147,7 @@ fn sends_nothing_to_restarted_master_after_a_stop() {
     let old = cluster.master();
     let load = writing(&pointsman);
     pointsman.process().signal(Signal::STOP);
-    // Its history goes on, with another run_id.
+    // Its history continues, with another run_id.
     assert!(old.ask(&["SAVE"]).expect("SAVE").is_ok());
     old.kill();
     let to = promoted(&cluster, old);
@@ -182,7 +180,7 @@ fn sends_nothing_to_empty_master_while_sentinels_see_it_down() {
     if !alone("two_faults::blindness::sends_nothing_to_empty_master_while_sentinels_see_it_down") {
         return;
     }
-    // With one sentinel gone and a quorum of three, nobody decides until the quorum is changed.
+    // With one sentinel gone and a quorum of three, no failover starts until the quorum is changed.
     let cluster = Cluster::builder().with_quorum(3).start_apart();
     let pointsman = pointsman(&cluster);
     let old = cluster.master();
@@ -201,7 +199,7 @@ fn sends_nothing_to_empty_master_while_sentinels_see_it_down() {
         });
     }
     wait_until("the loss to be noticed", PATIENCE, || is(&pointsman, "gate_shut", 1.0));
-    // Another redis at this address: empty, with another run_id and another history.
+    // Another Redis at this address: empty, with another run_id and another history.
     let acknowledged = load.counts().acknowledged;
     old.restart();
     elapse(Instant::now(), Duration::from_secs(3));

@@ -1,4 +1,4 @@
-//! Sentinels that were all replaced, that lost their memory, or that count anew: the master is
+//! Sentinels that were all replaced, that lost their state, or that count from zero: the master is
 //! healthy and stays.
 
 use std::cell::Cell;
@@ -13,12 +13,12 @@ use crate::{builder, metric};
 
 /// An epoch that no failover of these tests reaches.
 const HIGHER: u32 = 7;
-/// No write in this time is an outage, and no busy machine.
+/// No interval without writes in this time is an outage, and no effect of a busy machine.
 const QUIET: Duration = Duration::from_secs(2);
-/// All that happens with the usual pace within a minute happens within ten seconds.
+/// Scales everything that takes a minute with default timers to ten seconds.
 const QUICK: &str = "[service.timers]\npoll = \"200ms\"\nview_expiry = \"1s\"\nregress_grace = \"2s\"\nverify_deadline = \"3s\"";
 
-/// Each sentinel hears a peer name the same master at a higher epoch, and takes that over.
+/// Makes each sentinel hear a peer that names the same master at a higher epoch, and adopt it.
 fn raise_epoch(cluster: &Cluster, master: SocketAddr) {
     let id = |sentinel: &Node| sentinel.ask(&["SENTINEL", "MYID"]).expect("MYID").to_string();
     for (index, sentinel) in cluster.sentinels().iter().enumerate() {
@@ -39,7 +39,7 @@ fn keeps_healthy_master_when_reset_sentinels_name_a_replica() {
     }
 }
 
-/// A cluster that never failed over counts from 0 as well, so the epoch is no reason to doubt.
+/// A cluster that never failed over has epoch 0 as well, so the epoch is no reason for doubt.
 #[test]
 fn keeps_healthy_master_when_a_replica_is_named_at_its_epoch() {
     if alone("two_faults::electorate::keeps_healthy_master_when_a_replica_is_named_at_its_epoch") {
@@ -59,7 +59,7 @@ fn reset_sentinels(first: impl FnOnce(&Cluster, SocketAddr)) {
     let reset: Vec<Node> = (0..3).map(|number| cluster.spare_sentinel(number, replica)).collect();
     let since = Instant::now();
     let mut alarmed = false;
-    // Three times as long as it takes them to be believed.
+    // Three times as long as it takes until they are trusted.
     wait_until("half a minute to pass", PATIENCE, || {
         let disagrees = |it: &Node| {
             metric(
@@ -94,8 +94,7 @@ fn reset_sentinels(first: impl FnOnce(&Cluster, SocketAddr)) {
     assert_eq!(is(&pointsman, "target_generation", 1.0), Ok(()));
 }
 
-/// Clients that wait for an element of a list of their own; the master counts them as blocked when
-/// this returns.
+/// Clients that block on a list each; the master counts them as blocked when this returns.
 fn blocked(pointsman: &Pointsman, master: &Node) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..5).map(|_| pointsman.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
@@ -110,7 +109,7 @@ fn blocked(pointsman: &Pointsman, master: &Node) -> Vec<Client> {
     clients
 }
 
-/// Every client gets its element on the connection on which it asked. Returns how many did not.
+/// Gives every client its element on the blocked connection. Returns how many did not receive it.
 fn cut(pointsman: &Pointsman, clients: &mut [Client]) -> usize {
     for number in 0..clients.len() {
         let pushed = pointsman
@@ -168,7 +167,7 @@ fn keeps_blocked_clients_when_the_other_family_answers() {
     let hosts = [("master.test", ip), ("master.test", "::1".parse().expect("an address"))];
     let pointsman = builder(&cluster).hosts(&hosts).service_line(&map).start();
     let mut clients = blocked(&pointsman, master);
-    // The connection by which the master is watched ends, and cannot be made anew by IPv4.
+    // The probe connection to the master ends, and cannot be opened again over IPv4.
     let refused = Cut::refusing(PROXY, ip, master.addr().port());
     let watchers = connections(master, |line| line.contains(" name=pointsman"));
     assert!(!watchers.is_empty(), "{:?}", connections(master, |_| true));
@@ -250,13 +249,13 @@ fn ghosts_of_replaced_sentinels_make_no_minority() {
         look("when all were replaced");
         is(&pointsman, "sentinels_up", 3.0)
     });
-    // The first of them knew two that are gone, the second one, the last none.
+    // The first of them lists two ghosts, the second one, the last none.
     let ghosts: Vec<usize> =
         new.iter().map(|it| listed(it).expect("SENTINELS").len() - 2).collect();
     assert_eq!(ghosts, [2, 1, 0], "this test needs ghosts");
     new[0].kill();
     let lost = Instant::now();
-    // Longer than the word of the lost one counts, and than its peers need to miss it.
+    // Longer than the lost sentinel's view is valid, and than its peers need to detect its end.
     wait_until("nine seconds to pass", PATIENCE, || {
         look("when one of the new ones was lost");
         lost.elapsed() >= Duration::from_secs(9)

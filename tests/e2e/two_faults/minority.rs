@@ -1,5 +1,5 @@
-//! The sentinels in reach are a minority, or none is in reach, while a majority elsewhere promotes
-//! another master.
+//! The reachable sentinels are a minority, or none is reachable, while a majority elsewhere
+//! promotes another master.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::{
 use crate::isolation::sets;
 use crate::{builder, metric};
 
-/// From the last word of a majority to the last acknowledged write, where a minority may not write.
+/// From the last view of a majority to the last acknowledged write, where a minority may not write.
 const STOPPED_WITHIN: Duration = Duration::from_secs(6);
 
 fn pointsman(cluster: &Cluster, policy: &str) -> Pointsman {
@@ -23,20 +23,20 @@ fn pointsman(cluster: &Cluster, policy: &str) -> Pointsman {
         .start()
 }
 
-/// The program, the master and one sentinel, the near one, are parted from all else.
+/// The program, the master and one sentinel (the near one) are separated from all other members.
 struct Split {
     pointsman: Pointsman,
     load: Load,
     to: SocketAddr,
-    /// Writes executed by the old master when traffic was held.
+    /// Writes executed by the old master when the gate was closed.
     held_at: u64,
-    /// Between the program and the first sentinel over there.
+    /// Between the program and the first sentinel on the other side.
     proxy_from_first: Option<Cut>,
-    /// Between the program and all else over there.
+    /// Between the program and all other members on the other side.
     proxy_from_rest: Option<Cut>,
-    /// Between the near sentinel and the first one over there.
+    /// Between the near sentinel and the first one on the other side.
     near_from_first: Option<Cut>,
-    /// Stays to the end, so that nobody demotes the old master.
+    /// Stays to the end, so that the old master is not demoted.
     _others: [Cut; 2],
     cluster: Cluster,
 }
@@ -79,8 +79,8 @@ impl Split {
         &self.cluster.nodes()[0]
     }
 
-    /// Shows for three seconds what one sentinel's word brings about; then a majority is heard.
-    /// Nothing that was held may have gone to the old master.
+    /// Checks for three seconds what the view of one sentinel causes; then a majority is reachable.
+    /// No held request may have reached the old master.
     #[track_caller]
     fn ends_well(mut self) {
         let acknowledged = self.load.counts().acknowledged;
@@ -126,8 +126,8 @@ fn holds_on_while_only_the_stale_sentinel_speaks() {
         return;
     }
     let mut split = Split::held();
-    // The near sentinel sees a peer again, and so is no minority by its own count. That peer cannot
-    // dial back yet, so the near one still names the old master.
+    // The near sentinel sees a peer again, so it is no minority by its own count. That peer cannot
+    // connect back yet, so the near one still names the old master.
     let [near, first, _] = split.cluster.sentinels() else { panic!("three sentinels") };
     let one_way = Cut::of_dials(first.addr().ip(), near.addr().ip(), near.addr().port());
     split.near_from_first.take();
@@ -148,8 +148,8 @@ fn holds_on_while_only_the_stale_sentinel_speaks() {
     drop(one_way);
 }
 
-/// Parts the program and the master from all else for nine seconds, and looks when the last write
-/// was acknowledged.
+/// Separates the program and the master from all other members for nine seconds, and measures when
+/// the last write was acknowledged.
 #[track_caller]
 fn part_from_all_sentinels(policy: &str) {
     let cluster = Cluster::builder().start_apart();
@@ -182,7 +182,7 @@ fn part_from_all_sentinels(policy: &str) {
         assert!(last_write <= STOPPED_WITHIN, "{figures}");
         assert_eq!(after, 0, "{figures}");
     }
-    // A writer's last request may have been acknowledged just before the count began.
+    // A writer's last request may have been acknowledged just before the count started.
     assert!(outcome.verdict.missing <= to_old + after + WRITERS as u64, "{figures}");
 }
 

@@ -1,9 +1,9 @@
 //! Two faults at once in what discovery relies on: sentinels that are late, stale or gone while the
-//! master is restarted, cut off or superseded. All members have addresses of their own, so any two
-//! of them can be cut apart; each test runs in a network namespace of its own. Members are reached
-//! by the harness at any time; [`PROXY`] is where the program under test dials from.
+//! master is restarted, cut off or superseded. All members have their own addresses, so any two of
+//! them can be separated; each test runs in its own network namespace. The harness reaches all
+//! members at any time; the program under test connects from [`PROXY`].
 //!
-//! A pause that a scenario states ("the sentinels come 0.7 s later") is part of the fault and no
+//! A pause that a scenario states ("the sentinels come 0.7 s later") is part of the fault and not a
 //! wait for a result.
 
 mod blindness;
@@ -19,7 +19,7 @@ use harness::{Cluster, Gap, Load, Node, PROXY, Pointsman, Value, Verdict, wait_u
 
 use crate::metric;
 
-/// For what must come but has no bound of its own.
+/// For events without a bound of their own.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Clients wait for as long as a scenario lasts.
 const LONG_HOLD: &str = "hold_timeout = \"60s\"";
@@ -27,7 +27,7 @@ const WRITERS: usize = 8;
 /// Writes per second.
 const RATE: u32 = 400;
 
-/// A gauge or counter of the one service.
+/// A gauge or counter of the only service.
 fn value(pointsman: &Pointsman, name: &str) -> Option<f64> {
     metric(pointsman, &format!("pointsman_{name}{{service=\"mymaster\"}}"))
 }
@@ -39,7 +39,7 @@ fn is(pointsman: &Pointsman, name: &str, expected: f64) -> Result<(), String> {
     }
 }
 
-/// The master in force, as the status names it.
+/// The target in the status.
 fn target(pointsman: &Pointsman) -> Option<SocketAddr> {
     let (_, status) = pointsman.get("/status").ok()?;
     let status: serde_json::Value = serde_json::from_str(&status).ok()?;
@@ -54,7 +54,7 @@ fn wait_for_target(pointsman: &Pointsman, expected: SocketAddr, patience: Durati
     });
 }
 
-/// Lets the time pass that the scenario states.
+/// Waits for a time that the scenario states.
 #[track_caller]
 fn elapse(since: Instant, time: Duration) {
     wait_until("the scenario's own pause", time + PATIENCE, || since.elapsed() >= time);
@@ -95,7 +95,7 @@ fn more_writes(load: &Load, count: u64) {
     });
 }
 
-/// What a sentinel lists of the other sentinels: address and flags.
+/// The other sentinels in a sentinel's list: address and flags.
 fn listed(sentinel: &Node) -> Result<Vec<(String, String)>, String> {
     let reply = sentinel
         .ask_briefly(&["SENTINEL", "SENTINELS", "mymaster"])
@@ -104,7 +104,7 @@ fn listed(sentinel: &Node) -> Result<Vec<(String, String)>, String> {
     Ok(reply.items().iter().map(|it| (text(it, "ip"), text(it, "flags"))).collect())
 }
 
-/// What became of the writes.
+/// The result of the writes.
 struct Outcome {
     verdict: Verdict,
     longest: Option<Duration>,
@@ -112,7 +112,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Stops the writers and looks for their writes on the master that counts in the end.
+    /// Stops the writers and checks their writes on the final master.
     #[track_caller]
     fn of(mut load: Load, master: SocketAddr) -> Self {
         load.stop();

@@ -1,5 +1,5 @@
-//! One DNS name for all sentinels, and one of them has come back without its file, beside an empty
-//! redis.
+//! One DNS name for all sentinels, and one sentinel that came back without its file, beside an
+//! empty Redis.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,17 @@ use crate::builder;
 use crate::isolation::sets;
 
 const NAME: &str = "sentinels.test";
-/// From the connection to the last of the late sentinels to the right master: a poll, a
-/// verification, and a busy machine.
+/// From the connection to the last late sentinel to the right master: a poll, a verification, and a
+/// busy machine.
 const MOVED_WITHIN: Duration = Duration::from_secs(3);
 
-/// The first master and its sentinel were lost together, and the others have failed over. A pod in
-/// their place has a new address, an empty redis, and a sentinel of epoch 0 that names this redis.
+/// The first master and its sentinel were lost together, and the remaining sentinels have failed
+/// over. A pod in their place has a new address, an empty Redis, and a sentinel of epoch 0 that
+/// names this Redis.
 struct Site {
     empty: Node,
     stray: Node,
-    // Its folder holds the files of the two, and is removed with it.
+    // Its folder holds the files of both, and is removed with it.
     cluster: Cluster,
 }
 
@@ -46,7 +47,7 @@ impl Site {
         &self.cluster.sentinels()[1..]
     }
 
-    /// The program knows the sentinels by one name only, which stands for all three.
+    /// The program knows the sentinels by one name that resolves to all three.
     fn pointsman(&self, timers: &str) -> Pointsman {
         let all = self.majority().iter().chain([&self.stray]);
         let hosts: Vec<_> = all.map(|sentinel| (NAME, sentinel.addr().ip())).collect();
@@ -74,7 +75,7 @@ fn waits_for_majority_of_addresses_of_one_name() {
     });
     elapse(Instant::now(), Duration::from_millis(700));
     drop(late);
-    // Long enough to show where clients end.
+    // Long enough to show where clients end up.
     more_writes(&load, 2000);
     let (counts, wrong) = (load.counts(), sets(&site.empty));
     assert_eq!(
