@@ -39,7 +39,7 @@ fn alerts() -> Vec<String> {
 }
 
 #[test]
-fn dashboard_alerts_and_runbook_name_metrics_that_exist() {
+fn uses_only_existing_metrics_in_deploy() {
     let known: BTreeSet<&str> = CATALOGUE.iter().map(|it| it.name).collect();
     let documents = [("docs/operations.md", 6), ("docs/migrating-from-haproxy.md", 12)];
     for (file, least) in
@@ -94,7 +94,7 @@ fn expressions() -> Vec<String> {
 }
 
 #[test]
-fn every_metric_is_asked_for_or_left_out_on_purpose() {
+fn shows_every_metric_or_lists_why_not() {
     let all = expressions().join("\n");
     let asked: BTreeSet<&str> = all
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
@@ -111,7 +111,7 @@ fn every_metric_is_asked_for_or_left_out_on_purpose() {
 }
 
 #[test]
-fn expressions_select_by_labels_that_the_metric_has() {
+fn selects_only_by_existing_labels() {
     let mut selectors = 0;
     for expression in expressions() {
         for (at, _) in expression.match_indices('{') {
@@ -136,7 +136,7 @@ fn expressions_select_by_labels_that_the_metric_has() {
 }
 
 #[test]
-fn the_reference_of_metrics_is_the_catalogue() {
+fn matches_metrics_page_with_catalogue() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
     let made = pointsman::admin::metrics::reference();
     if std::env::var_os("UPDATE").is_some() {
@@ -146,7 +146,7 @@ fn the_reference_of_metrics_is_the_catalogue() {
 }
 
 #[test]
-fn commands_reference_matches_the_table() {
+fn matches_commands_page_with_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/commands.md");
     let made = pointsman::cli::commands_reference::reference();
     if std::env::var_os("UPDATE").is_some() {
@@ -156,7 +156,7 @@ fn commands_reference_matches_the_table() {
 }
 
 #[test]
-fn the_dashboard_is_json_and_every_panel_asks_something() {
+fn parses_dashboard_with_queries_in_every_panel() {
     let dashboard: serde_json::Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
     let asking = panels.iter().filter(|panel| panel["type"] != "row");
@@ -173,7 +173,7 @@ fn the_dashboard_is_json_and_every_panel_asks_something() {
 }
 
 #[test]
-fn every_alert_is_tested_both_ways_and_has_an_entry_in_the_runbook() {
+fn tests_and_documents_every_alert() {
     let (tests, runbook) = (read(ALERT_TESTS), read("docs/operations.md"));
     for alert in alerts() {
         let cases: Vec<&str> = tests
@@ -199,7 +199,7 @@ fn every_alert_is_tested_both_ways_and_has_an_entry_in_the_runbook() {
 }
 
 #[test]
-fn numbers_that_stand_in_two_places_are_the_same() {
+fn keeps_duplicate_numbers_equal() {
     let chart = read("deploy/helm/pointsman/Chart.yaml");
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
     let helpers = read("deploy/helm/pointsman/templates/_helpers.tpl");

@@ -69,7 +69,7 @@ pub(crate) fn outside_of_blocks(text: &str) -> String {
 }
 
 #[test]
-fn every_block_says_what_it_is() {
+fn labels_every_block() {
     let known = ["sh", "sh ignore", "text", "toml", "yaml"];
     let odd = blocks().into_iter().filter(|block| !known.contains(&block.info.as_str()));
     fail_on(
@@ -79,7 +79,7 @@ fn every_block_says_what_it_is() {
 }
 
 #[test]
-fn every_ignored_block_has_a_reason() {
+fn gives_a_reason_for_every_ignored_block() {
     let marked = blocks().into_iter().filter(|block| block.info.ends_with("ignore"));
     let mut left: Vec<_> = IGNORED.iter().collect();
     for Block { document, text, .. } in marked {
@@ -125,7 +125,7 @@ fn furnished(text: &str, folder: &Path) -> (String, Vec<(String, String)>) {
 }
 
 #[test]
-fn every_toml_block_is_a_configuration_without_fault() {
+fn accepts_every_toml_block() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut faults = Vec::new();
     let all: Vec<_> = blocks().into_iter().filter(|block| block.info == "toml").collect();
@@ -142,7 +142,7 @@ fn every_toml_block_is_a_configuration_without_fault() {
 }
 
 #[test]
-fn every_yaml_block_can_be_parsed() {
+fn parses_every_yaml_block() {
     let mut count = 0;
     for Block { document, text, .. } in blocks().into_iter().filter(|block| block.info == "yaml") {
         count += 1;
@@ -187,7 +187,7 @@ fn parsed(words: &[String]) -> Output {
 }
 
 #[test]
-fn every_command_line_of_pointsman_is_accepted() {
+fn accepts_every_command_line() {
     let mut faults = Vec::new();
     let mut count = 0;
     for (document, words) in commands().into_iter().filter(|(_, words)| words[0] == "pointsman") {
@@ -212,7 +212,7 @@ fn every_command_line_of_pointsman_is_accepted() {
 /// What a reader pastes to get a configuration runs in a shell, in the order of the documents, in
 /// one folder.
 #[test]
-fn commands_that_make_and_check_a_configuration_run() {
+fn runs_commands_that_make_a_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = Path::new(PROGRAM).parent().expect("a folder of the program");
     let mut count = 0;
@@ -237,7 +237,7 @@ fn commands_that_make_and_check_a_configuration_run() {
 
 /// The arguments of a container are a command line, too.
 #[test]
-fn commands_in_yaml_blocks_are_accepted() {
+fn accepts_commands_in_yaml_blocks() {
     let mut count = 0;
     for Block { document, text, .. } in blocks().into_iter().filter(|block| block.info == "yaml") {
         for line in text.lines().filter_map(|it| it.trim().strip_prefix("command: ")) {
@@ -278,7 +278,7 @@ fn kebab(name: &str) -> String {
 
 /// Every `cargo xtask COMMAND` in a document, in code of either kind.
 #[test]
-fn every_command_of_xtask_exists() {
+fn knows_every_xtask_command() {
     let known = variants("crates/xtask/src/main.rs", "Command");
     let benches = variants("crates/bench/src/lib.rs", "What");
     let mut faults = Vec::new();
@@ -305,7 +305,7 @@ fn every_command_of_xtask_exists() {
 }
 
 #[test]
-fn other_commands_of_shell_blocks_are_known() {
+fn knows_other_commands_of_shell_blocks() {
     let known = ["pointsman", "cargo"];
     let odd = commands()
         .into_iter()
@@ -317,7 +317,7 @@ fn other_commands_of_shell_blocks_are_known() {
 }
 
 #[test]
-fn blocks_are_taken_out() {
+fn extracts_blocks() {
     assert_eq!(outside_of_blocks("a\n```sh\nb\n```\nc\n"), "a\nc\n");
     assert_eq!(kebab("DeployCheck"), "deploy-check");
 }

@@ -74,7 +74,7 @@ fn fault(document: &str, link: &str) -> Option<String> {
 }
 
 #[test]
-fn every_link_resolves() {
+fn resolves_every_link() {
     let mut faults = Vec::new();
     let mut count = 0;
     for document in documents() {
@@ -90,7 +90,7 @@ fn every_link_resolves() {
 /// A page of the book that leads out of it is a dead link there: such files are named as code
 /// instead.
 #[test]
-fn no_page_links_out_of_the_book() {
+fn keeps_links_within_the_book() {
     let mut faults = Vec::new();
     for page in book() {
         for link in links(&read(&page))
@@ -108,7 +108,7 @@ fn no_page_links_out_of_the_book() {
 
 /// Files and folders of the repository that are named as code exist.
 #[test]
-fn every_path_that_is_named_exists() {
+fn finds_every_named_path() {
     let folders = ["benches/", "crates/", "deploy/", "docs/", "fuzz/", "tests/"];
     let mut faults = Vec::new();
     let mut count = 0;
@@ -135,7 +135,7 @@ fn every_path_that_is_named_exists() {
 
 /// Alerts name an entry of the runbook by its address.
 #[test]
-fn every_alert_links_to_its_entry_in_the_runbook() {
+fn links_every_alert_to_the_runbook() {
     let alerts = read("deploy/helm/pointsman/files/alerts.yaml");
     let runbooks = alerts.lines().filter_map(|line| line.trim().strip_prefix("runbook: "));
     let mut faults = Vec::new();
@@ -149,7 +149,7 @@ fn every_alert_links_to_its_entry_in_the_runbook() {
 }
 
 #[test]
-fn links_and_anchors_are_found() {
+fn extracts_links_and_anchors() {
     let text = "# A `b_c` (d)\n\n[x](a.md#b) ![y](c.svg), `[no](x)`\n\n```sh\n[no](y)\n# no\n```\n\n## A `b_c` (d)\n";
     assert_eq!(links(text), ["a.md#b", "c.svg"]);
     assert_eq!(anchors(text), ["a-b_c-d", "a-b_c-d-1"]);

@@ -72,14 +72,14 @@ fn compare(path: &str, made: &str) {
 }
 
 #[test]
-fn readme_is_short() {
+fn keeps_the_readme_short() {
     let length = read("README.md").chars().count();
     assert!(length <= 7000, "README.md has {length} characters");
 }
 
 /// Everyone who clones the repository downloads every version of them.
 #[test]
-fn pictures_are_small() {
+fn keeps_pictures_small() {
     let folder = root().join("docs/images");
     let mut count = 0;
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -92,6 +92,6 @@ fn pictures_are_small() {
 }
 
 #[test]
-fn configuration_page_is_current() {
+fn matches_configuration_page_with_definitions() {
     compare("docs/configuration.md", &pointsman::config::reference());
 }

@@ -33,7 +33,7 @@ fn decisions() -> Vec<Decision> {
 }
 
 #[test]
-fn decisions_are_numbered_as_their_files() {
+fn numbers_decisions_like_their_files() {
     let mut numbers = BTreeSet::new();
     for Decision { number, file, title } in decisions() {
         let stem = file.split('-').next().unwrap_or_default();
@@ -46,7 +46,7 @@ fn decisions_are_numbered_as_their_files() {
 /// The list of decisions and the book's table of contents have every record, in order, under its
 /// title.
 #[test]
-fn decisions_are_listed() {
+fn lists_every_decision() {
     let all = decisions();
     let line =
         |folder: &str, it: &Decision| format!("[{}. {}]({folder}{})", it.number, it.title, it.file);
@@ -66,7 +66,7 @@ fn decisions_are_listed() {
 }
 
 #[test]
-fn every_page_is_in_the_summary() {
+fn lists_every_page_in_the_summary() {
     let summary = read(SUMMARY);
     let pages = book().into_iter().filter(|path| path != SUMMARY);
     let lacking = pages.filter(|path| {
@@ -111,7 +111,7 @@ fn references(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_decision_that_is_named_exists() {
+fn finds_every_named_decision() {
     let known: BTreeSet<String> = decisions().into_iter().map(|it| it.number).collect();
     let mut all = BTreeMap::new();
     texts(&root(), &mut all);
@@ -133,7 +133,7 @@ fn every_decision_that_is_named_exists() {
 }
 
 #[test]
-fn references_are_found() {
+fn extracts_references() {
     assert_eq!(
         references("// see decision 12, and (decision\n// 7), [decision 9](x)"),
         ["12", "9"]

@@ -276,7 +276,7 @@ fn pinned(pointsman: &Pointsman) -> Client {
 }
 
 #[test]
-fn metrics_status_history_and_log_tell_the_same_of_a_planned_failover_and_of_a_death() {
+fn reports_failovers_equally_everywhere() {
     let cluster = Cluster::builder().start();
     // A lost election is repeated after twelve seconds.
     let pointsman = builder(&cluster)
@@ -313,7 +313,7 @@ fn metrics_status_history_and_log_tell_the_same_of_a_planned_failover_and_of_a_d
 }
 
 #[test]
-fn the_status_keeps_to_its_schema_without_a_master_with_readers_and_while_it_drains() {
+fn matches_status_schema_in_every_state() {
     let cluster = Cluster::builder().start();
     let readers = cluster.address().port();
     let pointsman = builder(&cluster)

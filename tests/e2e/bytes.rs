@@ -126,7 +126,7 @@ fn compare(cluster: &Cluster, pointsman: &Pointsman, version: u8, bytes: &[u8], 
 }
 
 #[test]
-fn every_type_of_the_protocol_comes_through_in_both_versions_and_in_any_pieces() {
+fn forwards_every_type_in_any_pieces() {
     let cluster = cluster();
     let pointsman = pointsman(&cluster);
     let bytes = conversation();
@@ -149,7 +149,7 @@ fn conversation_length() -> usize {
 }
 
 #[test]
-fn one_byte_at_a_time_both_ways() {
+fn forwards_single_bytes_both_ways() {
     let cluster = cluster();
     let pointsman = pointsman(&cluster);
     for version in [2, 3] {
@@ -173,7 +173,7 @@ fn one_byte_at_a_time_both_ways() {
 }
 
 #[test]
-fn pushes_between_replies_are_told_from_replies() {
+fn tells_pushes_from_replies() {
     let cluster = cluster();
     let pointsman = pointsman(&cluster);
     let mut client = speaking(pointsman.client(), 3);
@@ -205,7 +205,7 @@ fn pushes_between_replies_are_told_from_replies() {
 }
 
 #[test]
-fn a_deep_pipeline_of_the_third_version_is_answered_as_directly() {
+fn answers_deep_resp3_pipeline_as_directly() {
     let cluster = cluster();
     let pointsman = pointsman(&cluster);
     let mut bytes: Vec<u8> =

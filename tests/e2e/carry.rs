@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use harness::{Absences, Client, Cluster, Events, Pointsman, wait_until};
 
 use crate::warning::Warning;
-use crate::{builder, metric, pointsman, vitals};
+use crate::{builder, metric, pointsman, resources};
 
 /// Longer than any client is held here.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -159,7 +159,7 @@ fn carried(pointsman: &Pointsman) -> f64 {
 }
 
 #[test]
-fn two_hundred_clients_do_not_notice_a_planned_failover() {
+fn hides_planned_failover_from_200_clients() {
     let cluster = Cluster::builder().user(USER).start();
     let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
     let crowd = Crowd::gather(&pointsman, 200);
@@ -198,7 +198,7 @@ fn two_hundred_clients_do_not_notice_a_planned_failover() {
 }
 
 #[test]
-fn of_two_hundred_clients_only_those_with_a_request_in_flight_notice_a_masters_death() {
+fn hides_masters_death_from_idle_clients() {
     let cluster = Cluster::builder().user(USER).start();
     let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
     let crowd = Crowd::gather(&pointsman, 200);
@@ -232,7 +232,7 @@ fn of_two_hundred_clients_only_those_with_a_request_in_flight_notice_a_masters_d
 }
 
 #[test]
-fn a_session_that_the_master_ended_on_purpose_ends_for_its_client_too() {
+fn ends_sessions_that_the_master_ended() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
@@ -247,7 +247,7 @@ fn a_session_that_the_master_ended_on_purpose_ends_for_its_client_too() {
 }
 
 #[test]
-fn when_the_master_ends_every_connection_every_client_hears_it_and_nothing_moves() {
+fn keeps_target_when_master_kills_all_clients() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let commits = metric(&pointsman, "pointsman_commits_total{service=\"mymaster\"}");
@@ -268,7 +268,7 @@ fn when_the_master_ends_every_connection_every_client_hears_it_and_nothing_moves
 }
 
 #[test]
-fn a_subscriber_that_does_not_read_is_ended_by_the_masters_limit_and_not_subscribed_again() {
+fn ends_slow_subscriber_at_the_masters_limit() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).service_line("subscriptions = \"replay\"").start();
     let mut client = pointsman.client();
@@ -287,7 +287,7 @@ fn a_subscriber_that_does_not_read_is_ended_by_the_masters_limit_and_not_subscri
 }
 
 #[test]
-fn pinned_sessions_end_at_the_switch_and_transactions_never_run_twice() {
+fn ends_pinned_sessions_and_repeats_nothing() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let mut pinned: Vec<(Client, &str)> = Vec::new();
@@ -312,7 +312,7 @@ fn pinned_sessions_end_at_the_switch_and_transactions_never_run_twice() {
 }
 
 #[test]
-fn at_the_end_of_a_hold_a_request_is_refused_and_an_idle_client_hears_nothing() {
+fn refuses_requests_at_end_of_hold() {
     // No replica is promoted while the sentinels wait for the master.
     let cluster = Cluster::builder().down_after(Duration::from_secs(60)).start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"5s\"").start();
@@ -347,7 +347,7 @@ fn resident(pointsman: &Pointsman, field: &str) -> u64 {
 }
 
 #[test]
-fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhile() {
+fn carries_thousands_of_idle_sessions_at_once() {
     // Each session takes two descriptors here, one of them on the server; the limit of a container
     // is often no higher.
     let count: u32 = std::env::var("POINTSMAN_IDLE_SESSIONS")
@@ -365,8 +365,8 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
     let mut clients: Vec<Member> =
         (0..count as usize).map(|number| Member::join(&pointsman, number)).collect();
     let before = resident(&pointsman, "VmRSS");
-    let used = vitals::cpu(&pointsman);
-    let (took, worst) = vitals::probed(&pointsman, || {
+    let used = resources::cpu(&pointsman);
+    let (took, worst) = resources::probed(&pointsman, || {
         cluster.begin_failover_of("mymaster");
         let generation = || metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}");
         wait_until("the commit", PATIENCE, || generation() >= Some(2.0));
@@ -374,7 +374,7 @@ fn thousands_of_idle_sessions_come_over_at_once_and_probes_are_answered_meanwhil
         wait_until("all of them", PATIENCE, || carried(&pointsman) >= f64::from(count));
         commit.elapsed()
     });
-    let each = vitals::cpu(&pointsman).saturating_sub(used) / count;
+    let each = resources::cpu(&pointsman).saturating_sub(used) / count;
     let peak = resident(&pointsman, "VmHWM");
     println!(
         "{count} idle: carried in {took:?}, {each:?} of CPU each, {worst:?}, {before} KiB before, {peak} at most"

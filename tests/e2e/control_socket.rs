@@ -52,7 +52,7 @@ fn takes_orders(socket: &Path) {
 }
 
 #[test]
-fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
+fn accepts_commands_of_the_owner_only() {
     let (cluster, socket) = scene();
     let pointsman = controlled(&cluster, &socket);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
@@ -109,7 +109,7 @@ fn the_owner_gives_orders_through_the_socket_and_nobody_else_does() {
 }
 
 #[test]
-fn the_socket_outlives_a_death_and_goes_along_in_a_hand_over() {
+fn keeps_socket_through_crash_and_takeover() {
     let (cluster, socket) = scene();
     let dead = controlled(&cluster, &socket);
     dead.process().kill();

@@ -9,7 +9,7 @@ use crate::{PROGRAM, builder, metric, pointsman};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
-fn with_all_sentinels_down_traffic_goes_on() {
+fn serves_while_all_sentinels_are_down() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let mut load = Load::to(pointsman.addr()).writers(4).rate(500).start();
@@ -32,7 +32,7 @@ fn with_all_sentinels_down_traffic_goes_on() {
 }
 
 #[test]
-fn with_all_sentinels_down_at_the_start_it_starts_when_they_come() {
+fn starts_when_sentinels_appear() {
     let cluster = Cluster::builder().start();
     for sentinel in cluster.sentinels() {
         sentinel.kill();
@@ -51,7 +51,7 @@ fn with_all_sentinels_down_at_the_start_it_starts_when_they_come() {
 }
 
 #[test]
-fn an_unknown_master_name_is_told_and_does_not_make_it_ready() {
+fn reports_unknown_master_name() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let pointsman = builder(&cluster).services(&["nosuch"]).without_waiting().start();
     wait_until("the admin server to answer", PATIENCE, || pointsman.get("/alive").is_ok());
@@ -64,7 +64,7 @@ fn an_unknown_master_name_is_told_and_does_not_make_it_ready() {
 }
 
 #[test]
-fn one_sentinel_named_is_enough_to_find_the_others() {
+fn finds_all_sentinels_from_one() {
     let cluster = Cluster::builder().start();
     let first = cluster.sentinels()[0].addr();
     let pointsman = Pointsman::builder(PROGRAM, &cluster).sentinels(&[first.to_string()]).start();
@@ -82,7 +82,7 @@ fn one_sentinel_named_is_enough_to_find_the_others() {
 }
 
 #[test]
-fn sentinels_are_found_by_a_name_with_several_addresses() {
+fn finds_sentinels_by_a_shared_name() {
     let cluster = Cluster::builder().family(Family::Localhost).start();
     let port = cluster.sentinels()[0].addr().port();
     // "localhost" exists on every machine; it may also resolve to an IPv6 address without a
@@ -93,7 +93,7 @@ fn sentinels_are_found_by_a_name_with_several_addresses() {
 }
 
 #[test]
-fn it_works_over_ipv6() {
+fn works_over_ipv6() {
     let cluster = Cluster::builder().family(Family::Ipv6).start();
     let pointsman = pointsman(&cluster);
     assert!(pointsman.addr().is_ipv6());
@@ -109,7 +109,7 @@ fn it_works_over_ipv6() {
 }
 
 #[test]
-fn a_failover_among_announced_names_is_followed() {
+fn follows_failover_among_announced_names() {
     // Every node is announced as "localhost" with its own port, in replies of the sentinels and in
     // their events.
     let cluster = Cluster::builder().family(Family::Localhost).start();
@@ -129,7 +129,7 @@ fn a_failover_among_announced_names_is_followed() {
 }
 
 #[test]
-fn passwords_of_redis_and_of_the_sentinels_are_used_and_never_shown() {
+fn uses_and_hides_passwords() {
     let cluster = Cluster::builder()
         .password("redis-secret-1")
         .sentinel_password("sentinel-secret-2")
@@ -159,7 +159,7 @@ fn passwords_of_redis_and_of_the_sentinels_are_used_and_never_shown() {
 }
 
 #[test]
-fn a_wrong_password_is_told_with_what_to_do() {
+fn reports_wrong_password_with_remedy() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).password("right-one").start();
     let auth = "[service.auth]\npassword = \"wrong-one\"";
     let pointsman = builder(&cluster).without_logins().service_line(auth).without_waiting().start();
@@ -171,7 +171,7 @@ fn a_wrong_password_is_told_with_what_to_do() {
 }
 
 #[test]
-fn the_documented_minimum_acl_is_enough() {
+fn works_with_documented_minimum_acl() {
     let sentinel_rules = "watch on >watch-secret resetkeys resetchannels &* -@all +auth +hello +ping +role +info +subscribe \
                           +psubscribe +unsubscribe +client|setname +client|id +sentinel|get-master-addr-by-name \
                           +sentinel|master +sentinel|replicas +sentinel|sentinels +sentinel|myid +sentinel|ckquorum";

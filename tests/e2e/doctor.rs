@@ -49,7 +49,7 @@ fn find(document: &Json, code: &str, about: &str) -> Result<String, String> {
 }
 
 #[test]
-fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
+fn finds_healthy_cluster_and_wrong_flags() {
     let cluster = Cluster::builder().start();
     let (code, document) = examine(&cluster, "mymaster", "");
     assert_eq!((code, &document["healthy"]), (Some(0), &Json::Bool(true)), "{document:#}");
@@ -96,7 +96,7 @@ fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
 }
 
 #[test]
-fn passwords_and_acls_are_told_with_the_setting_or_the_rule_and_never_shown() {
+fn reports_passwords_and_acls_without_secrets() {
     let narrow = "narrow on >narrow-pw resetkeys resetchannels -@all +auth +hello +ping +info +client|setname \
                   +sentinel|get-master-addr-by-name +sentinel|master +sentinel|sentinels +sentinel|myid";
     let mute = "mute on >mute-pw resetkeys resetchannels -@all +auth +hello +ping +client|setname";
@@ -144,7 +144,7 @@ fn passwords_and_acls_are_told_with_the_setting_or_the_rule_and_never_shown() {
 }
 
 #[test]
-fn dead_sentinels_and_an_unreachable_quorum_are_told() {
+fn reports_dead_sentinels_and_lost_quorum() {
     let cluster = Cluster::builder().start();
     let [one, two, three] = [0, 1, 2].map(|number| cluster.sentinel_addrs()[number].to_string());
     cluster.sentinels()[2].kill();
@@ -175,7 +175,7 @@ fn dead_sentinels_and_an_unreachable_quorum_are_told() {
 }
 
 #[test]
-fn sentinels_that_disagree_and_an_address_that_cannot_be_dialled_are_told() {
+fn reports_disagreement_and_unreachable_address() {
     let cluster = Cluster::builder().start();
     let replica = cluster.nodes()[1].addr();
     let odd = &cluster.sentinels()[2];

@@ -88,18 +88,18 @@ fn idle_sessions_leave_evenly(count: usize, spread: Duration, slack: Duration) {
 }
 
 #[test]
-fn many_idle_sessions_leave_evenly_within_the_spread() {
+fn drains_idle_sessions_evenly() {
     idle_sessions_leave_evenly(1000, Duration::from_secs(4), Duration::from_secs(3));
 }
 
 #[test]
 #[ignore = "opens nearly as many files as a hard limit of 20000 allows: cargo test --test e2e -- --ignored thousands_of_idle"]
-fn thousands_of_idle_sessions_leave_within_the_spread_and_a_second() {
+fn drains_thousands_of_sessions_in_time() {
     idle_sessions_leave_evenly(9500, Duration::from_secs(5), Duration::from_secs(1));
 }
 
 #[test]
-fn health_checks_do_not_keep_a_leaving_process_open() {
+fn stops_despite_health_checks() {
     let cluster = small();
     let pointsman =
         started(&cluster, "accept_min = \"1s\"\naccept_quiet = \"1s\"\naccept_max = \"30s\"");
@@ -114,7 +114,7 @@ fn health_checks_do_not_keep_a_leaving_process_open() {
 }
 
 #[test]
-fn a_client_that_is_held_when_the_drain_begins_is_served_by_the_new_master() {
+fn serves_held_client_during_drain() {
     let cluster = Cluster::builder().start();
     let pointsman = started(&cluster, &format!("{AT_ONCE}drain_timeout = \"35s\""));
     cluster.master().kill();
@@ -133,7 +133,7 @@ fn a_client_that_is_held_when_the_drain_begins_is_served_by_the_new_master() {
 }
 
 #[test]
-fn a_failover_during_a_drain_ends_the_sessions_of_the_old_master_and_then_the_process() {
+fn ends_sessions_at_failover_during_drain() {
     let cluster = Cluster::builder().start();
     let pointsman = started(&cluster, &format!("{AT_ONCE}drain_timeout = \"60s\""));
     let old = cluster.master().addr();
@@ -157,7 +157,7 @@ fn a_failover_during_a_drain_ends_the_sessions_of_the_old_master_and_then_the_pr
 }
 
 #[test]
-fn a_hold_without_an_end_is_cut_at_the_bound() {
+fn cuts_endless_hold_at_the_deadline() {
     let cluster = small();
     let pointsman =
         started(&cluster, &format!("{AT_ONCE}drain_spread = \"0s\"\ndrain_timeout = \"2s\""));

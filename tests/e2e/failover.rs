@@ -26,7 +26,7 @@ fn generation(pointsman: &Pointsman) -> f64 {
 }
 
 #[test]
-fn a_planned_failover_loses_no_acknowledged_write_and_sends_nothing_to_the_old_master() {
+fn loses_nothing_in_a_planned_failover() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let old = cluster.master();
@@ -124,7 +124,7 @@ fn the_phases_are_told(pointsman: &Pointsman) {
 }
 
 #[test]
-fn discovery_goes_first_and_nothing_else_does() {
+fn raises_priority_of_discovery_only() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let niceness = |task: &str| {
@@ -177,7 +177,7 @@ fn discovery_goes_first_and_nothing_else_does() {
 }
 
 #[test]
-fn after_a_masters_death_writes_go_on_within_50_ms_of_the_first_switch() {
+fn resumes_writes_50_ms_after_the_switch() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
     let (events, absences) = (Events::of_all(cluster.sentinels()), Absences::watch());
@@ -199,7 +199,7 @@ fn after_a_masters_death_writes_go_on_within_50_ms_of_the_first_switch() {
 }
 
 #[test]
-fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
+fn holds_and_serves_clients_without_master() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
     let events = Events::of_all(cluster.sentinels());
@@ -222,7 +222,7 @@ fn clients_that_arrive_while_there_is_no_master_wait_and_are_served() {
 }
 
 #[test]
-fn where_they_are_to_be_closed_sessions_of_the_old_generation_end_at_the_switch() {
+fn closes_old_sessions_if_configured() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).service_line("sessions = \"close\"").start();
     let mut idle: Vec<harness::Client> = (0..50).map(|_| pointsman.client()).collect();
@@ -246,7 +246,7 @@ fn where_they_are_to_be_closed_sessions_of_the_old_generation_end_at_the_switch(
 }
 
 #[test]
-fn back_and_forth_every_failover_is_followed() {
+fn follows_failovers_back_and_forth() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     for round in 1..=3 {
@@ -266,7 +266,7 @@ fn back_and_forth_every_failover_is_followed() {
 }
 
 #[test]
-fn a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte() {
+fn verifies_master_after_sigstop() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let old = cluster.master();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Cgroup, Client, Cluster, Pointsman, Quota, encode, wait_until};
 
-use crate::{builder, metric, pointsman, vitals};
+use crate::{builder, metric, pointsman, resources};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const REFUSAL: &str = "-ERR max number of clients reached\r\n";
@@ -26,13 +26,13 @@ fn pong(client: &mut Client) -> bool {
 }
 
 #[test]
-fn a_flood_beyond_the_limit_is_answered_counted_and_hurts_neither_probes_nor_those_inside() {
+fn refuses_flood_without_harm_to_sessions() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("max_connections = 50").start();
     let mut inside: Vec<Client> = (0..50).map(|_| pointsman.client()).collect();
     assert!(inside.iter_mut().all(pong));
     let (addr, over, told) = (pointsman.addr(), AtomicBool::new(false), AtomicUsize::new(0));
-    let ((), worst) = vitals::probed(&pointsman, || {
+    let ((), worst) = resources::probed(&pointsman, || {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -69,7 +69,7 @@ fn a_flood_beyond_the_limit_is_answered_counted_and_hurts_neither_probes_nor_tho
 }
 
 #[test]
-fn one_source_gets_no_more_than_its_share() {
+fn limits_connections_per_source() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("max_connections_per_source = 3").start();
     let from = |last: u8| {
@@ -86,17 +86,17 @@ fn one_source_gets_no_more_than_its_share() {
 }
 
 /// CPU time per second while liveness and metrics are requested, and the response times.
-fn spent_in_three_seconds(pointsman: &Pointsman) -> (f64, vitals::Worst) {
-    let (used, begin) = (vitals::cpu(pointsman), Instant::now());
-    let (spent, worst) = vitals::probed(pointsman, || {
+fn spent_in_three_seconds(pointsman: &Pointsman) -> (f64, resources::Worst) {
+    let (used, begin) = (resources::cpu(pointsman), Instant::now());
+    let (spent, worst) = resources::probed(pointsman, || {
         wait_until("three seconds", PATIENCE, || begin.elapsed() > Duration::from_secs(3));
-        vitals::cpu(pointsman).saturating_sub(used).as_secs_f64() / begin.elapsed().as_secs_f64()
+        resources::cpu(pointsman).saturating_sub(used).as_secs_f64() / begin.elapsed().as_secs_f64()
     });
     (spent, worst)
 }
 
 #[test]
-fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
+fn recovers_from_lack_of_descriptors() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut before = pointsman.client();
@@ -104,7 +104,7 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
     // The cost of these requests on this machine, in this build.
     let (asked_for, _) = spent_in_three_seconds(&pointsman);
     // Not one descriptor more than there are.
-    pointsman.process().limit_files(vitals::first_free_file(&pointsman));
+    pointsman.process().limit_files(resources::first_free_file(&pointsman));
     let begin = Instant::now();
     let mut clients: Vec<Client> = (0..40).map(|_| pointsman.client()).collect();
     let errors =
@@ -136,7 +136,7 @@ fn out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers() {
 }
 
 #[test]
-fn a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process() {
+fn refuses_clients_before_memory_runs_out() {
     const MIB: u64 = 1024 * 1024;
     let cgroup = match Cgroup::new(Quota::Memory(96 * MIB)) {
         Ok(cgroup) => cgroup,
@@ -157,7 +157,7 @@ fn a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process() {
     assert!(pointsman.process().log().contains("allowed by"), "{}", pointsman.process().log());
     let mut clients = Vec::new();
     let mut kept_out = 0;
-    let ((), worst) = vitals::probed(&pointsman, || {
+    let ((), worst) = resources::probed(&pointsman, || {
         // Each requests ten times the memory that a session is counted with, and reads none of it.
         while kept_out < 100 && clients.len() < 3000 {
             for _ in 0..50 {
@@ -181,7 +181,7 @@ fn a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process() {
 }
 
 #[test]
-fn with_a_fifth_of_a_core_probes_are_answered_within_a_second() {
+fn answers_probes_with_a_fifth_of_a_core() {
     let cgroup = match Cgroup::new(Quota::Cpu(0.2)) {
         Ok(cgroup) => cgroup,
         Err(why) => return eprintln!("NOT TESTED: a bound on CPU ({why})"),
@@ -197,7 +197,7 @@ fn with_a_fifth_of_a_core_probes_are_answered_within_a_second() {
         .expect("redis-benchmark");
     let commands =
         || metric(&pointsman, "pointsman_commands_total{service=\"mymaster\"}").unwrap_or(0.0);
-    let (answered, worst) = vitals::probed(&pointsman, || {
+    let (answered, worst) = resources::probed(&pointsman, || {
         let begin = Instant::now();
         wait_until("four seconds of load", PATIENCE, || begin.elapsed() > Duration::from_secs(4));
         commands()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Filter, alone, encode, overtaken, reorder, shape, wait_until};
 
-use crate::{builder, metric, pointsman, vitals};
+use crate::{builder, metric, pointsman, resources};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -29,8 +29,8 @@ fn open(pointsman: &harness::Pointsman) -> f64 {
 }
 
 #[test]
-fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
-    if !alone("faults_net::thousands_of_connections_cut_by_a_failover_stall_nothing") {
+fn closes_thousands_of_sessions_without_stall() {
+    if !alone("faults_net::closes_thousands_of_sessions_without_stall") {
         return;
     }
     // Two descriptors per connection in the proxy, one here and one in Redis; each process has a
@@ -57,7 +57,7 @@ fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
     wait_until("all to have got to the master", PATIENCE, || {
         metric(&pointsman, "pointsman_dials_total{service=\"mymaster\"}") >= Some(many as f64)
     });
-    let ((), worst) = vitals::probed(&pointsman, || {
+    let ((), worst) = resources::probed(&pointsman, || {
         cluster.failover();
         wait_until("the points to move", PATIENCE, || {
             metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
@@ -76,8 +76,8 @@ fn thousands_of_connections_cut_by_a_failover_stall_nothing() {
 }
 
 #[test]
-fn a_master_that_swallows_connections_is_given_up_in_time() {
-    if !alone("faults_net::a_master_that_swallows_connections_is_given_up_in_time") {
+fn gives_up_master_that_drops_syns() {
+    if !alone("faults_net::gives_up_master_that_drops_syns") {
         return;
     }
     let cluster = small();
@@ -101,8 +101,8 @@ fn a_master_that_swallows_connections_is_given_up_in_time() {
 }
 
 #[test]
-fn a_client_that_lost_its_power_is_noticed() {
-    if !alone("faults_net::a_client_that_lost_its_power_is_noticed") {
+fn detects_vanished_client() {
+    if !alone("faults_net::detects_vanished_client") {
         return;
     }
     let cluster = small();
@@ -128,8 +128,8 @@ fn a_client_that_lost_its_power_is_noticed() {
 }
 
 #[test]
-fn without_free_ports_clients_are_closed_fast_and_nothing_spins() {
-    if !alone("faults_net::without_free_ports_clients_are_closed_fast_and_nothing_spins") {
+fn closes_clients_fast_without_free_ports() {
+    if !alone("faults_net::closes_clients_fast_without_free_ports") {
         return;
     }
     let cluster = small();
@@ -156,9 +156,9 @@ fn without_free_ports_clients_are_closed_fast_and_nothing_spins() {
     wait_until("the others to be counted", PATIENCE, || {
         closed(&pointsman, "exhausted") == (200 - count) as f64
     });
-    let (used, begin) = (vitals::cpu(&pointsman), Instant::now());
+    let (used, begin) = (resources::cpu(&pointsman), Instant::now());
     wait_until("two seconds", PATIENCE, || begin.elapsed() > Duration::from_secs(2));
-    let spent = vitals::cpu(&pointsman).saturating_sub(used);
+    let spent = resources::cpu(&pointsman).saturating_sub(used);
     assert!(spent < Duration::from_secs(1), "{spent:?} of CPU while nothing happens");
     std::fs::write(ports, usual).expect("the usual range of ports");
     drop(clients);
@@ -169,7 +169,7 @@ fn without_free_ports_clients_are_closed_fast_and_nothing_spins() {
 
 /// Writes a value and reads it back, twice; returns the memory it took.
 fn there_and_back(pointsman: &harness::Pointsman, size: u32) -> u64 {
-    let before = vitals::memory(pointsman);
+    let before = resources::memory(pointsman);
     let value: Vec<u8> = (0..size).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     // Each lost attempt to connect takes twice as long as the one before.
     let mut client = Client::connect_within(pointsman.addr(), PATIENCE).expect("a patient client");
@@ -184,12 +184,12 @@ fn there_and_back(pointsman: &harness::Pointsman, size: u32) -> u64 {
             "it came back changed"
         );
     }
-    vitals::memory(pointsman).saturating_sub(before)
+    resources::memory(pointsman).saturating_sub(before)
 }
 
 #[test]
-fn over_a_network_that_loses_packets_every_byte_arrives() {
-    if !alone("faults_net::over_a_network_that_loses_packets_every_byte_arrives") {
+fn delivers_every_byte_despite_loss() {
+    if !alone("faults_net::delivers_every_byte_despite_loss") {
         return;
     }
     let cluster = small();
@@ -202,8 +202,8 @@ fn over_a_network_that_loses_packets_every_byte_arrives() {
 }
 
 #[test]
-fn over_a_network_where_packets_overtake_each_other_every_byte_arrives() {
-    if !alone("faults_net::over_a_network_where_packets_overtake_each_other_every_byte_arrives") {
+fn delivers_every_byte_despite_reordering() {
+    if !alone("faults_net::delivers_every_byte_despite_reordering") {
         return;
     }
     let cluster = small();
@@ -217,8 +217,8 @@ fn over_a_network_where_packets_overtake_each_other_every_byte_arrives() {
 }
 
 #[test]
-fn over_a_line_of_one_megabit_every_byte_arrives_and_buffers_stay_small() {
-    if !alone("faults_net::over_a_line_of_one_megabit_every_byte_arrives_and_buffers_stay_small") {
+fn delivers_every_byte_over_a_slow_line() {
+    if !alone("faults_net::delivers_every_byte_over_a_slow_line") {
         return;
     }
     let cluster = small();

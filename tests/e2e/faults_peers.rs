@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Ending, encode, wait_until};
 
-use crate::{builder, metric, pointsman, vitals};
+use crate::{builder, metric, pointsman, resources};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -20,7 +20,7 @@ fn closed(pointsman: &harness::Pointsman, reason: &str) -> f64 {
 }
 
 #[test]
-fn a_master_that_refuses_is_waited_for_and_then_given_up() {
+fn waits_for_refusing_master_then_gives_up() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"1500ms\"").start();
     cluster.nodes()[0].kill();
@@ -50,7 +50,7 @@ fn a_master_that_refuses_is_waited_for_and_then_given_up() {
 }
 
 #[test]
-fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
+fn closes_client_after_server_closed() {
     let cluster = small();
     // A session that could be carried is closed at once when its server closes it; one that could
     // not is half-closed.
@@ -88,14 +88,14 @@ fn a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time() {
 }
 
 #[test]
-fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
+fn bounds_cost_of_clients_that_do_not_read() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let value: Vec<u8> =
         (0..1_000_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let mut quick = pointsman.client();
     assert!(quick.cmd(&[b"SET".as_slice(), b"large", &value]).expect("SET").is_ok());
-    let before = vitals::memory(&pointsman);
+    let before = resources::memory(&pointsman);
     const SLOW: usize = 20;
     const EACH: usize = 20;
     let mut slow: Vec<Client> = (0..SLOW).map(|_| pointsman.client()).collect();
@@ -113,7 +113,7 @@ fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
         std::mem::replace(&mut last, now) == now
     });
     assert!(last < Some((SLOW * EACH * value.len()) as f64), "they were not slow: {last:?}");
-    let grown = vitals::memory(&pointsman).saturating_sub(before);
+    let grown = resources::memory(&pointsman).saturating_sub(before);
     assert!(grown < SLOW as u64 * 640 * 1024, "{grown} bytes for {SLOW} slow readers");
     let begin = Instant::now();
     assert_eq!(quick.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
@@ -130,14 +130,14 @@ fn readers_that_do_not_read_cost_little_memory_and_no_one_elses_time() {
 }
 
 #[test]
-fn who_connects_and_sends_nothing_is_closed_where_that_is_wanted_and_costs_little() {
+fn closes_silent_clients_if_configured() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("first_byte_timeout = \"2s\"").start();
     let mut speaking = pointsman.client();
     assert_eq!(speaking.cmd(&["PING"]).expect("PING").text(), Some("PONG"));
-    let before = vitals::memory(&pointsman);
+    let before = resources::memory(&pointsman);
     let silent: Vec<Client> = (0..1000).map(|_| pointsman.client()).collect();
-    let grown = vitals::memory(&pointsman).saturating_sub(before);
+    let grown = resources::memory(&pointsman).saturating_sub(before);
     assert!(grown < silent.len() as u64 * 16 * 1024, "{grown} bytes for {} sessions", silent.len());
     wait_until("all of them to be closed", PATIENCE, || {
         closed(&pointsman, "first_byte_timeout") == 1000.0
@@ -151,7 +151,7 @@ fn who_connects_and_sends_nothing_is_closed_where_that_is_wanted_and_costs_littl
 }
 
 #[test]
-fn idle_clients_are_closed_where_that_is_wanted_and_blocked_and_subscribed_ones_are_not() {
+fn closes_only_idle_clients_if_configured() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("client_idle_timeout = \"1s\"").start();
     let (mut idle, mut blocked, mut subscribed) =
@@ -177,7 +177,7 @@ fn idle_clients_are_closed_where_that_is_wanted_and_blocked_and_subscribed_ones_
 }
 
 #[test]
-fn the_time_of_commands_and_dials_is_measured() {
+fn measures_commands_and_dials() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();

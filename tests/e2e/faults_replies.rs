@@ -56,7 +56,7 @@ fn writers(pointsman: &Pointsman, round: u32) -> Vec<Client> {
 /// successor's promotion, executes all of them and answers; the successor never receives them.
 #[test]
 #[allow(clippy::print_stderr, reason = "what could not be tested is told")]
-fn acknowledges_nothing_of_a_master_that_wakes_after_the_promotion() {
+fn drops_replies_of_a_superseded_master() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).service_line(LONG_HOLD).start();
     let (mut before_the_commit, mut lost) = (0, Vec::new());

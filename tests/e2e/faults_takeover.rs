@@ -19,8 +19,8 @@ use harness::{Cluster, Pointsman, Process, Signal, pause, wait_until};
 
 use crate::builder;
 use crate::faults_process::{LONGER_THAN_STUCK, PATIENCE, SHUTDOWN, ping, run, small};
+use crate::resources::first_free_file;
 use crate::restart::wait_for_place;
-use crate::vitals::first_free_file;
 
 /// A process that can be taken over, and its configuration file.
 fn predecessor(cluster: &Cluster) -> (Pointsman, PathBuf) {

@@ -42,7 +42,7 @@ pub(crate) fn sets(node: &Node) -> u64 {
 }
 
 #[test]
-fn a_hung_master_is_sent_nothing_after_the_commit() {
+fn sends_nothing_to_hung_master_after_commit() {
     let cluster = Cluster::builder().start();
     let pointsman = pointsman(&cluster);
     let old = cluster.master();
@@ -85,8 +85,8 @@ fn a_hung_master_is_sent_nothing_after_the_commit() {
 }
 
 #[test]
-fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
-    if !alone("isolation::not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut") {
+fn sends_no_packet_after_the_gate_closed() {
+    if !alone("isolation::sends_no_packet_after_the_gate_closed") {
         return;
     }
     let cluster = Cluster::builder().start();
@@ -134,10 +134,8 @@ fn not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut() {
 }
 
 #[test]
-fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late() {
-    if !alone(
-        "isolation::a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late",
-    ) {
+fn leaves_vanished_master_without_late_writes() {
+    if !alone("isolation::leaves_vanished_master_without_late_writes") {
         return;
     }
     let cluster = Cluster::builder().start();
@@ -208,8 +206,8 @@ fn a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_
 }
 
 #[test]
-fn a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left() {
-    if !alone("isolation::a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left") {
+fn leaves_master_that_sentinels_do_not_see() {
+    if !alone("isolation::leaves_master_that_sentinels_do_not_see") {
         return;
     }
     let cluster = Cluster::builder().start();

@@ -15,7 +15,7 @@ fn small() -> Cluster {
 /// Needs a switch that only builds with debug assertions have.
 #[cfg(debug_assertions)]
 #[test]
-fn a_worker_that_hangs_turns_liveness_red_until_it_goes_on() {
+fn fails_liveness_while_a_worker_hangs() {
     let cluster = small();
     let switch = cluster.folder().join("stall");
     let pointsman = builder(&cluster)
@@ -71,12 +71,12 @@ fn nothing_behind_it(time: Duration) {
 }
 
 #[test]
-fn without_any_redis_and_sentinel_it_is_alive_and_unready() {
+fn stays_alive_without_any_peer() {
     nothing_behind_it(Duration::from_secs(10));
 }
 
 #[test]
 #[ignore = "takes a minute: cargo test --test e2e -- --ignored for_a_minute"]
-fn without_any_redis_and_sentinel_for_a_minute_it_is_alive() {
+fn stays_alive_a_minute_without_peers() {
     nothing_behind_it(Duration::from_secs(60));
 }

@@ -24,7 +24,7 @@ fn ends(pointsman: &Pointsman) -> Vec<Json> {
 }
 
 #[test]
-fn a_session_is_told_of_at_its_end_with_what_it_did() {
+fn logs_each_session_at_its_end() {
     let cluster = small();
     let pointsman =
         builder(&cluster).lines("[log]\nsessions = \"all\"\nsessions_level = \"warn\"").start();
@@ -58,7 +58,7 @@ fn a_session_is_told_of_at_its_end_with_what_it_did() {
 }
 
 #[test]
-fn by_default_only_failures_are_told_and_no_more_than_so_many_a_second() {
+fn logs_only_failures_at_a_bounded_rate() {
     let cluster = small();
     let lines = "[log]\nlines_per_second = 1\n[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"";
     let pointsman = builder(&cluster).service_line("hold_timeout = \"50ms\"").lines(lines).start();
@@ -88,7 +88,7 @@ fn by_default_only_failures_are_told_and_no_more_than_so_many_a_second() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_nobody_up_and_what_is_lost_is_counted() {
+fn counts_lines_of_an_unread_log() {
     let cluster = small();
     let (listen, admin) = (cluster.address().port(), cluster.address().port());
     let sentinel = cluster.sentinel_addrs()[0].to_string();
@@ -160,7 +160,7 @@ fn on_a_terminal(no_colour: Option<&str>) -> String {
 }
 
 #[test]
-fn on_a_terminal_lines_are_for_people_and_no_color_is_kept() {
+fn respects_no_color_on_a_terminal() {
     let coloured = on_a_terminal(None);
     assert!(
         coloured.contains("\u{1b}[32m INFO") && !coloured.contains("{\"timestamp\""),

@@ -8,26 +8,26 @@
 //!
 //! | Fault | Test |
 //! |---|---|
-//! | 21: thousands of connections cut by a failover | `faults_net.rs::thousands_of_connections_cut_by_a_failover_stall_nothing` |
-//! | 22: the master refuses | `faults_peers.rs::a_master_that_refuses_is_waited_for_and_then_given_up` |
-//! | 23: the master swallows SYNs | `faults_net.rs::a_master_that_swallows_connections_is_given_up_in_time` |
-//! | 24: RST of the client | `traffic.rs::a_client_that_resets_leaves_nothing_behind` |
-//! | 25: half-close of the client | `traffic.rs::inline_commands_and_a_half_closed_client_are_answered_to_the_end` |
-//! | 26: the server ends, the client does not | `faults_peers.rs::a_client_that_does_not_close_behind_a_closed_server_is_closed_in_time` |
-//! | 27: the client loses its power | `faults_net.rs::a_client_that_lost_its_power_is_noticed` |
-//! | 28: slow readers | `faults_peers.rs::readers_that_do_not_read_cost_little_memory_and_no_one_elses_time` |
-//! | 29: connect and send nothing | `faults_peers.rs::who_connects_and_sends_nothing_is_closed_where_that_is_wanted_and_costs_little` |
-//! | 30: a flood beyond the limit | `faults_limits.rs::a_flood_beyond_the_limit_is_answered_counted_and_hurts_neither_probes_nor_those_inside` |
-//! | 31: EMFILE | `faults_limits.rs::out_of_file_descriptors_it_waits_says_so_once_a_second_and_recovers` |
+//! | 21: thousands of connections cut by a failover | `faults_net.rs::closes_thousands_of_sessions_without_stall` |
+//! | 22: the master refuses | `faults_peers.rs::waits_for_refusing_master_then_gives_up` |
+//! | 23: the master swallows SYNs | `faults_net.rs::gives_up_master_that_drops_syns` |
+//! | 24: RST of the client | `traffic.rs::cleans_up_after_client_reset` |
+//! | 25: half-close of the client | `traffic.rs::answers_half_closed_client_to_the_end` |
+//! | 26: the server ends, the client does not | `faults_peers.rs::closes_client_after_server_closed` |
+//! | 27: the client loses its power | `faults_net.rs::detects_vanished_client` |
+//! | 28: slow readers | `faults_peers.rs::bounds_cost_of_clients_that_do_not_read` |
+//! | 29: connect and send nothing | `faults_peers.rs::closes_silent_clients_if_configured` |
+//! | 30: a flood beyond the limit | `faults_limits.rs::refuses_flood_without_harm_to_sessions` |
+//! | 31: EMFILE | `faults_limits.rs::recovers_from_lack_of_descriptors` |
 //! | 32: ENFILE, ENOBUFS, ECONNABORTED | `accept_loop_tests.rs` of the crate `proxy` |
-//! | 33: no free local port | `faults_net.rs::without_free_ports_clients_are_closed_fast_and_nothing_spins` |
-//! | 34: loss | `faults_net.rs::over_a_network_that_loses_packets_every_byte_arrives` |
-//! | 34: packets out of order | `faults_net.rs::over_a_network_where_packets_overtake_each_other_every_byte_arrives` |
-//! | 34: one megabit per second | `faults_net.rs::over_a_line_of_one_megabit_every_byte_arrives_and_buffers_stay_small` |
-//! | 35: the limit on memory | `faults_limits.rs::a_limit_on_memory_refuses_clients_before_the_kernel_ends_the_process` |
-//! | 36: a fifth of a core | `faults_limits.rs::with_a_fifth_of_a_core_probes_are_answered_within_a_second` |
+//! | 33: no free local port | `faults_net.rs::closes_clients_fast_without_free_ports` |
+//! | 34: loss | `faults_net.rs::delivers_every_byte_despite_loss` |
+//! | 34: packets out of order | `faults_net.rs::delivers_every_byte_despite_reordering` |
+//! | 34: one megabit per second | `faults_net.rs::delivers_every_byte_over_a_slow_line` |
+//! | 35: the limit on memory | `faults_limits.rs::refuses_clients_before_memory_runs_out` |
+//! | 36: a fifth of a core | `faults_limits.rs::answers_probes_with_a_fifth_of_a_core` |
 //! | 61: a new master that is full, stopped or busy | `new_master.rs` |
-//! | 54: a stopped master wakes while its successor is promoted | `faults_replies.rs::acknowledges_nothing_of_a_master_that_wakes_after_the_promotion` |
+//! | 54: a stopped master wakes while its successor is promoted | `faults_replies.rs::drops_replies_of_a_superseded_master` |
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -65,6 +65,7 @@ mod pinned;
 mod readers;
 mod reload;
 mod replicas;
+mod resources;
 mod restart;
 mod schema;
 mod services;
@@ -77,7 +78,6 @@ mod switchover_faults;
 mod traffic;
 mod two_faults;
 mod unix_socket;
-mod vitals;
 mod warning;
 
 use harness::{Cluster, Pointsman, PointsmanBuilder};

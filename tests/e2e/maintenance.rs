@@ -53,7 +53,7 @@ fn told(pointsman: &Pointsman, kind: &str) -> Option<f64> {
 }
 
 #[test]
-fn clients_that_ask_for_it_hear_when_a_failover_begins_and_when_it_is_over() {
+fn notifies_clients_of_a_failover() {
     let cluster = Cluster::builder().start();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"30s\"").start();
     let (mut told_client, mut old) = (pointsman.client(), pointsman.client());
@@ -97,7 +97,7 @@ fn taking_over(config: &Path, folder: &Path) -> Process {
 }
 
 #[test]
-fn a_client_told_to_move_goes_to_the_next_process_and_ends_its_connection_by_itself() {
+fn moves_notified_client_to_next_process() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let folder = cluster.folder().to_owned();
     let lines = format!("{SHUTDOWN}[process]\nstate_dir = {folder:?}");
@@ -129,7 +129,7 @@ fn a_client_told_to_move_goes_to_the_next_process_and_ends_its_connection_by_its
 /// redis-py with a timeout of one second: the notification makes it wait longer.
 #[test]
 #[ignore = "installs redis-py from its registry: cargo test --test e2e -- --ignored redis_py --nocapture"]
-fn redis_py_outlasts_a_pause_and_moves_without_an_error() {
+fn redis_py_survives_pause_and_move() {
     let home = tempfile::tempdir().expect("a folder");
     let python = home.path().join("bin/python");
     run(Command::new("python3").args(["-m", "venv"]).arg(home.path()));
@@ -152,7 +152,7 @@ fn redis_py_outlasts_a_pause_and_moves_without_an_error() {
 /// pause.
 #[test]
 #[ignore = "builds with go-redis, or takes what GO_REDIS_CLIENT names: cargo test --test e2e -- --ignored go_redis --nocapture"]
-fn go_redis_outlasts_a_pause_and_moves_without_an_error() {
+fn go_redis_survives_pause_and_move() {
     let home = tempfile::tempdir().expect("a folder");
     let program = std::env::var_os("GO_REDIS_CLIENT").map_or_else(
         || {

@@ -57,7 +57,7 @@ fn series(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn promtool_finds_nothing_wrong_and_nothing_of_the_catalogue_is_missing() {
+fn passes_promtool_with_every_metric() {
     let cluster = Cluster::builder().start();
     let readers = cluster.address().port();
     let pointsman = builder(&cluster)
@@ -234,7 +234,7 @@ fn what_the_process_says(pointsman: &Pointsman, cluster: &Cluster) {
 }
 
 #[test]
-fn with_fifty_services_the_metrics_stay_below_200_kb() {
+fn keeps_metrics_of_50_services_below_200_kb() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let (sentinel, master) = (&cluster.sentinels()[0], cluster.master().addr());
     let names: Vec<String> = (0..50).map(|number| format!("orders-cache-{number:02}")).collect();

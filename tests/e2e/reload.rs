@@ -38,7 +38,7 @@ fn hash(pointsman: &Pointsman) -> String {
 }
 
 #[test]
-fn a_reload_changes_what_can_change_and_names_what_cannot() {
+fn applies_live_keys_and_names_others() {
     let cluster = small();
     let pointsman = builder(&cluster).service_line("hold_timeout = \"25s\"").start();
     let (path, before) = (file(&pointsman), hash(&pointsman));
@@ -85,7 +85,7 @@ fn a_reload_changes_what_can_change_and_names_what_cannot() {
 }
 
 #[test]
-fn a_faulty_configuration_is_refused_with_file_line_and_key_and_changes_nothing() {
+fn refuses_faulty_configuration_as_a_whole() {
     let cluster = small();
     let pointsman = builder(&cluster).start();
     let (path, before) = (file(&pointsman), hash(&pointsman));
@@ -113,7 +113,7 @@ fn a_faulty_configuration_is_refused_with_file_line_and_key_and_changes_nothing(
 }
 
 #[test]
-fn a_config_map_that_is_exchanged_is_read() {
+fn reads_swapped_config_map() {
     let cluster = small();
     let first = builder(&cluster).start();
     let text = std::fs::read_to_string(file(&first)).expect("the file");

@@ -133,7 +133,7 @@ pub(super) fn replicas(cluster: &Cluster) -> Vec<&Node> {
 }
 
 #[test]
-fn readers_are_spread_over_the_replicas_by_how_many_are_there() {
+fn spreads_readers_by_session_count() {
     let cluster = Cluster::builder().start();
     let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
     wait_eligible(&pointsman, 2);
@@ -161,7 +161,7 @@ fn readers_are_spread_over_the_replicas_by_how_many_are_there() {
 }
 
 #[test]
-fn a_replica_that_hangs_is_put_out_and_comes_back() {
+fn ejects_and_readmits_hung_replica() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
     let (pointsman, at) = with_readers(&cluster, &[]);
     wait_eligible(&pointsman, 2);
@@ -186,7 +186,7 @@ fn a_replica_that_hangs_is_put_out_and_comes_back() {
 }
 
 #[test]
-fn a_replica_that_is_killed_is_put_out_and_a_reader_meets_no_error() {
+fn ejects_killed_replica_without_errors() {
     let cluster = Cluster::builder().start();
     let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
     wait_eligible(&pointsman, 2);
@@ -240,7 +240,7 @@ impl Drop for Busy {
 }
 
 #[test]
-fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer() {
+fn moves_readers_of_a_lagging_replica() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
     let (pointsman, at) = with_readers(
         &cluster,
@@ -297,7 +297,7 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
 }
 
 #[test]
-fn a_node_that_follows_somebody_else_is_put_out() {
+fn ejects_replica_of_another_master() {
     let cluster = Cluster::builder().down_after(Duration::from_secs(20)).start();
     let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
     wait_eligible(&pointsman, 2);
@@ -323,7 +323,7 @@ fn a_node_that_follows_somebody_else_is_put_out() {
 }
 
 #[test]
-fn after_a_failover_no_reader_is_on_the_new_master_and_the_old_one_joins_as_a_replica_only() {
+fn keeps_readers_off_the_new_master() {
     let cluster = Cluster::builder().start();
     let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
     wait_eligible(&pointsman, 2);
@@ -358,7 +358,7 @@ fn after_a_failover_no_reader_is_on_the_new_master_and_the_old_one_joins_as_a_re
 }
 
 #[test]
-fn readers_are_served_while_there_is_no_master() {
+fn serves_readers_without_master() {
     // Long enough to check them before Sentinel promotes one and closes its connections.
     let cluster = Cluster::builder().down_after(Duration::from_secs(6)).start();
     let (pointsman, at) = with_readers(&cluster, &[PATIENT]);
@@ -376,7 +376,7 @@ fn readers_are_served_while_there_is_no_master() {
 }
 
 #[test]
-fn without_replicas_readers_are_told_so_or_are_sent_to_the_master() {
+fn rejects_readers_or_uses_master_if_empty() {
     let cluster = Cluster::builder().replicas(1).down_after(Duration::from_secs(20)).start();
     let (rejecting, at) = with_readers(&cluster, &["replicas.empty = \"reject\"", PATIENT]);
     let (standing_in, there) = with_readers(&cluster, &["replicas.empty = \"master\"", PATIENT]);

@@ -203,7 +203,7 @@ fn fifty_restarts_by_takeover_refuse_nobody() {
 }
 
 #[test]
-fn a_takeover_that_fails_leaves_the_old_process_as_it_was() {
+fn keeps_old_process_if_takeover_fails() {
     let cluster = small();
     let folder = cluster.folder().to_owned();
     let old = builder(&cluster).lines(&format!("[process]\nstate_dir = {folder:?}")).start();

@@ -74,7 +74,7 @@ fn is_a(kind: &str, value: &Value) -> bool {
 }
 
 #[test]
-fn every_kind_of_fault_is_found() {
+fn finds_every_kind_of_fault() {
     let schema = json!({
         "type": "object", "required": ["a"],
         "properties": {

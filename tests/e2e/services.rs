@@ -9,7 +9,7 @@ use crate::{builder, metric};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
-fn two_services_share_their_sentinels_and_fail_over_apart() {
+fn shares_sentinels_of_two_services() {
     let cluster = Cluster::builder().masters(&["alpha", "beta"]).replicas(1).start();
     let pointsman = builder(&cluster).start();
     let sentinel = &cluster.sentinels()[0];
@@ -36,7 +36,7 @@ fn two_services_share_their_sentinels_and_fail_over_apart() {
 }
 
 #[test]
-fn one_service_needs_no_file() {
+fn runs_one_service_without_a_file() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let pointsman = builder(&cluster).by_flags().start();
     assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
@@ -51,7 +51,7 @@ fn one_service_needs_no_file() {
 }
 
 #[test]
-fn an_address_in_use_is_told_by_name_and_ends_the_start() {
+fn refuses_to_start_on_a_used_address() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let taken = cluster.nodes()[0].addr().to_string();
     let sentinel = cluster.sentinels()[0].addr().to_string();

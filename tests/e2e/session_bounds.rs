@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, Ending, Pointsman, encode, pause, wait_until};
 
-use crate::{builder, metric, vitals};
+use crate::{builder, metric, resources};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 /// A lost election is repeated after twelve seconds.
@@ -177,7 +177,7 @@ fn closes_clients_that_stop_within_a_request() {
 fn cost_of_bytes(pointsman: &Pointsman, client: &Client) -> Duration {
     const BYTES: usize = 2_000;
     let before =
-        (vitals::cpu(pointsman), series(pointsman, "client_bytes_total", ",direction=\"in\""));
+        (resources::cpu(pointsman), series(pointsman, "client_bytes_total", ",direction=\"in\""));
     let mut stream = client.stream();
     for _ in 0..BYTES {
         stream.write_all(b"x").expect("a byte");
@@ -186,7 +186,7 @@ fn cost_of_bytes(pointsman: &Pointsman, client: &Client) -> Duration {
     wait_until("all of them to be forwarded", PATIENCE, || {
         series(pointsman, "client_bytes_total", ",direction=\"in\"") >= before.1 + BYTES as f64
     });
-    vitals::cpu(pointsman) - before.0
+    resources::cpu(pointsman) - before.0
 }
 
 #[test]
@@ -204,8 +204,10 @@ fn bounds_memory_and_work_for_unfinished_subscriptions() {
     let mut names = b"*1002\r\n$9\r\nSUBSCRIBE\r\n".to_vec();
     (0..1000).for_each(|n| names.extend(format!("$460\r\n{n:0460}\r\n").as_bytes()));
     names.extend(format!("${NAMES}\r\n").as_bytes());
-    let before =
-        (vitals::memory(&pointsman), series(&pointsman, "client_bytes_total", ",direction=\"in\""));
+    let before = (
+        resources::memory(&pointsman),
+        series(&pointsman, "client_bytes_total", ",direction=\"in\""),
+    );
     let mut clients: Vec<Client> = (0..SESSIONS).map(|_| pointsman.client()).collect();
     for client in &mut clients {
         client.send(&names).expect("names");
@@ -214,7 +216,7 @@ fn bounds_memory_and_work_for_unfinished_subscriptions() {
         series(&pointsman, "client_bytes_total", ",direction=\"in\"")
             >= before.1 + (SESSIONS * names.len()) as f64
     });
-    let grown = vitals::memory(&pointsman).saturating_sub(before.0) / 1024;
+    let grown = resources::memory(&pointsman).saturating_sub(before.0) / 1024;
     let costs =
         [&clients[0], &clients[SESSIONS - 1]].map(|client| cost_of_bytes(&pointsman, client));
     println!(

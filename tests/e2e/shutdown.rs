@@ -19,7 +19,7 @@ fn small() -> Cluster {
 }
 
 #[test]
-fn with_nobody_there_it_ends_when_it_is_quiet() {
+fn stops_when_quiet_without_clients() {
     let cluster = small();
     let pointsman =
         started(&cluster, "accept_min = \"0s\"\naccept_quiet = \"100ms\"\naccept_max = \"60s\"");
@@ -35,7 +35,7 @@ fn with_nobody_there_it_ends_when_it_is_quiet() {
 }
 
 #[test]
-fn it_is_unready_at_once_and_accepts_until_it_is_quiet() {
+fn turns_unready_and_accepts_until_quiet() {
     let cluster = small();
     let pointsman =
         started(&cluster, "accept_min = \"6s\"\naccept_quiet = \"1s\"\naccept_max = \"10s\"");
@@ -53,7 +53,7 @@ fn it_is_unready_at_once_and_accepts_until_it_is_quiet() {
 }
 
 #[test]
-fn a_request_under_way_is_answered_before_its_session_leaves() {
+fn answers_request_before_session_leaves() {
     let cluster = small();
     let pointsman = started(
         &cluster,
@@ -78,7 +78,7 @@ fn a_request_under_way_is_answered_before_its_session_leaves() {
 }
 
 #[test]
-fn who_does_not_leave_is_cut_at_the_bound_and_the_exit_is_still_clean() {
+fn cuts_remaining_sessions_and_exits_cleanly() {
     let cluster = small();
     let pointsman = started(
         &cluster,
@@ -99,7 +99,7 @@ fn who_does_not_leave_is_cut_at_the_bound_and_the_exit_is_still_clean() {
 }
 
 #[test]
-fn a_second_signal_is_immediate() {
+fn stops_at_once_on_second_signal() {
     let cluster = small();
     let pointsman = started(&cluster, "accept_min = \"30s\"\naccept_max = \"30s\"");
     let _stuck = subscribed(&pointsman);
@@ -121,7 +121,7 @@ fn a_second_signal_is_immediate() {
 }
 
 #[test]
-fn a_stop_during_the_start_is_a_clean_stop() {
+fn stops_cleanly_during_start() {
     let cluster = small();
     cluster.sentinels()[0].kill();
     let pointsman = builder(&cluster)

@@ -102,19 +102,19 @@ fn subscribers_go_on_after(what: impl FnOnce(&Cluster)) {
 }
 
 #[test]
-fn subscribers_hear_the_new_master_after_a_planned_failover() {
+fn resubscribes_after_a_planned_failover() {
     subscribers_go_on_after(|cluster| {
         cluster.failover();
     });
 }
 
 #[test]
-fn subscribers_hear_the_new_master_after_the_death_of_the_old_one() {
+fn resubscribes_after_the_masters_death() {
     subscribers_go_on_after(|cluster| cluster.master().kill());
 }
 
 #[test]
-fn by_default_a_subscriber_ends_at_the_switch() {
+fn closes_subscribers_by_default() {
     let cluster = Cluster::builder().user(USER).start();
     let pointsman = builder(&cluster).start();
     let mut client = subscriber(&pointsman, true);

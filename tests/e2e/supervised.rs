@@ -45,7 +45,7 @@ fn listen(cluster: &Cluster) -> (PathBuf, UnixDatagram) {
 }
 
 #[test]
-fn a_service_manager_is_told_how_things_stand() {
+fn notifies_the_service_manager() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let (path, socket) = listen(&cluster);
     let mut ear = Ear { socket, heard: String::new() };
@@ -74,7 +74,7 @@ fn a_service_manager_is_told_how_things_stand() {
 }
 
 #[test]
-fn a_service_manager_that_does_not_read_stops_nothing_and_learns_the_rest_later() {
+fn survives_a_service_manager_that_hangs() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let (path, socket) = listen(&cluster);
     // Fills the socket's queue, so that no further message fits.

@@ -49,7 +49,7 @@ pub(crate) fn generation(pointsman: &Pointsman) -> f64 {
 }
 
 #[test]
-fn a_switchover_under_load_loses_nothing_and_tells_its_steps() {
+fn loses_nothing_in_a_switchover_under_load() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     let old = cluster.master().addr();
@@ -77,7 +77,7 @@ fn a_switchover_under_load_loses_nothing_and_tells_its_steps() {
 }
 
 #[test]
-fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
+fn cancels_switchover_that_would_lose_writes() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     let stopped = cluster
@@ -101,7 +101,7 @@ fn a_switchover_that_cannot_be_without_loss_is_taken_back() {
 }
 
 #[test]
-fn whoever_goes_away_before_the_order_takes_it_back() {
+fn cancels_switchover_if_client_disconnects() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     // Replicas whose link is down are awaited for as long as the switchover allows.
@@ -131,7 +131,7 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
 }
 
 #[test]
-fn a_pause_holds_traffic_until_it_is_taken_back_or_over() {
+fn holds_traffic_during_a_pause() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     let mut client = pointsman.client();
@@ -167,7 +167,7 @@ fn a_pause_holds_traffic_until_it_is_taken_back_or_over() {
 }
 
 #[test]
-fn orders_need_to_be_on_and_need_the_token() {
+fn requires_control_and_token() {
     let cluster = Cluster::builder().start();
     let pointsman = controlled(&cluster);
     let wrong = order(&pointsman, &["pause"], "some-other-token-of-16");

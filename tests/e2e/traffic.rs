@@ -22,7 +22,7 @@ fn text(value: &Value) -> &str {
 }
 
 #[test]
-fn commands_pipelines_and_transactions_answer_as_they_do_directly() {
+fn answers_commands_as_directly() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
@@ -48,7 +48,7 @@ fn commands_pipelines_and_transactions_answer_as_they_do_directly() {
 }
 
 #[test]
-fn ten_megabytes_come_back_as_they_went() {
+fn returns_ten_megabytes_unchanged() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
@@ -66,7 +66,7 @@ fn ten_megabytes_come_back_as_they_went() {
 }
 
 #[test]
-fn a_deep_pipeline_and_single_bytes_arrive_in_order() {
+fn keeps_order_of_deep_pipelines() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
@@ -90,7 +90,7 @@ fn a_deep_pipeline_and_single_bytes_arrive_in_order() {
 }
 
 #[test]
-fn published_messages_and_blocked_pops_come_through() {
+fn forwards_messages_and_blocked_pops() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let (mut listener, mut popper, mut other) =
@@ -113,7 +113,7 @@ fn published_messages_and_blocked_pops_come_through() {
 }
 
 #[test]
-fn resp3_maps_and_pushes_come_through() {
+fn forwards_resp3_maps_and_pushes() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
@@ -126,7 +126,7 @@ fn resp3_maps_and_pushes_come_through() {
 }
 
 #[test]
-fn inline_commands_and_a_half_closed_client_are_answered_to_the_end() {
+fn answers_half_closed_client_to_the_end() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let mut client = pointsman.client();
@@ -138,7 +138,7 @@ fn inline_commands_and_a_half_closed_client_are_answered_to_the_end() {
 }
 
 #[test]
-fn a_client_that_resets_leaves_nothing_behind() {
+fn cleans_up_after_client_reset() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let connected = || {
@@ -162,7 +162,7 @@ fn a_client_that_resets_leaves_nothing_behind() {
 }
 
 #[test]
-fn one_client_too_many_is_told_what_redis_would_tell_it() {
+fn refuses_excess_client_like_redis() {
     let cluster = small();
     let pointsman = crate::builder(&cluster).service_line("max_connections = 2").start();
     let mut first = pointsman.client();
@@ -181,7 +181,7 @@ fn one_client_too_many_is_told_what_redis_would_tell_it() {
 }
 
 #[test]
-fn redis_benchmark_and_redis_cli_find_nothing_to_complain_about() {
+fn works_with_redis_benchmark_and_redis_cli() {
     let cluster = small();
     let pointsman = pointsman(&cluster);
     let (host, port) = (pointsman.addr().ip().to_string(), pointsman.addr().port().to_string());

@@ -138,7 +138,7 @@ fn replaces_only_a_socket_that_nobody_listens_on() {
 }
 
 #[test]
-fn hands_a_unix_socket_over_without_refusing_anybody() {
+fn hands_over_unix_socket_without_refusals() {
     let cluster = small();
     let path = socket(&cluster);
     let lines = format!("{SHUTDOWN}[process]\nstate_dir = {:?}", cluster.folder());
@@ -181,7 +181,7 @@ fn hands_a_unix_socket_over_without_refusing_anybody() {
 }
 
 #[test]
-fn serves_on_a_unix_socket_of_the_service_manager_and_leaves_its_file() {
+fn keeps_unix_socket_of_the_service_manager() {
     let cluster = small();
     let path = cluster.folder().join("activated.sock");
     let socket = UnixListener::bind(&path).expect("a socket");

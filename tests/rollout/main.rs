@@ -75,8 +75,8 @@ fn nobody_noticed(record: &Record, crowd: Crowd) {
 }
 
 #[test]
-fn a_rolling_replacement_goes_unnoticed() {
-    network::inside("a_rolling_replacement_goes_unnoticed", || {
+fn replaces_pods_unnoticed() {
+    network::inside("replaces_pods_unnoticed", || {
         let settings = "[shutdown]\naccept_min = \"2s\"\naccept_quiet = \"2s\"\naccept_max = \"8s\"\ndrain_spread = \"2s\"\n";
         let crowd = Crowd { talkers: 20, pipeliners: 8, ..CROWD };
         let record =
@@ -95,8 +95,8 @@ fn a_rolling_replacement_goes_unnoticed() {
 /// Under a lag that ends before the accepting phase may: whoever still arrives was served, and the
 /// rest was refused.
 #[test]
-fn the_rig_sees_what_goes_wrong() {
-    network::inside("the_rig_sees_what_goes_wrong", || {
+fn detects_faults_of_a_rollout() {
+    network::inside("detects_faults_of_a_rollout", || {
         let settings = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\naccept_max = \"0s\"\ndrain_spread = \"0s\"\n";
         let crowd = Crowd { talkers: 5, pipeliners: 2, ..CROWD };
         let record =
@@ -112,8 +112,8 @@ fn the_rig_sees_what_goes_wrong() {
 
 #[test]
 #[ignore = "ten minutes; writes benches/ROLLOUT.md"]
-fn the_matrix() {
-    network::inside("the_matrix", || {
+fn measures_rollout_matrix() {
+    network::inside("measures_rollout_matrix", || {
         let mut records = Vec::new();
         let mut first = 1;
         for lag in [0, 2, 5, 10].map(Duration::from_secs) {

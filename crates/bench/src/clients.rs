@@ -262,7 +262,7 @@ mod tests {
     use super::{Seen, row};
 
     #[test]
-    fn a_row_tells_a_pause_of_the_failover_from_one_before_it_and_from_none() {
+    fn tells_failover_pause_from_earlier_pause() {
         let seen = |longest_at: u64| Seen {
             told: serde_json::json!({"library": "it 1", "answered": 9, "errors": 2, "wrong": 0, "longest_ms": 7, "longest_at": longest_at}),
             unexplained: 1,

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_told_in_a_few_words() {
+    fn shortens_versions() {
         assert_eq!(
             tidy("HAProxy version 3.0.11 2026/05/20 - https://x/"),
             "HAProxy version 3.0.11 2026/05/20"
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_tells_is_read() {
+    fn reads_kernel_figures() {
         assert_eq!(cpu("processor\t: 0\nmodel name\t: A CPU\nflags\t: x\n"), Some("A CPU"));
         assert_eq!(memory("MemTotal:        8145408 kB\nMemFree: 1 kB\n"), Some(7954));
     }

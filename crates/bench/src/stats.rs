@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short_and_grouped() {
+    fn groups_digits_of_numbers() {
         let cases = [
             (0.0, "0"),
             (7008.0, "7,008"),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_have_three_digits() {
+    fn rounds_figures_to_three_digits() {
         let cases = [
             (0.8637, "0.864"),
             (1.184, "1.18"),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_in_the_middle_whatever_the_order() {
+    fn finds_median_in_any_order() {
         let of = |values: &[f64]| spread(values).map(|s| (s.median, s.min, s.max, s.runs));
         assert_eq!(of(&[3.0, 1.0, 20.0]), Some((3.0, 1.0, 20.0, 3)));
         assert_eq!(of(&[4.0, 1.0, 2.0, 8.0]), Some((3.0, 1.0, 8.0, 4)));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_does_not_count() {
+    fn ignores_values_that_are_no_numbers() {
         assert_eq!(spread(&[f64::NAN, 2.0]).map(|s| (s.median, s.runs)), Some((2.0, 1)));
     }
 }

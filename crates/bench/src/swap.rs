@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_and_histogram_are_read() {
+    fn reads_log_and_histogram() {
         let log = "{\"fields\":{\"switched_us\":912,\"verified_us\":300,\"x\":1}}\n{\"fields\":{\"message\":\"other\"}}\n\
                    {\"switched_us\":1500}";
         let swap = |switched, verified| Swap { switched, verified };
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_whether_the_promise_was_kept_and_what_was_given_up() {
+    fn writes_promise_and_abandoned_failovers() {
         let options = Options { masters: 2, rounds: 50, program: None, dry: true };
         let swaps: Vec<Swap> =
             (1..=100).map(|us| Swap { switched: us * 20, verified: Some(us) }).collect();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failover_that_comes_to_nothing_is_told_and_not_the_end() {
+    fn continues_after_abandoned_failover() {
         assert_eq!(attempt(|| 1), Ok(1));
         assert_eq!(
             attempt(|| panic!("-failover-abort-not-elected")),

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_the_middle_and_both_ends() {
+    fn writes_median_and_extremes() {
         let of = |millis| Move {
             held: Duration::from_millis(millis),
             sentinel: Duration::from_millis(1000),

@@ -27,7 +27,7 @@ fn counts(least: u64, mut window: impl FnMut() -> u64) {
 }
 
 #[test]
-fn a_closed_loop_counts_answers_and_the_cpu_they_cost() {
+fn counts_replies_and_cpu_in_a_closed_loop() {
     let loader = loader();
     for pipeline in [1, 16] {
         let to = loader.sink();
@@ -50,7 +50,7 @@ fn a_closed_loop_counts_answers_and_the_cpu_they_cost() {
 }
 
 #[test]
-fn an_open_loop_sends_what_was_ordered_whatever_the_answers_do() {
+fn keeps_the_rate_in_an_open_loop() {
     let loader = loader();
     let to = loader.sink();
     let job =
@@ -65,7 +65,7 @@ fn an_open_loop_sends_what_was_ordered_whatever_the_answers_do() {
 }
 
 #[test]
-fn churn_connects_anew_each_time() {
+fn reconnects_for_every_request() {
     let loader = loader();
     let to = loader.sink();
     let job = Churn { to, at_once: 16, warm: SHORT, time: TIME };
@@ -79,7 +79,7 @@ fn churn_connects_anew_each_time() {
 }
 
 #[test]
-fn idle_connections_stay_and_are_seen() {
+fn keeps_and_counts_idle_connections() {
     let loader = loader();
     let to = loader.sink();
     let job = Idle { to, before: 10, pairs: 300, rest: SHORT };
@@ -88,7 +88,7 @@ fn idle_connections_stay_and_are_seen() {
 }
 
 #[test]
-fn a_reply_that_is_not_the_expected_one_fails_the_job() {
+fn fails_on_unexpected_reply() {
     let loader = loader();
     let to = loader.sink();
     // The backend does not support SET.

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_message_about_the_program_names_it() {
+    fn takes_path_from_the_right_message() {
         let program = r#"{"reason":"compiler-artifact","target":{"name":"pointsman"},"executable":"/t/debug/pointsman"}"#;
         assert_eq!(executable(program, "pointsman"), Some(PathBuf::from("/t/debug/pointsman")));
         let library =

@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_when_nothing_is_missing() {
+    fn does_nothing_if_nothing_is_missing() {
         assert_eq!(plan(&[], Machine { root: false, apt: false, lists: false }), Plan::Nothing);
     }
 
     #[test]
-    fn root_installs_and_fetches_the_lists_only_if_there_are_none() {
+    fn fetches_lists_only_if_missing() {
         let install = "apt-get install -qq -y --no-install-recommends redis-tools";
         assert_eq!(commands(plan(&[REDIS], READY)), [install]);
         assert_eq!(
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_the_exact_command() {
+    fn prints_exact_command_for_other_users() {
         let Plan::Tell(text) = plan(&[REDIS], Machine { root: false, ..READY }) else {
             panic!("only root installs")
         };

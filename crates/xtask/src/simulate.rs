@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_list_and_refuses_what_is_none() {
+    fn reads_list_of_mutations() {
         let list = "# a comment\n\nseen-before LateMajority 1 500 Failover,CutSets # why\n";
         let (name, rule, with) =
             ("seen-before".into(), "LateMajority".into(), "Failover,CutSets".into());
@@ -235,7 +235,7 @@ mod tests {
     /// Every patch is on the list and still fits; what is on the list without a patch waits for the
     /// fix that it takes out.
     #[test]
-    fn every_patch_is_listed_and_fits_the_tree() {
+    fn applies_every_listed_mutation() {
         let folder = root().join(MUTATIONS);
         let listed = parse(&fs::read_to_string(folder.join("list.txt")).unwrap()).unwrap();
         let names: Vec<&str> = listed.iter().map(|it| it.name.as_str()).collect();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_what_differs_and_removes_what_is_gone() {
+    fn copies_changed_and_removes_deleted_files() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let write = |folder: &Path, name: &str, text: &str| {
             let path = folder.join(name);

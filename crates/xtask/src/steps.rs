@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_mean_the_workspace_unless_a_package_is_named() {
+    fn tests_the_workspace_by_default() {
         assert_eq!(test(&[]).args, words("test --workspace"));
         assert_eq!(test(&words("-- --nocapture")).args, words("test --workspace -- --nocapture"));
         assert_eq!(test(&words("-- -p")).args, words("test --workspace -- -p"));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_separator_is_passed_on_whether_or_not_the_parser_kept_it() {
+    fn keeps_the_argument_separator() {
         let raw = |line: &str| words(line).into_iter();
         assert_eq!(
             with_separator(raw("xtask test -- --nocapture"), "test", &words("--nocapture")),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn ci_checks_dependencies_only_with_the_tool_for_it() {
+    fn checks_dependencies_if_the_tool_exists() {
         let titles = |deny| ci(deny).iter().map(|step| step.title).collect::<Vec<_>>();
         assert_eq!(titles(false), ["format", "lint", "test", "simulate", "count", "deploy", "doc"]);
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_names_what_failed() {
+    fn names_failed_steps_in_the_last_line() {
         let outcome = |title, passed| Outcome { title, passed, took: Duration::from_millis(1500) };
         assert_eq!(closing(&[outcome("test", true)]), "All tests passed in 1.5 s.");
         assert_eq!(

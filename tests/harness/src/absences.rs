@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_between_the_two_moments_counts() {
+    fn clips_absences_to_the_interval() {
         let watch = Absences::watch();
         let start = Instant::now() + Duration::from_secs(3600);
         let at = |ms| start + Duration::from_millis(ms);

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_addresses_and_no_two_ports_are_the_same() {
+    fn claims_distinct_addresses_and_ports() {
         let addresses: Vec<Address> = (0..50).map(|_| Address::claim(Family::Ipv4)).collect();
         let distinct: BTreeSet<IpAddr> = addresses.iter().map(Address::ip).collect();
         assert_eq!(distinct.len(), addresses.len());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_a_shared_address_are_never_given_out_twice() {
+    fn claims_distinct_ports_on_shared_address() {
         let (one, other) = (Address::claim(Family::Localhost), Address::claim(Family::Localhost));
         let ports: Vec<u16> =
             (0..100).flat_map(|_| [one.port().port(), other.port().port()]).collect();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_address_is_refused_to_others_until_it_is_dropped() {
+    fn refuses_claimed_address_until_dropped() {
         let address = Address::claim(Family::Ipv4);
         let IpAddr::V4(ip) = address.ip() else { panic!("an IPv4 address") };
         assert!(claim_address(ip).is_none());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn outgoing_connections_take_no_port_of_a_claimed_address() {
+    fn keeps_outgoing_connections_off_claimed_ports() {
         let address = Address::claim(Family::Ipv4);
         let listener = TcpListener::bind(address.port()).expect("bind");
         let stream =

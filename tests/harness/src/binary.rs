@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_override_wins_then_the_name_then_the_same_program_under_another_name() {
+    fn prefers_override_then_name_then_alias() {
         let all = |name: &str| Some(Path::new("/bin").join(name));
         let tools =
             |name: &str| (name == "redis-check-rdb").then(|| PathBuf::from("/bin/redis-check-rdb"));

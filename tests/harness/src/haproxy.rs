@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_server_is_voted_on_by_every_sentinel_and_needs_two() {
+    fn requires_two_votes_per_server() {
         let servers = [addr(40001), addr(40002)];
         let sentinels = [addr(50001), addr(50002), addr(50003)];
         let conf = conf("mymaster", &servers, &sentinels, addr(1), addr(2));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_have_settled_when_each_has_the_right_result() {
+    fn settles_when_every_check_is_right() {
         let row = |proxy: &str, server: &str, state: &str| {
             format!("{proxy},{server}{}{state},\n", ",".repeat(16))
         };

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_its_status_and_its_body() {
+    fn splits_response_into_status_and_body() {
         assert_eq!(
             read("HTTP/1.0 503 Service Unavailable\r\nA: b\r\n\r\nno\n"),
             Some((503, "no\n".to_owned()))

@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_inside_is_let_through_before_anything_is_dropped() {
+    fn accepts_inside_traffic_before_drops() {
         let rules = rules(7001, 7002, Ipv4Addr::new(127, 255, 3, 4));
         let at = |text: &str| rules.find(text).unwrap_or_else(|| panic!("{text} in\n{rules}"));
         assert!(
@@ -370,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_as_nft_writes_them() {
+    fn reads_durations_of_nft() {
         assert_eq!(span("59m58s68ms"), Some(Duration::from_millis(3_598_068)));
         assert_eq!(span("1h"), Some(Duration::from_secs(3600)));
         assert_eq!([span("5x"), span("s"), span("ms5")], [None; 3]);
     }
 
     #[test]
-    fn the_namespace_of_the_machine_is_left_alone() {
+    fn refuses_the_machines_namespace() {
         if !in_private_namespace() {
             assert!(Partition::possible().is_err());
         }

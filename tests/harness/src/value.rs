@@ -211,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_is_incomplete_and_never_wrong() {
+    fn treats_every_prefix_as_incomplete() {
         for end in 0..WIRE.len() {
             assert_eq!(parse(&WIRE[..end]), Ok(None), "cut at {end}");
         }
     }
 
     #[test]
-    fn what_is_no_reply_is_refused() {
+    fn refuses_what_is_no_reply() {
         for wire in ["hello\r\n", "\r\n", "$x\r\n", "$1\r\nabc", ":one\r\n"] {
             assert!(parse(wire.as_bytes()).is_err(), "{wire:?}");
         }

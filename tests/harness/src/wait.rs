@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gives_back_what_was_awaited() {
+    fn returns_the_awaited_value() {
         let mut looks = 0;
         let found = wait_until("the third look", Duration::from_secs(5), || {
             looks += 1;
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "in vain for: a wonder; the last look showed: nothing yet")]
-    fn tells_what_it_waited_for_and_what_it_saw() {
+    fn reports_condition_and_last_observation() {
         wait_until("a wonder", Duration::from_millis(5), || Err::<(), _>("nothing yet"));
     }
 }

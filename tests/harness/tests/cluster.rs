@@ -27,7 +27,7 @@ fn pids(cluster: &Cluster) -> Vec<u32> {
 }
 
 #[test]
-fn a_cluster_starts_fails_over_and_leaves_nothing_behind() {
+fn starts_fails_over_and_cleans_up() {
     let cluster = Cluster::builder().start();
     let (pids, folder) = (pids(&cluster), cluster.folder().to_owned());
     assert_eq!(pids.len(), 6);
@@ -53,7 +53,7 @@ fn a_cluster_starts_fails_over_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_killed_master_is_replaced_and_can_come_back() {
+fn replaces_and_restarts_killed_master() {
     let cluster = Cluster::builder().start();
     let events = Events::of(&cluster.sentinels()[0]);
     let old = &cluster.nodes()[0];
@@ -70,7 +70,7 @@ fn a_killed_master_is_replaced_and_can_come_back() {
 }
 
 #[test]
-fn a_stopped_server_keeps_its_connections_and_goes_on_later() {
+fn keeps_connections_of_stopped_server() {
     let cluster = Cluster::builder().replicas(0).sentinels(0).start();
     let mut client = cluster.master().client();
     cluster.master().stop();
@@ -85,7 +85,7 @@ fn a_stopped_server_keeps_its_connections_and_goes_on_later() {
 /// Not a test: the runner that the next test kills. It tells what it started and then waits to be
 /// killed.
 #[test]
-#[ignore = "started by killing_the_runner_ends_its_servers"]
+#[ignore = "started by ends_servers_when_runner_is_killed"]
 fn runner_to_be_killed() {
     let cluster = Cluster::builder().replicas(0).sentinels(1).start();
     let pids: Vec<String> = pids(&cluster).iter().map(ToString::to_string).collect();
@@ -95,7 +95,7 @@ fn runner_to_be_killed() {
 }
 
 #[test]
-fn killing_the_runner_ends_its_servers() {
+fn ends_servers_when_runner_is_killed() {
     let mut runner = Command::new(std::env::current_exe().expect("this program"));
     runner.args(["--exact", "runner_to_be_killed", "--ignored", "--nocapture"]);
     let mut runner =
@@ -117,7 +117,7 @@ fn killing_the_runner_ends_its_servers() {
 }
 
 #[test]
-fn several_masters_are_watched_by_the_same_sentinels() {
+fn watches_several_masters() {
     let cluster = Cluster::builder().masters(&["one", "two"]).replicas(1).start();
     let one = cluster.master_addr("one").expect("a master");
     let failover = cluster.failover_of("two");
@@ -126,7 +126,7 @@ fn several_masters_are_watched_by_the_same_sentinels() {
 }
 
 #[test]
-fn passwords_and_users_are_asked_for() {
+fn requires_passwords_and_users() {
     let builder = Builder::default().replicas(1).password("secret").sentinel_password("other");
     let cluster = builder.user("app on >pw ~app:* +@all").start();
     let mut stranger = Client::connect(cluster.master().addr()).expect("a connection");
@@ -151,7 +151,7 @@ fn passwords_and_users_are_asked_for() {
 }
 
 #[test]
-fn ipv6_names_and_slow_discovery_work_too() {
+fn supports_ipv6_names_and_slow_discovery() {
     let cluster = Cluster::builder().family(Family::Ipv6).replicas(1).start();
     assert!(cluster.master().addr().is_ipv6());
     let cluster = Cluster::builder().family(Family::Localhost).replicas(1).discover().start();
@@ -162,7 +162,7 @@ fn ipv6_names_and_slow_discovery_work_too() {
 }
 
 #[test]
-fn a_load_counts_what_it_wrote_and_finds_what_is_missing() {
+fn counts_and_verifies_writes() {
     let cluster = Cluster::builder().replicas(0).sentinels(0).start();
     let mut load = Load::to(cluster.master().addr()).writers(4).start();
     wait_until("some writes", SOON, || load.counts().acknowledged > 2000);
@@ -177,7 +177,7 @@ fn a_load_counts_what_it_wrote_and_finds_what_is_missing() {
 }
 
 #[test]
-fn a_load_measures_the_outage_of_a_killed_master() {
+fn measures_outage_of_killed_master() {
     let cluster = std::sync::Arc::new(Cluster::builder().start());
     // Any of them may be the leader, which announces the switch a second after the others.
     let events = Events::of_all(cluster.sentinels());
@@ -199,7 +199,7 @@ fn a_load_measures_the_outage_of_a_killed_master() {
 }
 
 #[test]
-fn replies_survive_large_values_and_deep_pipelines() {
+fn reads_large_values_and_deep_pipelines() {
     let cluster = Cluster::builder().replicas(0).sentinels(0).start();
     let mut client = cluster.master().client();
     let big = vec![b'x'; 10 << 20];

@@ -161,14 +161,14 @@ mod tests {
     use super::{go, why};
 
     #[test]
-    fn a_failed_build_says_why() {
+    fn reports_reason_of_failed_build() {
         let words = "go: downloading github.com/redis/go-redis/v9 v9.22.0\n# clients-go-redis\n./main.go:1: no such thing\nmore\n";
         assert_eq!(why(words), "./main.go:1: no such thing");
         assert_eq!(why(""), "no word");
     }
 
     #[test]
-    fn a_program_that_is_given_and_is_not_there_is_said_to_be_missing() {
+    fn reports_missing_prebuilt_program() {
         let missing = go(Some(Path::new("/nowhere/at/all")), Path::new("/"));
         assert!(missing.is_err_and(|why| why.contains("--go-redis")));
     }

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_take_turns_and_so_does_who_begins() {
+    fn alternates_proxies_and_the_first_one() {
         let list = options(2, false).playlist(true);
         assert_eq!(list.len(), 2 * 4 * 2);
         assert_eq!(list[0], (1, Scenario::Planned, Proxy::Haproxy));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_left_out_where_they_cannot_be_made() {
+    fn leaves_out_partitions_if_impossible() {
         let list = options(5, true).playlist(false);
         assert_eq!(list.len(), 3 * 2);
         assert!(list.iter().all(|(_, scenario, _)| *scenario != Scenario::Partition));

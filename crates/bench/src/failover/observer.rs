@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_of_sets_is_read_from_the_statistics() {
+    fn reads_count_of_sets_from_statistics() {
         let info = |text: &str| Value::Bulk(text.as_bytes().to_vec());
         let text = "# Commandstats\r\ncmdstat_setex:calls=5,usec=1\r\ncmdstat_set:calls=42,usec=81,usec_per_call=2\r\n";
         assert_eq!(sets(&info(text)), 42);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_master_is_one() {
+    fn recognizes_only_masters() {
         let role = |word: &str| Value::Array(vec![Value::Bulk(word.as_bytes().to_vec())]);
         assert!(
             is_master(&role("master")) && !is_master(&role("slave")) && !is_master(&Value::Nil)

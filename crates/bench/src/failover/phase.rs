@@ -62,21 +62,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_aims_of_all_runs_cover_the_period_evenly() {
+    fn spreads_aims_over_the_ping_period() {
         let aims: Vec<_> = (1..=5).map(|run| aim(run, 5).as_millis()).collect();
         assert_eq!(aims, [100, 300, 500, 700, 900]);
         assert_eq!(aim(1, 1), Duration::from_millis(500));
     }
 
     #[test]
-    fn only_a_little_late_is_near() {
+    fn accepts_only_slightly_late_pings() {
         let ms = Duration::from_millis;
         assert!(near(ms(300), ms(300)) && near(ms(310), ms(300)));
         assert!(!near(ms(299), ms(300)) && !near(ms(340), ms(300)));
     }
 
     #[test]
-    fn milestones_are_the_first_after_the_cause_and_about_the_master() {
+    fn takes_first_milestones_about_the_master() {
         let cause = Instant::now();
         let event = |ms: u64, channel: &str, payload: &str| Event {
             at: cause + Duration::from_millis(ms),

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_every_measure_and_null_for_what_is_not_known() {
+    fn writes_every_measure_or_null() {
         let values = BTreeMap::from([(Measure::Lost, 3.0), (Measure::Gap, 1_234.567_89)]);
         let (scenario, proxy) = (Scenario::Sigkill, Proxy::Pointsman);
         let record = Record { scenario, proxy, run: 2, values, more: json!({"load": 0.5}) };

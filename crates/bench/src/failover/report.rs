@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_names_machine_raw_data_promises_and_failures() {
+    fn writes_machine_data_promises_and_failures() {
         let values = BTreeMap::from([(Measure::Lost, 0.0)]);
         let (scenario, proxy) = (Scenario::Planned, Proxy::Pointsman);
         let record = Record { scenario, proxy, run: 1, values, more: serde_json::Value::Null };

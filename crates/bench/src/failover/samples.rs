@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_it_did_as_a_master_counts() {
+    fn counts_only_writes_as_master() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let rows = samples(
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_server_counts_from_zero() {
+    fn restarts_the_count_with_the_server() {
         let start = Instant::now();
         let rows = samples(
             start,
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_got_an_ok_for_is_counted_up_to_the_demotion() {
+    fn counts_unacknowledged_writes_until_demotion() {
         let rows = samples(Instant::now(), &[(0, true, 90), (900, true, 112), (905, false, 500)]);
         assert_eq!(unacknowledged(&rows, 100), Some(12));
         assert_eq!(unacknowledged(&rows, 112), Some(0));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sample_before_nothing_is_known() {
+    fn returns_none_without_earlier_sample() {
         let start = Instant::now();
         assert_eq!(writes_after(&samples(start, &[(9, true, 1)]), start), None);
     }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_the_median_and_the_extremes() {
+    fn formats_median_and_extremes() {
         let records = [
             record(Proxy::Haproxy, 7000.0, Some(20.0)),
             record(Proxy::Haproxy, 6900.0, None),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_a_line_a_measure() {
+    fn writes_one_line_per_measure() {
         let rows =
             rows(&[record(Proxy::Pointsman, 0.0, None)], Scenario::Planned).expect("a table");
         assert_eq!(plain(&rows).lines().count(), 1 + Measure::ALL.len());

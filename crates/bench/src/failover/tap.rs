@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_sent_after_the_moment_counts() {
+    fn counts_only_later_senders() {
         let ages = [100, 250, 900].map(Duration::from_millis);
         let after = |ms| sent_after(&ages, Duration::from_millis(ms));
         assert_eq!([after(50), after(100), after(251), after(1000)], [0, 0, 2, 3]);

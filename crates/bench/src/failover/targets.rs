@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_kept_only_if_every_run_keeps_it() {
+    fn requires_every_run_to_keep_a_promise() {
         let kill = |beyond| {
             record(
                 Scenario::Sigkill,
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_measured_is_not_kept() {
+    fn fails_promises_without_measurement() {
         let judged =
             judge(&[record(Scenario::Planned, Proxy::Pointsman, &[(Measure::Lost, 0.0)])], 16);
         assert_eq!(judged.iter().map(Target::met).collect::<Vec<_>>(), [true, false]);

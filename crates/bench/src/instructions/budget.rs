@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_recorded_is_the_budget_and_more_than_three_percent_above_is_too_much() {
+    fn refuses_more_than_three_percent_above_budget() {
         let mut budgets = Budgets::read("").expect("none");
         assert_eq!(budgets.judge("get", 400.0), Outcome::Unknown);
         budgets.set("get", 400.0, "a compiler");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_budgets_can_be_read() {
+    fn reads_the_committed_budgets() {
         let file = crate::raw::benches().join("instructions.json");
         let budgets =
             Budgets::read(&std::fs::read_to_string(file).expect("it is committed")).expect("JSON");

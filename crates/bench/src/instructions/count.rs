@@ -186,13 +186,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_is_the_last_that_valgrind_tells() {
+    fn takes_the_last_count_of_valgrind() {
         assert_eq!(collected("==1== Callgrind\n==1== Collected : 815087\n==1==\n"), Ok(815_087));
         assert!(collected("killed").is_err());
     }
 
     #[test]
-    fn of_several_threads_the_busiest_counts() {
+    fn takes_the_busiest_thread() {
         let folder = tempfile::tempdir().unwrap();
         assert!(busiest(folder.path()).is_err());
         for (name, text) in [

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_time_is_not_busy() {
+    fn excludes_idle_time() {
         let stat = "cpu  100 20 30 9999 7 4 6 50 0 0\ncpu0 1 1 1 1\n";
         assert_eq!(machine(stat), (Duration::from_millis(1600), Duration::from_millis(500)));
     }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_uses_cpu_and_memory() {
+    fn measures_cpu_and_memory_of_this_process() {
         let meter = Meter { proxy: vec![std::process::id()], others: Vec::new() };
         let before = meter.sample();
         let sum = burn(|| meter.sample().proxy > before.proxy);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_has_used_stays_when_it_ends() {
+    fn keeps_cpu_time_of_ended_threads() {
         let of = || cpu(std::process::id());
         let start = of();
         let worked = Duration::from_millis(50);

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_in_any_pieces_is_answered_once_and_in_order() {
+    fn answers_pieces_once_and_in_order() {
         let (request, reply) = (Workload::Small.request(), Workload::Small.reply());
         let bytes = [request.repeat(3), Workload::Ping.request(), request.clone()].concat();
         let expected = [reply.repeat(3), Workload::Ping.reply(), reply.clone()].concat();

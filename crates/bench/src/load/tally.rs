@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_occurred() {
+    fn returns_occurring_values_as_percentiles() {
         let of = |numbers: &mut dyn Iterator<Item = u64>| {
             Latency::of(numbers.map(Duration::from_micros).collect())
         };

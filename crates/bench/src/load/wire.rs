@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_read_back_word_by_word_and_never_before_its_end() {
+    fn parses_only_complete_requests() {
         let request = Workload::Small.request();
         let words = vec![b"GET".to_vec(), small_key().to_vec()];
         assert_eq!(front(&request), Front::Command(request.len(), words));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sink_is_a_master_for_whoever_asks() {
+    fn answers_sentinels_as_a_master() {
         let ask = |words: &[&[u8]]| {
             let mut out = Vec::new();
             answer(&words.iter().map(|word| word.to_vec()).collect::<Vec<_>>(), &mut out);

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_peer_leads_each_route_to_its_target_with_one_thread() {
+    fn configures_every_peer_with_one_thread() {
         let addr = |port: u16| SocketAddr::from(([127, 1, 2, 3], port));
         let routes = [
             Route { name: "redis", listen: addr(1001), target: addr(2001) },

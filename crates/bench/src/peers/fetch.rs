@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn apt_touches_nothing_but_its_own_folder() {
+    fn keeps_apt_within_its_folder() {
         let words = apt(Path::new("/c/apt"), &["install", "--download-only", "haproxy"]);
         let line: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         for key in [
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_of_whole_suites_is_chosen() {
+    fn chooses_archive_of_whole_suites() {
         let said =
             "http://a/debian-security/ Debian\nhttp://b/tools/ Other\nhttp://a/debian/ Debian\n";
         assert_eq!(choose(said), Some("http://a/debian/".to_owned()));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_fetched_says_why() {
+    fn reports_why_a_peer_is_missing() {
         let kept = tempfile::tempdir().expect("a folder");
         let folder = kept.path().to_owned();
         let source = Source::Wheel { package: "some-wheel", program: "bin/some" };

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_take_turns_and_those_aside_play_every_second_round() {
+    fn runs_additional_proxies_every_second_round() {
         let options = options(3);
         let row = |round: u32, row: Row| -> Vec<Peer> {
             let list = options.playlist(round, &Peer::ALL);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_measurement_is_not_the_document() {
+    fn writes_no_document_for_a_partial_run() {
         assert!(options(5).whole());
         assert!(!Options { only: vec![Row::Small], ..options(5) }.whole());
         assert!(!Options { quick: true, ..options(5) }.whole());

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_has_a_bar_for_each_that_was_measured() {
+    fn draws_a_bar_per_measured_proxy() {
         let record = |peer, value| {
             let values = BTreeMap::from([(Measure::Memory, value)]);
             Record { row: Row::Idle, peer, round: 1, values, foreign: 0.0, disturbed: false }

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_json_with_every_value() {
+    fn writes_every_value_as_json() {
         let values = BTreeMap::from([(Measure::Rps, 1000.12344), (Measure::CpuRequest, 9.5)]);
         let record = Record {
             row: Row::Small,
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn tuned_variants_are_compared_only_where_tuning_matters() {
+    fn compares_tuned_variants_only_where_relevant() {
         let rows = |peer| Row::ALL.into_iter().filter(|row| row.includes(peer)).count();
         assert_eq!([Peer::Haproxy3Buffers, Peer::Direct, Peer::Pointsman].map(rows), [5, 8, 12]);
     }

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_has_verdicts_tables_and_what_was_left_out() {
+    fn writes_verdicts_tables_and_omissions() {
         let record = |peer, value| {
             let values = BTreeMap::from([(Measure::CpuRequest, value)]);
             Record { row: Row::Small, peer, round: 1, values, foreign: 0.0, disturbed: true }

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_within_a_round_and_their_median_is_judged() {
+    fn judges_median_of_ratios_within_rounds() {
         let cpu = |peer, round, value| record(Row::Small, peer, round, Measure::CpuRequest, value);
         // Twice as slow in the second round, both of them.
         let mut records = vec![
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_rounds_count_only_where_too_few_others_are_left() {
+    fn uses_disturbed_rounds_only_if_needed() {
         let cpu = |peer, round, value, disturbed| Record {
             disturbed,
             ..record(Row::Small, peer, round, Measure::CpuRequest, value)
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_better_of_the_tuned_ones_counts() {
+    fn takes_the_better_tuned_variant() {
         let cpu = |peer, value| record(Row::Get1m, peer, 1, Measure::CpuBulk, value);
         let records = [
             cpu(Peer::Pointsman, 0.2),

@@ -7,14 +7,14 @@
 //!
 //! | Fault | Test |
 //! |---|---|
-//! | 1: the master is killed | `golden::a_killed_master_is_followed_at_the_first_switch_that_makes_a_majority`, e2e `failover::after_a_masters_death_writes_go_on_within_50_ms_of_the_first_switch` |
-//! | 2: the master hangs | `nodes::a_stopped_node_costs_one_connection_and_its_late_answer_counts`, e2e `isolation::a_hung_master_is_sent_nothing_after_the_commit`, `isolation::not_a_packet_of_a_client_goes_to_a_hung_master_once_the_gate_is_shut` |
-//! | 3: the master is cut off, without RST | e2e `isolation::a_master_that_is_cut_off_without_a_word_costs_a_connect_timeout_and_executes_nothing_late` |
-//! | 4: the proxy sees the master, the sentinels do not | e2e `isolation::a_master_that_the_proxy_sees_and_the_sentinels_do_not_is_left` |
+//! | 1: the master is killed | `golden::a_killed_master_is_followed_at_the_first_switch_that_makes_a_majority`, e2e `failover::resumes_writes_50_ms_after_the_switch` |
+//! | 2: the master hangs | `nodes::a_stopped_node_costs_one_connection_and_its_late_answer_counts`, e2e `isolation::sends_nothing_to_hung_master_after_commit`, `isolation::sends_no_packet_after_the_gate_closed` |
+//! | 3: the master is cut off, without RST | e2e `isolation::leaves_vanished_master_without_late_writes` |
+//! | 4: the proxy sees the master, the sentinels do not | e2e `isolation::leaves_master_that_sentinels_do_not_see` |
 //! | 5: the old master comes back as master | `nodes::the_old_master_is_never_gone_back_to_while_it_says_that_it_is_one` |
 //! | 6: sentinels disagree | `disagreement::at_one_epoch_the_majority_decides_and_the_points_do_not_flap` |
 //! | 7: a stale sentinel | `disagreement::a_stale_sentinel_with_a_living_old_master_is_ignored_and_counted` |
-//! | 8, 9: one sentinel down, all of them | `disagreement::with_one_sentinel_or_all_of_them_down_the_master_stays`, e2e `discovery::with_all_sentinels_down_traffic_goes_on` |
+//! | 8, 9: one sentinel down, all of them | `disagreement::with_one_sentinel_or_all_of_them_down_the_master_stays`, e2e `discovery::serves_while_all_sentinels_are_down` |
 //! | 10: all of them down at the start | `disagreement::with_all_sentinels_down_at_the_start_it_waits_for_them` |
 //! | 11: Pub/Sub silently dead | `disagreement::a_silent_subscription_is_found_out_and_dialled_again`, `links::resp2s_second_connection_is_part_of_the_heartbeat` |
 //! | 12: a missed switch | `disagreement::a_missed_switch_is_found_by_polling` |
@@ -28,7 +28,7 @@
 //! | 20: DNS | `names::a_seeds_name_that_does_not_resolve_yet_is_asked_again`, `names::a_slow_resolver_blocks_nothing_and_its_late_answer_counts`, `names::a_master_with_a_name_is_pinned_and_followed_to_another_address` |
 //! | 56: a busy master at its limit of clients | `probes::keeps_probe_connection_of_a_busy_full_master`, `probes::takes_a_node_that_turns_away_for_present`, e2e `faults_probe::keeps_gate_open_while_master_is_busy_and_full` |
 //! | 59: `ip_nonlocal_bind`, a name of two families | `names::finds_the_family_that_answers_and_stays_with_it`, e2e `faults_probe::tells_own_addresses_where_any_address_can_be_bound`, `faults_probe::stays_with_the_family_that_worked_after_one_lost_dial` |
-//! | 37: the proxy itself was stopped | e2e `failover::a_proxy_that_was_stopped_looks_again_before_it_sends_a_byte` |
+//! | 37: the proxy itself was stopped | e2e `failover::verifies_master_after_sigstop` |
 //! | a replica that is down, behind, loading, mute, a master, a stranger | `pool::whoever_is_unfit_is_put_out_for_the_right_reason_and_let_in_again` |
 //! | a failover, seen by readers | `pool::readers_leave_the_next_master_before_the_points_lead_there_and_the_rest_stay` |
 //! | a member that lies about replicas | `storm::a_member_that_lists_other_replicas_each_time_makes_few_dials_and_stops_nothing` |

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_called_by_their_names() {
+    fn calls_servers_by_name() {
         let said = |channel, payload| explain(channel, payload, &names()).unwrap_or_default();
         assert_eq!(said("+sdown", "master mymaster 127.1.2.3 1"), "redis-1 does not answer me");
         assert_eq!(
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_puzzle_is_left_out() {
+    fn leaves_out_confusing_events() {
         assert_eq!(explain("+new-epoch", "1", &names()), None);
         assert_eq!(
             explain("+sdown", "slave 127.1.2.3:1 127.1.2.3 1 @ mymaster 127.1.2.3 2", &names()),

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_master_is_killed_early_enough_to_see_the_end() {
+    fn kills_master_early_enough() {
         let after = |seconds, keep| Options { seconds, keep }.kill_after();
         assert_eq!(after(None, false), Some(KILL));
         assert_eq!(after(Some(40), false), Some(KILL));

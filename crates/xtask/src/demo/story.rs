@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_told_once_until_the_next_failover() {
+    fn prints_an_event_once_per_failover() {
         let mut story = story();
         let down = event(&story, 1000, "+sdown", "master mymaster 127.1.2.3 1");
         let line = story.hear(&down).expect("news");
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_waits_for_the_switch_that_explains_it() {
+    fn prints_a_gap_after_its_switch() {
         let mut story = story();
         let at = |ms| story.start + Duration::from_millis(ms);
         let (killed, gap) = (at(1000), Gap { from: at(1000), to: at(3010) });
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_shows_the_difference_to_the_one_before() {
+    fn prints_differences_per_second() {
         let mut story = story();
         let now = |acknowledged, errors, alive| Now {
             master: "redis-1".to_owned(),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_are_for_people() {
+    fn formats_numbers_and_times() {
         assert_eq!([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         let times =
             [Duration::from_micros(1540), Duration::from_millis(14), Duration::from_millis(2310)];

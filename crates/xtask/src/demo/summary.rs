@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failover_counts_as_followed_only_if_writing_went_on() {
+    fn requires_writes_after_a_failover() {
         assert!(verdict(&followed(), &counts(100), &looked(100, 3), true).is_ok());
         assert!(verdict(&followed(), &counts(50), &looked(50, 0), true).is_err());
         assert!(verdict(&followed(), &counts(100), &looked(100, 0), false).is_err());
@@ -179,13 +179,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_kill_nothing_may_be_missing() {
+    fn tolerates_no_loss_without_a_kill() {
         assert!(verdict(&story(false), &counts(100), &looked(100, 0), true).is_ok());
         assert!(verdict(&story(false), &counts(100), &looked(100, 1), true).is_err());
     }
 
     #[test]
-    fn the_numbers_name_both_parts_of_the_outage() {
+    fn names_both_parts_of_the_outage() {
         let text = numbers(&counts(12_345), &looked(12_345, 0), "redis-2", &followed());
         for part in [
             "12,345   each one looked for on redis-2",

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_for_an_address_is_answered_and_no_other() {
+    fn answers_only_address_queries() {
         let question = |kind: u8| {
             let head = [0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
             [&head[..], b"\x07by-dns\x2d\x04test\x00", &[0, kind, 0, 1]].concat()

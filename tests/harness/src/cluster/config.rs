@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_reach_servers_replication_and_sentinels() {
+    fn configures_passwords_everywhere() {
         let builder = Builder::default().password("secret").sentinel_password("other");
         let plan = RedisPlan {
             builder: &builder,

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_a_row_are_one_range() {
+    fn merges_consecutive_numbers() {
         let mut ranges = Vec::new();
         for number in [0, 1, 2, 5, 6, 9] {
             extend(&mut ranges, number);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_gap_is_between_any_two_writes() {
+    fn measures_longest_gap_of_all_writers() {
         let start = Instant::now();
         let mut rhythm = Rhythm::default();
         for ms in [0, 5, 305, 310, 360] {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_comes_before_what_was_written_since() {
+    fn puts_returned_ranges_first() {
         let tally = Tally::new(1);
         tally.acknowledge(0, 0);
         let taken = tally.take_acknowledged();
