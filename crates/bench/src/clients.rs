@@ -1,12 +1,11 @@
-//! `cargo xtask bench clients`: what the clients that people use notice of a failover, through
+//! `cargo xtask bench clients`: what popular client libraries notice of a failover, through
 //! pointsman and through haproxy.
 //!
-//! Real libraries, installed for this from their registries into a folder that goes away: mostly
-//! idle clients that authenticate, choose a database and a name, and ask ten times a second. The
-//! program is built without optimisation: errors are counted here, and pauses of a second.
-//! redis-benchmark comes after them, in failovers of its own: its clients are never idle, would
-//! keep the others from their turn, and always have a request in flight, for which nothing is
-//! promised.
+//! The real libraries are installed from their registries into a temporary folder. Mostly idle
+//! clients authenticate, select a database and a name, and send ten requests per second. The
+//! program is a debug build: errors are counted here, and pauses of a second. redis-benchmark
+//! follows in failovers of its own: its clients are never idle, would take CPU time from the
+//! others, and always have a request in flight, for which nothing is promised.
 //!
 //! Deliberately absent: throughput, which `cargo xtask bench` measures.
 
@@ -26,33 +25,33 @@ use serde_json::Value;
 use self::libraries::Library;
 use setup::{build, install};
 
-/// How long the clients live. Half a hundred processes take seconds to start on a busy machine.
+/// How long the clients run. Fifty processes take seconds to start on a busy machine.
 const LIFE: Duration = Duration::from_secs(22);
-/// The most clients that redis_benchmark.py starts.
+/// The number of clients that redis_benchmark.py starts at most.
 const BUSY: u32 = 16;
-/// From when on a pause counts: before, the machine is busy with starting everybody, and a first
+/// Pauses before this are ignored: the machine is busy with starting the clients, and a first
 /// request waits for its connection.
 const SETTLE: Duration = Duration::from_secs(5);
-/// When the failover comes.
+/// The time of the failover.
 const FAILOVER: Duration = Duration::from_secs(9);
 
-/// What to measure.
+/// Options of `bench clients`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Clients of each library.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     clients: u32,
-    /// The program of benches/clients/go_redis, built before. Without this it is built here, and
-    /// left out if that cannot be done.
+    /// The program of benches/clients/go_redis, built before. Without it, it is built here, and
+    /// left out if that fails.
     #[arg(long, value_name = "PATH")]
     go_redis: Option<PathBuf>,
-    /// Show the figures only; nothing is written to benches/.
+    /// Only print the figures; write nothing to benches/.
     #[arg(long)]
     dry: bool,
 }
 
-/// What a library's clients saw, and how many errors they saw without a request in flight at the
-/// kill.
+/// The results of a library's clients, and how many errors occurred without a request in flight at
+/// the kill.
 struct Seen {
     told: Value,
     unexplained: usize,
@@ -60,10 +59,10 @@ struct Seen {
     ordered: u128,
 }
 
-/// Measures.
+/// Runs the measurement.
 ///
 /// # Errors
-/// In words, if something is missing or a run fails.
+/// A message for people, if something is missing or a run fails.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::for_failovers()?;
     let stand = Stand {
@@ -92,8 +91,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
             }
         }
     }
-    // Nothing is promised for a request in flight, and these always have one: they are shown, and
-    // not judged.
+    // These clients always have a request in flight, for which nothing is promised: their errors
+    // are shown and not judged.
     let busy = [libraries::benchmark()];
     for (kill, ours) in [(false, false), (false, true), (true, false), (true, true)] {
         for seen in stand.scene(&busy, ours, kill)? {
@@ -130,13 +129,13 @@ fn preface(clients: u32) -> String {
     )
 }
 
-/// A row of the table, which is shown as well.
+/// Formats a row of the table and prints it.
 fn row(kill: bool, ours: bool, seen: &Seen) -> String {
     let text = |key: &str| {
         seen.told.get(key).map_or_else(|| "?".to_owned(), ToString::to_string).replace('"', "")
     };
     let mut row = format!("| {} ", if kill { "SIGKILL" } else { "planned" });
-    // A String takes whatever is written.
+    // Writing to a String does not fail.
     let _infallible = writeln!(
         row,
         "| {} | {} | {} | {} | {} | {} | {} ms | {} |",
@@ -153,7 +152,7 @@ fn row(kill: bool, ours: bool, seen: &Seen) -> String {
     row
 }
 
-/// What every failover is measured with.
+/// The programs and options of all runs.
 struct Stand {
     pointsman: PathBuf,
     haproxy: PathBuf,
@@ -161,8 +160,7 @@ struct Stand {
 }
 
 impl Stand {
-    /// One failover of a cluster of its own under all these libraries at once, and what each of
-    /// them saw.
+    /// One failover of a new cluster with these libraries at once; returns the results of each.
     fn scene(&self, libraries: &[Library], ours: bool, kill: bool) -> Result<Vec<Seen>, String> {
         let cluster = Cluster::builder().user("app on >pw ~* &* +@all").start();
         if ours {
@@ -210,8 +208,8 @@ impl Stand {
 }
 
 impl Seen {
-    /// When the longest pause began, in seconds after the failover was ordered or the master
-    /// killed; a dash if there was none.
+    /// When the longest pause began, in seconds after the failover or the kill; a dash if there was
+    /// none.
     fn begun(&self) -> String {
         let at = self
             .told
@@ -228,14 +226,14 @@ impl Seen {
 
     fn is_clean(&self, kill: bool) -> bool {
         let number = |key: &str| self.told.get(key).and_then(Value::as_u64).unwrap_or(u64::MAX);
-        // With a master killed, what was in flight is lost, and nothing else may be.
+        // After a kill, requests in flight are lost, and no others may be.
         let lost = if kill { self.unexplained as u64 } else { number("errors") };
         number("wrong") == 0 && lost == 0
     }
 }
 
-/// How long before or after the kill a request may have been begun that was in flight: on its way
-/// to a server that is dying, or to a connection of which it is not known yet that it has died.
+/// A request counts as in flight if it started this long before or after the kill: on its way to a
+/// dying server, or on a connection whose end has not been noticed.
 const SLACK: u128 = 500;
 
 /// Milliseconds of Unix time.

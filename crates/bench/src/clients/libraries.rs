@@ -1,11 +1,11 @@
-//! The client libraries, and the programs that use them: what is installed or built, and where.
+//! The client libraries and the programs that use them: what is installed or built, and where.
 //!
-//! Each program takes the same arguments (host, port, clients, seconds) and writes one line of JSON
-//! about what it saw.
+//! Each program takes the same arguments (host, port, clients, seconds) and prints one line of JSON
+//! with its results.
 //!
-//! Deliberately absent: copies of any library. They come from their registries, into a folder that
-//! goes away; redis-rs, which takes minutes to build, is kept in `target`. go-redis is the one that
-//! may be missing: Go modules come from a proxy of their own.
+//! Deliberately absent: copies of any library. They come from their registries into a temporary
+//! folder; redis-rs, which takes minutes to build, is kept in `target`. Only go-redis may be
+//! missing: Go modules come from a separate proxy.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use super::{LIFE, SETTLE};
 
 /// A client library and the program that uses it.
 pub(super) struct Library {
-    /// What to start, with what before the arguments that all of them have.
+    /// The program to start, and the arguments before the common ones.
     program: PathBuf,
     script: Option<PathBuf>,
-    /// Where it was installed, and its version if it does not know that itself.
+    /// Its folder, and its version if the program does not report it.
     home: PathBuf,
     version: String,
 }
@@ -38,18 +38,18 @@ impl Library {
     }
 }
 
-/// A program of ours that needs nothing but Python and what comes with the servers.
+/// A script that needs only Python and the programs that come with the servers.
 fn with_python(script: &str) -> Library {
     let script = Some(Path::new("benches/clients").join(script));
     Library { program: "python3".into(), script, home: PathBuf::new(), version: String::new() }
 }
 
-/// redis-cli, which is hiredis and comes with the servers.
+/// redis-cli, which uses hiredis and comes with the servers.
 pub(super) fn command_line() -> Library {
     with_python("redis_cli.py")
 }
 
-/// redis-benchmark, which is hiredis too, and is never idle.
+/// redis-benchmark, which uses hiredis too and is never idle.
 pub(super) fn benchmark() -> Library {
     with_python("redis_benchmark.py")
 }
@@ -87,7 +87,7 @@ pub(super) fn node(home: &Path) -> Result<Library, String> {
     Ok(Library { program: "node".into(), script, home, version: String::new() })
 }
 
-/// redis-rs, built from the registry out of the workspace, and kept: that takes minutes.
+/// redis-rs, built outside of the workspace and kept, because that takes minutes.
 pub(super) fn rust() -> Result<Library, String> {
     let home = PathBuf::from("target/clients/redis_rs");
     fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
@@ -114,10 +114,10 @@ pub(super) fn rust() -> Result<Library, String> {
     Ok(Library { program: home.join("target/debug/clients-redis-rs"), script: None, home, version })
 }
 
-/// go-redis: the program that was built elsewhere, if there is one, or else built here.
+/// go-redis: the program that was built elsewhere, or else built here.
 ///
 /// # Errors
-/// Why it has to be left out.
+/// Why it is left out.
 pub(super) fn go(built: Option<&Path>, home: &Path) -> Result<Library, String> {
     let library =
         |program| Library { program, script: None, home: PathBuf::new(), version: String::new() };
@@ -140,7 +140,7 @@ pub(super) fn go(built: Option<&Path>, home: &Path) -> Result<Library, String> {
     Err(format!("`go build`: {}", why(&words)))
 }
 
-/// The line of a failed build that says most: the first that is not about what it does.
+/// The most useful line of a failed build: the first that does not report progress.
 fn why(words: &str) -> &str {
     let telling = |line: &&str| {
         !line.is_empty() && !line.starts_with("go: downloading") && !line.starts_with('#')

@@ -1,11 +1,11 @@
 //! `cargo xtask bench failover`: acknowledged writes counted through real failovers.
 //!
-//! Pointsman and haproxy take turns, run by run, so that whatever else the machine does meets both.
-//! A run that fails is reported and does not stop the others. The raw data is written line by line,
-//! so that an interrupted measurement is not lost.
+//! Pointsman and haproxy alternate run by run, so that disturbances of the machine affect both. A
+//! failed run is reported and does not stop the others. Raw data is written line by line, so that
+//! an interrupted measurement is not lost.
 //!
-//! Deliberately absent: leaving out runs that look odd. What disturbed a run (load, waiting for a
-//! core) stands beside it.
+//! Deliberately absent: excluding runs that look odd. What disturbed a run (load, waiting for a
+//! core) is recorded with it.
 
 mod observer;
 mod phase;
@@ -34,16 +34,16 @@ use scene::{RATE, Stage, WRITERS};
 use setup::{build, install};
 use targets::Target;
 
-/// What to measure.
+/// Options of `bench failover`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Runs of each scenario through each proxy.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
-    /// One run of each, and nothing is written to benches/.
+    /// One run of each; nothing is written to benches/.
     #[arg(long, conflicts_with = "runs")]
     quick: bool,
-    /// Only this scenario; can be given several times. Nothing is written to benches/ then.
+    /// Only this scenario; may be repeated. Nothing is written to benches/ then.
     #[arg(long, value_enum)]
     scenario: Vec<Scenario>,
     /// Only this proxy. Nothing is written to benches/ then.
@@ -68,8 +68,8 @@ impl Options {
         !self.quick && self.scenario.is_empty() && self.proxy.is_empty() && self.raw.is_none()
     }
 
-    /// What to play, in order: the proxies in turns, so that both meet the same weather; who begins
-    /// changes too.
+    /// The order of the runs: the proxies alternate, and so does the first one, so that both meet
+    /// the same conditions.
     fn playlist(&self, partitions: bool) -> Vec<(u32, Scenario, Proxy)> {
         let wanted =
             |scenario: &Scenario| self.scenario.is_empty() || self.scenario.contains(scenario);
@@ -92,10 +92,10 @@ impl Options {
     }
 }
 
-/// Measures: success if every promise was kept in every run.
+/// Runs the measurement; success if every promise was kept in every run.
 ///
 /// # Errors
-/// In words, if it cannot begin, or if a file cannot be written.
+/// A message for people, if it cannot begin, or if a file cannot be written.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     if !options.namespaced {
         install::for_failovers()?;
@@ -151,7 +151,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Plays the list: what the runs brought, and in words what became of those that failed.
+/// Executes the runs; returns their records and a message for each failed run.
 fn play_all(
     stage: &Stage<'_>,
     list: &[(u32, Scenario, Proxy)],
@@ -164,8 +164,8 @@ fn play_all(
         }
         let what = format!("{:<9} through {:<9} run {run}", scenario.name(), proxy.name());
         let start = Instant::now();
-        // On a thread of its own: the harness panics when something does not come, and the other
-        // runs are to go on.
+        // In a separate thread: the harness panics if something is missing, and the other runs
+        // should continue.
         let played = std::thread::scope(|scope| {
             scope.spawn(|| scene::play(stage, *scenario, *proxy, *run)).join()
         });

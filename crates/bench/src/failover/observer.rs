@@ -1,8 +1,8 @@
-//! Looks at the servers from outside while a run goes on: when a replica became writable, when the
-//! first client wrote to it, and what the old master executed meanwhile.
+//! Observes the servers during a run: when a replica became writable, when the first client wrote
+//! to it, and what the old master executed meanwhile.
 //!
-//! One thread a server, each with a connection of its own straight to the server. A promotion and a
-//! demotion close it (the servers kill their clients then), and it comes back at once.
+//! One thread per server, each with its own connection. A promotion and a demotion close it
+//! (servers disconnect their clients then), and it is reopened at once.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,21 +16,21 @@ use harness::{Client, Value, encode, pause};
 
 use super::samples::Sample;
 
-/// Between two looks at a replica.
+/// The interval of queries to a replica.
 const REPLICA: Duration = Duration::from_millis(1);
-/// Between two looks at the old master, and at a new one once its first write was seen.
+/// The interval of queries to the old master, and to the new one after its first write.
 const MASTER: Duration = Duration::from_millis(5);
-/// How long a server may take to answer.
+/// The longest wait for a reply.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Samples kept: a few minutes.
+/// Number of samples kept: a few minutes.
 const MOST: usize = 100_000;
 
-/// What was seen of a replica that became master.
+/// The promotion of a replica.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Promotion {
-    /// When it first said so.
+    /// When it first reported the role master.
     pub(super) writable: Instant,
-    /// When its count of SETs had first risen after that.
+    /// When its count of SETs first rose after that.
     pub(super) first_write: Option<Instant>,
     sets: u64,
 }
@@ -41,7 +41,7 @@ struct Seen {
     promoted: BTreeMap<SocketAddr, Promotion>,
 }
 
-/// Looks until it is dropped.
+/// Observes until it is dropped.
 #[derive(Debug)]
 pub(super) struct Observer {
     seen: Arc<Mutex<Seen>>,
@@ -50,9 +50,8 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Begins to look at a master and its replicas. `inside` is an address from which the old
-    /// master is reached even when it is cut off: what it executes in its exile is then seen as it
-    /// happens.
+    /// Starts to observe a master and its replicas. From the address `inside` the old master can be
+    /// reached even when it is cut off, so that its writes are seen as they happen.
     pub(super) fn start(
         old: SocketAddr,
         replicas: &[SocketAddr],
@@ -68,8 +67,7 @@ impl Observer {
                     } else {
                         look_at_replica(addr, &seen, &stop)
                     };
-                    // A connection that ends is what happens to these servers; the next one tells
-                    // more.
+                    // Connections to these servers end in a failover; the next one shows more.
                     drop(looked);
                     pause(REPLICA);
                 }
@@ -85,7 +83,7 @@ impl Observer {
         lock(&self.seen).old.clone()
     }
 
-    /// What became of a replica.
+    /// The promotion of a replica, if it happened.
     pub(super) fn promotion(&self, addr: SocketAddr) -> Option<Promotion> {
         lock(&self.seen).promoted.get(&addr).copied()
     }
@@ -100,7 +98,7 @@ impl Drop for Observer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
-            // One that panicked has told why already.
+            // A thread that panicked has printed the reason.
             let _ = thread.join();
         }
     }
@@ -119,7 +117,7 @@ fn look_at_old(
     let mut client = connected?;
     client.set_timeout(PATIENCE)?;
     while !stop.load(Ordering::Acquire) {
-        // Both in one write: the server answers them without serving anybody else in between.
+        // Both in one write: the server executes them without another client in between.
         client.send(&[encode(&["ROLE"]), encode(&["INFO", "commandstats"])].concat())?;
         let (role, info) = (client.read_value()?, client.read_value()?);
         let sample = Sample { at: Instant::now(), master: is_master(&role), sets: sets(&info) };
@@ -175,7 +173,7 @@ fn sets(info: &Value) -> u64 {
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    // What is in it is whole at any time.
+    // The content is consistent at any time.
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

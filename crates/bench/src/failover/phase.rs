@@ -1,11 +1,10 @@
-//! Where in Sentinel's own rhythm the cause falls.
+//! Starts the fault at a given phase of Sentinel's ping period.
 //!
-//! A sentinel pings each server once a second, and counts a hang from the first ping that stays
-//! unanswered: the same SIGSTOP is noticed up to a second earlier or later, depending on when it
-//! comes. One proxy starts slower than another, so without care each would always meet the same
-//! moment of that second, and the difference would look like the proxy's. So the cause is aimed at
-//! given ages of the last ping, the same ones for all, and the ages that it really met are written
-//! down.
+//! A sentinel pings each server once per second, and measures a hang from the first unanswered
+//! ping: the same SIGSTOP is detected up to a second earlier or later, depending on its time. One
+//! proxy starts slower than another, so without control each would always meet the same phase, and
+//! the difference would look like the proxy's. So the fault is started at given ages of the last
+//! ping, the same ones for all proxies, and the actual ages are recorded.
 
 use std::time::{Duration, Instant};
 
@@ -14,32 +13,31 @@ use serde_json::{Map, Value, json};
 
 /// Sentinel's ping period.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How near to the aim is near enough.
+/// The tolerance of the age.
 const NEAR: Duration = Duration::from_millis(25);
-/// What Sentinel says on its way to a new master.
+/// Events of Sentinel on its way to a new master.
 const MILESTONES: [&str; 6] =
     ["+sdown", "+odown", "+try-failover", "+elected-leader", "+selected-slave", "+switch-master"];
 
-/// The age of the last ping to aim at: the middles of as many equal parts of the period as there
-/// are runs.
+/// The intended age of the last ping: the middle of the run's share of the period.
 pub(super) fn aim(run: u32, runs: u32) -> Duration {
     PERIOD * (2 * run.saturating_sub(1) + 1) / (2 * runs.max(1))
 }
 
-/// Whether the last ping is as old as it should be.
+/// Whether the age is close enough to the intended one.
 pub(super) fn near(age: Duration, aim: Duration) -> bool {
     age >= aim && age < aim + NEAR
 }
 
-/// How long ago a sentinel got the master's last answer to a ping.
+/// Time since a sentinel got the master's last reply to a ping.
 pub(super) fn age(cluster: &Cluster, sentinel: &Node) -> Option<Duration> {
     let master = sentinel.ask_briefly(&["SENTINEL", "MASTER", cluster.name()]).ok()?;
     let ms = master.field("last-ok-ping-reply")?.int()?;
     u64::try_from(ms).ok().map(Duration::from_millis)
 }
 
-/// The first of each milestone after `cause`, in milliseconds; of the servers, only what concerns
-/// the old master.
+/// The first event of each kind after the fault, in milliseconds; of events about servers, only
+/// those about the old master.
 pub(super) fn milestones(events: &[Event], cause: Instant) -> Value {
     let first = |channel: &str| {
         let ours = |event: &&Event| {

@@ -1,11 +1,11 @@
-//! What one run brought, and its line in the file of raw data.
+//! The results of one run, and their line in the file of raw data.
 
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-/// What happens to the master.
+/// The fault of the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Scenario {
     /// SENTINEL FAILOVER.
@@ -14,7 +14,7 @@ pub(super) enum Scenario {
     Sigkill,
     /// Its process hangs, with all connections open.
     Sigstop,
-    /// It and the sentinel beside it are cut off from everybody else.
+    /// The master and the sentinel beside it are cut off from all other members.
     Partition,
 }
 
@@ -23,7 +23,7 @@ impl Scenario {
     pub(super) const ALL: [Self; 4] =
         [Self::Planned, Self::Sigkill, Self::Sigstop, Self::Partition];
 
-    /// As in the raw data.
+    /// The name in the raw data.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Planned => "planned",
@@ -33,7 +33,7 @@ impl Scenario {
         }
     }
 
-    /// As in the tables.
+    /// The name in the tables.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Planned => "Planned failover (SENTINEL FAILOVER)",
@@ -44,23 +44,22 @@ impl Scenario {
     }
 }
 
-/// What stands between the writers and the master.
+/// The proxy between the writers and the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Proxy {
-    /// None at all, as a control: clients that ask a sentinel themselves. Measured only where it is
-    /// asked for.
+    /// No proxy, as a control: clients that query a sentinel themselves. Only on request.
     Direct,
-    /// What people use today.
+    /// haproxy, configured like the redis-ha chart.
     Haproxy,
-    /// Ours.
+    /// Pointsman.
     Pointsman,
 }
 
 impl Proxy {
-    /// Those that are compared, in the order of the tables.
+    /// The proxies that are compared, in the order of the tables.
     pub(super) const ALL: [Self; 2] = [Self::Haproxy, Self::Pointsman];
 
-    /// As in the raw data and the tables.
+    /// The name in the raw data and the tables.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -70,12 +69,12 @@ impl Proxy {
     }
 }
 
-/// What is measured. Times are in milliseconds.
+/// A measured value. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Measure {
     /// Writes answered with OK.
     Acknowledged,
-    /// Of those, not on the final master after the old one had become its replica.
+    /// Of those, the ones missing on the final master after the old one had become its replica.
     Lost,
     /// Failed connections, broken ones, timeouts and error replies.
     Errors,
@@ -87,13 +86,13 @@ pub(super) enum Measure {
     Beyond,
     /// From ROLE of the new master saying master to the first write of a client on it.
     FirstWrite,
-    /// SETs that the old master executed while it still was one, after the commit (pointsman) or
-    /// the first `+switch-master`; where it could not be asked then (SIGSTOP), those that nobody
-    /// got an OK for.
+    /// SETs that the old master executed while it still was a master, after the commit (pointsman)
+    /// or the first `+switch-master`; if it could not be queried then (SIGSTOP), those without an
+    /// acknowledgement.
     OldWrites,
     /// Connections on which a SET was sent to the old master after the commit (pointsman) or the
-    /// first `+switch-master`, by the network; if only by the kernel that sends it again, or into a
-    /// partition that drops it.
+    /// first `+switch-master`, measured on the network; includes retransmissions and packets that a
+    /// partition drops.
     OldSenders,
 }
 
@@ -149,9 +148,9 @@ pub(super) struct Record {
     pub(super) proxy: Proxy,
     /// Counted from one.
     pub(super) run: u32,
-    /// What could be measured.
+    /// The values that could be measured.
     pub(super) values: BTreeMap<Measure, f64>,
-    /// Whatever else was seen, for those who look closer.
+    /// Further observations, for closer analysis.
     pub(super) more: Value,
 }
 

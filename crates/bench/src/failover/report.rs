@@ -1,5 +1,4 @@
-//! The document of a whole measurement: what was done, on what, the tables, the promises, and how
-//! to read them.
+//! The report of a whole measurement: method, machine, tables, promises, and how to read them.
 
 use std::fmt::Write as _;
 
@@ -7,7 +6,7 @@ use super::record::{Record, Scenario};
 use super::table::{markdown, rows};
 use super::targets::Target;
 
-/// What the document needs to know besides the runs.
+/// What the report contains besides the runs.
 pub(super) struct About<'a> {
     pub(super) machine: &'a str,
     pub(super) runs: u32,
@@ -15,11 +14,11 @@ pub(super) struct About<'a> {
     pub(super) rate: u32,
     /// Name of the file of raw data.
     pub(super) raw: &'a str,
-    /// Runs that could not be brought to their end, in words.
+    /// A message for each run that failed.
     pub(super) failed: &'a [String],
 }
 
-/// The document, in Markdown.
+/// The report as Markdown.
 pub(super) fn document(records: &[Record], targets: &[Target], about: &About<'_>) -> String {
     let About { machine, runs, writers, rate, raw, failed } = about;
     let mut text = format!(

@@ -1,25 +1,24 @@
-//! How many writes the old master executed after it had been superseded: decided from samples of
-//! its own statistics.
+//! Decides from samples of statistics how many writes the old master executed after it had been
+//! superseded.
 //!
-//! Each sample holds the role and the count of SETs of one and the same instant. A server counts
-//! what its own master sends it too, so only samples in which it says `master` matter. A server
-//! that was started again counts from zero.
+//! Each sample holds the role and the count of SETs at one instant. A server also counts writes of
+//! its own master, so only samples with the role `master` matter. A restarted server counts from
+//! zero.
 
 use std::time::Instant;
 
-/// What the old master said at one instant.
+/// The old master's statistics at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) at: Instant,
-    /// Whether it called itself master.
+    /// Whether its role was master.
     pub(super) master: bool,
     /// SETs it has executed since its start.
     pub(super) sets: u64,
 }
 
-/// SETs executed as a master after `moment`, as far as the samples, in the order of time, can tell.
-/// The count begins at the last sample before the moment, so it is rather too high than too low.
-/// `None` if there is no sample before.
+/// SETs executed as a master after `moment`, from samples in order of time. The count starts at the
+/// last sample before the moment, so it is an upper bound. `None` without such a sample.
 pub(super) fn writes_after(samples: &[Sample], moment: Instant) -> Option<u64> {
     let masters = samples.iter().filter(|sample| sample.master);
     let before = masters.clone().rev().find(|sample| sample.at <= moment)?;
@@ -32,9 +31,9 @@ pub(super) fn writes_after(samples: &[Sample], moment: Instant) -> Option<u64> {
     Some(sum)
 }
 
-/// SETs that it executed as a master and that nobody got an OK for, when `acknowledged` were before
-/// it went silent. For a server that could not be asked for a while: between two samples so far
-/// apart, only this tells what came late.
+/// SETs that it executed as a master without an acknowledgement, if `acknowledged` were before it
+/// stopped answering. For a server that could not be queried for a while: between two samples that
+/// far apart, only this shows late writes.
 pub(super) fn unacknowledged(samples: &[Sample], acknowledged: u64) -> Option<u64> {
     let last = samples.iter().rev().find(|sample| sample.master)?;
     Some(last.sets.saturating_sub(acknowledged))

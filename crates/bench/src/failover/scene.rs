@@ -1,10 +1,9 @@
-//! One run: a fresh cluster, a proxy, writers, something bad, and the count after everything has
-//! settled.
+//! One run: a new cluster, a proxy, writers, a fault, and the count after everything has settled.
 //!
-//! The writers go on until the old master has come back and follows the new one, since most of what
-//! is lost in a planned failover is lost in those seconds. Whatever was brought down is brought
-//! back as it would be in life: a dead process is started again, a hung one goes on, a cut is
-//! healed; the old master then believes to be one until Sentinel tells it otherwise.
+//! The writers run until the old master is back and follows the new one, because most losses of a
+//! planned failover occur in those seconds. Whatever failed is restored as in production: a dead
+//! process is restarted, a stopped one continues, a partition is healed; the old master then
+//! believes to be master until Sentinel reconfigures it.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,35 +26,36 @@ use crate::machine;
 
 /// Writers, each with one connection.
 pub(super) const WRITERS: usize = 16;
-/// Writes a second, all writers together.
+/// Writes per second of all writers together.
 pub(super) const RATE: u32 = 2000;
-/// How long a writer waits for a reply before it gives the connection up.
+/// How long a writer waits for a reply before it reconnects.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Writes before the failover.
 const BEFORE: u64 = 4000;
-/// Writes to the new master before the old one comes back.
+/// Writes to the new master before the old one returns.
 const BETWEEN: u64 = 4000;
-/// When no write has been acknowledged for so long, none is on its way any more.
+/// If no write was acknowledged for this long, none is in flight.
 const SILENCE: Duration = Duration::from_millis(200);
-/// How long a sentinel, a proxy and a writer may take to find a new master.
+/// The longest time for a sentinel, a proxy and a writer to find the new master.
 const FAILOVER: Duration = Duration::from_secs(40);
-/// How long the old master may take to become a replica in sync.
+/// The longest time for the old master to become a replica in sync.
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// What is the same in all runs.
+/// The settings that all runs share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stage<'a> {
     pub(super) pointsman: &'a Path,
     pub(super) haproxy: &'a Path,
     /// Runs of each scenario through each proxy.
     pub(super) runs: u32,
-    /// Set when all is to end.
+    /// Set to end the measurement.
     pub(super) stop: &'a AtomicBool,
 }
 
-/// The proxy under test. What is in it only has to live.
+/// The proxy under test, kept alive.
 enum Front {
-    /// None: the writers ask the last sentinel, which no scenario touches, before each dial.
+    /// No proxy: the writers query the last sentinel, which no scenario affects, before each
+    /// connection.
     Direct(SocketAddr, String),
     Haproxy(Haproxy),
     Pointsman(Pointsman),
@@ -83,7 +83,7 @@ impl Front {
         }
     }
 
-    /// The last move of the points, as pointsman's status tells it, and when it was.
+    /// The last failover in pointsman's status, and its time.
     fn commit(&self) -> Option<(Instant, Value)> {
         let Self::Pointsman(pointsman) = self else { return None };
         let asked = Instant::now();
@@ -91,7 +91,7 @@ impl Front {
         let status: Value = serde_json::from_str(&body).ok()?;
         let failover =
             status.get("services")?.get(0)?.get("failovers")?.as_array()?.last()?.clone();
-        // Counted from before the question, so that the moment is rather too early than too late.
+        // Measured from before the query, so that the time is a lower bound.
         let age = Duration::from_secs_f64(failover.get("age_s")?.as_f64()?);
         failover.get("from").filter(|from| !from.is_null())?;
         Some((asked.checked_sub(age)?, failover))
@@ -106,10 +106,10 @@ fn named_by(sentinel: SocketAddr, name: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(host.text()?.parse().ok()?, port.int()?.try_into().ok()?))
 }
 
-/// Plays one run to its end.
+/// Executes one run.
 ///
 /// # Errors
-/// In words: what did not come, or that the end was asked for.
+/// A message for people: what was missing, or that the measurement was interrupted.
 pub(super) fn play(
     stage: &Stage<'_>,
     scenario: Scenario,
@@ -178,7 +178,7 @@ pub(super) fn play(
         tap.as_ref(),
         commit.as_ref().map(|(at, _)| *at).or(switch(&events).map(|it| it.at)),
     )?;
-    // Executed, and the answer did not come through: before the cut, during it, or after it.
+    // Executed without an acknowledgement: before, during or after the partition.
     let more = json!({
         "unacknowledged_on_old_master": late,
         "ping_ages_ms": ages,
@@ -194,8 +194,8 @@ pub(super) fn play(
     Ok(record)
 }
 
-/// What went to the old master since it was `superseded`: as it says itself where it cannot be
-/// asked, `late`; and by the network.
+/// What went to the old master after it was superseded: from its own statistics, or `late` where it
+/// could not be queried; and on the network.
 fn on_old_master(
     record: &mut Record,
     late: Option<u64>,
@@ -211,8 +211,7 @@ fn on_old_master(
     Ok(())
 }
 
-/// Takes the master away, in the scenario's way. A partition lasts until what this gives is
-/// dropped.
+/// Starts the fault of the scenario. A partition lasts until the returned value is dropped.
 fn bring_about(
     scenario: Scenario,
     cluster: &Cluster,
@@ -231,7 +230,7 @@ fn bring_about(
     Ok(None)
 }
 
-/// Brings the old master back, as it would come back in life.
+/// Restores the old master as in production.
 fn bring_back(scenario: Scenario, old: &Node, cut: Option<Partition>) {
     drop(cut);
     match scenario {
@@ -241,7 +240,7 @@ fn bring_back(scenario: Scenario, old: &Node, cut: Option<Partition>) {
     }
 }
 
-/// What the run brought. Scenario, proxy and number are for the caller to fill in.
+/// The values of the run; the caller adds scenario, proxy and number.
 fn count(
     cluster: &Cluster,
     events: &Events,
@@ -290,8 +289,7 @@ fn switch(events: &Events) -> Option<Event> {
     events.first("+switch-master")
 }
 
-/// How many different switches the sentinels announced: more than one means that a second failover
-/// followed.
+/// How many different switches the sentinels announced; more than one means a second failover.
 fn switches(events: &Events) -> usize {
     let all = events
         .all()
@@ -301,7 +299,7 @@ fn switches(events: &Events) -> usize {
     all.collect::<std::collections::BTreeSet<_>>().len()
 }
 
-/// Whether the old master replicates, in sync, from the one that the sentinels name.
+/// Whether the old master replicates, in sync, from the master that the sentinels name.
 fn follows(cluster: &Cluster, old: &Node) -> bool {
     let Ok(master) = cluster.current_master_addr() else { return false };
     let says = |field: &str, wanted: &str| {
@@ -312,7 +310,7 @@ fn follows(cluster: &Cluster, old: &Node) -> bool {
         && says("master_link_status", "up")
 }
 
-/// Pointsman's own account of the move, without the addresses.
+/// Pointsman's report of the failover, without the addresses.
 fn anonymous(mut failover: Value) -> Value {
     if let Some(object) = failover.as_object_mut() {
         for key in ["from", "to", "age_s"] {

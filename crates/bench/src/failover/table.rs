@@ -1,11 +1,11 @@
-//! The tables: one a scenario, a line a measure, a column a proxy; median and extremes.
+//! The tables: one per scenario, one line per measure, one column per proxy; median and extremes.
 
 use std::fmt::Write as _;
 
 use super::record::{Measure, Proxy, Record, Scenario};
 use crate::stats::{short, spread};
 
-/// The three columns of one scenario's table, if it was run at all.
+/// The rows of one scenario's table, if it was run.
 pub(super) fn rows(records: &[Record], scenario: Scenario) -> Option<Vec<[String; 3]>> {
     let of = |proxy: Proxy| {
         records.iter().filter(move |it| it.scenario == scenario && it.proxy == proxy)

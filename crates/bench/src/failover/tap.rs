@@ -1,31 +1,30 @@
-//! Looks at what is sent to the old master, on the network and not in the server: the only witness
-//! while the server is stopped or cut off. Writes are told from everything else by their first
-//! bytes.
+//! Observes what is sent to the old master on the network, the only way while the server is stopped
+//! or cut off. Writes are recognised by their first bytes.
 //!
-//! The kernel itself notes when each connection sent its last one, so that no look of ours has to
-//! come at the right moment.
+//! The kernel records when each connection sent its last packet, so the time of a query does not
+//! matter.
 
 use std::time::{Duration, Instant};
 
 use harness::{Counter, in_private_namespace};
 
-/// How a writer's SET begins.
+/// The first bytes of a writer's SET.
 const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n";
-/// Looks, of which the quickest counts.
+/// Number of queries; the fastest one counts.
 const LOOKS: usize = 5;
 
-/// See the module's header.
+/// Counts packets; see the module.
 #[derive(Debug)]
 pub(super) struct Tap(Counter);
 
 impl Tap {
-    /// Begins to look, if packets can be counted here.
+    /// Starts to count, if packets can be counted here.
     pub(super) fn start(port: u16) -> Result<Option<Self>, String> {
         if in_private_namespace() { Counter::of(port, SET).map(Self).map(Some) } else { Ok(None) }
     }
 
-    /// Connections on which a packet that begins with a SET was sent after `moment`. What a look
-    /// takes makes a packet appear rather too late than too early.
+    /// Connections on which a packet that begins with a SET was sent after `moment`. The duration
+    /// of a query makes a packet appear later, so this is an upper bound.
     pub(super) fn after(&self, moment: Instant) -> Result<u64, String> {
         let mut quickest: Option<(Duration, Instant, Vec<Duration>)> = None;
         for _ in 0..LOOKS {
@@ -42,7 +41,7 @@ impl Tap {
     }
 }
 
-/// Those whose last packet is younger than the moment.
+/// The number of connections whose last packet is younger than the moment.
 fn sent_after(ages: &[Duration], moment: Duration) -> u64 {
     ages.iter().filter(|age| **age < moment).count() as u64
 }

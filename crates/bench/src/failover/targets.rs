@@ -1,16 +1,16 @@
-//! What pointsman promises, held against the runs.
+//! Compares the promises with the runs.
 
 use super::record::{Measure, Proxy, Record, Scenario};
 use crate::stats::short;
 
-/// One promise and what became of it.
+/// A promise and how it was kept.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Target {
-    /// The promise.
+    /// The promise as text.
     pub(super) promise: String,
-    /// Kept in how many runs.
+    /// Number of runs that kept it.
     pub(super) kept: usize,
-    /// Of how many.
+    /// Number of runs.
     pub(super) of: usize,
     /// The worst value of all runs.
     pub(super) worst: f64,
@@ -35,8 +35,7 @@ impl Target {
     }
 }
 
-/// The promises that the runs can tell something about. A run that lacks the value has not kept its
-/// promise.
+/// The promises that the runs can check. A run without the value has not kept its promise.
 pub(super) fn judge(records: &[Record], writers: usize) -> Vec<Target> {
     let one_each = number(writers);
     let nothing_sent = |what: &str| {

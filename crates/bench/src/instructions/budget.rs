@@ -1,40 +1,40 @@
-//! The budgets, and what is within them: decisions only.
+//! Compares instruction counts with their budgets. Pure.
 //!
-//! A budget belongs to a kind of CPU. It also belongs to a compiler, but is not asked for again
-//! with each new one: a compiler that makes the hot path three percent worse is worth knowing of.
-//! The message then names it.
+//! A budget belongs to a kind of CPU. It also depends on the compiler, but is not recorded for each
+//! version: a compiler that makes the hot path three percent slower should be noticed. The message
+//! then names the compiler.
 
 use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-/// A count may be so much above its budget.
+/// The tolerance above a budget.
 const TOLERANCE: f64 = 0.03;
 
-/// What was recorded, for all kinds of CPU.
+/// The recorded budgets of all kinds of CPU.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Budgets(Map<String, Value>);
 
-/// What became of a count.
+/// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Outcome {
-    /// It was written down.
+    /// The count was recorded as the budget.
     Recorded,
-    /// Nobody has recorded it on this kind of CPU.
+    /// There is no budget for this kind of CPU.
     Unknown,
-    /// At most three percent above, or three below.
+    /// Within three percent of the budget.
     Within { budget: f64, change: f64 },
-    /// More than three percent better: worth recording, so that it stays.
+    /// Over three percent below the budget: worth recording.
     Under { budget: f64, change: f64 },
-    /// Too much.
+    /// Over three percent above the budget.
     Over { budget: f64, change: f64 },
 }
 
 impl Budgets {
-    /// Of the text of the file; an empty one holds none.
+    /// Reads the text of the file; an empty text has no budgets.
     ///
     /// # Errors
-    /// If it is something else than JSON.
+    /// If it is not valid JSON.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
             return Ok(Self(Map::new()));
@@ -44,7 +44,7 @@ impl Budgets {
             .map_err(|error| format!("benches/instructions.json: {error}"))
     }
 
-    /// Holds a count against its budget.
+    /// Compares a count with its budget.
     pub(super) fn judge(&self, case: &str, counted: f64) -> Outcome {
         let known = self.own().and_then(|own| own.get("budgets")?.get(case)?.as_f64());
         let Some(budget) = known.filter(|budget| *budget > 0.0) else { return Outcome::Unknown };
@@ -58,7 +58,7 @@ impl Budgets {
         }
     }
 
-    /// Writes a count down.
+    /// Records a count.
     pub(super) fn set(&mut self, case: &str, counted: f64, compiler: &str) {
         let mut budgets =
             self.own().and_then(|own| own.get("budgets")?.as_object().cloned()).unwrap_or_default();

@@ -1,8 +1,9 @@
-//! Counts: a program under valgrind's callgrind, twice with different amounts of work.
+//! Counts instructions: a program under valgrind's callgrind, run twice with different amounts of
+//! work.
 //!
-//! Of the data plane the busiest thread counts, the worker. Its clock ticks by the time that
-//! passes, some 5,000 instructions a tick: in a sum over all threads each second that a run takes
-//! longer on a slow machine would cost a percent.
+//! Of the data plane, the busiest thread counts: the worker. The clock thread runs some 5,000
+//! instructions per tick, so in a sum over all threads each second that a run takes longer on a
+//! slow machine would add a percent.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -13,15 +14,15 @@ use std::time::{Duration, Instant};
 use crate::load::{Loader, Workload};
 use harness::{Address, Family, Launch, Process, Signal, find_in_path, pause};
 
-/// How long the proxy may take to start or to end under valgrind.
+/// How long the proxy may take to start or stop under valgrind.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Case {
-    /// The scanner alone, in one of the cases that its program knows.
+    /// The scanner alone, in one of the cases of its program.
     Scanner(&'static str),
-    /// The data plane, with so many requests at once.
+    /// The data plane, with this many requests at once.
     Pump(usize),
 }
 
