@@ -1,7 +1,7 @@
-//! Measurements that a person starts: `cargo xtask bench NAME`.
+//! Benchmarks beside other proxies: `cargo xtask bench NAME`.
 //!
-//! Each says what it does while it does it, compares with what people use today in the same run,
-//! and writes down everything that it saw, so that a number can be traced to the runs behind it.
+//! Each reports its progress, compares with other proxies in the same run, and records all raw
+//! data, so that every figure can be traced to its runs.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a person reads the progress")]
 
 mod clients;
@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Args, Subcommand};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// What can be measured; without a name, the traffic.
+/// The benchmark to run; without a name, the traffic benchmark.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
@@ -37,45 +37,42 @@ pub struct Bench {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Failovers with writers that count: what is lost, and for how long nobody can write.
+    /// Failovers under writers: lost writes and outage of each.
     ///
     /// Planned failover, SIGKILL, SIGSTOP and network partition of the master, through pointsman
-    /// and through haproxy as the redis-ha chart configures it, in turns. Installs what is missing.
-    /// Everything happens on loopback addresses, as root in a network namespace of its own. Takes
-    /// about half a minute a failover; leaves nothing behind.
+    /// and, alternating, through haproxy configured like the redis-ha chart. Installs what is
+    /// missing. Uses loopback addresses only; as root, in its own network namespace. Takes about
+    /// half a minute per failover and leaves nothing behind.
     Failover(failover::Options),
-    /// What redis-py, ioredis, redis-rs, go-redis and hiredis notice of a planned failover and of a
-    /// master's death, beside haproxy.
+    /// Client libraries in a failover: what redis-py, ioredis, redis-rs, go-redis and hiredis
+    /// notice.
     ///
-    /// Needs python3 and npm, and installs the libraries into a folder that goes away. go-redis
-    /// needs Go 1.24 and its modules, or the program built before, and is left out without. Takes
-    /// about four minutes.
+    /// A planned failover and a master's death, beside haproxy. Needs python3 and npm, and installs
+    /// the libraries into a temporary folder. go-redis needs Go 1.24 and its modules, or a program
+    /// built before; otherwise it is left out. Takes about four minutes.
     Clients(clients::Options),
-    /// `pointsman switchover` again and again under writers that count: what is lost, who sees an
-    /// error, how long it takes.
+    /// Repeated `pointsman switchover` under writers: lost writes, errors and duration.
     Switchover(switchover::Options),
-    /// From the `+switch-master` that makes a majority to the move of the points, over many real
-    /// failovers at once.
+    /// Time from the deciding `+switch-master` to the switch, over many real failovers.
     ///
-    /// Several masters under the same three sentinels fail over one after the other, round by
-    /// round; the figures are those that pointsman itself took down, in its log and in its
-    /// histogram. Takes about three seconds a failover.
+    /// Several masters under the same three sentinels fail over one after the other. The figures
+    /// are those that pointsman records in its log and in its histogram. Takes about three seconds
+    /// per failover.
     Swap(swap::Options),
-    /// What clients notice of `/metrics` being asked for without a pause: the p99 of a fixed load
-    /// with and without, in turns.
+    /// Effect of continuous `/metrics` scrapes on clients: p99 of a fixed load with and without.
     Scrapes(scrapes::Options),
-    /// User-space instructions a request, counted by valgrind and held against
+    /// User-space instructions per request, counted by valgrind and compared with
     /// benches/instructions.json.
     ///
-    /// The scanner alone, and the data plane between a client and a backend. Says the same on every
-    /// machine with the same kind of CPU, so CI runs it. Installs what is missing.
+    /// The scanner alone, and the data plane between a client and a backend. The result is the same
+    /// on every machine with the same kind of CPU, so CI runs it. Installs what is missing.
     Instructions(instructions::Options),
 }
 
-/// Runs one of them.
+/// Runs a benchmark.
 ///
 /// # Errors
-/// In words, if it cannot begin or cannot be brought to its end.
+/// A message for people, if it cannot start or complete.
 pub fn run(bench: &Bench) -> Result<ExitCode, String> {
     match &bench.what {
         None => traffic::run(&bench.traffic),
@@ -94,8 +91,8 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic".to_owned())
 }
 
-/// Set by the first signal that asks to end; the second ends at once, and the kernel then ends what
-/// was started.
+/// A flag that the first SIGINT, SIGTERM or SIGHUP sets; the second one ends the process, and the
+/// kernel then ends its children.
 fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

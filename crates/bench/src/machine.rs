@@ -1,4 +1,5 @@
-//! What was measured on what: the first line of the raw data. No names of hosts or folders.
+//! Describes the machine and the versions: the first line of the raw data. Contains no host or
+//! folder names.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::process::Command;
 use harness::Binary;
 use serde_json::{Map, Value, json};
 
-/// The machine and the versions of everything.
+/// The machine and all versions.
 pub(super) fn describe(
     program: &Path,
     namespaced: bool,
@@ -28,7 +29,7 @@ pub(super) fn describe(
     })
 }
 
-/// One sentence of it for people.
+/// A one-sentence summary for people.
 pub(super) fn sentence(machine: &Value) -> String {
     let text = |key: &str| machine.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
     let cores = machine.get("cores").and_then(Value::as_u64).unwrap_or(0);
@@ -45,13 +46,12 @@ pub(super) fn sentence(machine: &Value) -> String {
     )
 }
 
-/// The average number of processes that wanted to run in the last minute: how much else is going
-/// on.
+/// The load average of the last minute.
 pub(super) fn load_average() -> Option<f64> {
     read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
 
-/// Microseconds for which some process of the machine had to wait for a core, since its start.
+/// Microseconds for which some process had to wait for a core, since boot.
 pub(super) fn waited_for_cpu() -> Option<u64> {
     read("/proc/pressure/cpu")
         .lines()
@@ -78,15 +78,14 @@ fn memory(info: &str) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// The first line that a command prints.
+/// The first line of a command's output.
 pub(super) fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().next().map(tidy)
 }
 
-/// A version as it was said, without the home page that haproxy adds and the path that Envoy begins
-/// with.
+/// A version without the home page that haproxy appends and the path that Envoy prepends.
 pub(super) fn tidy(line: &str) -> String {
     let line = line.split(" - http").next().unwrap_or(line).trim();
     match line.split_once("  version: ") {
@@ -99,14 +98,14 @@ pub(super) fn tidy(line: &str) -> String {
     }
 }
 
-/// `v=` of what redis-server says of itself.
+/// The `v=` field of redis-server's version.
 fn redis() -> Option<String> {
     let program = Binary::Server.find()?;
     let line = said(Command::new(program).arg0(Binary::Server.name()).arg("--version"))?;
     line.split(' ').find_map(|word| word.strip_prefix("v=").map(str::to_owned))
 }
 
-/// The commit that this was built from; `-modified` if there was more than it.
+/// The commit of this build; `-modified` with uncommitted changes.
 fn revision() -> Option<String> {
     let mut git = Command::new("git");
     git.current_dir(env!("CARGO_MANIFEST_DIR")).args([

@@ -1,10 +1,10 @@
-//! Raw data of a measurement, line by line as it comes, so that an interrupted one is not lost.
+//! Raw data of a measurement, written line by line, so that an interrupted one is not lost.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// The file of raw data, which is only added to.
+/// An append-only file of raw data.
 #[derive(Debug)]
 pub(super) struct Raw {
     pub(super) name: String,
@@ -12,7 +12,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    /// A new file somewhere else.
+    /// A new file at a given path.
     pub(super) fn at(file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let opened = File::options().write(true).create_new(true).open(file);
@@ -21,7 +21,7 @@ impl Raw {
             .map_err(|error| format!("{name}: {error}"))
     }
 
-    /// `runs/KIND-NUMBER.jsonl` with the first number that is free.
+    /// `runs/KIND-NUMBER.jsonl` with the first free number.
     pub(super) fn create(kind: &str) -> Result<Self, String> {
         let folder = benches().join("runs");
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -36,7 +36,7 @@ impl Raw {
         Err(format!("{} is full", folder.display()))
     }
 
-    /// Adds a line.
+    /// Appends a line.
     pub(super) fn line(&mut self, line: &str) -> Result<(), String> {
         writeln!(self.file, "{line}").map_err(|error| format!("{}: {error}", self.name))
     }

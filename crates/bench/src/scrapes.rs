@@ -1,13 +1,12 @@
-//! `cargo xtask bench scrapes`: what clients notice of `/metrics` being asked for without a pause.
+//! `cargo xtask bench scrapes`: the effect of continuous `/metrics` scrapes on clients.
 //!
-//! A scrape reads atomics on the admin server's thread, so nobody should notice even a thousand in
-//! a row. The load has a fixed rate and counts latencies from the moments at which requests were
-//! due. Windows with and without scrapes take turns, each pair in the other order than the one
-//! before, and what counts is the median of the pairs' ratios. A pair in which somebody else used
-//! the machine is left out.
+//! A scrape reads atomics on the admin server's thread, so even a thousand in a row should not be
+//! noticeable. The load has a fixed rate and measures latencies from the times at which requests
+//! were due. Windows with and without scrapes alternate, with the order reversed in each pair, and
+//! the result is the median of the pairs' ratios. A pair that was disturbed by other processes is
+//! left out.
 //!
-//! Deliberately absent: a file of results. It is a check of one promise, not a figure to be
-//! compared with others.
+//! Deliberately absent: a file of results. This checks one promise and is not compared with peers.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,17 +27,16 @@ use setup::{build, install};
 
 /// Connections of the load.
 const CLIENTS: usize = 50;
-/// So many scrapes in all at least, else nothing was shown.
+/// The least number of scrapes that shows anything.
 const ENOUGH: u64 = 1000;
-/// And so many pairs: quiet windows were seen to differ eightfold.
+/// The least number of pairs: quiet windows were seen to differ eightfold.
 const PAIRS: usize = 5;
-/// Part of a core that others may use, or the host may take, before a pair of windows does not
-/// count.
+/// The part of a core that other processes or the host may take before a pair does not count.
 const FOREIGN: f64 = 0.1;
-/// How much larger the p99 may be while scraped, in the median of the pairs.
+/// The largest ratio of the p99 with and without scrapes, in the median of the pairs.
 const MOST: f64 = 1.25;
 
-/// What to measure.
+/// Options of `bench scrapes`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Pairs of windows.
@@ -47,7 +45,7 @@ pub(crate) struct Options {
     /// Length of a window in seconds.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
-    /// Requests a second.
+    /// Requests per second.
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(100..=50_000))]
     rate: u32,
     /// Measure this pointsman instead of building one.
@@ -55,10 +53,10 @@ pub(crate) struct Options {
     program: Option<PathBuf>,
 }
 
-/// Measures: success if the p99 stays where it is.
+/// Runs the measurement; success if the p99 does not change.
 ///
 /// # Errors
-/// In words, if it cannot begin or a request or a scrape fails.
+/// A message for people, if it cannot start, or if a request or a scrape fails.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = match &options.program {
@@ -90,7 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     verdict(&pairs)
 }
 
-/// Two windows, one after the other.
+/// Two consecutive windows.
 struct Pair {
     quiet: (Latency, Window),
     scraped: (Latency, Window),
@@ -108,7 +106,7 @@ impl Pair {
             .any(|it| (it.foreign + it.stolen) / it.seconds > FOREIGN)
     }
 
-    /// CPU of a scrape in milliseconds: what was used more than without.
+    /// CPU time per scrape in milliseconds: the difference of the windows.
     fn cost(&self) -> f64 {
         let a_second = |window: Window| window.proxy / window.seconds;
         let more = a_second(self.scraped.1) - a_second(self.quiet.1);
@@ -127,7 +125,7 @@ impl Pair {
     }
 }
 
-/// Of the pairs in which nobody else used the machine.
+/// The verdict on the undisturbed pairs.
 fn verdict(pairs: &[Pair]) -> Result<ExitCode, String> {
     let good: Vec<&Pair> = pairs.iter().filter(|pair| !pair.is_disturbed()).collect();
     let of =
@@ -154,8 +152,8 @@ fn verdict(pairs: &[Pair]) -> Result<ExitCode, String> {
 }
 
 fn first_core() -> Result<usize, String> {
-    let allowed =
-        sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| format!("the CPU cores cannot be read: {error}"))?;
     (0..CpuSet::MAX_CPU)
         .find(|core| allowed.is_set(*core))
         .ok_or_else(|| "there is no core".to_owned())
@@ -179,7 +177,7 @@ fn window(
     loader.run(move |engine| open.run(engine, &meter)).map_err(|error| format!("the load: {error}"))
 }
 
-/// What a window gave in which one scrape came after the other, and how many did.
+/// The result of a window with continuous scrapes, and the number of scrapes.
 fn while_scraped<T>(
     pointsman: &Pointsman,
     window: impl FnOnce() -> Result<T, String>,
@@ -187,7 +185,7 @@ fn while_scraped<T>(
     let (admin, over) = (pointsman.admin(), AtomicBool::new(false));
     thread::scope(|scope| {
         let scraper = scope.spawn(|| {
-            // Prometheus would be on another machine, so it must not be what holds up the load.
+            // Prometheus would run on another machine, so it must not slow the load down.
             let yielded = setpriority_process(None, 19);
             yielded.map_err(|error| format!("the scraper cannot step back: {error}"))?;
             let mut done = 0;

@@ -1,9 +1,8 @@
-//! A network namespace for the whole measurement: nobody else's traffic, congestion control and
-//! rules, and partitions can be made in it.
+//! Runs a measurement in its own network namespace: no foreign traffic, congestion control or
+//! rules, and partitions are possible.
 //!
-//! A process with threads does not enter another namespace, so this one is replaced by `unshare`,
-//! which starts it again inside. Nothing has a name and nothing has to be removed: the namespace
-//! ends with its last process.
+//! A process with threads cannot enter another namespace, so it executes `unshare`, which starts it
+//! again inside. Nothing has to be removed: the namespace ends with its last process.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -12,12 +11,12 @@ use std::process::{Command, Stdio};
 
 use harness::find_in_path;
 
-/// Starts this very command again in a namespace of its own, with `--namespaced` and the program to
-/// measure. Returns only if that is not possible, with the reason.
+/// Starts this command again in its own namespace, with `--namespaced` and the program to measure.
+/// Returns only if that fails, with the reason.
 pub(super) fn enter(program: &Path) -> String {
     let Some(unshare) = find_in_path("unshare") else { return "unshare is missing".to_owned() };
-    // Root needs no more than a network; others become root of a user namespace, where the kernel
-    // lets them.
+    // Root needs only a network namespace; other users become root of a user namespace, if the
+    // kernel allows that.
     let ways: [&[&str]; 2] = [&["--net"], &["--map-root-user", "--net"]];
     let works = |way: &&&[&str]| {
         let mut trial = Command::new(&unshare);
@@ -43,7 +42,7 @@ pub(super) fn enter(program: &Path) -> String {
 
 fn arguments(program: &Path) -> Vec<OsString> {
     let given = std::env::args_os().skip(1);
-    // Given twice, the later one would be an error: the first is taken out.
+    // A repeated option would be an error, so the first one is removed.
     let mut kept = Vec::new();
     let mut skip = false;
     for arg in given {

@@ -1,20 +1,19 @@
-//! Median, smallest and largest of a few runs, and numbers for people.
+//! Median, minimum and maximum of a few runs, and numbers for people.
 //!
-//! Five runs carry no standard deviation worth the name, so none is given: the extremes are shown
-//! as they were.
+//! Five runs are too few for a standard deviation, so the extremes are shown instead.
 
-/// Of several runs.
+/// The median and the extremes of several runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
     pub(super) min: f64,
     pub(super) max: f64,
-    /// How many runs had the value.
+    /// Number of runs with the value.
     pub(super) runs: usize,
 }
 
-/// The spread of the values, if there are any. Of an even number the median is the mean of the two
-/// in the middle.
+/// The spread of the values, if there are any. The median of an even number of values is the mean
+/// of the middle two.
 pub(super) fn spread(values: &[f64]) -> Option<Spread> {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -24,7 +23,7 @@ pub(super) fn spread(values: &[f64]) -> Option<Spread> {
     Some(Spread { median: f64::midpoint(lower, upper), min, max, runs: sorted.len() })
 }
 
-/// A number with what matters of it: thousands grouped, decimals only below ten.
+/// A number for people: thousands are grouped, decimals are shown only below ten.
 pub(super) fn short(value: f64) -> String {
     let decimals = usize::from(value.abs() < 10.0 && (value - value.round()).abs() > 0.04);
     let text = format!("{:.decimals$}", value.abs());
@@ -46,7 +45,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// As [`short`], with three digits of what is smaller.
+/// Like [`short`], with three digits for smaller numbers.
 pub(super) fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => short(value),

@@ -1,13 +1,12 @@
-//! `cargo xtask bench swap`: how long the points take to move, over many real failovers.
+//! `cargo xtask bench swap`: how long a master change takes, over many real failovers.
 //!
 //! A planned failover takes Sentinel a second, and another ten until the old master may be promoted
 //! again. So there are several masters, each with its replica, under the same sentinels and behind
-//! one pointsman, and they take turns. What is measured is what pointsman takes down of itself,
-//! from the read of the deciding `+switch-master` to the store of the new target: exact in its log,
-//! in buckets in its histogram, and the two have to agree.
+//! one pointsman, and they alternate. Pointsman itself measures the time from the read of the
+//! deciding `+switch-master` to the store of the new target: exactly in its log, in buckets in its
+//! histogram; the two have to agree.
 //!
-//! Sentinel itself gives a failover up now and then. Such a one is counted and the next begins; it
-//! is no figure of ours.
+//! Sentinel aborts a failover now and then. Such a failover is counted, and the next one begins.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,42 +27,42 @@ use setup::{build, install};
 const PROMISE: u64 = 2000;
 const PATIENCE: Duration = Duration::from_secs(30);
 const HISTOGRAM: &str = "pointsman_failover_switch_seconds";
-/// Fewer figures than this tell nothing about one in a hundred.
+/// The least number of figures for a 99th percentile.
 const ENOUGH: usize = 100;
 
-/// What to measure.
+/// Options of `bench swap`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Masters that take turns.
+    /// Number of masters.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=16))]
     masters: u32,
-    /// Failovers of each of them. Below a hundred in all nothing is written to benches/.
+    /// Failovers per master. Below a hundred in total, nothing is written to benches/.
     #[arg(long, value_name = "N", default_value_t = 13, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Measure this pointsman instead of building one.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
-    /// Show the figures only; nothing is written to benches/.
+    /// Only print the figures; write nothing to benches/.
     #[arg(long)]
     dry: bool,
 }
 
-/// One move of the points, in microseconds.
+/// One master change, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Swap {
-    /// From the read of the deciding notice to the store.
+    /// From the read of the deciding event to the store.
     switched: u64,
-    /// Of that, from the read of the last evidence: the verification.
+    /// From the read of the last evidence to the store: the verification.
     verified: Option<u64>,
 }
 
-/// A part of it.
+/// A part of the time.
 type Part = fn(&Swap) -> Option<u64>;
 
-/// Measures: success if the promise is kept.
+/// Runs the measurement; success if the promise is kept.
 ///
 /// # Errors
-/// In words, if it cannot begin.
+/// A message for people, if it cannot start.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = match &options.program {
@@ -130,13 +129,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if at(&took, 990) <= PROMISE { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// On a thread of its own: the harness panics when something does not come, and the others are to
-/// go on.
+/// In a separate thread: the harness panics if something is missing, and the other failovers should
+/// continue.
 fn attempt<T: Send>(what: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| scope.spawn(what).join()).map_err(|panic| words(&*panic))
 }
 
-/// One failover to its end, or what became of it.
+/// Runs one failover to its end, or returns why it was aborted.
 fn fail_over(
     cluster: &Cluster,
     pointsman: &Pointsman,
@@ -153,7 +152,7 @@ fn fail_over(
             .filter(|it| it.channel.starts_with("-failover-abort") && about(&it.payload));
         given_up.next().map(|it| it.channel)
     };
-    let end = wait_until("the points to move", PATIENCE, || {
+    let end = wait_until("the master change", PATIENCE, || {
         let moved = (generation(pointsman, name) > before).then_some(None);
         moved.or_else(|| aborted().map(Some))
     });
@@ -170,7 +169,7 @@ fn generation(pointsman: &Pointsman, name: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok()).unwrap_or(0)
 }
 
-/// What each line about a move gives.
+/// The master changes in the log.
 fn logged(log: &str) -> Vec<Swap> {
     let number = |line: &str, key: &str| -> Option<u64> {
         let (_, rest) = line.split_once(&format!("\"{key}\":"))?;
@@ -183,8 +182,8 @@ fn logged(log: &str) -> Vec<Swap> {
     log.lines().filter_map(swap).collect()
 }
 
-/// How many moves took so long at most, by the bound in microseconds, over all services; the last
-/// bound is endless.
+/// The number of master changes within each bound, in microseconds, over all services; the last
+/// bound is infinite.
 fn histogram(text: &str) -> Vec<(f64, u64)> {
     let mut counts: BTreeMap<u64, (f64, u64)> = BTreeMap::new();
     for line in
@@ -221,7 +220,7 @@ fn at(sorted: &[u64], per_mille: usize) -> u64 {
         .unwrap_or(u64::MAX)
 }
 
-/// In Markdown; `RAW` stands for the name of the file of raw data.
+/// The report as Markdown; `RAW` stands for the name of the file of raw data.
 fn document(
     options: &Options,
     swaps: &[Swap],
@@ -264,7 +263,7 @@ fn document(
         "\n- {verdict}: p99 at most {PROMISE} us\n\n| `{HISTOGRAM}`, ms at most | moves |\n|---|---|"
     );
     let whole = counted(buckets);
-    // From the first bound that somebody kept to the first that all did.
+    // From the first bound with a value to the first that all values are within.
     let last = buckets.iter().position(|(_, count)| *count == whole).unwrap_or(buckets.len());
     for (bound, count) in buckets.iter().take(last + 1).filter(|(_, count)| *count > 0) {
         let bound =

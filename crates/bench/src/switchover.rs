@@ -1,9 +1,8 @@
-//! `cargo xtask bench switchover`: the same cluster moved back and forth by order, with writers
-//! that count.
+//! `cargo xtask bench switchover`: repeated switchovers of one cluster under writers.
 //!
-//! What is asked of each move: no acknowledged write lost, no error seen by anybody, and a pause
-//! that is Sentinel's own but for a little. Between two moves the benchmark waits until both other
-//! nodes follow the new master, since the next move would be refused otherwise.
+//! Each must lose no acknowledged write, cause no error, and pause writes for little longer than
+//! Sentinel's promotion takes. Between two switchovers the benchmark waits until both other nodes
+//! follow the new master, because the next one would be refused otherwise.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,21 +21,21 @@ const TOKEN: &str = "only-for-this-measurement";
 /// How much longer than Sentinel's own promotion the longest pause may be.
 const BEYOND: Duration = Duration::from_millis(300);
 
-/// What to measure.
+/// Options of `bench switchover`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How often the master is moved.
+    /// Number of switchovers.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
     times: u32,
-    /// Writers, each on a connection of its own, as fast as they are answered.
+    /// Writers, each with its own connection, at full speed.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=200))]
     writers: u32,
-    /// Show the figures only; nothing is written to benches/.
+    /// Only print the figures; write nothing to benches/.
     #[arg(long)]
     dry: bool,
 }
 
-/// One move.
+/// One switchover.
 struct Move {
     held: Duration,
     sentinel: Duration,
@@ -45,10 +44,10 @@ struct Move {
     text: String,
 }
 
-/// Measures.
+/// Runs the measurement.
 ///
 /// # Errors
-/// In words, if a move fails or the measurement cannot begin.
+/// A message for people, if a switchover fails or the measurement cannot start.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::whatever_is_missing()?;
     let program = build::released_pointsman()?;
@@ -59,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         .env("BENCH_TOKEN", TOKEN)
         .start();
     let writers = usize::try_from(options.writers).unwrap_or(16);
-    // The harness paces its writers; a rate that nobody reaches is full speed.
+    // The harness paces its writers; an unreachable rate means full speed.
     let mut load = Load::to(pointsman.addr()).writers(writers).rate(200_000).start();
     let mut moves = Vec::new();
     for number in 1..=options.times {
@@ -103,12 +102,12 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The part of the pause that is not Sentinel's.
+/// The part of the pause that exceeds Sentinel's.
 fn beyond(it: &Move) -> Duration {
     it.gap.saturating_sub(it.sentinel)
 }
 
-/// Both other nodes follow the master, and every sentinel knows.
+/// Waits until both other nodes follow the master and every sentinel knows it.
 fn settle(cluster: &Cluster) {
     wait_until("two replicas of the new master", PATIENCE, || {
         let master = cluster.master();
@@ -129,7 +128,7 @@ fn settle(cluster: &Cluster) {
     wait_until("the sentinels to know both", PATIENCE, || cluster.sentinels().iter().all(links));
 }
 
-/// Orders a move as an operator does, and returns the last line.
+/// Runs the switchover command and returns its last line.
 fn order(program: &Path, pointsman: &Pointsman) -> Result<Value, String> {
     let admin = pointsman.admin().to_string();
     let mut command = Command::new(program);

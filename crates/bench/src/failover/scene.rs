@@ -133,16 +133,7 @@ pub(super) fn play(
     let began = Instant::now();
     wait("the first writes", FAILOVER, stage, || load.counts().acknowledged > BEFORE)?;
 
-    let aim = phase::aim(run, stage.runs);
-    wait("the right moment", FAILOVER, stage, || {
-        phase::age(&cluster, timed).is_some_and(|age| phase::near(age, aim))
-    })?;
-    let ages = cluster
-        .sentinels()
-        .iter()
-        .map(|it| phase::age(&cluster, it).map(|age| age.as_secs_f64() * 1000.0));
-    let ages: Vec<_> = ages.collect();
-
+    let ages = wait_for_phase(stage, &cluster, timed, run)?;
     let tap = Tap::start(old.addr().port())?;
     let cause = Instant::now();
     let cut = bring_about(scenario, &cluster, (old, beside), source)?;
@@ -165,10 +156,7 @@ pub(super) fn play(
         load.counts().acknowledged > seen + u64::from(RATE) / 2
     })?;
     load.stop();
-    let busy = machine::waited_for_cpu().zip(waited).map(|(now, then)| {
-        Duration::from_micros(now.saturating_sub(then)).as_secs_f64()
-            / began.elapsed().as_secs_f64()
-    });
+    let busy = share_of_waiting(waited, began);
     let mut record = count(&cluster, &events, &observer, &load, (cause, commit.as_ref()))?;
     (record.scenario, record.proxy, record.run) = (scenario, proxy, run);
     let late = silent.and_then(|acknowledged| unacknowledged(&observer.old(), acknowledged));
@@ -192,6 +180,29 @@ pub(super) fn play(
         all.extend(more);
     }
     Ok(record)
+}
+
+/// Waits for the run's phase of the ping period. Returns the ages of the last pings of all sentinels,
+/// in milliseconds.
+fn wait_for_phase(
+    stage: &Stage<'_>,
+    cluster: &Cluster,
+    timed: &Node,
+    run: u32,
+) -> Result<Vec<Option<f64>>, String> {
+    let aim = phase::aim(run, stage.runs);
+    wait("the right phase of the pings", FAILOVER, stage, || {
+        phase::age(cluster, timed).is_some_and(|age| phase::near(age, aim))
+    })?;
+    let age = |it| phase::age(cluster, it).map(|age: Duration| age.as_secs_f64() * 1000.0);
+    Ok(cluster.sentinels().iter().map(age).collect())
+}
+
+/// The share of the time since `began` in which some process waited for a core.
+fn share_of_waiting(waited: Option<u64>, began: Instant) -> Option<f64> {
+    let (now, then) = machine::waited_for_cpu().zip(waited)?;
+    let waited = Duration::from_micros(now.saturating_sub(then));
+    Some(waited.as_secs_f64() / began.elapsed().as_secs_f64())
 }
 
 /// What went to the old master after it was superseded: from its own statistics, or `late` where it

@@ -38,7 +38,7 @@ impl Case {
         Self::Pump(16),
     ];
 
-    /// As in the file of budgets.
+    /// The name in the file of budgets.
     pub(super) fn name(self) -> String {
         match self {
             Self::Scanner(case) => format!("scanner {case}"),
@@ -47,10 +47,10 @@ impl Case {
         }
     }
 
-    /// Instructions for one time.
+    /// Instructions per unit of work.
     ///
     /// # Errors
-    /// In words: what ended otherwise than it should.
+    /// A message for people: what failed.
     pub(super) fn count(self, programs: &[PathBuf]) -> Result<f64, String> {
         let [scanner, proxy] = programs else { return Err("two programs are counted".to_owned()) };
         let (few, many) = (1000, 3000);
@@ -68,11 +68,11 @@ fn valgrind() -> Result<PathBuf, String> {
     find_in_path("valgrind").ok_or_else(|| "valgrind is missing".to_owned())
 }
 
-/// Where callgrind is told to write; of several threads each gets a file with its number behind
-/// this.
+/// The output file of callgrind; for several threads, each file name has the thread number
+/// appended.
 const OUT: &str = "callgrind.out";
 
-/// A program that ends by itself.
+/// Counts a program that ends by itself.
 fn alone(program: &Path, case: &str, times: u32) -> Result<u64, String> {
     let mut command = Command::new(valgrind()?);
     command
@@ -89,8 +89,8 @@ fn alone(program: &Path, case: &str, times: u32) -> Result<u64, String> {
     collected(&said)
 }
 
-/// The data plane between a client and a backend, in lockstep: the next requests leave when the
-/// last ones are answered.
+/// Counts the data plane between a client and a backend in lockstep: the next requests are sent
+/// when the previous ones are answered.
 fn between(program: &Path, at_once: usize, times: u32) -> Result<u64, String> {
     let words = |error: std::io::Error| format!("the data plane under valgrind: {error}");
     let loader = Loader::start(0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
@@ -147,7 +147,7 @@ fn connect(to: SocketAddr, process: &Process) -> Result<TcpStream, String> {
     }
 }
 
-/// What the thread counted that did the most.
+/// The count of the busiest thread.
 fn busiest(folder: &Path) -> Result<u64, String> {
     let words = |error: std::io::Error| format!("{}: {error}", folder.display());
     let mut most = 0;
@@ -161,7 +161,7 @@ fn busiest(folder: &Path) -> Result<u64, String> {
     if most == 0 { Err("valgrind counted nothing".to_owned()) } else { Ok(most) }
 }
 
-/// The last line of a file of callgrind's.
+/// The totals line of a callgrind file.
 fn total(profile: &str) -> Option<u64> {
     profile
         .lines()
@@ -170,7 +170,7 @@ fn total(profile: &str) -> Option<u64> {
         .and_then(|number| number.trim().parse().ok())
 }
 
-/// The sum that callgrind tells at the end.
+/// The sum that callgrind prints at the end.
 fn collected(said: &str) -> Result<u64, String> {
     let line = said.lines().rev().find_map(|line| line.split_once("Collected : "));
     let number = line.and_then(|(_, number)| number.trim().parse().ok());

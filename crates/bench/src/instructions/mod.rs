@@ -1,15 +1,14 @@
-//! `cargo xtask bench instructions`: user-space instructions a request, counted by valgrind and
-//! held against a budget.
+//! `cargo xtask bench instructions`: user-space instructions per request, counted by valgrind and
+//! compared with a budget.
 //!
-//! Time on a shared machine says little about a change of two percent; the number of instructions
-//! says it anywhere, also in CI. The scanner is counted by itself; the pump with the whole data
-//! plane around it, since what a request costs is spread over accept loop, runtime and pump: the
-//! proxy runs under valgrind between a real client and a real backend, in lockstep. Every number is
-//! the difference of two runs, so starting and stopping do not count.
+//! Time on a shared machine does not show a change of two percent; the number of instructions does,
+//! also in CI. The scanner is counted alone; the pump with the whole data plane, because the cost
+//! of a request is spread over accept loop, runtime and pump: the proxy runs under valgrind between
+//! a client and a backend, in lockstep. Every number is the difference of two runs, so start and
+//! stop do not count.
 //!
-//! Deliberately absent: the kernel, where most of a proxy's time goes (`cargo xtask bench` measures
-//! that), and budgets for what nobody recorded: on another kind of CPU the numbers are shown and
-//! nothing is judged.
+//! Deliberately absent: the kernel, where most of a proxy's time is spent (`cargo xtask bench`
+//! measures it), and budgets for other CPUs: there the numbers are shown and not judged.
 
 mod budget;
 mod count;
@@ -27,18 +26,18 @@ use count::Case;
 use setup::{build, install};
 use setup::{cargo, seconds};
 
-/// What to do with what is counted.
+/// Options of `bench instructions`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Write what is counted down as the budget of this kind of CPU, to be committed.
+    /// Record the counts as budgets of this kind of CPU, to be committed.
     #[arg(long)]
     record: bool,
 }
 
-/// Counts: success if nothing is over its budget, or if it was recorded.
+/// Counts; success if nothing is over its budget, or if it was recorded.
 ///
 /// # Errors
-/// In words, if it cannot be counted.
+/// A message for people, if counting fails.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::for_instructions()?;
     let start = Instant::now();

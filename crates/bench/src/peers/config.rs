@@ -1,6 +1,6 @@
-//! The configuration files of all peers, as text. Each is what its documentation gives for a plain
-//! TCP (or Redis) proxy with one thread; only limits that the measurement would run into are
-//! raised, and time-outs that would end idle connections.
+//! The configuration files of all peers, as text. Each follows the peer's documentation for a plain
+//! TCP (or Redis) proxy with one thread; only limits and idle timeouts that would affect the
+//! measurement are raised.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -8,33 +8,32 @@ use std::path::Path;
 
 use super::Peer;
 
-/// Connections that every peer is prepared for.
+/// Connections that every peer is configured for.
 const CONNECTIONS: usize = 4000;
 
-/// Where a peer listens and where it leads.
+/// The listen address of a peer and its target.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    /// Sentinel's name for the target.
+    /// Sentinel's name of the target.
     pub(crate) name: &'static str,
     pub(crate) listen: SocketAddr,
     pub(crate) target: SocketAddr,
 }
 
-/// What the configurations need to know besides.
+/// Further addresses and folders.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around<'a> {
-    /// Of pointsman.
+    /// The sentinel for pointsman.
     pub(crate) sentinel: SocketAddr,
-    /// Admin or statistics.
+    /// The admin or statistics address.
     pub(crate) admin: SocketAddr,
-    /// Where the peer was unpacked.
+    /// The folder that the peer was unpacked into.
     pub(crate) root: &'a Path,
-    /// For what it writes.
+    /// The folder for its output.
     pub(crate) folder: &'a Path,
 }
 
-/// Name of the file, its text, and the arguments of the program; `FILE` among them stands for the
-/// file's path.
+/// The file name, its text, and the arguments of the program, in which `FILE` stands for the path.
 pub(crate) fn configuration(
     peer: Peer,
     routes: &[Route],
@@ -46,7 +45,7 @@ pub(crate) fn configuration(
         Peer::Pointsman => {
             ("pointsman.toml", pointsman(routes, around), words("run --config FILE"))
         }
-        Peer::Floor => {
+        Peer::Baseline => {
             let pairs = routes
                 .iter()
                 .flat_map(|route| [route.listen.to_string(), route.target.to_string()]);
@@ -179,7 +178,7 @@ mod tests {
             Around { sentinel: addr(26379), admin: addr(8888), root: Path::new("/root"), folder };
         for peer in Peer::ALL.into_iter().filter(|peer| *peer != Peer::Direct) {
             let (file, text, args) = configuration(peer, &routes, &around);
-            if peer == Peer::Floor {
+            if peer == Peer::Baseline {
                 assert_eq!(
                     args.join(" "),
                     "127.1.2.3:1001 127.1.2.3:2001 127.1.2.3:1002 127.1.2.3:2002"

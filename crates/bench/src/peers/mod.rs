@@ -1,10 +1,9 @@
-//! The proxies that pointsman is measured beside: where they come from, how they are configured,
-//! how they are started.
+//! The proxies that pointsman is measured beside: their source, configuration and start.
 //!
-//! None of them is installed on the system. Debian's packages are unpacked with everything they
-//! depend on into a folder below cargo's target folder and started through that folder's own
-//! dynamic loader, so a newer suite's libraries never meet the system's. What cannot be had is
-//! reported with the commands that would have got it, and left out.
+//! None of them is installed on the system. Debian packages are unpacked with all dependencies into
+//! a folder below cargo's target folder and started through that folder's dynamic loader, so that
+//! libraries of a newer suite never mix with the system's. A peer that cannot be fetched is left
+//! out, and reported with the commands that would fetch it.
 
 mod config;
 mod fetch;
@@ -19,25 +18,25 @@ pub(super) use config::{Around, Route, configuration};
 
 use super::machine;
 
-/// What stands between the load and its backend.
+/// The proxy between the load and its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Peer {
-    /// Nothing.
+    /// No proxy.
     Direct,
-    /// Ours.
+    /// Pointsman.
     Pointsman,
-    /// The least that any of them can do: an example of the crate `load`.
-    Floor,
+    /// The baseline proxy: the least that any proxy can do; an example of this crate.
+    Baseline,
     /// haproxy of Debian 12.
     #[value(name = "haproxy-2")]
     Haproxy2,
-    /// haproxy of Debian 13: what targets are held against.
+    /// haproxy of Debian 13, the reference of the targets.
     #[value(name = "haproxy-3")]
     Haproxy3,
-    /// The same with buffers of 64 KiB.
+    /// haproxy of Debian 13 with buffers of 64 KiB.
     #[value(name = "haproxy-3-64k")]
     Haproxy3Buffers,
-    /// The same with `option splice-auto`.
+    /// haproxy of Debian 13 with `option splice-auto`.
     #[value(name = "haproxy-3-splice")]
     Haproxy3Splice,
     /// nginx's stream module.
@@ -48,10 +47,10 @@ pub(super) enum Peer {
     Envoy,
 }
 
-/// Where a program comes from.
+/// The source of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Packages of a suite of Debian, and the program among their files.
+    /// Packages of a Debian suite, and the program among their files.
     Debian { suite: &'static str, packages: &'static [&'static str], program: &'static str },
     /// A wheel, and the program among its files.
     Wheel { package: &'static str, program: &'static str },
@@ -69,15 +68,15 @@ impl Peer {
         Self::Nginx,
         Self::Twemproxy,
         Self::Envoy,
-        Self::Floor,
+        Self::Baseline,
     ];
 
-    /// As in the raw data and on the command line.
+    /// The name in the raw data and on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::Pointsman => "pointsman",
-            Self::Floor => "floor",
+            Self::Baseline => "baseline",
             Self::Haproxy2 => "haproxy-2",
             Self::Haproxy3 => "haproxy-3",
             Self::Haproxy3Buffers => "haproxy-3-64k",
@@ -88,12 +87,12 @@ impl Peer {
         }
     }
 
-    /// As in the tables.
+    /// The name in the tables.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Direct => "no proxy",
             Self::Pointsman => "**pointsman**",
-            Self::Floor => "the floor",
+            Self::Baseline => "the baseline",
             Self::Haproxy2 => "haproxy 2.6",
             Self::Haproxy3 => "haproxy 3",
             Self::Haproxy3Buffers => "haproxy 3, 64 KiB buffers",
@@ -104,11 +103,11 @@ impl Peer {
         }
     }
 
-    /// Where it is got from; nothing for what needs not be got.
+    /// The source of the program, if it has to be fetched.
     pub(super) fn source(self) -> Option<Source> {
         let debian = |suite, packages, program| Some(Source::Debian { suite, packages, program });
         match self {
-            Self::Direct | Self::Pointsman | Self::Floor => None,
+            Self::Direct | Self::Pointsman | Self::Baseline => None,
             Self::Haproxy2 => debian("bookworm", &["haproxy"], "usr/sbin/haproxy"),
             Self::Haproxy3 | Self::Haproxy3Buffers | Self::Haproxy3Splice => {
                 debian("trixie", &["haproxy"], "usr/sbin/haproxy")
@@ -124,16 +123,16 @@ impl Peer {
     }
 }
 
-/// A program that is here.
+/// A program that was fetched.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
-    /// How to start it: the program, or its loader and the loader's arguments.
+    /// The command: the program, or its loader with arguments.
     pub(super) words: Vec<OsString>,
     /// The folder that it was unpacked into.
     pub(super) root: PathBuf,
 }
 
-/// Gets what is missing, with a line for everything that it does.
+/// Fetches what is missing and prints each step.
 pub(super) fn fetch(peers: &[Peer]) {
     let mut sources: Vec<Source> = peers.iter().filter_map(|peer| peer.source()).collect();
     sources.dedup();
@@ -145,12 +144,12 @@ pub(super) fn fetch(peers: &[Peer]) {
 /// The program of a peer.
 ///
 /// # Errors
-/// Why it is not here.
+/// Why it is missing.
 pub(super) fn find(peer: Peer) -> Result<Option<Program>, String> {
     peer.source().map(|source| fetch::find(&cache(), source)).transpose()
 }
 
-/// What a program says of its version.
+/// The version that a program prints.
 pub(super) fn version(peer: Peer, program: &Program) -> Option<String> {
     let (first, rest) = program.words.split_first()?;
     let flag = match peer {
@@ -159,15 +158,14 @@ pub(super) fn version(peer: Peer, program: &Program) -> Option<String> {
         _ => "-v",
     };
     let output = Command::new(first).args(rest).arg(flag).output().ok()?;
-    // Some say it on one stream, some on the other; Envoy has its own name and an empty line before
-    // it.
+    // Programs use different output streams; Envoy prints its path and an empty line first.
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     let line = said.lines().find(|line| line.chars().any(|letter| letter.is_ascii_digit()))?;
     Some(machine::tidy(line))
 }
 
-/// A folder below cargo's target folder, where this program itself stands too.
+/// A folder below cargo's target folder, which also contains this program.
 fn cache() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.ancestors().nth(2).unwrap_or(Path::new("target")).join("bench-peers")

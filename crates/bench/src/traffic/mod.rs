@@ -1,13 +1,14 @@
-//! `cargo xtask bench`: what traffic costs, through pointsman and through what people use today.
+//! `cargo xtask bench`: the cost of traffic through pointsman and through other proxies.
 //!
-//! Every row of the targets is measured in every round, and within a row the proxies take turns,
-//! beginning with another one each round: whatever else the machine does meets all of them. The
-//! ones that only stand beside the comparison are measured in every second round. The raw data is
-//! written line by line.
+//! Every row of the targets is measured in every round. Within a row the proxies alternate,
+//! starting with another one in each round, so that disturbances of the machine affect all of them.
+//! Proxies outside of the comparison are measured in every second round. The raw data is written
+//! line by line.
 //!
-//! Deliberately absent: anything but loopback. What a network card adds is the same for every
+//! Deliberately absent: anything but loopback. The cost of a network card is the same for every
 //! proxy, and this has to run anywhere.
 
+mod environment;
 mod plot;
 mod record;
 mod report;
@@ -21,9 +22,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use harness::loopback_up;
-use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::peers::{self, Peer};
 use super::raw::{Raw, benches};
@@ -33,19 +31,17 @@ use record::{Record, Row};
 use scene::{Built, Pace, Scene};
 use setup::{build, install};
 
-/// No round begins that would end later than this after the first began.
+/// No round starts that would end later than this after the first one started.
 const LIMIT: Duration = Duration::from_secs(540);
-/// Part of a core that others may use before a measurement counts as disturbed.
+/// The part of a core that other processes may use before a measurement counts as disturbed.
 const FOREIGN: f64 = 0.10;
-/// Part of the time that the host may take away.
+/// The part of the time that the host may take.
 const STOLEN: f64 = 0.03;
 
-/// The nice value of all that is measured, for root.
-const PRECEDENCE: i32 = -15;
-/// Measurements that are repeated in vain, before the machine is taken to be busy all the time.
+/// Number of unsuccessful repetitions after which the machine counts as permanently busy.
 const IN_VAIN: u32 = 8;
 
-/// What to measure.
+/// Options of the traffic benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Rounds; each measures everything once.
@@ -54,7 +50,7 @@ pub(crate) struct Options {
     /// One short round in less than two minutes; nothing is written to benches/.
     #[arg(long, conflicts_with = "runs")]
     quick: bool,
-    /// Only this; can be given several times. Nothing is written to benches/ then.
+    /// Only this row; may be repeated. Nothing is written to benches/ then.
     #[arg(long, value_enum, value_name = "ROW", value_delimiter = ',')]
     only: Vec<Row>,
     /// Only these proxies. Nothing is written to benches/ then.
@@ -92,12 +88,12 @@ impl Options {
         }
     }
 
-    /// Whether this is the measurement that the document is made of.
+    /// Whether this run produces the report.
     fn whole(&self) -> bool {
         !self.quick && self.only.is_empty() && self.peers.is_empty() && self.raw.is_none()
     }
 
-    /// What to play in a round, with these peers.
+    /// The measurements of a round with these peers, in order.
     fn playlist(&self, round: u32, admitted: &[Peer]) -> Vec<(Row, Peer)> {
         let aside = |peer: Peer| {
             matches!(peer, Peer::Haproxy2 | Peer::Nginx | Peer::Twemproxy | Peer::Envoy)
@@ -116,41 +112,30 @@ impl Options {
     }
 }
 
-/// Measures.
+/// Runs the measurement.
 ///
 /// # Errors
-/// In words, if it cannot begin, or if a file cannot be written.
+/// A message for people, if it cannot start, or if a file cannot be written.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     if !options.namespaced {
         install::for_traffic()?;
         peers::fetch(&options.peers());
     }
-    let program = match &options.program {
-        Some(program) => {
-            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
-        }
-        None => build::released_pointsman()?,
-    };
-    // Whoever has it built already is told so in no time.
-    let floor = match options.peers().contains(&Peer::Floor) {
-        true => build::examples(&[("pointsman-bench", "baseline")])
-            .map(|built| built.into_iter().collect()),
-        false => Err("not asked for".to_owned()),
-    };
+    let built = built(options)?;
     if !options.namespaced {
-        let why = space::enter(&program);
+        let why = space::enter(&built.pointsman);
         println!("No network namespace: {why}. Everything runs on the machine's own loopback.");
     }
     let stop = stop_on_signals().map_err(|error| format!("signals cannot be handled: {error}"))?;
-    prepare(options.namespaced);
+    environment::prepare(options.namespaced);
     let mut missing = Vec::new();
     let mut admitted =
         those_that(options.peers(), &mut missing, |peer| peers::find(peer).map(drop));
     let versions = versions(&admitted);
-    let described = machine::describe(&program, options.namespaced, &versions);
+    let described = machine::describe(&built.pointsman, options.namespaced, &versions);
     let sentence = machine::sentence(&described);
     println!("{sentence}");
-    let cores = cores()?;
+    let cores = environment::cores()?;
     let mut raw = match &options.raw {
         Some(file) => Some(Raw::at(file)?),
         None if options.whole() => Some(Raw::create("traffic")?),
@@ -159,7 +144,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     if let Some(raw) = &mut raw {
         raw.line(&described.to_string())?;
     }
-    let mut scene = stage(|| Scene::start(Built { pointsman: program, floor }, cores))?;
+    let mut scene = stage(|| Scene::start(built, cores))?;
     admitted = those_that(admitted, &mut missing, |peer| stage(|| scene.admit(peer)));
     let played = play(options, &mut scene, &admitted, &stop, raw.as_mut(), &mut missing)?;
     drop(scene);
@@ -176,30 +161,53 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         );
     }
     if let Some(raw) = raw.filter(|_| options.whole() && usable && !stop.load(Ordering::Acquire)) {
-        let plots = plot::draw(&played, &benches())?;
+        let rounds = played.iter().map(|record| record.round).max().unwrap_or(0);
         let about = report::About {
             machine: &sentence,
             command: "cargo xtask bench",
-            rounds: played.iter().map(|record| record.round).max().unwrap_or(0),
+            rounds,
             seconds: options.pace().time.as_secs_f64(),
             raw: &raw.name,
             missing: &missing,
-            plots: &plots,
+            plots: &plot::draw(&played, &benches())?,
         };
-        let file = benches().join("RESULTS.md");
-        fs::write(&file, report::document(&played, &verdicts, &about))
-            .map_err(|error| format!("{}: {error}", file.display()))?;
-        println!(
-            "Written to benches/RESULTS.md, benches/runs/{} and {}.",
-            raw.name,
-            plots.join(", ")
-        );
+        write_report(&played, &verdicts, &about)?;
     }
     let kept = verdicts.iter().all(|verdict| verdict.met) || !options.check;
     Ok(if kept && !played.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Those that pass; the others are named on the terminal and in the document.
+/// The programs that are built here, or given by an option.
+fn built(options: &Options) -> Result<Built, String> {
+    let pointsman = match &options.program {
+        Some(program) => {
+            fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?
+        }
+        None => build::released_pointsman()?,
+    };
+    // Returns quickly if it is built already.
+    let baseline = match options.peers().contains(&Peer::Baseline) {
+        true => build::examples(&[("pointsman-bench", "baseline")])
+            .map(|built| built.into_iter().collect()),
+        false => Err("not selected".to_owned()),
+    };
+    Ok(Built { pointsman, baseline })
+}
+
+fn write_report(
+    played: &[Record],
+    verdicts: &[targets::Verdict],
+    about: &report::About<'_>,
+) -> Result<(), String> {
+    let file = benches().join("RESULTS.md");
+    fs::write(&file, report::document(played, verdicts, about))
+        .map_err(|error| format!("{}: {error}", file.display()))?;
+    let (raw, plots) = (about.raw, about.plots.join(", "));
+    println!("Written to benches/RESULTS.md, benches/runs/{raw} and {plots}.");
+    Ok(())
+}
+
+/// The peers that pass; the others are named on the terminal and in the report.
 fn those_that(
     mut peers: Vec<Peer>,
     missing: &mut Vec<String>,
@@ -216,7 +224,7 @@ fn those_that(
     peers
 }
 
-/// What each says of its version; the tuned variants are the same programs as others.
+/// The versions of the peers; tuned variants are the same program as another peer.
 fn versions(peers: &[Peer]) -> Vec<(&'static str, Option<String>)> {
     let variant = |peer: &Peer| matches!(peer, Peer::Haproxy3Buffers | Peer::Haproxy3Splice);
     let programs = peers.iter().filter(|peer| !variant(peer));
@@ -225,8 +233,8 @@ fn versions(peers: &[Peer]) -> Vec<(&'static str, Option<String>)> {
         .collect()
 }
 
-/// Plays all rounds: what they brought. A measurement that fails is reported and does not stop the
-/// others.
+/// Runs all rounds and returns the records. A measurement that fails is reported and does not stop
+/// the others.
 fn play(
     options: &Options,
     scene: &mut Scene,
@@ -276,7 +284,7 @@ fn play(
     Ok(records)
 }
 
-/// Measures once, or twice if the first was disturbed: the quieter one.
+/// Measures once, or twice if the first measurement was disturbed; returns the quieter one.
 fn measure(
     scene: &mut Scene,
     (row, peer): (Row, Peer),
@@ -315,55 +323,9 @@ fn progress(record: &Record) -> String {
     format!("{}{disturbed}", values.collect::<Vec<_>>().join("  "))
 }
 
-/// Runs what panics when something does not come, as the harness does, and gives that as words.
+/// Runs code that may panic, as the harness does, and returns a panic as a message.
 fn stage<T: Send>(act: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| Err(words(&*panic)))
-}
-
-/// As many open files and ports as there may be; a loopback that is up; precedence, if it is to be
-/// had, over what else runs.
-fn prepare(namespaced: bool) {
-    if let Err(error) = setpriority_process(None, PRECEDENCE) {
-        println!("Measuring without precedence over other processes ({error}).");
-    }
-    let limit = getrlimit(Resource::Nofile);
-    // What cannot be raised shows when it is used up.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    if namespaced {
-        if let Err(why) = loopback_up() {
-            println!("{why}");
-        }
-        let set =
-            |setting: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{setting}"), value);
-        if let Err(error) = set("ip_local_port_range", "10000 65535") {
-            println!(
-                "The range of ports stays as it is ({error}); new connections may run out of them."
-            );
-        }
-        // BBR, the default of some machines, paces what it sends, and loopback has no bottleneck to
-        // find. A namespace may choose only among what its parent allows, which Reno always is;
-        // without loss the two are the same.
-        let control = "tcp_congestion_control";
-        if let Err(error) = set(control, "cubic").or_else(|_| set(control, "reno")) {
-            println!("The congestion control stays as it is ({error}).");
-        }
-    }
-}
-
-/// The core for load and Redis, which this process and all that it starts stay on; and the core for
-/// the proxies.
-fn cores() -> Result<(usize, usize), String> {
-    let allowed =
-        sched_getaffinity(None).map_err(|error| format!("the cores cannot be told: {error}"))?;
-    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-    let (Some(first), Some(second)) = (cores.next(), cores.next()) else {
-        return Err("This needs two cores: one for the proxy, one for everything else.".to_owned());
-    };
-    let mut own = CpuSet::new();
-    own.set(first);
-    sched_setaffinity(None, &own)
-        .map_err(|error| format!("core {first} cannot be chosen: {error}"))?;
-    Ok((first, second))
 }
 
 #[cfg(test)]
@@ -392,7 +354,7 @@ mod tests {
             list.into_iter().filter(|(it, _)| *it == row).map(|(_, peer)| peer).collect()
         };
         assert_eq!(row(1, Row::Small)[..2], [Peer::Pointsman, Peer::Haproxy3]);
-        assert_eq!(row(2, Row::Small), [Peer::Haproxy3, Peer::Floor, Peer::Pointsman]);
+        assert_eq!(row(2, Row::Small), [Peer::Haproxy3, Peer::Baseline, Peer::Pointsman]);
         assert_eq!(row(3, Row::Small).len(), 7);
         assert_eq!(row(1, Row::Get1m).len(), 10);
     }

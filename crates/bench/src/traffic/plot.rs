@@ -1,5 +1,5 @@
-//! Plots: for each measure one panel with one bar a proxy. Drawn as SVG, which a repository shows
-//! and a diff can read.
+//! Plots: one panel per measure with one bar per proxy, as SVG, which repositories display and
+//! diffs can show.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const FIGURES: i32 = 90;
 const BAR: i32 = 22;
 const HEAD: i32 = 40;
 
-/// A file and what is in it.
+/// A file and its content.
 struct Plot {
     file: &'static str,
     panels: &'static [(Row, Measure)],
@@ -57,10 +57,10 @@ const PLOTS: [Plot; 3] = [
 /// A panel: its title, and the bars with their medians.
 type Panel = (String, Vec<(Peer, f64)>);
 
-/// Draws all plots into a folder: the names of those that have something to show.
+/// Draws all plots into a folder; returns the names of those with content.
 ///
 /// # Errors
-/// In words, if a file cannot be written.
+/// A message for people, if a file cannot be written.
 pub(super) fn draw(records: &[Record], folder: &Path) -> Result<Vec<&'static str>, String> {
     let mut drawn = Vec::new();
     for Plot { file, panels } in PLOTS {

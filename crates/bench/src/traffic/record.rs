@@ -1,4 +1,4 @@
-//! What is measured, and one measurement with its line in the file of raw data.
+//! The rows of the benchmark, and one measurement with its line in the file of raw data.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 
 use crate::peers::Peer;
 
-/// One way to load a proxy.
+/// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Row {
-    /// 64 B GET, 50 clients, the sink behind the proxy: the proxy is the limit.
+    /// GET of 64 B, 50 clients, the built-in backend: the proxy is the bottleneck.
     Small,
-    /// The same with a Redis behind the proxy.
+    /// The same with a Redis as the backend.
     Redis,
-    /// Sixteen requests at once, the sink behind the proxy.
+    /// Pipelines of sixteen requests, the built-in backend.
     Pipeline,
-    /// 20,000 requests a second, a Redis behind the proxy.
+    /// 20,000 requests per second, a Redis as the backend.
     Latency,
     /// GET of 64 KiB.
     #[value(name = "get-64k")]
@@ -34,9 +34,9 @@ pub(super) enum Row {
     Fairness,
     /// Memory of idle connections.
     Idle,
-    /// Connect, PING, close; 16 at a time, the sink behind the proxy.
+    /// Connect, PING, close; 16 at a time, the built-in backend.
     Connections,
-    /// Connect, PING, close; one at a time, a Redis behind the proxy.
+    /// Connect, PING, close; one at a time, a Redis as the backend.
     First,
 }
 
@@ -57,7 +57,7 @@ impl Row {
         Self::First,
     ];
 
-    /// As in the raw data.
+    /// The name in the raw data.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -75,7 +75,7 @@ impl Row {
         }
     }
 
-    /// As in the tables.
+    /// The name in the tables.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Small => "Small requests, the proxy being the limit (GET of 64 B, 50 clients)",
@@ -101,7 +101,7 @@ impl Row {
         }
     }
 
-    /// What it brings, in the order of the tables.
+    /// The measures of the row, in the order of the tables.
     pub(super) fn measures(self) -> &'static [Measure] {
         match self {
             Self::Small | Self::Redis | Self::Pipeline => {
@@ -118,12 +118,12 @@ impl Row {
         }
     }
 
-    /// Whether a peer has something to say in it.
+    /// Whether the row measures this peer.
     pub(super) fn includes(self, peer: Peer) -> bool {
         let bulk =
             matches!(self, Self::Get64 | Self::Set64 | Self::Get1m | Self::Set1m | Self::Fairness);
         match peer {
-            // Without a proxy nothing of it can be the limit, and nothing of it be idle.
+            // Without a proxy there is no proxy to be the bottleneck or to be idle.
             Peer::Direct => bulk || matches!(self, Self::Redis | Self::Latency | Self::First),
             Peer::Haproxy3Buffers | Peer::Haproxy3Splice => bulk,
             _ => true,
@@ -131,30 +131,30 @@ impl Row {
     }
 }
 
-/// A number that is measured.
+/// A measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Measure {
-    /// Requests a second.
+    /// Requests per second.
     Rps,
-    /// CPU seconds of the proxy a million requests.
+    /// CPU seconds of the proxy per million requests.
     CpuRequest,
-    /// Part of its core that the proxy used.
+    /// The part of its core that the proxy used.
     Busy,
-    /// Latency percentiles in microseconds.
+    /// Median latency in microseconds.
     P50,
-    /// As above.
+    /// 99th percentile in microseconds.
     P99,
-    /// As above.
+    /// 99.9th percentile in microseconds.
     P999,
-    /// GiB of values a second.
+    /// GiB of values per second.
     Bulk,
-    /// CPU seconds of the proxy a GiB of values.
+    /// CPU seconds of the proxy per GiB of values.
     CpuBulk,
-    /// Bytes of user-space memory a pair of connections.
+    /// Bytes of user-space memory per pair of connections.
     Memory,
-    /// Connections a second.
+    /// Connections per second.
     Conns,
-    /// CPU seconds of the proxy for 10,000 connections.
+    /// CPU seconds of the proxy per 10,000 connections.
     CpuConn,
 }
 
@@ -202,7 +202,7 @@ pub(super) struct Record {
     /// Counted from one.
     pub(super) round: u32,
     pub(super) values: BTreeMap<Measure, f64>,
-    /// Part of a core that was used by others meanwhile; not known for memory, which does not
+    /// The part of a core that other processes used meanwhile; unknown for memory, which does not
     /// depend on it.
     pub(super) foreign: f64,
     /// Whether that was too much.

@@ -1,4 +1,4 @@
-//! The document of a whole measurement: verdicts, tables, what was left out, and how to read them.
+//! The report of a whole measurement: verdicts, tables, omissions, and how to read them.
 
 use std::fmt::Write as _;
 
@@ -7,35 +7,37 @@ use super::targets::Verdict;
 use crate::peers::Peer;
 use crate::stats::{figure, spread};
 
-/// What the document needs to know besides the records.
+/// What the report contains besides the records.
 pub(super) struct About<'a> {
     pub(super) machine: &'a str,
     pub(super) command: &'a str,
-    /// Rounds that were played.
+    /// Number of rounds.
     pub(super) rounds: u32,
-    /// Seconds of one measurement.
+    /// Seconds per measurement.
     pub(super) seconds: f64,
     /// Name of the file of raw data.
     pub(super) raw: &'a str,
-    /// What was left out or failed, in words.
+    /// A message for each omission or failure.
     pub(super) missing: &'a [String],
     /// The plots, by their names.
     pub(super) plots: &'a [&'a str],
 }
 
-/// The document, in Markdown.
+/// The report as Markdown.
 pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'_>) -> String {
     let About { machine, command, rounds, seconds, raw, missing, plots } = about;
     let disturbed = records.iter().filter(|record| record.disturbed).count();
     let mut text = format!(
         "# Traffic, measured\n\nWritten by `{command}`; every measurement is a line of `benches/runs/{raw}`.\n\n{machine}\n\n\
-         {rounds} rounds, the proxies in turns within each, {seconds:.1} s a measurement. One thread of each proxy, alone on one \
+         {rounds} rounds, the proxies alternating within each, {seconds:.1} s per measurement. One thread per proxy, alone on one \
          core; the load, Redis and\nSentinel on another. {disturbed} of {} measurements were disturbed by other processes.\n",
         records.len()
     );
-    text.push_str("\n## Targets\n\nRatios of pointsman to the other one, taken within each round: median (smallest to largest, and of how many rounds: where \
-                   three\nwere not disturbed, only of those). The floor is what the least program there can be reached in the same rounds.\n\n");
-    text.push_str("| | against | target | measured | the floor | |\n|---|---|---|---|---|---|\n");
+    text.push_str("\n## Targets\n\nRatios of Pointsman to the other proxy within each round: median (minimum to maximum, number of rounds; if \
+                   three\nwere undisturbed, only those). The baseline is what the smallest possible proxy reached in the same rounds.\n\n");
+    text.push_str(
+        "| | against | target | measured | the baseline | |\n|---|---|---|---|---|---|\n",
+    );
     for verdict in verdicts {
         let said = if verdict.met { "met" } else { "**missed**" };
         let Verdict { title, against, bound, .. } = verdict;
@@ -43,7 +45,7 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
             text,
             "| {title} | {against} | {bound} | {} | {} | {said} |",
             verdict.measured(),
-            verdict.floor()
+            verdict.baseline()
         );
     }
     for plot in *plots {
@@ -64,8 +66,8 @@ pub(super) fn document(records: &[Record], verdicts: &[Verdict], about: &About<'
     text
 }
 
-/// One line a peer: each measure's median (smallest to largest), and beside the first CPU or rate
-/// its ratio to haproxy 3.
+/// One line per peer: the median of each measure (minimum to maximum), and, with the first CPU time
+/// or rate, its ratio to haproxy 3.
 fn table(records: &[Record], row: Row) -> Option<String> {
     let of = |peer: Peer, measure: Measure| {
         let records = records.iter().filter(|it| it.row == row && it.peer == peer);
@@ -107,23 +109,23 @@ fn table(records: &[Record], row: Row) -> Option<String> {
 const READING: &str = "
 ## How to read it
 
-- **CPU** is the steadiest figure: nanoseconds of all threads of the proxy (its process's CPU clock), pointsman's own talk with
-  sentinels and Redis included.
-- **The proxy being the limit**: the load is its own backend, in one loop on one core, and cheaper than the proxies. Where \"core used\"
-  is below one the load was the limit after all, and that proxy could have done more.
-- **To a Redis** load, Redis and Sentinel share one core, so the throughput is theirs; the proxy is to cost little of it.
-- **Latency**: requests leave at fixed moments whatever the answers do, and count from the moment they were due.
-- **Memory**: private dirty pages of a fresh process with 2,100 idle connections less those with 100, each used once. What the
-  kernel holds for the sockets is the same for all and not in it.
-- **Congestion control** is CUBIC or Reno in the namespace, whatever the machine's default is: BBR's pacing alone doubles the cost of bulk
-  on loopback.
-- **twemproxy** shares one connection to the server among all clients and answers PING by itself: its new connections and its idle
-  ones have no second half.
-- **The floor** is `crates/bench/examples/baseline.rs`: one thread, one epoll, a `recv` and a `send` for whatever came, through 256 KiB; no
-  deadline, no limit, no fence, no protocol. What it misses on this machine, no proxy with a connection to the server for each client
-  can reach here.
-- **haproxy 3, tuned** stands beside stock because most of the difference in bulk is its default buffer of 16 KiB.
-- A measurement is **disturbed** if other processes used more than a tenth of a core, or the host took the machine away. It is
+- **CPU** is the steadiest figure: nanoseconds of all threads of the proxy (its process's CPU clock), including Pointsman's queries to
+  sentinels and Redis.
+- **The proxy is the bottleneck** with the built-in backend, which runs in one loop on one core with the load and is cheaper than the
+  proxies. Where \"core used\" is below one, the load was the bottleneck, and that proxy could have done more.
+- **With a Redis**, load, Redis and Sentinel share one core, so the throughput is theirs; the proxy should cost little of it.
+- **Latency**: requests are sent at fixed times regardless of replies, and count from the time at which they were due.
+- **Memory**: private dirty pages of a new process with 2,100 idle connections minus those with 100, each used once. The kernel's
+  memory for the sockets is the same for all and not included.
+- **Congestion control** is CUBIC or Reno in the namespace, whatever the machine's default is: the pacing of BBR alone doubles the cost of
+  bulk on loopback.
+- **twemproxy** shares one connection to the server among all clients and answers PING itself: its new and idle connections have no
+  server side.
+- **The baseline** is `crates/bench/examples/baseline.rs`: one thread, one epoll, a `recv` and a `send` for whatever arrived, through
+  256 KiB; no deadlines, limits, fences or protocol. A target that it misses on this machine cannot be reached here by a proxy with one
+  server connection per client.
+- **haproxy 3, tuned** is shown because most of the difference in bulk is its default buffer of 16 KiB.
+- A measurement is **disturbed** if other processes used over a tenth of a core, or the host took time from the machine. It is
   repeated once, and the quieter of the two is kept.
 ";
 

@@ -1,9 +1,10 @@
-//! Everything that runs during a measurement: Redis, a sentinel, the load with its sink, the
-//! proxies; and single measurements.
+//! Everything that runs during a measurement: Redis, a sentinel, the load generator with its
+//! backend, the proxies; and single measurements.
 //!
-//! Pointsman is configured as its users do it: a real sentinel tells it of two masters, a Redis and
-//! the sink, and it verifies both. All proxies are started once and wait idle for their turn; only
-//! memory is looked at in a fresh one, since most keep what they once had.
+//! Pointsman is configured as users do it: a real sentinel names two masters, a Redis and the
+//! built-in backend, and Pointsman verifies both. All proxies are started once and are idle between
+//! their measurements; only memory is measured in a new process, because most proxies keep what
+//! they allocated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,56 +25,56 @@ use crate::peers::{self, Around, Peer, Program, Route, configuration};
 const CLIENTS: usize = 50;
 /// Clients of bulk.
 const BULK_CLIENTS: usize = 8;
-/// Large values that each client has asked for at once beside small requests.
+/// Large values that each client requests at once in the row with small requests beside them.
 const BULK_PIPELINE: usize = 4;
-/// Time between two small requests beside them.
+/// The interval of small requests beside large values.
 const PING_GAP: Duration = Duration::from_millis(5);
-/// Requests a second of the open loop.
+/// Requests per second of the open loop.
 const RATE: u32 = 20_000;
-/// Idle connections of which the memory is taken.
+/// Idle connections whose memory is measured.
 const PAIRS: usize = 2000;
 /// How long a proxy may take to answer its first client.
 const READY: Duration = Duration::from_secs(20);
 
-/// How long each measurement takes.
+/// The duration of each measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     pub(super) warm: Duration,
     pub(super) time: Duration,
 }
 
-/// The programs that are built rather than got.
+/// The programs that are built here.
 #[derive(Debug, Clone)]
 pub(super) struct Built {
     pub(super) pointsman: PathBuf,
-    /// Nothing, if it did not build.
-    pub(super) floor: Result<PathBuf, String>,
+    /// The baseline proxy, or why it did not build.
+    pub(super) baseline: Result<PathBuf, String>,
 }
 
-/// A proxy that runs.
+/// A running proxy.
 struct Running {
     process: Process,
     redis: SocketAddr,
     sink: SocketAddr,
 }
 
-/// All of it. Dropping it ends everything.
+/// All processes of the measurement. Dropping it ends them.
 pub(super) struct Scene {
-    // In this order: the proxies end before what they lead to.
+    // Dropped in this order: the proxies end before their backends.
     running: BTreeMap<Peer, Running>,
     loader: Loader,
     cluster: Cluster,
-    /// Those that are built here.
+    /// The programs that are built here.
     built: Built,
     core: usize,
     started: u32,
 }
 
 impl Scene {
-    /// Starts what is behind the proxies, on the first core; proxies will be on the second.
+    /// Starts the backends on the first core; the proxies will run on the second.
     ///
     /// # Errors
-    /// If there is no load.
+    /// If the load generator does not start.
     pub(super) fn start(built: Built, cores: (usize, usize)) -> Result<Self, String> {
         let words = |error: std::io::Error| format!("no load: {error}");
         let loader = Loader::start(cores.0, IpAddr::V4(Ipv4Addr::LOCALHOST)).map_err(words)?;
@@ -94,8 +95,7 @@ impl Scene {
         Ok(Self { running: BTreeMap::new(), loader, cluster, built, core: cores.1, started: 0 })
     }
 
-    /// Starts a proxy and waits until it answers on both routes; one that runs already is left as
-    /// it is.
+    /// Starts a proxy and waits until it answers on both routes. Does nothing if it runs.
     ///
     /// # Errors
     /// Why it cannot be measured.
@@ -111,8 +111,8 @@ impl Scene {
         let program = match peers::find(peer)? {
             Some(program) => program,
             None => {
-                let own = if peer == Peer::Floor {
-                    self.built.floor.clone()?
+                let own = if peer == Peer::Baseline {
+                    self.built.baseline.clone()?
                 } else {
                     self.built.pointsman.clone()
                 };
@@ -134,8 +134,8 @@ impl Scene {
         let (file, text, args) = configuration(peer, &routes, &around);
         let file = folder.join(file);
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
-        // Before its start, so that each of its threads has the core, and whoever counts cores
-        // finds one.
+        // Set before its start, so that all its threads are on the core, and it finds one core if
+        // it counts them.
         let taskset = find_in_path("taskset").ok_or("taskset is missing (Debian's util-linux)")?;
         let args = args
             .iter()
@@ -162,10 +162,10 @@ impl Scene {
         Ok(Running { process, redis, sink })
     }
 
-    /// Measures once: the values, and what was used meanwhile.
+    /// Measures once; returns the values and the resources used.
     ///
     /// # Errors
-    /// In words, why there are none.
+    /// A message for people.
     pub(super) fn measure(
         &mut self,
         row: Row,
@@ -279,7 +279,8 @@ impl Scene {
         Ok((number(memory.after) - number(memory.before)) / number(PAIRS as u64))
     }
 
-    /// Counts a proxy, and everything else of ours so that it is not taken for somebody else's.
+    /// A meter for a proxy that also knows our other processes, so that they do not count as
+    /// foreign.
     fn meter(&self, proxy: Vec<u32>) -> Meter {
         let nodes = self
             .cluster
@@ -322,7 +323,7 @@ fn latencies(latency: Latency, window: Window) -> BTreeMap<Measure, f64> {
     values.into()
 }
 
-/// Sends a request over a connection of its own and checks the reply.
+/// Sends a request on a new connection and checks the reply.
 fn tell(to: SocketAddr, request: &[u8], reply: &[u8]) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;

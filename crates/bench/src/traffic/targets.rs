@@ -1,21 +1,21 @@
-//! What pointsman is to reach, as ratios within one interleaved run; with one connection to the
-//! server for each client.
+//! The targets of pointsman, as ratios within one interleaved run, with one server connection per
+//! client.
 //!
-//! A ratio is taken within each round and the median of these is judged, so that a machine that was
-//! slower in one round was so for both sides. Rounds in which one of the two was disturbed count
-//! only where too few others are left. Beside each stands what the floor, the least program there
-//! can be, reached in the same rounds: a target below it asks more than this machine has.
+//! A ratio is taken within each round and the median of these is judged, so that a slow round
+//! affects both sides. Rounds in which one side was disturbed count only if too few others are
+//! left. Beside each ratio stands that of the baseline proxy in the same rounds: a target below it
+//! asks more than this machine can give.
 
 use super::record::{Measure, Record, Row};
 use crate::peers::Peer;
 use crate::stats::{Spread, figure, spread};
 
-/// What it is compared with.
+/// The peer to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Against {
     Direct,
     Stock,
-    /// The better of the tuned ones.
+    /// The better of the tuned variants.
     Tuned,
 }
 
@@ -42,7 +42,7 @@ struct Target {
     row: Row,
     measure: Measure,
     against: Against,
-    /// The ratio is to be no larger than this, or no smaller.
+    /// The largest or smallest permitted ratio.
     bound: Bound,
 }
 
@@ -52,21 +52,21 @@ enum Bound {
     Least(f64),
 }
 
-/// A target and what became of it.
+/// A target and its result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Verdict {
     pub(super) title: &'static str,
     pub(super) against: &'static str,
-    /// As in `≤ 0.86`.
+    /// The bound as text, such as `≤ 0.86`.
     pub(super) bound: String,
-    /// Of the ratios of the rounds that count.
+    /// The ratios of the rounds that count.
     pub(super) ratio: Spread,
-    /// The same for the floor, where that was measured.
-    pub(super) floor: Option<Spread>,
+    /// The ratios of the baseline proxy, if it was measured.
+    pub(super) baseline: Option<Spread>,
     pub(super) met: bool,
 }
 
-/// So many undisturbed rounds make the disturbed ones needless.
+/// With this many undisturbed rounds, disturbed ones are not used.
 const ENOUGH: usize = 3;
 
 const fn target(
@@ -113,12 +113,12 @@ const TARGETS: [Target; 22] = {
     ]
 };
 
-/// Judges every target that the records can tell something about.
+/// Judges every target that the records can check.
 pub(super) fn judge(records: &[Record]) -> Vec<Verdict> {
     TARGETS.iter().filter_map(|target| verdict(target, records)).collect()
 }
 
-/// The ratios of one of ours to what the target names: of the rounds in which neither was
+/// The ratios of `ours` to the reference of the target, in the rounds in which neither was
 /// disturbed, if there are enough.
 fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
     let of = |peer: Peer, round: u32| {
@@ -148,12 +148,19 @@ fn ratios(target: &Target, ours: Peer, records: &[Record]) -> Option<Spread> {
 
 fn verdict(target: &Target, records: &[Record]) -> Option<Verdict> {
     let ratio = ratios(target, Peer::Pointsman, records)?;
-    let floor = ratios(target, Peer::Floor, records);
+    let baseline = ratios(target, Peer::Baseline, records);
     let (bound, met) = match target.bound {
         Bound::Most(most) => (format!("≤ {most:.2}"), ratio.median <= most),
         Bound::Least(least) => (format!("≥ {least:.2}"), ratio.median >= least),
     };
-    Some(Verdict { title: target.title, against: target.against.title(), bound, ratio, floor, met })
+    Some(Verdict {
+        title: target.title,
+        against: target.against.title(),
+        bound,
+        ratio,
+        baseline,
+        met,
+    })
 }
 
 impl Verdict {
@@ -162,21 +169,21 @@ impl Verdict {
         let verdict = if self.met { "met   " } else { "MISSED" };
         let Self { title, against, bound, .. } = self;
         format!(
-            "{verdict} {title}, against {against}: {} (target {bound}; the floor {})",
+            "{verdict} {title}, against {against}: {} (target {bound}; the baseline {})",
             self.measured(),
-            self.floor()
+            self.baseline()
         )
     }
 
-    /// The median, the extremes, and of how many rounds.
+    /// The median, the extremes, and the number of rounds.
     pub(super) fn measured(&self) -> String {
         let Spread { median, min, max, runs } = self.ratio;
         format!("{} ({} to {} in {runs})", figure(median), figure(min), figure(max))
     }
 
-    /// The floor's median.
-    pub(super) fn floor(&self) -> String {
-        self.floor.as_ref().map_or_else(|| "–".to_owned(), |floor| figure(floor.median))
+    /// The median of the baseline proxy.
+    pub(super) fn baseline(&self) -> String {
+        self.baseline.as_ref().map_or_else(|| "–".to_owned(), |baseline| figure(baseline.median))
     }
 }
 
@@ -200,7 +207,7 @@ mod tests {
     #[test]
     fn judges_median_of_ratios_within_rounds() {
         let cpu = |peer, round, value| record(Row::Small, peer, round, Measure::CpuRequest, value);
-        // Twice as slow in the second round, both of them.
+        // Both are twice as slow in the second round.
         let mut records = vec![
             cpu(Peer::Pointsman, 1, 8.0),
             cpu(Peer::Haproxy3, 1, 10.0),
@@ -231,7 +238,7 @@ mod tests {
             [
                 cpu(Peer::Pointsman, round, ours, disturbed),
                 cpu(Peer::Haproxy3, round, 10.0, false),
-                cpu(Peer::Floor, round, 7.0, false),
+                cpu(Peer::Baseline, round, 7.0, false),
             ]
         };
         let mut records = [
@@ -251,7 +258,7 @@ mod tests {
         records.extend(round(5, 8.0, false));
         assert_eq!(judged(&records), [(3, 0.8)]);
         assert!(
-            judge(&records)[0].line().ends_with("(target ≤ 0.86; the floor 0.700)"),
+            judge(&records)[0].line().ends_with("(target ≤ 0.86; the baseline 0.700)"),
             "{}",
             judge(&records)[0].line()
         );

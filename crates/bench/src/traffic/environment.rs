@@ -1,0 +1,56 @@
+//! Prepares the machine for a measurement: limits, priority, loopback, congestion control, cores.
+
+use std::fs;
+
+use harness::loopback_up;
+use rustix::process::{Resource, Rlimit, getrlimit, setpriority_process, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The nice value of all measured processes, for root.
+const PRECEDENCE: i32 = -15;
+
+/// Raises the limits on open files and ports, enables the loopback interface, and raises the
+/// priority if allowed.
+pub(super) fn prepare(namespaced: bool) {
+    if let Err(error) = setpriority_process(None, PRECEDENCE) {
+        println!("Measuring without precedence over other processes ({error}).");
+    }
+    let limit = getrlimit(Resource::Nofile);
+    // A limit that cannot be raised shows when it is reached.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    if namespaced {
+        if let Err(why) = loopback_up() {
+            println!("{why}");
+        }
+        let set =
+            |setting: &str, value: &str| fs::write(format!("/proc/sys/net/ipv4/{setting}"), value);
+        if let Err(error) = set("ip_local_port_range", "10000 65535") {
+            println!(
+                "The range of ports stays as it is ({error}); new connections may run out of them."
+            );
+        }
+        // BBR, the default of some machines, paces what it sends, but loopback has no bottleneck. A
+        // namespace may choose only among what its parent allows, which always includes Reno;
+        // without loss the two are the same.
+        let control = "tcp_congestion_control";
+        if let Err(error) = set(control, "cubic").or_else(|_| set(control, "reno")) {
+            println!("The congestion control stays as it is ({error}).");
+        }
+    }
+}
+
+/// The core for load and Redis, to which this process and all its children are pinned; and the core
+/// for the proxies.
+pub(super) fn cores() -> Result<(usize, usize), String> {
+    let allowed = sched_getaffinity(None)
+        .map_err(|error| format!("the CPU cores cannot be read: {error}"))?;
+    let mut cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
+    let (Some(first), Some(second)) = (cores.next(), cores.next()) else {
+        return Err("This needs two cores: one for the proxy, one for everything else.".to_owned());
+    };
+    let mut own = CpuSet::new();
+    own.set(first);
+    sched_setaffinity(None, &own)
+        .map_err(|error| format!("core {first} cannot be chosen: {error}"))?;
+    Ok((first, second))
+}
