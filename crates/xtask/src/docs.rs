@@ -1,8 +1,7 @@
-//! `cargo xtask docs`: docs/ as a book, by mdBook.
+//! `cargo xtask docs`: builds docs/ as a book with mdBook.
 //!
-//! mdBook is a program and no library of ours: it is installed by cargo below `target/`, in the
-//! version that is named here, so that building the project needs nothing of it and nothing is
-//! installed outside of the folder.
+//! mdBook is a program and not a dependency: cargo installs it below `target/`, in the version
+//! given here, so that nothing is installed outside of that folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -11,13 +10,13 @@ use harness::find_in_path;
 
 use setup::cargo;
 
-/// The version that the book is built with.
+/// The version of mdBook.
 const VERSION: &str = "0.5.4";
 
 /// Builds the book into target/book.
 ///
 /// # Errors
-/// In words, if mdBook cannot be installed or started.
+/// A message for people, if mdBook cannot be installed or started.
 pub(crate) fn build() -> Result<ExitCode, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let status = Command::new(mdbook(&root)?).arg("build").current_dir(&root).status();
@@ -29,7 +28,7 @@ pub(crate) fn build() -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The program: what is below target/ already, what is in PATH, or what cargo installs.
+/// The path of mdBook: below target/, in PATH, or freshly installed by cargo.
 fn mdbook(root: &Path) -> Result<PathBuf, String> {
     let tools = root.join("target/docs-tools");
     let ours = tools.join("bin/mdbook");

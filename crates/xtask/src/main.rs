@@ -1,12 +1,11 @@
-//! Everything a person or CI starts: `cargo xtask demo`, `test`, `bench`, `deploy-check`, `dist`
-//! and `ci`.
+//! The commands that developers and CI run: `cargo xtask demo`, `test`, `bench`, `deploy-check`,
+//! `dist`, `ci` and others.
 //!
-//! Each command brings what it lacks, says what it does, and ends with a line that a person can
-//! read. What is to be done is decided in small pure functions (what is missing, which steps, what
-//! to print); the rest carries it out.
+//! Each command installs what it lacks, reports its progress, and ends with a line for people.
+//! Small pure functions decide what to do (what is missing, which steps, what to print).
 //!
-//! Deliberately absent: anything that a developer would not want to happen. Packages are installed
-//! only as root, which is how containers and CI run; everybody else is told the command.
+//! Deliberately absent: changes that a developer has not asked for. Packages are installed only as
+//! root, which is how containers and CI run; other users get the command to run.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -27,7 +26,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use setup::install;
 
-/// Everything a person or CI starts.
+/// Commands for developers and CI.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Cli {
@@ -37,47 +36,44 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// See it work: a real Sentinel cluster, clients that write, a killed master.
+    /// Show a failover: a real Sentinel cluster, clients that write, a killed master.
     ///
     /// Installs what is missing, builds pointsman, starts one master, two replicas, three sentinels
-    /// and pointsman on loopback addresses of their own, writes through it, kills the master and
-    /// shows what happens. Leaves nothing behind.
+    /// and pointsman on loopback addresses, writes through it, kills the master and shows what
+    /// happens. Leaves nothing behind.
     Demo(demo::Options),
-    /// Run every test, with real servers, count instructions, and check deploy/. With arguments:
-    /// only `cargo test` with them.
+    /// Run every test with real servers, count instructions, and check deploy/.
+    ///
+    /// With arguments: only `cargo test` with them.
     #[command(disable_help_flag = true)]
     Test {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
-    /// Measure, beside what people use today.
+    /// Compare CPU, throughput, latency, memory and connections with other proxies.
     ///
-    /// CPU, throughput, latency, bulk, memory and connections of pointsman, haproxy (2.6, 3.0,
-    /// tuned), nginx, twemproxy and Envoy in one interleaved run, one thread each. Fetches the
-    /// other proxies into a folder below target/. Load and Redis share one core, the proxy has
-    /// another; as root everything happens in a network namespace of its own. Leaves nothing
+    /// Measures pointsman, haproxy (2.6, 3.0, tuned), nginx, twemproxy and Envoy in one interleaved
+    /// run, one thread each. Fetches the other proxies into a folder below target/. Load and Redis
+    /// share one core, the proxy has another; as root, in its own network namespace. Leaves nothing
     /// behind.
     Bench(bench::Bench),
-    /// Check what is in deploy/: chart, manifests, units, alerts; with tools from the package
-    /// registries.
+    /// Check deploy/: chart, manifests, units, alerts; with tools from the package registries.
     DeployCheck(deploy::Options),
-    /// Make what a release hands out: archive, chart, packages, image, SBOM, checksums, in
-    /// target/dist.
+    /// Produce the files of a release in target/dist: archive, chart, packages, image, SBOM,
+    /// checksums.
     ///
-    /// As root it tries out what it made: the image in a root folder of its own, the Debian package
-    /// in a Debian of its own.
+    /// As root it tests them: the image in an empty root folder, the Debian package in a minimal
+    /// Debian.
     Dist(dist::Options),
-    /// Simulate failovers with faults, one run for each seed; prints a timeline of the first that
-    /// breaks an invariant.
+    /// Simulate failovers with faults, one run per seed; print a timeline of the first violation.
     Simulate(simulate::Options),
-    /// Build the documentation as a book, in target/book. Installs mdBook below target/ if it is
-    /// missing.
+    /// Build the documentation as a book in target/book. Installs mdBook below target/ if needed.
     Docs,
-    /// Make the two pictures of the README from real failovers, in docs/images.
+    /// Create the two pictures of the README from real failovers, in docs/images.
     Pictures(pictures::Options),
-    /// Write the plain manifest and the kustomize base from the chart.
+    /// Generate the plain manifest and the kustomize base from the chart.
     Manifests,
-    /// What CI checks: formatting, lints, tests, documentation, dependencies.
+    /// Run what CI runs: formatting, lints, tests, documentation, dependencies.
     Ci,
 }
 

@@ -1,9 +1,9 @@
-//! `cargo xtask simulate`: failovers with faults, from seeds; and whether the simulation still
-//! finds what it once found.
+//! `cargo xtask simulate`: failovers with faults, from seeds; and whether the simulator still finds
+//! known faults.
 //!
-//! The simulator is built optimized, so that thousands of seeds run in a minute or two. With
+//! The simulator is built optimised, so that thousands of seeds run in a minute or two. With
 //! `--mutations` each known fault is put back, one at a time, into a copy of the tree, and the
-//! simulator has to find it there.
+//! simulator has to find it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use setup::seconds;
 /// The folder of the patches, from the workspace's root.
 const MUTATIONS: &str = "crates/simulator/mutations";
 
-/// What of the tree is copied: all that a build of the simulator reads.
+/// The parts of the tree that a build of the simulator reads.
 const COPIED: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
@@ -28,33 +28,33 @@ const COPIED: &[&str] = &[
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How many seeds to run [default: 2000].
+    /// Number of seeds [default: 2000].
     #[arg(long)]
     seeds: Option<u64>,
-    /// The first seed. Without --seeds only this one is run, and its timeline printed.
+    /// The first seed. Without --seeds, run only this one and print its timeline.
     #[arg(long)]
     seed: Option<u64>,
-    /// Go on after a failure, and list all of them at the end.
+    /// Continue after a failure, and list all failures at the end.
     #[arg(long)]
     keep_going: bool,
-    /// List how often each pair of faults occurred.
+    /// Print how often each pair of faults occurred.
     #[arg(long)]
     pairs: bool,
     /// Put every known fault back, one at a time, and check that it is found.
     #[arg(long, conflicts_with_all = ["seed", "keep_going", "pairs"])]
     mutations: bool,
-    /// Go on where these rules are broken, to see what they would hide; separated by commas.
+    /// Ignore violations of these rules, to see what they hide; separated by commas.
     #[arg(long, value_name = "RULES")]
     ignore: Option<String>,
-    /// Run only seeds in which these kinds of faults occur, separated by commas.
+    /// Run only seeds with these kinds of faults, separated by commas.
     #[arg(long, value_name = "KINDS")]
     with: Option<String>,
-    /// With --mutations: only those whose name contains this.
+    /// With --mutations: only those whose name contains this text.
     #[arg(long, requires = "mutations")]
     only: Option<String>,
 }
 
-/// A fault that is put back, and the rule that it has to break.
+/// A fault that is put back, and the rule that it has to violate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mutation {
     name: String,
@@ -69,7 +69,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs it.
+/// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     if options.mutations {
         return mutations(options.only.as_deref());
@@ -98,8 +98,8 @@ fn simulator(tree: &Path, args: &[String]) -> Command {
     command
 }
 
-/// Reads the list: a name, the rule to be broken, the first seed, the number of seeds and the kinds
-/// of faults on each line.
+/// Parses the list: each line has a name, the violated rule, the first seed, the number of seeds
+/// and the kinds of faults.
 fn parse(list: &str) -> Result<Vec<Mutation>, String> {
     let mut found = Vec::new();
     for line in list
@@ -187,8 +187,8 @@ fn apply(patch: &Path, tree: &Path) -> Result<(), String> {
     }
 }
 
-/// Makes `to` equal to the tree at `from`, and touches only what differs, so that builds there stay
-/// incremental.
+/// Makes `to` equal to the tree at `from` and writes only files that differ, so that builds there
+/// stay incremental.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::create_dir_all(to).map_err(|error| format!("{}: {error}", to.display()))?;
     for part in COPIED {
@@ -232,8 +232,8 @@ mod tests {
         assert!(parse("one two three").is_err() && parse("a B c 4 -").is_err());
     }
 
-    /// Every patch is on the list and still fits; what is on the list without a patch waits for the
-    /// fix that it takes out.
+    /// Every patch is listed and applies; a listed name without a patch waits for the fix that it
+    /// removes.
     #[test]
     fn applies_every_listed_mutation() {
         let folder = root().join(MUTATIONS);

@@ -1,5 +1,4 @@
-//! Commands run one after the other, each announced and timed, and what is said about them at the
-//! end.
+//! Runs commands one after the other, each announced and timed, and summarises the results.
 
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
@@ -10,7 +9,7 @@ use setup::{cargo, seconds};
 /// One command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// What it does, for people.
+    /// Its title, for people.
     pub(crate) title: &'static str,
     /// Arguments for cargo.
     pub(crate) args: Vec<OsString>,
@@ -18,7 +17,7 @@ pub(crate) struct Step {
     pub(crate) env: Option<(&'static str, &'static str)>,
 }
 
-/// How a step went.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) title: &'static str,
@@ -44,7 +43,7 @@ pub(crate) fn test(given: &[OsString]) -> Step {
     step
 }
 
-/// What a request costs in instructions, against the budget.
+/// Instructions per request, compared with the budget.
 pub(crate) fn instructions() -> Step {
     step("count", "run --quiet --package xtask -- bench instructions")
 }
@@ -54,12 +53,12 @@ pub(crate) fn simulate() -> Step {
     step("simulate", "run --quiet --profile simulate --package pointsman-simulator -- --seeds 700")
 }
 
-/// What is in deploy/, as far as the tools for it can be had.
+/// The checks of deploy/, as far as their tools are available.
 pub(crate) fn deploy() -> Step {
     step("deploy", "run --quiet --package xtask -- deploy-check --lenient")
 }
 
-/// All that CI checks; `deny` says whether cargo-deny is there.
+/// The steps of CI; `deny` says whether cargo-deny is installed.
 pub(crate) fn ci(deny: bool) -> Vec<Step> {
     let mut steps = vec![
         step("format", "fmt --all --check"),
@@ -79,8 +78,7 @@ pub(crate) fn ci(deny: bool) -> Vec<Step> {
     steps
 }
 
-/// The arguments after a subcommand, with the leading `--` that the parser of the command line
-/// takes away.
+/// The arguments after a subcommand, with the leading `--` that the command-line parser removes.
 pub(crate) fn with_separator(
     raw: impl Iterator<Item = OsString>,
     name: &str,
@@ -92,7 +90,7 @@ pub(crate) fn with_separator(
     lost.into_iter().chain(parsed.iter().cloned()).collect()
 }
 
-/// Runs all steps, also after one has failed, so that one run tells everything.
+/// Runs all steps, also after one has failed, so that one run reports everything.
 pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
     steps
         .iter()
@@ -123,7 +121,7 @@ pub(crate) fn run(steps: &[Step]) -> Vec<Outcome> {
         .collect()
 }
 
-/// One line a step.
+/// One line per step.
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let line = |outcome: &Outcome| {
         format!(

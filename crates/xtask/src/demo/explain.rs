@@ -1,4 +1,4 @@
-//! Sentinel's events in plain words.
+//! Explains Sentinel's events in plain words.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ impl Names {
             .map_or_else(|| addr.to_string(), |(_, name)| name.clone())
     }
 
-    /// As [`of`](Self::of), for an address as it stands in a payload.
+    /// Like [`of`](Self::of), for an address as it is written in a payload.
     fn of_words(&self, ip: Option<&&str>, port: Option<&&str>) -> String {
         let (ip, port) = (ip.copied().unwrap_or("?"), port.copied().unwrap_or("?"));
         match (ip.parse(), port.parse()) {
@@ -29,30 +29,30 @@ impl Names {
     }
 }
 
-/// What an event means, or `None` for the many that would only puzzle a visitor.
+/// The meaning of an event, or `None` for the many that would confuse a new user.
 pub(super) fn explain(channel: &str, payload: &str, names: &Names) -> Option<String> {
     let words: Vec<&str> = payload.split(' ').collect();
     let who = names.of_words(words.get(2), words.get(3));
     let of_master = words.first() == Some(&"master");
     Some(match channel {
-        "+sdown" if of_master => format!("{who} does not answer me"),
-        "-sdown" if of_master => format!("{who} answers me again"),
-        "+odown" => format!("enough of us agree that {who} is down"),
-        "+try-failover" => "I would lead a failover; who votes for me?".to_owned(),
-        "+elected-leader" => "I was elected to lead it".to_owned(),
-        "+selected-slave" => format!("I choose {who} as the new master"),
-        "+failover-state-wait-promotion" => format!("I have told {who} to become the master"),
-        "+promoted-slave" => format!("{who} says that it is the master now"),
+        "+sdown" if of_master => format!("{who} does not answer"),
+        "-sdown" if of_master => format!("{who} answers again"),
+        "+odown" => format!("a quorum agrees that {who} is down"),
+        "+try-failover" => "asks the other sentinels to be elected leader".to_owned(),
+        "+elected-leader" => "was elected leader of the failover".to_owned(),
+        "+selected-slave" => format!("selected {who} as the new master"),
+        "+failover-state-wait-promotion" => format!("ordered {who} to become master"),
+        "+promoted-slave" => format!("{who} reports the role master"),
         "+switch-master" => {
             format!("the new master is {}", names.of_words(words.get(3), words.get(4)))
         }
         "+slave-reconf-done" => format!("{who} follows the new master"),
         "+failover-end" => "the failover is over".to_owned(),
-        "+convert-to-slave" => format!("{who} came back and was made a replica"),
+        "+convert-to-slave" => format!("{who} came back and became a replica"),
         "-failover-abort-not-elected"
         | "-failover-abort-no-good-slave"
-        | "-failover-abort-slave-timeout" => "the failover was given up".to_owned(),
-        "+tilt" => "my clock jumped: I only watch for a while".to_owned(),
+        | "-failover-abort-slave-timeout" => "the failover was aborted".to_owned(),
+        "+tilt" => "its clock jumped: takes no part in failovers for a while".to_owned(),
         _ => return None,
     })
 }
@@ -69,10 +69,10 @@ mod tests {
     #[test]
     fn calls_servers_by_name() {
         let said = |channel, payload| explain(channel, payload, &names()).unwrap_or_default();
-        assert_eq!(said("+sdown", "master mymaster 127.1.2.3 1"), "redis-1 does not answer me");
+        assert_eq!(said("+sdown", "master mymaster 127.1.2.3 1"), "redis-1 does not answer");
         assert_eq!(
             said("+selected-slave", "slave 127.1.2.3:2 127.1.2.3 2 @ mymaster 127.1.2.3 1"),
-            "I choose redis-2 as the new master"
+            "selected redis-2 as the new master"
         );
         assert_eq!(
             said("+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2"),

@@ -1,8 +1,7 @@
-//! The first thing a visitor sees: a failover, told while it happens.
+//! `cargo xtask demo`: a failover of a real cluster, explained while it happens.
 //!
-//! Everything shown is real: the servers, the clients, the kill, the times. The clients count what
-//! they got acknowledged, and at the end every one of those writes is looked for, so the summary is
-//! a measurement and not a claim.
+//! Everything shown is real: servers, clients, kill and times. The clients record acknowledged
+//! writes, and at the end each of them is looked up, so the summary is a measurement.
 //!
 //! Deliberately absent: anything staged. If the failover is not followed, the demo says so and
 //! exits with 1.
@@ -10,8 +9,8 @@
 mod explain;
 mod screen;
 mod stage;
-mod story;
 mod summary;
+mod timeline;
 
 use std::io;
 use std::process::ExitCode;
@@ -25,39 +24,39 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use screen::Screen;
 use setup::{build, install};
 use stage::Stage;
-use story::Story;
+use timeline::Timeline;
 
-/// How often the sentinels' news are looked at.
+/// The interval at which events of the sentinels are printed.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often, in calm times, the acknowledged writes are looked for and then removed, so that
-/// memory does not grow.
+/// The interval at which, without a failover, acknowledged writes are checked and then deleted, so
+/// that memory does not grow.
 const SETTLE: Duration = Duration::from_secs(30);
-/// How long after the start the master is killed.
+/// The time from the start to the kill of the master.
 const KILL: Duration = Duration::from_secs(8);
 
-/// How to show it.
+/// Options of the demo.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Options {
-    /// End by itself after so many seconds, at least 10; without it, Ctrl-C ends it.
+    /// End after this many seconds, at least 10. Without it, Ctrl-C ends the demo.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(10..))]
     seconds: Option<u64>,
-    /// Keep the master alive. Its process id is shown, so you can do the killing.
+    /// Do not kill the master. Its process id is shown, so that you can kill it.
     #[arg(long)]
     keep: bool,
 }
 
 impl Options {
-    /// When the master is killed: early enough for the failover to be seen to its end.
+    /// When the master is killed: early enough to see the whole failover.
     fn kill_after(self) -> Option<Duration> {
         let third = self.seconds.map_or(KILL, |seconds| Duration::from_secs(seconds / 3));
         (!self.keep).then(|| third.min(KILL))
     }
 }
 
-/// Shows the demo: success if the failover was followed, or if none was asked for.
+/// Runs the demo; success if the failover was followed, or if there was none.
 ///
 /// # Errors
-/// In words, if it cannot begin.
+/// A message for people, if it cannot start.
 pub(crate) fn run(options: Options) -> Result<ExitCode, String> {
     let mut screen = Screen::of_this_terminal();
     install::whatever_is_missing()?;
@@ -66,11 +65,11 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, String> {
     let mut stage = Stage::set(&program);
     let shown = show(&mut screen, &stage, options, &stop);
     let followed = match shown {
-        Ok(story) => summary::close(&mut screen, &mut stage, &story),
-        // Whoever reads this has gone away: nothing to tell any more, and all is to be taken down.
+        Ok(timeline) => summary::close(&mut screen, &mut stage, &timeline),
+        // The reader of the output has gone: stop everything.
         Err(error) => Err(error),
     };
-    stage.strike();
+    stage.stop();
     let ended = followed
         .and_then(|followed| screen.line("Everything is stopped and removed.").map(|()| followed));
     let followed = ended.map_err(|error| {
@@ -79,8 +78,8 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, String> {
     Ok(if followed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Set by the first signal that asks to end; the second ends at once, and the kernel then ends what
-/// was started.
+/// A flag that the first SIGINT, SIGTERM or SIGHUP sets; the second one ends the process, and the
+/// kernel then ends its children.
 fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -95,50 +94,51 @@ fn show(
     stage: &Stage,
     options: Options,
     stop: &AtomicBool,
-) -> io::Result<Story> {
+) -> io::Result<Timeline> {
     let start = Instant::now();
-    let mut story = Story::new(start, stage.names());
+    let mut timeline = Timeline::new(start, stage.names());
     let kill_at = options.kill_after().map(|after| start + after);
     let end = options.seconds.map(|seconds| start + Duration::from_secs(seconds));
     stage.introduce(screen, options.kill_after())?;
-    let mut told = story::Told::default();
+    let mut told = timeline::Told::default();
     let (mut second, mut settled) = (1, start);
     while !stop.load(Ordering::Acquire) && end.is_none_or(|end| Instant::now() < end) {
-        tell_news(screen, stage, &mut story, &mut told)?;
-        if story.killed.is_none() && kill_at.is_some_and(|at| Instant::now() >= at) {
-            tell_kill(screen, stage, &mut story)?;
+        tell_news(screen, stage, &mut timeline, &mut told)?;
+        if timeline.killed.is_none() && kill_at.is_some_and(|at| Instant::now() >= at) {
+            tell_kill(screen, stage, &mut timeline)?;
         }
         if start.elapsed() >= Duration::from_secs(second) {
-            screen.line(&story.second(Duration::from_secs(second), &stage.now()))?;
+            screen.line(&timeline.second(Duration::from_secs(second), &stage.now()))?;
             second = start.elapsed().as_secs() + 1;
         }
-        if settled.elapsed() > SETTLE && (options.keep || story.back.is_some()) {
+        if settled.elapsed() > SETTLE && (options.keep || timeline.back.is_some()) {
             settled = Instant::now();
             if let Some((master, verdict)) = stage.settle() {
-                screen.note(&story.checked(&master, &verdict))?;
+                screen.note(&timeline.checked(&master, &verdict))?;
             }
         }
         harness::pause(LOOK);
     }
-    tell_news(screen, stage, &mut story, &mut told)?;
-    Ok(story)
+    tell_news(screen, stage, &mut timeline, &mut told)?;
+    Ok(timeline)
 }
 
-/// What the sentinels said and what the clients noticed since the last look.
+/// Prints the events of the sentinels and the outages of the clients since the last call.
 fn tell_news(
     screen: &mut Screen,
     stage: &Stage,
-    story: &mut Story,
-    told: &mut story::Told,
+    timeline: &mut Timeline,
+    told: &mut timeline::Told,
 ) -> io::Result<()> {
     for event in stage.events().after(told.events) {
         told.events += 1;
-        if let Some(text) = story.hear(&event) {
+        if let Some(text) = timeline.hear(&event) {
             screen.event(&text)?;
         }
     }
     for gap in stage.load().gaps().into_iter().skip(told.gaps) {
-        let Some(text) = story.gap(gap, Instant::now(), stage.load().counts().acknowledged) else {
+        let Some(text) = timeline.gap(gap, Instant::now(), stage.load().counts().acknowledged)
+        else {
             break;
         };
         told.gaps += 1;
@@ -149,12 +149,13 @@ fn tell_news(
     Ok(())
 }
 
-fn tell_kill(screen: &mut Screen, stage: &Stage, story: &mut Story) -> io::Result<()> {
+fn tell_kill(screen: &mut Screen, stage: &Stage, timeline: &mut Timeline) -> io::Result<()> {
     let Some(node) = stage.master() else { return Ok(()) };
-    let (name, pid) = (story.name(node.addr()), node.pid().unwrap_or_default());
-    story.killed = Some(Instant::now());
+    let (name, pid) = (timeline.name(node.addr()), node.pid().unwrap_or_default());
+    timeline.killed = Some(Instant::now());
     node.kill();
-    screen.bad(&story.line(Instant::now(), &format!("kill -9 {pid}: {name}, the master, is dead")))
+    screen
+        .bad(&timeline.line(Instant::now(), &format!("kill -9 {pid}: {name}, the master, is dead")))
 }
 
 #[cfg(test)]

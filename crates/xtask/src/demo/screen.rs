@@ -1,4 +1,4 @@
-//! The terminal: plain lines, coloured only where a person looks at them.
+//! The terminal: plain lines, coloured only on a terminal.
 
 use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -10,41 +10,41 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Colours on a terminal that knows them, unless `NO_COLOR` is set.
+    /// Coloured on a terminal with colours, unless `NO_COLOR` is set.
     pub(super) fn of_this_terminal() -> Self {
         let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
         Self { colour: io::stdout().is_terminal() && !refused && !dumb }
     }
 
-    /// A line as it is.
+    /// Prints a line.
     pub(super) fn line(&mut self, text: &str) -> io::Result<()> {
         let mut out = io::stdout().lock();
         writeln!(out, "{text}")?;
         out.flush()
     }
 
-    /// A heading.
+    /// Prints a heading.
     pub(super) fn heading(&mut self, text: &str) -> io::Result<()> {
         self.painted("1", text)
     }
 
-    /// Something a sentinel said.
+    /// Prints an event of a sentinel.
     pub(super) fn event(&mut self, text: &str) -> io::Result<()> {
         self.painted("36", text)
     }
 
-    /// A remark.
+    /// Prints a remark.
     pub(super) fn note(&mut self, text: &str) -> io::Result<()> {
         self.painted("2", text)
     }
 
-    /// Good news.
+    /// Prints a success.
     pub(super) fn good(&mut self, text: &str) -> io::Result<()> {
         self.painted("1;32", text)
     }
 
-    /// Bad news.
+    /// Prints a failure.
     pub(super) fn bad(&mut self, text: &str) -> io::Result<()> {
         self.painted("1;31", text)
     }

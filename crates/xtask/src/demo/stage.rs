@@ -1,4 +1,4 @@
-//! What is started for the demo, and taken down after it.
+//! The processes of the demo, and their start and stop.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,19 +9,19 @@ use harness::{Cluster, Events, Load, Node, Pointsman, Verdict};
 
 use super::explain::Names;
 use super::screen::Screen;
-use super::story::{Now, grouped, short};
+use super::timeline::{Now, grouped, short};
 
 const CLIENTS: usize = 8;
-/// Writes a second of all clients together: a busy application, and not much for a laptop.
+/// Writes per second of all clients together: a busy application, but light for a laptop.
 const RATE: u32 = 1000;
-/// Sentinel's patience: 30 s by default, which nobody would sit through; less than two of its pings
-/// make it nervous.
+/// Sentinel's `down-after-milliseconds`. The default of 30 s is too long for a demo; less than two
+/// ping intervals cause false alarms.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
 
-/// The cluster, pointsman in front of it, the clients, and an ear at each sentinel.
+/// The cluster, pointsman in front of it, the clients, and a subscription to each sentinel.
 #[derive(Debug)]
 pub(super) struct Stage {
-    // Dropped in this order: first those who would notice the others' end.
+    // Dropped in this order: clients before their servers.
     load: Load,
     events: Events,
     pointsman: Pointsman,
@@ -29,10 +29,10 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Starts everything and waits until clients can write.
+    /// Starts all processes and waits until clients can write.
     pub(super) fn set(program: &Path) -> Self {
         let cluster = Cluster::builder().down_after(DOWN_AFTER).start();
-        // No other clients will come: once told to end, it may.
+        // No other clients will connect, so it may stop at once when asked to.
         let quick =
             ["shutdown.accept_min=0s", "shutdown.accept_quiet=0s", "shutdown.accept_max=0s"];
         let builder = Pointsman::builder(program, &cluster).by_flags();
@@ -58,7 +58,7 @@ impl Stage {
         &self.pointsman
     }
 
-    /// Short names for all servers, counted from one as people do.
+    /// Short names of all servers, counted from one.
     pub(super) fn names(&self) -> Names {
         let named = |nodes: &[Node], kind: &str| -> Vec<(SocketAddr, String)> {
             nodes
@@ -74,7 +74,7 @@ impl Stage {
         )
     }
 
-    /// The master, as the sentinels say now.
+    /// The current master, read from the sentinels.
     pub(super) fn master(&self) -> Option<&Node> {
         self.cluster.node_at(self.cluster.current_master_addr().ok()?)
     }
@@ -91,21 +91,21 @@ impl Stage {
         }
     }
 
-    /// Looks for the writes acknowledged so far and removes them: the master's name and what was
-    /// found. `None` if there is no master to ask; they are then looked for the next time.
+    /// Checks the writes acknowledged so far and deletes them; returns the master's name and the
+    /// result. `None` without a master; the writes are then checked the next time.
     pub(super) fn settle(&self) -> Option<(String, Verdict)> {
         let master = self.master()?.addr();
         Some((self.names().of(master), self.load.settle(master).ok()?))
     }
 
-    /// Ends the clients, so that nothing is written any more.
-    pub(super) fn silence(&mut self) {
+    /// Stops the clients.
+    pub(super) fn stop_clients(&mut self) {
         self.load.stop();
     }
 
-    /// Takes everything down: pointsman as an operator would, twice if it hesitates, the rest at
+    /// Stops all processes: pointsman by SIGTERM, a second one if it takes too long, the rest at
     /// once.
-    pub(super) fn strike(mut self) {
+    pub(super) fn stop(mut self) {
         self.load.stop();
         for _ in 0..2 {
             self.pointsman.sigterm();
@@ -118,7 +118,7 @@ impl Stage {
         }
     }
 
-    /// The picture, the addresses and what is going to happen.
+    /// Prints the topology, the addresses and what will happen.
     pub(super) fn introduce(
         &self,
         screen: &mut Screen,
@@ -141,7 +141,7 @@ impl Stage {
         let master = self.master().and_then(Node::pid).unwrap_or_default();
         screen.line(&match kill_after {
             Some(after) => format!(
-                "\n  In {} the master is killed. The sentinels wait {} before they call it dead, then elect a new one.",
+                "\n  In {} the master is killed. The sentinels wait {} before they consider it down, then promote a replica.",
                 short(after).replace(".00", ""),
                 short(DOWN_AFTER).replace(".00", "")
             ),

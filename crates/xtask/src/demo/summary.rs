@@ -1,4 +1,4 @@
-//! The end of the story: what it cost, and whether the failover was followed.
+//! The summary of the demo: the cost of the failover, and whether it was followed.
 
 use std::fmt::Write as _;
 use std::io;
@@ -8,24 +8,28 @@ use harness::{Counts, Verdict};
 
 use super::screen::Screen;
 use super::stage::Stage;
-use super::story::{Story, after, grouped, short};
+use super::timeline::{Timeline, after, grouped, short};
 
-/// Stops the clients, looks for every acknowledged write and tells the result: whether all went as
-/// it should.
-pub(super) fn close(screen: &mut Screen, stage: &mut Stage, story: &Story) -> io::Result<bool> {
-    stage.silence();
+/// Stops the clients, checks every acknowledged write and prints the result. Returns whether
+/// everything went as it should.
+pub(super) fn close(
+    screen: &mut Screen,
+    stage: &mut Stage,
+    timeline: &Timeline,
+) -> io::Result<bool> {
+    stage.stop_clients();
     let running = stage.pointsman().process().is_running();
     let settled = stage.settle();
     let (master, rest) = settled.unwrap_or_else(|| ("no master".to_owned(), Verdict::default()));
     let counts = stage.load().counts();
     let looked = Verdict {
-        acknowledged: story.checked + rest.acknowledged,
-        missing: story.missing + rest.missing,
+        acknowledged: timeline.checked + rest.acknowledged,
+        missing: timeline.missing + rest.missing,
         examples: rest.examples,
     };
     screen.heading("\nSummary\n")?;
-    screen.line(&numbers(&counts, &looked, &master, story))?;
-    let verdict = verdict(story, &counts, &looked, running);
+    screen.line(&numbers(&counts, &looked, &master, timeline))?;
+    let verdict = verdict(timeline, &counts, &looked, running);
     match &verdict {
         Ok(text) => screen.good(&format!("  {text}\n"))?,
         Err(text) => {
@@ -39,7 +43,7 @@ pub(super) fn close(screen: &mut Screen, stage: &mut Stage, story: &Story) -> io
     Ok(verdict.is_ok())
 }
 
-fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> String {
+fn numbers(counts: &Counts, looked: &Verdict, master: &str, timeline: &Timeline) -> String {
     let mut text = String::new();
     let mut row = |what: &str, value: &str, remark: &str| {
         let line = format!("  {what:<26}{value:>12}   {remark}");
@@ -48,24 +52,24 @@ fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> St
     row(
         "acknowledged writes",
         &grouped(counts.acknowledged),
-        &format!("each one looked for on {master}"),
+        &format!("each one checked on {master}"),
     );
-    let remark = match (looked.missing, story.killed) {
+    let remark = match (looked.missing, timeline.killed) {
         (0, _) => "",
         (_, Some(_)) => {
             "acknowledged by the old master, and not yet sent to a replica when it died"
         }
-        (_, None) => "acknowledged and not there",
+        (_, None) => "acknowledged and missing",
     };
     row("lost", &grouped(looked.missing), remark);
-    let remark = match (counts.errors, story.killed) {
+    let remark = match (counts.errors, timeline.killed) {
         (0, _) | (_, None) => "",
-        _ => "connections cut with the master, and attempts until there was a new one",
+        _ => "connections closed with the master, and attempts until there was a new one",
     };
     row("errors seen by clients", &grouped(counts.errors), remark);
     row("longest gap without a write", &short(counts.longest_gap), "");
-    let switched = story.back.and_then(|back| back.switched);
-    if let (Some(killed), Some(switched), Some(back)) = (story.killed, switched, story.back) {
+    let switched = timeline.back.and_then(|back| back.switched);
+    if let (Some(killed), Some(switched), Some(back)) = (timeline.killed, switched, timeline.back) {
         row(
             "  Sentinel's part",
             &short(switched.saturating_duration_since(killed)),
@@ -84,7 +88,7 @@ fn numbers(counts: &Counts, looked: &Verdict, master: &str, story: &Story) -> St
 
 /// Whether it went as it should, and a sentence about it.
 fn verdict(
-    story: &Story,
+    timeline: &Timeline,
     counts: &Counts,
     looked: &Verdict,
     running: bool,
@@ -95,18 +99,18 @@ fn verdict(
     if looked.acknowledged < counts.acknowledged {
         let missing = counts.acknowledged - looked.acknowledged;
         return Err(format!(
-            "{} acknowledged writes could not be looked for: no master answered.",
+            "{} acknowledged writes could not be checked: no master answered.",
             grouped(missing)
         ));
     }
-    if story.killed.is_none() {
+    if timeline.killed.is_none() {
         return if looked.missing == 0 {
-            Ok("Every acknowledged write is there.".to_owned())
+            Ok("Every acknowledged write is present.".to_owned())
         } else {
             Err("Acknowledged writes are missing, although the demo killed nothing.".to_owned())
         };
     }
-    match story.back {
+    match timeline.back {
         None => {
             Err("The failover was not followed: no client could write after the master was killed."
                 .to_owned())
@@ -115,7 +119,7 @@ fn verdict(
             Err("No sentinel announced a new master.".to_owned())
         }
         Some(back) if counts.acknowledged <= back.acknowledged => {
-            Err("The failover was not followed: writing stopped again after it.".to_owned())
+            Err("The failover was not followed: writes stopped again after it.".to_owned())
         }
         Some(back) => Ok(format!(
             "The failover was followed: clients were writing again {} after the kill.",
@@ -135,14 +139,14 @@ mod tests {
     use harness::Gap;
 
     use super::super::explain::Names;
-    use super::super::story::Back;
+    use super::super::timeline::Back;
     use super::*;
 
-    fn story(killed: bool) -> Story {
+    fn timeline(killed: bool) -> Timeline {
         let start = Instant::now();
-        let mut story = Story::new(start, Names::default());
-        story.killed = killed.then_some(start);
-        story
+        let mut timeline = Timeline::new(start, Names::default());
+        timeline.killed = killed.then_some(start);
+        timeline
     }
 
     fn counts(acknowledged: u64) -> Counts {
@@ -158,12 +162,12 @@ mod tests {
         Verdict { acknowledged, missing, examples: Vec::new() }
     }
 
-    fn followed() -> Story {
-        let mut story = story(true);
-        let switched = Some(story.start + Duration::from_millis(2296));
-        let gap = Gap { from: story.start, to: story.start + Duration::from_millis(2310) };
-        story.back = Some(Back { gap, switched, acknowledged: 50 });
-        story
+    fn followed() -> Timeline {
+        let mut timeline = timeline(true);
+        let switched = Some(timeline.start + Duration::from_millis(2296));
+        let gap = Gap { from: timeline.start, to: timeline.start + Duration::from_millis(2310) };
+        timeline.back = Some(Back { gap, switched, acknowledged: 50 });
+        timeline
     }
 
     #[test]
@@ -172,7 +176,7 @@ mod tests {
         assert!(verdict(&followed(), &counts(50), &looked(50, 0), true).is_err());
         assert!(verdict(&followed(), &counts(100), &looked(100, 0), false).is_err());
         assert!(verdict(&followed(), &counts(100), &looked(90, 0), true).is_err());
-        assert!(verdict(&story(true), &counts(100), &looked(100, 0), true).is_err());
+        assert!(verdict(&timeline(true), &counts(100), &looked(100, 0), true).is_err());
         let mut unannounced = followed();
         unannounced.back = unannounced.back.map(|back| Back { switched: None, ..back });
         assert!(verdict(&unannounced, &counts(100), &looked(100, 0), true).is_err());
@@ -180,15 +184,15 @@ mod tests {
 
     #[test]
     fn tolerates_no_loss_without_a_kill() {
-        assert!(verdict(&story(false), &counts(100), &looked(100, 0), true).is_ok());
-        assert!(verdict(&story(false), &counts(100), &looked(100, 1), true).is_err());
+        assert!(verdict(&timeline(false), &counts(100), &looked(100, 0), true).is_ok());
+        assert!(verdict(&timeline(false), &counts(100), &looked(100, 1), true).is_err());
     }
 
     #[test]
     fn names_both_parts_of_the_outage() {
         let text = numbers(&counts(12_345), &looked(12_345, 0), "redis-2", &followed());
         for part in [
-            "12,345   each one looked for on redis-2",
+            "12,345   each one checked on redis-2",
             "2.31 s",
             "2.30 s   from the kill",
             "14 ms   the first write",

@@ -1,9 +1,8 @@
-//! The Debian package, installed: into a Debian of its own in a folder, by dpkg itself with the
-//! package's scripts, as a user would; looked at there, and purged again. The units are read by
-//! that Debian's own systemd, which is older than most people's.
+//! Installs the Debian package into a minimal Debian in a folder, by dpkg and with the package's
+//! scripts, checks the result, and purges it. That Debian's systemd, which is older than most,
+//! reads the units.
 //!
-//! Deliberately absent: a booted systemd. What the units do at run time is held by the end-to-end
-//! tests, which play systemd's part.
+//! Deliberately absent: a booted systemd. The end-to-end tests check what the units do at run time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +14,7 @@ use crate::deploy::{root, run};
 const SUITE: &str = "bookworm";
 const CONFIG: &str = "etc/pointsman/pointsman.toml";
 
-/// Installs the package and looks at it; what was seen, in words.
+/// Installs the package and checks the result; returns a summary.
 ///
 /// # Errors
 /// What is wrong with the package, or with the folder.
@@ -26,7 +25,7 @@ pub(super) fn deb(file: &Path) -> Result<String, String> {
     let debian = Debian::ready()?;
     std::fs::copy(file, debian.folder.join("tmp/pointsman.deb"))
         .map_err(|error| error.to_string())?;
-    // What an earlier run may have left.
+    // A leftover of an earlier run.
     debian.run(&["dpkg", "--purge", "pointsman"])?;
     debian.run(&["dpkg", "--install", "/tmp/pointsman.deb"])?;
     let seen = looked_at(&debian);
@@ -41,7 +40,7 @@ pub(super) fn deb(file: &Path) -> Result<String, String> {
     Ok(format!("installed, looked at and purged in Debian {SUITE}; {score}"))
 }
 
-/// Gives the score of the service.
+/// Checks the installed files; returns the security score of the service.
 fn looked_at(debian: &Debian) -> Result<String, String> {
     let different = debian.run(&["dpkg", "--verify", "pointsman"])?;
     if !different.is_empty() {
@@ -55,7 +54,7 @@ fn looked_at(debian: &Debian) -> Result<String, String> {
     if folder.trim() != "root:pointsman 750" {
         return Err(format!("/etc/pointsman is {folder}"));
     }
-    // As that user, who has to be able to read it.
+    // As the service's user, which must be able to read it.
     let config = format!("/{CONFIG}");
     debian.run(&[
         "runuser",
@@ -67,7 +66,7 @@ fn looked_at(debian: &Debian) -> Result<String, String> {
         "--config",
         &config,
     ])?;
-    // What somebody wrote stays when the package is installed once more.
+    // A configuration file that was edited survives a reinstallation.
     let path = debian.folder.join(CONFIG);
     let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())? + "# mine\n";
     std::fs::write(&path, text).map_err(|error| error.to_string())?;
@@ -75,7 +74,7 @@ fn looked_at(debian: &Debian) -> Result<String, String> {
     if !std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with("# mine\n")) {
         return Err("the configuration was overwritten".to_owned());
     }
-    // It says on the standard error what it finds, and ends well all the same.
+    // It prints its findings on standard error and succeeds all the same.
     let found = debian.run(&[
         "sh",
         "-c",
@@ -101,7 +100,7 @@ struct Debian {
 }
 
 impl Debian {
-    /// A minimal Debian with systemd in a folder that is kept for the next time.
+    /// A minimal Debian with systemd in a folder that is kept for later runs.
     fn ready() -> Result<Self, String> {
         let folder = root().join("target/dist-debian").join(SUITE);
         if !["usr/bin/systemd-analyze", "bin/kill"].iter().all(|path| folder.join(path).exists()) {

@@ -1,14 +1,13 @@
-//! `cargo xtask dist`: everything that a release hands out, in target/dist: a static program in an
-//! archive, the chart, packages for Debian and for rpm, an image, the list of what is in them
-//! (SBOM) and the checksums of all of it. The release workflow calls this and nothing else, so that
-//! anyone can make the same files at home.
+//! `cargo xtask dist`: the files of a release, in target/dist: a static program in an archive, the
+//! chart, packages for Debian and rpm, an image, an SBOM and the checksums. The release workflow
+//! calls only this, so that anyone can produce the same files.
 //!
-//! Two builds: the packages hold a program that is linked to the system's C library, because
-//! machines resolve names in ways that only that one knows; the archive and the image hold a static
-//! one, which needs nothing of the system. Times in the files are those of the last commit, and
-//! paths of the builder are taken out, so that two builds of one commit by one toolchain are alike.
+//! Two builds: the packages contain a program linked to the system's C library, which alone knows
+//! all ways in which the machine resolves names; the archive and the image contain a static
+//! program, which needs nothing from the system. File times are those of the last commit, and build
+//! paths are removed, so that two builds of one commit by one toolchain are equal.
 //!
-//! Deliberately absent: signing and uploading, which need keys that belong to the workflow.
+//! Deliberately absent: signing and uploading, which need keys of the workflow.
 #![allow(
     clippy::indexing_slicing,
     reason = "JSON indexed by what it lacks gives null and no panic"
@@ -29,20 +28,20 @@ use clap::Args;
 use crate::deploy::{root, run};
 use setup::seconds;
 
-/// What to make.
+/// Options of `cargo xtask dist`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The target triple to build for
     #[arg(long, default_value = env!("XTASK_HOST"))]
     target: String,
-    /// Leave out what this machine has no tool for, instead of failing
+    /// Leave out steps for which this machine has no tool, instead of failing
     #[arg(long)]
     lenient: bool,
 
-    /// Take this program for everything and build none: to try out what is made of it
+    /// Use this program everywhere and build none, to test the packaging
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Take this one for the archive and the image
+    /// Use this program for the archive and the image
     #[arg(long, value_name = "FILE", requires = "program")]
     static_program: Option<PathBuf>,
 }
@@ -50,23 +49,22 @@ pub(crate) struct Options {
 struct Dist {
     /// target/dist.
     out: PathBuf,
-    /// What the packages have besides the program.
+    /// What the packages contain besides the program.
     assets: PathBuf,
     target: String,
     /// Debian's name of the architecture.
     arch: &'static str,
     /// Seconds since 1970 of the last commit.
     epoch: String,
-    /// The program linked to the system's C library, once it is built; or from the beginning, if it
-    /// is not to be built.
+    /// The program linked to the system's C library, once it is built or given.
     linked: OnceCell<PathBuf>,
-    /// The static one.
+    /// The static program.
     standing_alone: OnceCell<PathBuf>,
-    /// Whether they are not to be built.
+    /// Whether the programs were given and are not built.
     is_given: bool,
 }
 
-/// A part of it: what it is, and how it is made; gives what was made, in words.
+/// A step: its title, and a function that returns a summary.
 type Step = (&'static str, fn(&Dist) -> Result<String, String>);
 
 const STEPS: &[Step] = &[
@@ -80,17 +78,17 @@ const STEPS: &[Step] = &[
     ("checksums", checksums),
 ];
 
-/// Makes all of it.
+/// Produces all files.
 ///
 /// # Errors
-/// What could not be made, and why.
+/// What could not be produced, and why.
 pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
     if !options.lenient {
         setup::install::for_dist()?;
     }
     let out = root().join("target/dist");
     let assets = out.join("assets");
-    // What an earlier run left would get into the checksums.
+    // Leftovers of an earlier run would get into the checksums.
     let _ = std::fs::remove_dir_all(&out);
     std::fs::create_dir_all(&assets).map_err(|error| format!("{}: {error}", assets.display()))?;
     let arch = match options.target.split('-').next() {
@@ -128,8 +126,8 @@ pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
 }
 
 impl Dist {
-    /// The program; static or linked to the system's C library. Each is built once, so that all
-    /// that is made holds the same.
+    /// The program, static or linked to the system's C library. Each is built once, so that all
+    /// files contain the same one.
     fn program(&self, is_static: bool) -> Result<PathBuf, String> {
         let kept = if is_static { &self.standing_alone } else { &self.linked };
         if let Some(program) = kept.get() {
@@ -179,8 +177,7 @@ impl Dist {
         }
     }
 
-    /// Packs `folder/what` into a file in the folder of what is made, the same at every time and
-    /// for everybody.
+    /// Packs `folder/what` into an archive that is the same at every time and for every user.
     fn packed(&self, file: &str, folder: &Path, what: &str) -> Result<(), String> {
         let mut tar = self.tool("tar");
         tar.args([
@@ -191,21 +188,21 @@ impl Dist {
             "--numeric-owner",
             "--mode=u+rw,go+r,go-w",
         ]);
-        // gzip writes the present time unless told not to.
+        // gzip writes the current time by default.
         tar.args(["--use-compress-program", "gzip --no-name --best"])
             .arg(format!("--mtime=@{}", self.epoch));
         run(tar.arg("--file").arg(self.out.join(file)).arg("--directory").arg(folder).arg(what))
             .map(drop)
     }
 
-    /// A tool in the package's folder, with the time of the last commit in its environment.
+    /// A command in the package's folder, with the time of the last commit in its environment.
     fn tool(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(root()).env("SOURCE_DATE_EPOCH", &self.epoch);
         command
     }
 
-    /// Whether what is built can be started here.
+    /// Whether the built program can be started here.
     fn is_native(&self) -> bool {
         self.target == env!("XTASK_HOST")
     }
@@ -215,8 +212,8 @@ impl Dist {
     }
 }
 
-/// Manual page, completions, the example configuration and Debian's changelog, by a build for this
-/// very machine.
+/// Manual page, completions, the example configuration and Debian's changelog, generated by a build
+/// for this machine.
 fn assets_of(dist: &Dist) -> Result<String, String> {
     let given = dist.linked.get().filter(|_| dist.is_given && dist.is_native());
     let program = given.cloned().map_or_else(setup::build::pointsman, Ok)?;
@@ -276,7 +273,7 @@ fn archive(dist: &Dist) -> Result<String, String> {
     Ok(format!("{}.tar.gz, the static program has {} KiB", dist.name(), size / 1024))
 }
 
-/// The chart as helm takes it; the same from every target.
+/// The chart as a helm package; the same for every target.
 fn chart(dist: &Dist) -> Result<String, String> {
     let name = format!("pointsman-chart-{}.tgz", env!("CARGO_PKG_VERSION"));
     dist.packed(&name, &root().join("deploy/helm"), "pointsman")?;
@@ -298,7 +295,7 @@ fn rpm(dist: &Dist) -> Result<String, String> {
     Ok(format!("{}; {}", made(&file)?, prove::rpm(&file)?))
 }
 
-/// The name of a file, and its size.
+/// The name and size of a file.
 fn made(file: &Path) -> Result<String, String> {
     let size =
         std::fs::metadata(file).map_err(|error| format!("{}: {error}", file.display()))?.len();
@@ -350,7 +347,7 @@ fn checksums(dist: &Dist) -> Result<String, String> {
         .collect();
     names.sort();
     let sums = run(dist.tool("sha256sum").args(&names).current_dir(&dist.out))?;
-    // One file a target, so that those of several can lie side by side.
+    // One file per target, so that those of several can be in one folder.
     let path = dist.out.join(format!("SHA256SUMS-{}", dist.arch));
     std::fs::write(&path, sums).map_err(|error| error.to_string())?;
     Ok(format!("{} files", names.len()))

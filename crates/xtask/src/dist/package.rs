@@ -1,8 +1,8 @@
-//! One folder, two packages: what is installed on a machine is laid out once, and wrapped by
-//! dpkg-deb and by rpmbuild, which every distribution has.
+//! The Debian and the rpm package: the installed files are laid out once, and packed by dpkg-deb
+//! and by rpmbuild, which every distribution has.
 //!
-//! The service is brought and neither enabled nor started: it has to be told first where the
-//! sentinels are.
+//! The service is installed and neither enabled nor started: it first needs the addresses of the
+//! sentinels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ connection when the master moves. Clients dial one address and need to
 know nothing of Sentinel. It takes the place of haproxy in front of Redis.";
 const MAINTAINER: &str = "Pointsman maintainers <pointsman@users.noreply.github.com>";
 
-/// What rpm runs, as deploy/package has it for dpkg: $1 is how many versions are left afterwards.
+/// The scripts for rpm, equal to those for dpkg in deploy/package: $1 is the number of versions
+/// left afterwards.
 const SCRIPTS: &str = "\
 %post
 systemd-sysusers pointsman.conf || :
@@ -31,7 +32,7 @@ chgrp pointsman /etc/pointsman || :
 [ $1 -eq 0 ] || [ ! -d /run/systemd/system ] || systemctl try-restart pointsman.service || :
 ";
 
-/// Where each file goes that is the same in both, from the assets.
+/// Files that are the same in both packages, with their paths.
 const ASSETS: &[(&str, &str)] = &[
     ("pointsman.toml", "etc/pointsman/pointsman.toml"),
     ("pointsman.1.gz", "usr/share/man/man1/pointsman.1.gz"),
@@ -55,8 +56,8 @@ fn put(from: &Path, stage: &Path, to: &str) -> Result<(), String> {
     fs::set_permissions(&to, fs::Permissions::from_mode(mode)).map_err(|error| words(&error, &to))
 }
 
-/// Lays out what is common: the program, its papers, the user, and the units of systemd if there
-/// are any.
+/// Lays out the common files: the program, its documentation, the user, and the systemd units if
+/// there are any.
 fn lay_out(dist: &Dist, program: &Path, name: &str) -> Result<PathBuf, String> {
     let stage = dist.out.join(name);
     put(program, &stage, "usr/bin/pointsman")?;
@@ -71,7 +72,7 @@ fn lay_out(dist: &Dist, program: &Path, name: &str) -> Result<PathBuf, String> {
     Ok(stage)
 }
 
-/// The units of systemd, in order.
+/// The systemd units, in order.
 fn units() -> Result<Vec<PathBuf>, String> {
     let folder = root().join("deploy/systemd");
     let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
@@ -84,7 +85,7 @@ fn units() -> Result<Vec<PathBuf>, String> {
     Ok(units)
 }
 
-/// The Debian package.
+/// Builds the Debian package.
 pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     let stage = lay_out(dist, program, "deb")?;
     put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/vendor-completions/_pointsman")?;
@@ -132,24 +133,23 @@ pub(super) fn deb(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     Ok(file)
 }
 
-/// The libraries that the program is linked to, as Debian's own tool finds them; what they are
-/// called elsewhere is not known there.
+/// The packages of the libraries that the program is linked to, as Debian's tool determines them.
 fn depends(dist: &Dist, program: &Path) -> Result<String, String> {
     if !dist.is_native() {
         return Ok("libc6 (>= 2.35), libgcc-s1 (>= 4.2), ".to_owned());
     }
-    // The tool wants to stand in a source package.
+    // The tool requires a source package.
     let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
     fs::create_dir(temp.path().join("debian")).map_err(|error| error.to_string())?;
     fs::write(temp.path().join("debian/control"), "Source: x\n")
         .map_err(|error| error.to_string())?;
     let said = run(Command::new("dpkg-shlibdeps").arg("-O").arg(program).current_dir(temp.path()))?;
-    // A static program depends on nothing.
+    // A static program has no dependencies.
     let found = said.lines().find_map(|line| line.strip_prefix("shlibs:Depends="));
     Ok(found.map(|found| format!("{found}, ")).unwrap_or_default())
 }
 
-/// The rpm package.
+/// Builds the rpm package.
 pub(super) fn rpm(dist: &Dist, program: &Path) -> Result<PathBuf, String> {
     let stage = lay_out(dist, program, "rpm")?;
     put(&dist.assets.join("_pointsman"), &stage, "usr/share/zsh/site-functions/_pointsman")?;

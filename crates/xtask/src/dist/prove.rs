@@ -1,10 +1,9 @@
-//! What was made, tried out: the image unpacked and its program started in a root folder that holds
-//! nothing else, as the user that the image names, in front of a real sentinel whose name it finds
-//! in /etc/hosts or by DNS; the Debian package unpacked, started, and read by lintian.
+//! Tests the files of a release: the image is unpacked and its program started in a root folder
+//! with nothing else, as the image's user, in front of a real sentinel that is found by /etc/hosts
+//! or DNS; the Debian package is unpacked, started, and checked by lintian.
 //!
-//! The look-ups are what a static program gets wrong most easily: its C library must find names
-//! without the files of a system. So a name server of our own answers here, on an address of
-//! loopback that is ours alone.
+//! Name lookups are the most likely fault of a static program: its C library must resolve names
+//! without the files of a system. So a name server answers here, on a loopback address.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +20,7 @@ use crate::deploy::run;
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(127, 0, 53, 153);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The image, in a root folder of its own.
+/// Tests the image in an empty root folder.
 pub(super) fn image(dist: &Dist, archive: &Path) -> Result<String, String> {
     let emulator =
         if dist.is_native() { None } else { harness::find_in_path("qemu-aarch64-static") };
@@ -121,7 +120,7 @@ fn serves(process: &Process, listen: SocketAddr, admin: SocketAddr) {
     assert!(pong.as_ref().is_ok_and(|pong| pong.text() == Some("PONG")), "{pong:?}");
 }
 
-/// Answers every question for an IPv4 address with `ip`, for as long as the process lives.
+/// Answers every query for an IPv4 address with `ip`, for as long as the process lives.
 fn name_server(ip: Ipv4Addr) -> Result<(), String> {
     let socket = UdpSocket::bind((NAME_SERVER, 53))
         .map_err(|error| format!("a name server cannot listen: {error}"))?;
@@ -136,8 +135,8 @@ fn name_server(ip: Ipv4Addr) -> Result<(), String> {
     Ok(())
 }
 
-/// The answer to a question of one name (RFC 1035, section 4): its address if it is asked for type
-/// A, nothing for any other type.
+/// The response to a query for one name (RFC 1035, section 4): its address for type A, no record
+/// for other types.
 fn answer(question: &[u8], ip: Ipv4Addr) -> Option<Vec<u8>> {
     let mut end = 12;
     while *question.get(end)? != 0 {
@@ -156,7 +155,7 @@ fn answer(question: &[u8], ip: Ipv4Addr) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// What the package has to bring.
+/// The files that the package must contain.
 const BROUGHT: &[&str] = &[
     "etc/pointsman/pointsman.toml",
     "usr/bin/pointsman",
@@ -166,7 +165,7 @@ const BROUGHT: &[&str] = &[
     "usr/share/man/man1/pointsman.1.gz",
 ];
 
-/// The Debian package: what it brings, that it starts, and lintian's opinion.
+/// Tests the Debian package: its files, its start, and the findings of lintian.
 pub(super) fn deb(dist: &Dist, file: &Path) -> Result<String, String> {
     let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
     run(Command::new("dpkg-deb").arg("--extract").arg(file).arg(temp.path()))?;
@@ -189,11 +188,11 @@ pub(super) fn deb(dist: &Dist, file: &Path) -> Result<String, String> {
     Ok("lintian has no objection".to_owned())
 }
 
-/// What rpmlint may call an error: packages are signed by who distributes them, and the
-/// configuration may hold passwords.
+/// Errors of rpmlint that are expected: distributors sign packages, and the configuration may hold
+/// passwords.
 const ALLOWED: &[&str] = &["no-signature", "non-standard-dir-perm /etc/pointsman 750"];
 
-/// The rpm package: what it brings, and rpmlint's opinion.
+/// Tests the rpm package: its files and the findings of rpmlint.
 pub(super) fn rpm(file: &Path) -> Result<String, String> {
     let listed = run(Command::new("rpm").args(["--query", "--list", "--package"]).arg(file))?;
     let needed = BROUGHT.iter().filter(|path| !path.ends_with("copyright"));
@@ -207,7 +206,7 @@ pub(super) fn rpm(file: &Path) -> Result<String, String> {
         }
         None => {}
     }
-    // It ends badly even where all that it says is allowed.
+    // It fails even if all its findings are expected.
     let said = run(Command::new("sh").args(["-c", "rpmlint \"$1\" 2>&1 || true", "sh"]).arg(file))?;
     let objections: Vec<&str> = said
         .lines()

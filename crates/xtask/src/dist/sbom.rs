@@ -1,17 +1,16 @@
-//! What is in the program: a CycloneDX list of the crates it is linked from, out of cargo's own
-//! metadata.
+//! The SBOM: a CycloneDX list of the crates that the program links, from cargo's metadata.
 //!
-//! Only what the program really links: dependencies for tests, builds and measurements are left
-//! out. No time and no random number is in it, so that two lists of one commit are alike.
+//! It contains only linked crates, without dependencies of tests, builds and benchmarks. It has no
+//! time and no random number, so that two lists of one commit are equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// The list, and how many crates are in it.
+/// The list, and the number of crates in it.
 ///
 /// # Errors
-/// The metadata is not what cargo writes.
+/// The metadata is not in cargo's format.
 pub(super) fn of(metadata: &str) -> Result<(String, usize), String> {
     let metadata: Value = serde_json::from_str(metadata).map_err(|error| error.to_string())?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -67,7 +66,7 @@ pub(super) fn of(metadata: &str) -> Result<(String, usize), String> {
     Ok((text + "\n", components.len()))
 }
 
-/// The packages that a node is linked with: its dependencies of the ordinary kind.
+/// The packages that a node links: its normal dependencies.
 fn linked(node: &Value) -> Vec<String> {
     let ordinary = |dep: &&Value| {
         dep["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|it| it["kind"].is_null()))

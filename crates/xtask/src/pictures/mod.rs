@@ -1,8 +1,7 @@
-//! `cargo xtask pictures`: the two pictures of the README, drawn from a failover that really takes
-//! place.
+//! `cargo xtask pictures`: the two pictures of the README, created from real failovers.
 //!
-//! The same planned failover is played through haproxy and through Pointsman, with the same
-//! writers. Every acknowledged write is kept with its time and looked for afterwards on the new
+//! The same planned failover is executed through haproxy and through Pointsman, with the same
+//! writers. Every acknowledged write is recorded with its time and looked up later on the new
 //! master. The plot shows both runs on one time axis. The screenshot of the status page is taken at
 //! the end of the second run, while the writers still write.
 //!
@@ -23,18 +22,18 @@ use harness::{Cluster, Haproxy, Pointsman, find_in_path};
 use record::Run;
 use setup::{build, install};
 
-/// Where to write them.
+/// Options of `cargo xtask pictures`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The folder for the pictures, instead of docs/images below the present folder.
+    /// The folder for the pictures, instead of docs/images below the current folder.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
 
-/// Plays both runs and writes both pictures.
+/// Executes both runs and writes both pictures.
 ///
 /// # Errors
-/// In words: what is missing, which run failed, or which file cannot be written.
+/// A message for people: what is missing, which run failed, or which file cannot be written.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     install::for_pictures()?;
     let program = build::pointsman()?;
@@ -71,7 +70,7 @@ fn through_pointsman(program: &Path, screenshot: &Path) -> Result<Run, String> {
     })
 }
 
-/// The major and minor number in what `haproxy -v` prints.
+/// The major and minor version in the output of `haproxy -v`.
 fn version_in(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let full =

@@ -6,16 +6,16 @@ use std::process::{Command, Stdio};
 
 use harness::{BROWSERS, find_in_path};
 
-/// In CSS pixels: wide enough for the desk layout, and as high as one service needs.
+/// In CSS pixels: wide enough for the desktop layout, and as high as one service needs.
 const SIZE: &str = "1100,1090";
-/// How long the page may run before it is photographed, in milliseconds: the status is fetched and
-/// drawn by then.
+/// How long the page runs before the screenshot, in milliseconds: it has fetched and drawn the
+/// status by then.
 const TIME: &str = "4000";
 
-/// Photographs a page into a file. The browser keeps its profile in `folder`.
+/// Takes a screenshot of a page. The browser keeps its profile in `folder`.
 ///
 /// # Errors
-/// In words, if there is no browser, or it leaves no picture.
+/// A message for people, if there is no browser, or it writes no picture.
 pub(super) fn photograph(url: &str, folder: &Path, file: &Path) -> Result<(), String> {
     let named = std::env::var_os("CHROMIUM").map(PathBuf::from);
     let browser = named.or_else(|| BROWSERS.iter().find_map(|name| find_in_path(name)));
@@ -35,8 +35,7 @@ pub(super) fn photograph(url: &str, folder: &Path, file: &Path) -> Result<(), St
     ]);
     command.arg(format!("--window-size={SIZE}")).arg(format!("--virtual-time-budget={TIME}"));
     command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
-    // A fresh file first: what stands there from an earlier run would hide that nothing was
-    // written.
+    // Written to a new file first: the picture of an earlier run would hide that none was written.
     let fresh = folder.join("screenshot.png");
     command.arg(format!("--screenshot={}", fresh.display())).arg(url);
     command.env("HOME", folder).env("XDG_CONFIG_HOME", folder).env("XDG_CACHE_HOME", folder);

@@ -1,8 +1,8 @@
-//! The plot of a planned failover: for each proxy one panel, on one time axis.
+//! The plot of a planned failover: one panel per proxy, on one time axis.
 //!
-//! Each bar counts the writes acknowledged within its time; the part of it that the new master
-//! lacks in the end is drawn in another colour. The picture has a light background of its own, so
-//! that it is readable on a dark page as well.
+//! Each bar counts the writes acknowledged in its interval; the part that the new master lacks in
+//! the end has another colour. The picture has a light background, so that it is readable on a dark
+//! page as well.
 
 use std::path::Path;
 
@@ -24,8 +24,7 @@ const GRID: RGBColor = RGBColor(228, 231, 235);
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A bar: when it begins, how many writes per second were acknowledged in it, and how many of these
-/// are lost.
+/// A bar: its start, the acknowledged writes per second, and how many of these are lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bar {
     from: f64,

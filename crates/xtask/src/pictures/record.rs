@@ -1,4 +1,4 @@
-//! One planned failover under writers, with the time and the fate of every acknowledged write.
+//! One planned failover under writers, with the time and the outcome of every acknowledged write.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,35 +9,35 @@ use std::time::{Duration, Instant};
 
 use harness::{Client, Cluster, encode, pause};
 
-/// Connections that write, as in `cargo xtask bench failover`.
+/// Number of writers, as in `cargo xtask bench failover`.
 const WRITERS: u32 = 16;
-/// Writes per second, all writers together.
+/// Writes per second of all writers together.
 pub(super) const RATE: u32 = 2000;
-/// Seconds of writing before and after the order, as far as the plot shows them.
+/// Seconds of writing before the failover is ordered, as shown in the plot.
 pub(super) const BEFORE: f64 = 3.0;
 pub(super) const AFTER: f64 = 15.0;
-/// How long the old master may take to become a replica in sync.
+/// The longest time for the old master to become a replica in sync.
 const SETTLE: Duration = Duration::from_secs(60);
-/// How long a writer waits for a reply.
+/// The longest wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Keys asked for in one command.
+/// Keys per command.
 const BATCH: usize = 500;
 
 /// An acknowledged write.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Write {
-    /// When it was acknowledged, in seconds after the order.
+    /// The time of the acknowledgement, in seconds after the order.
     pub(super) at: f64,
     /// Whether the new master lacks it in the end.
     pub(super) lost: bool,
 }
 
-/// What one run brought.
+/// The result of one run.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The proxy, as the plot names it.
+    /// The proxy's name in the plot.
     pub(super) name: String,
-    /// Every acknowledged write, from first to last.
+    /// Every acknowledged write, in order.
     pub(super) writes: Vec<Write>,
     /// Failed connections, broken ones, timeouts and error replies.
     pub(super) errors: u64,
@@ -62,14 +62,14 @@ impl Run {
     }
 }
 
-/// A number with commas, as English texts write it.
+/// A number with commas between groups of digits.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let parts = digits.as_bytes().rchunks(3).rev();
     parts.map(|part| String::from_utf8_lossy(part).into_owned()).collect::<Vec<_>>().join(",")
 }
 
-/// What the writers share.
+/// The results that the writers share.
 #[derive(Debug, Default)]
 struct Tally {
     stop: AtomicBool,
@@ -77,11 +77,11 @@ struct Tally {
     acknowledged: Mutex<Vec<(Instant, String)>>,
 }
 
-/// Plays it: writes, orders the failover, waits until the old master is a replica, looks every
-/// write up. `meanwhile` runs at the end, before the writers stop.
+/// Executes a run: writes, orders the failover, waits until the old master is a replica, looks up
+/// every write. `meanwhile` runs at the end, before the writers stop.
 ///
 /// # Errors
-/// In words: what did not come.
+/// A message for people: what was missing.
 pub(super) fn play(
     name: &str,
     cluster: &Cluster,
@@ -117,7 +117,7 @@ pub(super) fn play(
     })
 }
 
-/// Orders the failover after enough writes, and waits for its end: when it was ordered.
+/// Orders the failover after enough writes, and waits for its end. Returns when it was ordered.
 fn order(cluster: &Cluster, old: &harness::Node, tally: &Tally) -> Result<Instant, String> {
     let count = || tally.acknowledged.lock().map_or(0, |all| all.len());
     let enough = f64::from(RATE) * (BEFORE + 7.0);
@@ -144,7 +144,8 @@ fn wait(what: &str, mut look: impl FnMut() -> bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes key after key until the end; connects again after an error, and never writes a key twice.
+/// Writes one key after the other until the end; reconnects after an error, and never writes a key
+/// twice.
 fn write(writer: u32, proxy: SocketAddr, tally: &Tally) {
     let interval = Duration::from_secs(1) * WRITERS / RATE;
     let (mut number, mut due, mut client) = (0_u64, Instant::now(), None);

@@ -1,4 +1,4 @@
-//! What happened when, and the lines that tell it: no clock and no terminal in here.
+//! The timeline of the demo and its lines of text. Pure: no clock and no terminal.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -8,24 +8,25 @@ use harness::{Event, Gap, Verdict};
 
 use super::explain::{Names, explain};
 
-/// A time without writes that is worth a line; everything shorter is the machine being busy.
+/// The shortest interval without writes that is reported; shorter ones are caused by a busy
+/// machine.
 const NOTICEABLE: Duration = Duration::from_millis(300);
-/// How long a noticed gap waits for a `+switch-master` that explains it.
+/// How long a gap waits for the `+switch-master` that explains it.
 const EXPLAINED: Duration = Duration::from_secs(2);
 /// The full length of the bar.
 const BAR: usize = 20;
 
-/// How much of the news has been told.
+/// How many of the events and gaps have been printed.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) events: usize,
     pub(super) gaps: usize,
 }
 
-/// How things stand at one moment.
+/// The state at one moment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Now {
-    /// The master's name, as the sentinels say.
+    /// The master's name, read from the sentinels.
     pub(super) master: String,
     /// Whether its process runs.
     pub(super) alive: bool,
@@ -33,7 +34,7 @@ pub(super) struct Now {
     pub(super) acknowledged: u64,
     /// Errors since the start.
     pub(super) errors: u64,
-    /// Writes a second that the clients try.
+    /// Writes per second that the clients attempt.
     pub(super) rate: u64,
 }
 
@@ -41,15 +42,15 @@ pub(super) struct Now {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Back {
     pub(super) gap: Gap,
-    /// The `+switch-master` that belongs to it.
+    /// The `+switch-master` before it.
     pub(super) switched: Option<Instant>,
-    /// Acknowledged writes when it was noticed.
+    /// Acknowledged writes at that time.
     pub(super) acknowledged: u64,
 }
 
-/// The story so far.
+/// The timeline so far.
 #[derive(Debug)]
-pub(super) struct Story {
+pub(super) struct Timeline {
     pub(super) start: Instant,
     /// When the demo killed the master.
     pub(super) killed: Option<Instant>,
@@ -58,15 +59,15 @@ pub(super) struct Story {
     /// The first write after the kill.
     pub(super) back: Option<Back>,
     names: Names,
-    /// Each event of a failover comes from up to three sentinels; the first is told.
+    /// Events of the current failover that were printed; up to three sentinels send each.
     told: BTreeSet<String>,
     last: (Duration, u64, u64),
-    /// What the checks under way found.
+    /// The number of writes that were checked.
     pub(super) checked: u64,
     pub(super) missing: u64,
 }
 
-impl Story {
+impl Timeline {
     pub(super) fn new(start: Instant, names: Names) -> Self {
         Self {
             start,
@@ -85,12 +86,12 @@ impl Story {
         self.names.of(addr)
     }
 
-    /// A line with its time in front.
+    /// A line with its time.
     pub(super) fn line(&self, at: Instant, text: &str) -> String {
         format!("{}   {text}", clock(at.saturating_duration_since(self.start)))
     }
 
-    /// The line for an event, if it is news.
+    /// The line for an event, if it is new.
     pub(super) fn hear(&mut self, event: &Event) -> Option<String> {
         let text = explain(&event.channel, &event.payload, &self.names)?;
         let subject: Vec<&str> = event.payload.split(' ').take(5).collect();
@@ -99,7 +100,7 @@ impl Story {
             return None;
         }
         if event.channel == "+switch-master" {
-            // What follows may happen again in the next failover.
+            // Later events may occur again in the next failover.
             self.told.clear();
             self.switches.push(event.at);
         }
@@ -108,8 +109,8 @@ impl Story {
         Some(self.line(event.at, &said))
     }
 
-    /// The line for a time without writes that has ended: empty if it was too short, `None` if it
-    /// should be asked again since the event that explains it may still be under way.
+    /// The line for an interval without writes that has ended: empty if it was too short, `None` if
+    /// the caller should ask again because the event that explains it may still arrive.
     pub(super) fn gap(&mut self, gap: Gap, now: Instant, acknowledged: u64) -> Option<String> {
         if gap.length() < NOTICEABLE {
             return Some(String::new());
@@ -130,7 +131,7 @@ impl Story {
         ))
     }
 
-    /// The line of a second.
+    /// The line for one second.
     pub(super) fn second(&mut self, elapsed: Duration, now: &Now) -> String {
         let (before, acknowledged, errors) = self.last;
         let time = elapsed.saturating_sub(before).as_secs().max(1);
@@ -152,29 +153,29 @@ impl Story {
         line.trim_end().to_owned()
     }
 
-    /// The line for a check under way.
+    /// The line for a check.
     pub(super) fn checked(&mut self, master: &str, verdict: &Verdict) -> String {
         self.checked += verdict.acknowledged;
         self.missing += verdict.missing;
         let all = if verdict.missing == 0 {
-            "all there".to_owned()
+            "all present".to_owned()
         } else {
             format!("{} missing", grouped(verdict.missing))
         };
         let text = format!(
-            "looked for {} acknowledged writes on {master}: {all}",
+            "checked {} acknowledged writes on {master}: {all}",
             grouped(verdict.acknowledged)
         );
         self.line(Instant::now(), &text)
     }
 }
 
-/// A time on the left edge.
+/// A time at the left edge.
 pub(super) fn clock(time: Duration) -> String {
     format!("{:>7.1} s", time.as_secs_f64())
 }
 
-/// A length of time with a fitting unit.
+/// A duration with a fitting unit.
 pub(super) fn short(time: Duration) -> String {
     if time < Duration::from_millis(10) {
         format!("{:.1} ms", time.as_secs_f64() * 1000.0)
@@ -185,7 +186,7 @@ pub(super) fn short(time: Duration) -> String {
     }
 }
 
-/// How long after `from` it was, or before.
+/// The time from `from` to `to` as text, possibly negative.
 pub(super) fn after(from: Instant, to: Instant) -> String {
     match to.checked_duration_since(from) {
         Some(time) => format!("{} after", short(time)),
@@ -206,7 +207,7 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// As long as the rate is of the whole, padded.
+/// A bar with the length of the rate's share of the whole, padded.
 fn bar(rate: u64, whole: u64) -> String {
     let full = u64::try_from(BAR).unwrap_or(u64::MAX);
     let rounded = (rate.saturating_mul(full) + whole / 2) / whole.max(1);
@@ -222,63 +223,63 @@ mod tests {
         SocketAddr::from(([127, 1, 2, 3], port))
     }
 
-    fn story() -> Story {
-        Story::new(
+    fn timeline() -> Timeline {
+        Timeline::new(
             Instant::now(),
             Names::new([(addr(1), "redis-1".to_owned()), (addr(9), "sentinel-1".to_owned())]),
         )
     }
 
-    fn event(story: &Story, ms: u64, channel: &str, payload: &str) -> Event {
-        let at = story.start + Duration::from_millis(ms);
+    fn event(timeline: &Timeline, ms: u64, channel: &str, payload: &str) -> Event {
+        let at = timeline.start + Duration::from_millis(ms);
         Event { at, from: addr(9), channel: channel.to_owned(), payload: payload.to_owned() }
     }
 
     #[test]
     fn prints_an_event_once_per_failover() {
-        let mut story = story();
-        let down = event(&story, 1000, "+sdown", "master mymaster 127.1.2.3 1");
-        let line = story.hear(&down).expect("news");
+        let mut timeline = timeline();
+        let down = event(&timeline, 1000, "+sdown", "master mymaster 127.1.2.3 1");
+        let line = timeline.hear(&down).expect("news");
         assert_eq!(
             line,
-            "    1.0 s   sentinel-1  +sdown                          redis-1 does not answer me"
+            "    1.0 s   sentinel-1  +sdown                          redis-1 does not answer"
         );
-        assert_eq!(story.hear(&down), None);
-        let switch = event(&story, 2000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
-        assert!(story.hear(&switch).is_some());
-        assert_eq!(story.hear(&switch), None);
-        assert_eq!(story.switches, [switch.at]);
-        assert!(story.hear(&down).is_some());
+        assert_eq!(timeline.hear(&down), None);
+        let switch = event(&timeline, 2000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
+        assert!(timeline.hear(&switch).is_some());
+        assert_eq!(timeline.hear(&switch), None);
+        assert_eq!(timeline.switches, [switch.at]);
+        assert!(timeline.hear(&down).is_some());
     }
 
     #[test]
     fn prints_a_gap_after_its_switch() {
-        let mut story = story();
-        let at = |ms| story.start + Duration::from_millis(ms);
+        let mut timeline = timeline();
+        let at = |ms| timeline.start + Duration::from_millis(ms);
         let (killed, gap) = (at(1000), Gap { from: at(1000), to: at(3010) });
         let (soon, late) = (at(3020), at(6000));
-        story.killed = Some(killed);
+        timeline.killed = Some(killed);
         assert_eq!(
-            story.gap(Gap { from: killed, to: killed + Duration::from_millis(50) }, soon, 5),
+            timeline.gap(Gap { from: killed, to: killed + Duration::from_millis(50) }, soon, 5),
             Some(String::new())
         );
-        assert_eq!(story.gap(gap, soon, 5), None);
+        assert_eq!(timeline.gap(gap, soon, 5), None);
         assert!(
-            story.gap(gap, late, 5).is_some_and(|line| line.ends_with("2.01 s without a write"))
+            timeline.gap(gap, late, 5).is_some_and(|line| line.ends_with("2.01 s without a write"))
         );
-        let switch = event(&story, 3000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
-        story.hear(&switch);
-        let line = story.gap(gap, soon, 5).expect("explained");
+        let switch = event(&timeline, 3000, "+switch-master", "mymaster 127.1.2.3 1 127.1.2.3 2");
+        timeline.hear(&switch);
+        let line = timeline.gap(gap, soon, 5).expect("explained");
         assert!(
             line.ends_with("2.01 s without a write, 10 ms after the first +switch-master"),
             "{line}"
         );
-        assert_eq!(story.back.map(|back| back.acknowledged), Some(5));
+        assert_eq!(timeline.back.map(|back| back.acknowledged), Some(5));
     }
 
     #[test]
     fn prints_differences_per_second() {
-        let mut story = story();
+        let mut timeline = timeline();
         let now = |acknowledged, errors, alive| Now {
             master: "redis-1".to_owned(),
             alive,
@@ -286,9 +287,9 @@ mod tests {
             errors,
             rate: 1000,
         };
-        let line = story.second(Duration::from_secs(1), &now(1000, 0, true));
+        let line = timeline.second(Duration::from_secs(1), &now(1000, 0, true));
         assert_eq!(line, "    1.0 s   redis-1            1,000  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇");
-        let line = story.second(Duration::from_secs(2), &now(1004, 8, false));
+        let line = timeline.second(Duration::from_secs(2), &now(1004, 8, false));
         assert_eq!(line, "    2.0 s   redis-1 (dead)         4  ▇                     8 errors");
     }
 
