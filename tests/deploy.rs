@@ -1,6 +1,6 @@
-//! What is in deploy/, held against the program: metrics that the dashboard and the alerts name
-//! exist, every alert has its unit tests and its entry in the runbook, and numbers that stand in
-//! two places are the same. What needs other people's tools is in `cargo xtask deploy-check`.
+//! Compares deploy/ with the program: the dashboard and the alerts use existing metrics, every
+//! alert has unit tests and an entry in the runbook, and duplicate numbers are equal. Checks that
+//! need tools of other projects are in `cargo xtask deploy-check`.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -23,7 +23,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every metric of ours that a text names, without what a histogram adds.
+/// Every metric of pointsman in a text, without the suffixes of histograms.
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let ours = words.filter(|word| word.starts_with("pointsman_"));
@@ -53,8 +53,8 @@ fn uses_only_existing_metrics_in_deploy() {
     }
 }
 
-/// What nobody has to look at every day: it is in another form on the dashboard, or asked for when
-/// something is looked into.
+/// Metrics that need no panel: they are shown in another form, or queried when something is
+/// investigated.
 const LOOKED_UP: &[&str] = &[
     "pointsman_uptime_seconds",
     "process_start_time_seconds",
@@ -66,7 +66,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_cgroup_cpu_limit_cores",
     "pointsman_cgroup_cpu_throttled_seconds_total",
     "pointsman_worker_stalls_total",
-    // A read that does not end is a refused reload, for which there is an alert.
+    // A read that does not end becomes a refused reload, for which there is an alert.
     "pointsman_config_read_pending_seconds",
     "pointsman_worker_stalled_seconds_total",
     "pointsman_worker_sessions",
@@ -84,7 +84,7 @@ const LOOKED_UP: &[&str] = &[
     "pointsman_hints_total",
 ];
 
-/// What dashboard and alerts ask.
+/// The expressions of dashboard and alerts.
 fn expressions() -> Vec<String> {
     let dashboard: serde_json::Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
     let panels = dashboard["panels"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Examples in the documents, tried by the real program.
+//! Runs the examples of the documents with the real program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +12,7 @@ use crate::{documents, fail_on, read};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pointsman");
 
-/// Blocks that are marked `ignore`: the document, the first line, and why they cannot be tried
-/// here.
+/// Blocks marked `ignore`: the document, the first line, and why they cannot be run here.
 const IGNORED: &[(&str, &str, &str)] = &[
     (
         "CONTRIBUTING.md",
@@ -93,18 +92,18 @@ fn gives_a_reason_for_every_ignored_block() {
     assert!(IGNORED.iter().all(|(_, _, reason)| reason.len() > 10));
 }
 
-/// Runs the program with a text on its standard input.
+/// Runs the program with a text as its standard input.
 fn pointsman(args: &[&str], env: &[(String, String)], input: &str) -> Output {
     let mut command = Command::new(PROGRAM);
     command.args(args).env_clear().envs(env.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("pointsman starts");
-    // A program that ends at once, with its help, does not read.
+    // A program that exits at once, for example with its help, does not read.
     let _ = child.stdin.take().expect("its input").write_all(input.as_bytes());
     child.wait_with_output().expect("pointsman ends")
 }
 
-/// Gives an example what it takes for granted: files with passwords, and variables.
+/// Replaces what an example presupposes: files with passwords, and variables.
 fn furnished(text: &str, folder: &Path) -> (String, Vec<(String, String)>) {
     let secret = folder.join("secret");
     fs::write(&secret, "sixteen characters and more").expect("a file");
@@ -157,7 +156,7 @@ fn parses_every_yaml_block() {
     );
 }
 
-/// The commands of shell blocks, each as its words, without what the shell does with them.
+/// The commands of shell blocks as words, without shell syntax.
 fn commands() -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
     for Block { document, text, .. } in blocks().into_iter().filter(|block| block.info == "sh") {
@@ -174,8 +173,8 @@ fn commands() -> Vec<(String, Vec<String>)> {
     found
 }
 
-/// A command line of pointsman is parsed up to the `--help` at its end; a flag or command that is
-/// not known comes first. What describes a configuration is checked as one.
+/// A command line of pointsman is parsed up to the `--help` at its end; an unknown flag or command
+/// fails before. A configuration is checked.
 fn parsed(words: &[String]) -> Output {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -209,8 +208,8 @@ fn accepts_every_command_line() {
     }
 }
 
-/// What a reader pastes to get a configuration runs in a shell, in the order of the documents, in
-/// one folder.
+/// The commands that create a configuration run in a shell, in the order of the documents, in one
+/// folder.
 #[test]
 fn runs_commands_that_make_a_configuration() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -276,7 +275,7 @@ fn kebab(name: &str) -> String {
     out
 }
 
-/// Every `cargo xtask COMMAND` in a document, in code of either kind.
+/// Every `cargo xtask COMMAND` in a document, inline or in a block, must exist.
 #[test]
 fn knows_every_xtask_command() {
     let known = variants("crates/xtask/src/main.rs", "Command");

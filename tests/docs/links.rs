@@ -1,5 +1,5 @@
-//! Links: every relative one leads to a file, and its anchor to a heading there. External ones are
-//! only looked at.
+//! Links: every relative link leads to a file, and its anchor to a heading in it. External links
+//! are not followed.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::{book, documents, fail_on, read, root};
 /// The targets of `[text](target)` and `![text](target)` outside of code.
 fn links(text: &str) -> Vec<String> {
     let prose = outside_of_blocks(text);
-    // Every other part is inline code.
+    // Every second part is inline code.
     let prose = prose.split('`').step_by(2).collect::<Vec<_>>().join("`");
     let parts = prose.split("](").skip(1);
     parts.filter_map(|rest| rest.split(')').next()).map(str::to_owned).collect()
@@ -36,7 +36,7 @@ fn anchors(text: &str) -> Vec<String> {
     unique.collect()
 }
 
-/// A path without `..`, since what it leads to may not be reached through a folder that is missing.
+/// A path without `..`, because a parent folder on the way may be missing.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -49,7 +49,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// What is wrong with a link in a document.
+/// The fault of a link in a document, if it has one.
 fn fault(document: &str, link: &str) -> Option<String> {
     if let Some(rest) = link.strip_prefix("https://").or_else(|| link.strip_prefix("mailto:")) {
         let sound = rest.contains('.') && !rest.contains(char::is_whitespace);
@@ -87,8 +87,8 @@ fn resolves_every_link() {
     fail_on("links", &faults);
 }
 
-/// A page of the book that leads out of it is a dead link there: such files are named as code
-/// instead.
+/// A link from a page of the book to a file outside of it would be dead in the book: such files are
+/// named as code instead.
 #[test]
 fn keeps_links_within_the_book() {
     let mut faults = Vec::new();
@@ -106,14 +106,14 @@ fn keeps_links_within_the_book() {
     fail_on("links that leave docs/", &faults);
 }
 
-/// Files and folders of the repository that are named as code exist.
+/// Files and folders of the repository that are named as code must exist.
 #[test]
 fn finds_every_named_path() {
     let folders = ["benches/", "crates/", "deploy/", "docs/", "fuzz/", "tests/"];
     let mut faults = Vec::new();
     let mut count = 0;
     for document in documents() {
-        // What is generated is held by its own test; what is past may name what was.
+        // Generated documents have their own test; the changelog may name what no longer exists.
         if document == "CHANGELOG.md" {
             continue;
         }
@@ -133,7 +133,7 @@ fn finds_every_named_path() {
     fail_on("paths that do not exist", &faults);
 }
 
-/// Alerts name an entry of the runbook by its address.
+/// Alerts link to an entry of the runbook.
 #[test]
 fn links_every_alert_to_the_runbook() {
     let alerts = read("deploy/helm/pointsman/files/alerts.yaml");

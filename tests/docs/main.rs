@@ -1,9 +1,9 @@
-//! The documentation, held against the program: links resolve, pages are listed, examples work,
-//! generated pages are current.
+//! Checks the documentation: links resolve, pages are listed, examples work, generated pages are
+//! current.
 //!
-//! Examples are tried as far as that needs no machine of its own. A TOML block is a configuration
-//! that `pointsman check` accepts. A command line of pointsman is parsed by the program. YAML is
-//! parsed. What cannot be tried is marked `ignore` and listed here.
+//! Examples are run as far as one machine allows. A TOML block is a configuration that `pointsman
+//! check` accepts. A command line of pointsman is parsed by the program. YAML is parsed. A block
+//! that cannot be run is marked `ignore` and listed here.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -18,7 +18,7 @@ mod pages;
 use std::fs;
 use std::path::PathBuf;
 
-/// The file of the generated list of decisions, and of the book's table of contents.
+/// The generated list of decisions; it is also in the book's table of contents.
 const DECISIONS: &str = "docs/decisions/README.md";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
@@ -46,7 +46,7 @@ fn book() -> Vec<String> {
     found
 }
 
-/// Every document that people read: the book and what stands around it.
+/// Every document for people: the book and the files in the root.
 fn documents() -> Vec<String> {
     let around = [
         "README.md",
@@ -63,7 +63,7 @@ fn fail_on(what: &str, faults: &[String]) {
     assert!(faults.is_empty(), "{what}:\n  {}", faults.join("\n  "));
 }
 
-/// Compares a generated file, and writes it where that is asked for.
+/// Compares a generated file with its expected text, or writes it if UPDATE is set.
 fn compare(path: &str, made: &str) {
     if std::env::var_os("UPDATE").is_some() {
         fs::write(root().join(path), made).expect(path);
@@ -77,7 +77,7 @@ fn keeps_the_readme_short() {
     assert!(length <= 7000, "README.md has {length} characters");
 }
 
-/// Everyone who clones the repository downloads every version of them.
+/// Every clone of the repository contains all versions of them.
 #[test]
 fn keeps_pictures_small() {
     let folder = root().join("docs/images");

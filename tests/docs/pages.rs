@@ -1,5 +1,5 @@
-//! Which pages there are: in the book's table of contents, in the list of decisions, in references
-//! of the code.
+//! The set of pages: the book's table of contents, the list of decisions, and references in the
+//! code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::{DECISIONS, SUMMARY, book, compare, fail_on, read, root};
 
-/// A record: its number as text, its file's name, its title.
+/// A record: its number as text, its file name, its title.
 struct Decision {
     number: String,
     file: String,
@@ -43,8 +43,7 @@ fn numbers_decisions_like_their_files() {
     }
 }
 
-/// The list of decisions and the book's table of contents have every record, in order, under its
-/// title.
+/// The list of decisions and the book's table of contents contain every record in order.
 #[test]
 fn lists_every_decision() {
     let all = decisions();
@@ -76,7 +75,7 @@ fn lists_every_page_in_the_summary() {
     fail_on("pages that docs/SUMMARY.md does not list", &lacking.collect::<Vec<_>>());
 }
 
-/// Rust sources, shell, YAML and documents, without what is generated.
+/// Rust sources, shell, YAML and documents, without generated ones.
 fn texts(folder: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();

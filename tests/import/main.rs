@@ -34,7 +34,7 @@ fn run(args: &[&str], folder: &Path) -> Output {
     command.output().expect("pointsman")
 }
 
-/// `pointsman check` accepts the configuration.
+/// Checks that `pointsman check` accepts the configuration.
 fn check(name: &str, toml: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("pointsman.toml"), toml).expect("a file");

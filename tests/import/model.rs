@@ -1,8 +1,8 @@
 //! Configurations written from a model, and a comparison of the import with the model.
 //!
-//! The model is a list of Redis groups with their names, servers, passwords and checks. The writer
-//! turns it into a haproxy.cfg in one of several spellings. What the import has to understand, or
-//! to refuse, follows from the model alone.
+//! The model is a list of Redis groups with their names, servers, passwords and checks. It is
+//! written as a haproxy.cfg in one of several spellings. The expected result of the import, or the
+//! refusal, follows from the model alone.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,9 +15,9 @@ use super::check;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Votes {
     None,
-    /// A backend that asks the sentinels, named in a condition.
+    /// A backend that queries the sentinels, named in a condition.
     Backend,
-    /// The check of the servers asks the sentinel beside them, too.
+    /// The check of the servers queries the sentinel on the same host, too.
     SameCheck,
 }
 
@@ -72,7 +72,7 @@ struct Model {
     sentinel_frontend: bool,
     stats: Stats,
     foreign: bool,
-    /// Of the first group.
+    /// TLS of the first group.
     tls: Tls,
     allow_plaintext: bool,
     quotes: bool,
@@ -119,7 +119,7 @@ fn model() -> impl Strategy<Value = Model> {
     })
 }
 
-/// What the import has to understand of a group.
+/// The expected result of the import for a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Understood {
     name: String,
@@ -143,7 +143,7 @@ impl Model {
         (0..self.groups.len()).filter(|at| self.groups[*at].votes != Votes::None).collect()
     }
 
-    /// The name that the import has to find.
+    /// The name that the import must find.
     fn name(&self, at: usize) -> String {
         let queried = self.queried();
         if self.named || queried.contains(&at) {
@@ -155,7 +155,7 @@ impl Model {
         }
     }
 
-    /// The sentinels that the import has to find or to assume.
+    /// The sentinels that the import must find or assume.
     fn sentinels(&self, at: usize) -> BTreeSet<String> {
         let on = |at: usize| -> BTreeSet<String> {
             self.hosts(at).iter().map(|it| format!("{it}:26379")).collect()
@@ -209,7 +209,7 @@ impl Model {
         all.collect()
     }
 
-    /// A part of each refusal that has to come.
+    /// A part of each expected refusal.
     fn refusals(&self) -> Vec<&'static str> {
         let names: BTreeSet<String> = (0..self.groups.len()).map(|at| self.name(at)).collect();
         let mut refusals = Vec::new();
@@ -222,7 +222,7 @@ impl Model {
         refusals
     }
 
-    /// Whether nothing has to be assumed or left out, so that `--strict` changes nothing.
+    /// Whether nothing is assumed or left out, so that `--strict` changes nothing.
     fn is_certain(&self) -> bool {
         let certain = |it: &RedisGroup| it.votes != Votes::None && it.readers != Readers::ByName;
         let leaves_out = self.sentinel_frontend || self.foreign || self.tls != Tls::None;
@@ -376,7 +376,7 @@ fn understood(import: &Import) -> (Vec<Understood>, Vec<String>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The import understands what the model says, refuses what must not be guessed, and writes
+    /// The import must understand what the model says, refuse what must not be guessed, and write
     /// what `pointsman check` accepts.
     #[test]
     fn understands_configurations_written_from_a_model(model in model()) {

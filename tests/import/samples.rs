@@ -1,7 +1,7 @@
-//! Samples: each ends with its expectation, in comments that begin with `#=`. These are the
-//! command, the exit code, every key of the configuration, and the warnings or refusals.
+//! Samples: each ends with its expected result, in comments that begin with `#=`: the command, the
+//! exit code, every key of the configuration, and the warnings or refusals.
 //!
-//! `UPDATE=1 cargo test --test import` writes the expectations anew; review the difference.
+//! `UPDATE=1 cargo test --test import` writes the expected results; review the difference.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import")
 }
 
-/// Names of all samples, without their ending.
+/// Names of all samples, without the extension.
 fn names() -> Vec<String> {
     let entries =
         fs::read_dir(folder()).expect("a folder").map(|entry| entry.expect("an entry").path());
@@ -29,7 +29,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// A sample without its expectation, and the expectation.
+/// A sample without its expected result, and the expected result.
 fn read(name: &str) -> (String, String) {
     let text = fs::read_to_string(folder().join(format!("{name}.cfg"))).expect(name);
     let at = text.find("\n#= ").map_or(text.len(), |at| at + 1);
@@ -55,7 +55,7 @@ fn flatten(path: &str, value: &toml::Value, out: &mut Vec<String>) {
     }
 }
 
-/// What the program makes of a sample, in the form of an expectation.
+/// The actual result of a sample, in the form of the expected one.
 fn actual(name: &str, expected: &str) -> String {
     let command =
         expected.lines().next().and_then(|line| line.strip_prefix("#= ")).unwrap_or(COMMAND);
@@ -101,7 +101,7 @@ fn samples_have_their_expected_result() {
     assert!(wrong.is_empty(), "{wrong}\nUPDATE=1 cargo test --test import writes it");
 }
 
-/// Whatever a sample contains, each of its lines is reported once, and known to the importer.
+/// Each line of every sample is reported once, and its keyword is known to the importer.
 #[test]
 fn reports_every_line_of_every_sample_once() {
     let env = Environment {

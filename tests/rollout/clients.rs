@@ -1,10 +1,9 @@
-//! Three kinds of clients at the service, each counting what it meets.
+//! Three kinds of clients of the service, each with counters.
 //!
 //! Callers open a new connection for every PING. Talkers keep a connection and send one PING after
-//! the other with a pause between; pipeliners send a batch at a time. Before it sends, a client
-//! looks whether its connection has ended, as connection pools do; if it has, nothing was
-//! outstanding, and it opens another: that is a clean close. Everything else is counted as what it
-//! is. Nobody tries anything twice.
+//! the other with a pause; pipeliners send batches. Before it sends, a client checks whether its
+//! connection has ended, like a connection pool; if so, nothing was outstanding, and it opens
+//! another one: that is a clean close. All other events are counted by kind. No request is retried.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,30 +15,29 @@ use harness::{Client, encode, pause};
 
 use crate::network::SERVICE;
 
-/// How long a client waits for anything.
+/// The longest wait of a client.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Threads that make the callers' calls; more than one, so that one slow call does not stop the
-/// clock.
+/// Threads that make the callers' calls; several, so that one slow call does not delay the next.
 const CALLERS: u64 = 8;
-/// Requests of a pipeliner's batch.
+/// Requests per batch.
 const BATCH: usize = 16;
-/// What a client waits before it tries to connect again.
+/// The pause before a client reconnects.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// How many clients of each kind, and how fast.
+/// Number of clients of each kind, and their rates.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crowd {
-    /// Between two calls of the callers together.
+    /// The interval of calls of all callers together.
     pub(crate) call_every: Duration,
     /// Clients that send one request at a time.
     pub(crate) talkers: usize,
     /// Clients that send batches.
     pub(crate) pipeliners: usize,
-    /// The pause of a talker or pipeliner.
+    /// The pause of a talker or pipeliner between requests.
     pub(crate) think: Duration,
 }
 
-/// What the clients of one kind have met.
+/// The counters of the clients of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Connections opened.
@@ -52,18 +50,18 @@ pub(crate) struct Tally {
     pub(crate) refused: u64,
     /// Connections that did not open in time, or not at all.
     pub(crate) unreachable: u64,
-    /// Requests that got no reply, because the connection ended.
+    /// Requests without a reply, because the connection ended.
     pub(crate) unanswered: u64,
-    /// Connections that ended under such requests.
+    /// Connections that ended with outstanding requests.
     pub(crate) cut: u64,
-    /// Connections that were reset, and other failures, wrong replies included.
+    /// Connections that were reset, and other failures including wrong replies.
     pub(crate) failed: u64,
-    /// The longest time for one call, in milliseconds.
+    /// The longest call, in milliseconds.
     pub(crate) slowest_ms: u64,
 }
 
 impl Tally {
-    /// Everything that a client would call an error.
+    /// Everything that an application would call an error.
     pub(crate) fn errors(&self) -> u64 {
         self.refused + self.unreachable + self.unanswered + self.failed
     }
@@ -96,8 +94,7 @@ impl Tally {
         }
     }
 
-    /// Sends so many requests at once and reads the replies; `false` if the connection is of no use
-    /// any more.
+    /// Sends this many requests at once and reads the replies; `false` if the connection is broken.
     fn exchange(&mut self, client: &mut Client, requests: usize) -> bool {
         let begin = Instant::now();
         let batch = encode(&["PING"]).repeat(requests);
@@ -145,7 +142,7 @@ impl Tally {
     }
 }
 
-/// Whether the other side has ended a connection on which nothing is outstanding.
+/// Whether the peer has closed a connection without outstanding requests.
 fn has_ended(client: &Client) -> bool {
     let stream = client.stream();
     stream.set_nonblocking(true).expect("a mode");
@@ -155,7 +152,7 @@ fn has_ended(client: &Client) -> bool {
     ended
 }
 
-/// The clients at work.
+/// The running clients.
 pub(crate) struct Clients {
     stop: Arc<AtomicBool>,
     callers: Vec<JoinHandle<Tally>>,
@@ -186,7 +183,7 @@ impl Clients {
         }
     }
 
-    /// Ends them, and gives what each kind has met.
+    /// Stops the clients and returns the counters of each kind.
     pub(crate) fn stop(self) -> [Tally; 3] {
         self.stop.store(true, Ordering::Relaxed);
         [self.callers, self.talkers, self.pipeliners].map(|threads| {

@@ -1,12 +1,13 @@
-//! Rolling replacements under load, in a rig that behaves like Kubernetes.
+//! Rolling replacements under load, in an environment that behaves like Kubernetes.
 //!
-//! The short test replaces three pods of pointsman and wants nobody to notice. The matrix does it
-//! with every lag, and with haproxy beside it; it is started by hand and writes benches/ROLLOUT.md:
+//! The short test replaces three pods of pointsman, and no client may notice. The matrix does so
+//! with every lag, and with haproxy for comparison; it is started by hand and writes
+//! benches/ROLLOUT.md:
 //!
 //!     cargo test --test rollout -- --ignored --nocapture
 //!
-//! Deliberately absent: a kubelet and a kube-proxy. What they do to a pod and to its clients is
-//! done here, with the kernel's own means, so that the lag between the two can be set.
+//! Deliberately absent: a kubelet and a kube-proxy. Their effects on a pod and its clients are
+//! produced with the kernel's own means, so that the lag between the two can be set.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -29,7 +30,7 @@ use clients::Crowd;
 use pod::Kind;
 use roll::{Plan, Record, roll};
 
-/// Names another pointsman to be measured.
+/// The environment variable with the path of another pointsman to measure.
 const PROGRAM: &str = "ROLLOUT_PROGRAM";
 
 fn program() -> PathBuf {
@@ -44,12 +45,12 @@ const CROWD: Crowd = Crowd {
     think: Duration::from_millis(25),
 };
 
-/// Whether nobody has noticed anything.
+/// Checks that no client noticed the replacement.
 ///
-/// A session leaves behind an answer, while its client thinks; between the proxy's last look for a
-/// next request and the FIN lie microseconds. No proxy can do more: a core that is away just there
-/// for as long as a client thinks lets that client send into the end of its connection. So that may
-/// happen once for each such absence, and on a machine that was there, never.
+/// A session ends after a reply, while its client pauses; microseconds lie between the proxy's last
+/// check for a next request and the FIN. No proxy can do better: if a core is away in between for
+/// as long as a client pauses, that client sends into a closing connection. So that may happen once
+/// per such absence, and never on an undisturbed machine.
 #[track_caller]
 fn nobody_noticed(record: &Record, crowd: Crowd) {
     let line = report::raw(record);
@@ -82,8 +83,8 @@ fn replaces_pods_unnoticed() {
         let record =
             roll(Plan { kind: Kind::Pointsman, lag: Duration::from_secs(3), crowd, settings }, 1);
         nobody_noticed(&record, crowd);
-        // The lag and the quiet after it, the spread and what a session takes to leave, and a
-        // machine that is busy.
+        // The lag and the quiet time after it, the spread, the time that a session takes to leave,
+        // and a busy machine.
         assert!(
             record.stops.iter().all(|stop| stop.took < Duration::from_secs(12)),
             "{}",
@@ -92,8 +93,8 @@ fn replaces_pods_unnoticed() {
     });
 }
 
-/// Under a lag that ends before the accepting phase may: whoever still arrives was served, and the
-/// rest was refused.
+/// The lag is longer than the accepting phase: clients that arrive during it are served, and later
+/// ones are refused.
 #[test]
 fn detects_faults_of_a_rollout() {
     network::inside("detects_faults_of_a_rollout", || {

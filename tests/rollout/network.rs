@@ -1,12 +1,11 @@
-//! A node with pods and a service, made of network namespaces.
+//! A node with pods and a service, built from network namespaces.
 //!
-//! The test runs on the node. Each pod has a namespace and an address of its own behind a bridge.
-//! The service has an address that nobody has: rules of the kernel's packet filter send each new
-//! connection to one of its endpoints at random and remember which, exactly as kube-proxy does it;
-//! connections that exist stay where they are, whatever becomes of the endpoints.
+//! The test runs on the node. Each pod has its own namespace and address on a bridge. The service
+//! has an address without an interface: packet filter rules send each new connection to a random
+//! endpoint and remember the choice, as kube-proxy does; existing connections keep their endpoint.
 //!
-//! Everything is in namespaces of the test's own, mounts included, so nothing is left when it ends.
-//! It needs root; without it the tests fail and say so.
+//! Everything is in the test's own namespaces, including mounts, so nothing is left when it ends.
+//! It needs root; otherwise the tests fail and say so.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -16,19 +15,19 @@ use std::process::{Command, Stdio};
 
 use harness::{find_in_path, in_private_namespace};
 
-/// The node.
+/// The address of the node.
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// The service.
+/// The address of the service.
 pub(crate) const SERVICE: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), 6379);
-/// Where pods listen for clients and for probes.
+/// The ports of a pod for clients and for probes.
 pub(crate) const PORTS: (u16, u16) = (6379, 8888);
 
-/// Set where the test runs inside.
+/// Set in the process that runs inside the namespaces.
 const INSIDE: &str = "ROLLOUT_INSIDE";
 const SCRIPT: &str = "mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && exec \"$0\" \"$@\"";
 
-/// Runs `inside` in namespaces of its own: this very test, started again in them.
+/// Runs `inside` in new namespaces, in which this test is started again.
 pub(crate) fn inside(test: &str, inside: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         assert!(in_private_namespace(), "{INSIDE} is set, and this is the machine's own network");
@@ -65,7 +64,7 @@ fn build() {
     ip(&["route", "add", &format!("{}/32", SERVICE.ip()), "dev", "node"]);
 }
 
-/// A pod's namespace. Made once, never taken away: the node ends with the test.
+/// Creates a pod's namespace. It is not removed: the node ends with the test.
 pub(crate) fn pod(number: u8) -> (String, Ipv4Addr) {
     let (name, outside) = (format!("pod-{number}"), format!("pod{number}"));
     let address = Ipv4Addr::new(10, 77, 1, number);

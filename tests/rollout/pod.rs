@@ -1,4 +1,4 @@
-//! A pod as its kubelet treats it: started, probed, told to stop, killed when its grace is over.
+//! A pod as a kubelet treats it: started, probed, terminated, and killed after its grace period.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,14 +18,14 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// `failureThreshold` of the readiness probe.
 const FAILURES: u32 = 3;
 
-/// What runs in the pods, and how it is stopped.
+/// The program in the pods, and how it is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// SIGTERM, and nothing else.
+    /// SIGTERM only.
     Pointsman,
-    /// As the official image of haproxy is stopped: SIGUSR1, without a hook.
+    /// Stopped like the official image of haproxy: SIGUSR1, without a hook.
     HaproxyPlain,
-    /// The known-good recipe: a hook that sleeps ten seconds, then SIGUSR1, with `hard-stop-after
+    /// The established recipe: a hook that sleeps ten seconds, then SIGUSR1, with `hard-stop-after
     /// 20s`.
     HaproxyRecipe,
 }
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// `terminationGracePeriodSeconds`: Kubernetes's default where nobody has thought of it.
+    /// `terminationGracePeriodSeconds`; the default of Kubernetes for plain haproxy.
     fn grace(self) -> Duration {
         Duration::from_secs(if self == Self::HaproxyPlain { 30 } else { 60 })
     }
@@ -96,13 +96,13 @@ impl Kind {
     }
 }
 
-/// A running pod, or one that is on its way out.
+/// A pod that runs or is being terminated.
 pub(crate) struct Pod {
     kind: Kind,
     pub(crate) address: Ipv4Addr,
     process: Process,
     ready: AtomicBool,
-    /// Since when it is being deleted.
+    /// When its deletion began.
     deleted: Mutex<Option<Instant>>,
     probing: Mutex<Option<JoinHandle<()>>>,
     gone: AtomicBool,
@@ -113,7 +113,7 @@ pub(crate) struct Pod {
 pub(crate) struct Stop {
     /// From its deletion to its end.
     pub(crate) took: Duration,
-    /// It did not end by itself within its grace.
+    /// It did not end within its grace period.
     pub(crate) killed: bool,
 }
 
@@ -132,7 +132,7 @@ impl Pod {
         pod
     }
 
-    /// The readiness probe.
+    /// Runs the readiness probe.
     fn probe(&self) {
         let probes = SocketAddr::from((self.address, PORTS.1));
         let mut failures = 0;
@@ -147,8 +147,7 @@ impl Pod {
                     self.ready.store(false, Ordering::Relaxed);
                 }
             }
-            // Until it was ready once it is looked at more often, so that a run is not mostly
-            // waiting.
+            // Probed more often until it is ready for the first time, to save time.
             let period = if self.is_ready() { PERIOD } else { PERIOD / 10 };
             pause(period.saturating_sub(begin.elapsed()));
         }
@@ -158,8 +157,8 @@ impl Pod {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Whether the packet filter of the node still sends clients here, if it learns of a deletion
-    /// so much later.
+    /// Whether the node's packet filter still sends clients here, if it learns of deletions with
+    /// this lag.
     pub(crate) fn is_endpoint(&self, lag: Duration) -> bool {
         match *self.deleted.lock().expect("no panic") {
             None => self.is_ready(),
@@ -171,7 +170,7 @@ impl Pod {
         self.process.tail()
     }
 
-    /// Deletes the pod: the hook, the signal, the grace, the kill.
+    /// Deletes the pod: the hook, the signal, the grace period, the kill.
     pub(crate) fn stop(&self) -> Stop {
         let begin = Instant::now();
         *self.deleted.lock().expect("no panic") = Some(begin);

@@ -1,4 +1,4 @@
-//! What was measured, as tables for people and lines for machines.
+//! The results as tables for people and lines for machines.
 
 use std::fmt::Write as _;
 

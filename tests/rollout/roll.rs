@@ -1,5 +1,5 @@
-//! A rolling replacement of all pods under load, as a Deployment does it with one pod more and none
-//! less.
+//! A rolling replacement of all pods under load, like a Deployment with one additional pod and none
+//! missing.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,41 +14,41 @@ use crate::network::{self, NODE};
 use crate::pod::{Kind, Pod, Stop};
 
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Pods of the Deployment.
+/// Number of pods of the Deployment.
 const REPLICAS: usize = 3;
-/// How often the node's rules follow the endpoints.
+/// The interval at which the node's rules follow the endpoints.
 const SYNC: Duration = Duration::from_millis(20);
-/// Load before the first and after the last pod has gone.
+/// Load before the first and after the last replacement.
 const MARGIN: Duration = Duration::from_secs(1);
-/// What of a client's pause may have gone by when its proxy decides to leave it, and what a watcher
-/// of the machine may oversee.
+/// The part of a client's pause that may have passed when its proxy decides to close the session,
+/// and that the measurement of absences may miss.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// One replacement.
+/// The parameters of a replacement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'a> {
     pub(crate) kind: Kind,
     /// How much later than the deletion of a pod the node learns of it.
     pub(crate) lag: Duration,
     pub(crate) crowd: Crowd,
-    /// Further lines of the configuration.
+    /// Additional lines of the configuration.
     pub(crate) settings: &'a str,
 }
 
-/// What came of it.
+/// The results of a replacement.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) kind: Kind,
     pub(crate) lag: Duration,
     pub(crate) tallies: [Tally; 3],
     pub(crate) stops: Vec<Stop>,
-    /// The whole replacement.
+    /// Duration of the whole replacement.
     pub(crate) took: Duration,
-    /// How often this machine had no time for as long as a client thinks, more or less.
+    /// How often a core was away for about as long as a client pauses.
     pub(crate) absences: usize,
 }
 
-/// The pods, and the thread that keeps the node's rules in step with them.
+/// The pods, and the thread that updates the node's rules.
 struct Endpoints {
     pods: Arc<Mutex<Vec<Arc<Pod>>>>,
     stop: Arc<AtomicBool>,
@@ -86,8 +86,8 @@ impl Endpoints {
     }
 }
 
-/// Starts a cluster and the pods, replaces them all under load, and counts. `first` is the number
-/// of the first pod, since none is used twice.
+/// Starts a cluster and the pods, replaces all of them under load, and counts. `first` is the
+/// number of the first pod; no number is used twice.
 pub(crate) fn roll(plan: Plan<'_>, first: u8) -> Record {
     let cluster = Cluster::builder().family(Family::On(NODE)).replicas(0).sentinels(1).start();
     let endpoints = Endpoints::follow(plan.lag);
