@@ -13,6 +13,7 @@ mod install;
 mod package;
 mod prove;
 mod sbom;
+mod version;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,9 @@ pub(crate) struct Options {
     /// Take this one for the archive and the image
     #[arg(long, value_name = "FILE", requires = "program")]
     static_program: Option<PathBuf>,
+    /// Only check that this git tag, Cargo.toml and the chart have the same version
+    #[arg(long, value_name = "TAG")]
+    check_version: Option<String>,
 }
 
 struct Dist {
@@ -79,6 +83,10 @@ const STEPS: &[Step] = &[
 /// # Errors
 /// What could not be made, and why.
 pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
+    if let Some(tag) = &options.check_version {
+        println!("{}", version::check(tag)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if !options.lenient {
         crate::install::for_dist()?;
     }
