@@ -218,7 +218,7 @@ fn commands_in_yaml_blocks_are_accepted() {
 }
 
 /// The variants of an enum in a source, as the commands that clap makes of them.
-fn variants(path: &str, name: &str) -> BTreeSet<String> {
+pub(crate) fn variants(path: &str, name: &str) -> BTreeSet<String> {
     let file = syn::parse_file(&read(path)).expect("Rust");
     let found = file.items.iter().find_map(|item| match item {
         syn::Item::Enum(item) if item.ident == name => Some(item),

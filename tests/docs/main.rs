@@ -9,6 +9,8 @@
 mod blocks;
 mod links;
 mod pages;
+mod workflows;
+mod yaml;
 
 use std::fs;
 use std::path::PathBuf;

@@ -14,7 +14,8 @@ const CHART: &str = "deploy/helm/pointsman/Chart.yaml";
 /// Every disagreement, one per line.
 pub(super) fn check(tag: &str) -> Result<String, String> {
     let path = root().join(CHART);
-    let chart = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let chart =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     agree(tag, env!("CARGO_PKG_VERSION"), &chart)?;
     Ok(format!("{tag} is the version of Cargo.toml and of the chart."))
 }
@@ -39,14 +40,17 @@ fn agree(tag: &str, cargo: &str, chart: &str) -> Result<(), String> {
 /// Three numbers, and perhaps a pre-release. Helm and registries refuse other forms, or change them: an
 /// OCI tag cannot contain the `+` of build metadata.
 fn is_version(text: &str) -> bool {
-    let (numbers, pre) = text.split_once('-').map_or((text, None), |(numbers, pre)| (numbers, Some(pre)));
+    let (numbers, pre) =
+        text.split_once('-').map_or((text, None), |(numbers, pre)| (numbers, Some(pre)));
     let numbers: Vec<&str> = numbers.split('.').collect();
     let is_number = |it: &&str| {
         let digits = !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
         digits && (*it == "0" || !it.starts_with('0'))
     };
     let is_word = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    numbers.len() == 3 && numbers.iter().all(is_number) && pre.is_none_or(|it| it.split('.').all(is_word))
+    numbers.len() == 3
+        && numbers.iter().all(is_number)
+        && pre.is_none_or(|it| it.split('.').all(is_word))
 }
 
 /// The value of a key at the left margin of a YAML file, without quotes and comment.
@@ -60,7 +64,8 @@ fn top_level<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    const SAME: &str = "apiVersion: v2\nname: x\nversion: 1.2.3 # of the chart\nappVersion: \"1.2.3\"\n";
+    const SAME: &str =
+        "apiVersion: v2\nname: x\nversion: 1.2.3 # of the chart\nappVersion: \"1.2.3\"\n";
 
     #[test]
     fn accepts_one_version_everywhere() {
@@ -86,7 +91,9 @@ mod tests {
 
     #[test]
     fn refuses_tags_that_are_no_version() {
-        for tag in ["1.2.3", "v1.2", "v1.2.3.4", "v01.2.3", "v1.2.3+build", "v1.2.3-", "v", "vnext", ""] {
+        for tag in
+            ["1.2.3", "v1.2", "v1.2.3.4", "v01.2.3", "v1.2.3+build", "v1.2.3-", "v", "vnext", ""]
+        {
             let said = agree(tag, "1.2.3", SAME).unwrap_err();
             assert!(said.contains("is not `v` and a version"), "{tag}: {said}");
         }
