@@ -40,6 +40,7 @@ mod bytes;
 mod carry;
 mod carry_state;
 mod control_socket;
+mod cutover;
 mod descriptors;
 mod discovery;
 mod doctor;
