@@ -39,6 +39,7 @@ mod accounts;
 mod bytes;
 mod carry;
 mod carry_state;
+mod compose;
 mod control_socket;
 mod cutover;
 mod descriptors;
@@ -79,6 +80,8 @@ mod two_faults;
 mod unix_socket;
 mod vitals;
 mod warning;
+#[path = "../docs/yaml.rs"]
+mod yaml;
 
 use harness::{Cluster, Pointsman, PointsmanBuilder};
 
