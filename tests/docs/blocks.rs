@@ -16,21 +16,37 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_pointsman");
 /// here.
 const IGNORED: &[(&str, &str, &str)] = &[
     ("CONTRIBUTING.md", "cargo install --locked cargo-fuzz", "installs a tool and runs for ten minutes"),
+    ("docs/compose.md", "docker compose up", "needs Docker; tests/e2e/compose.rs plays the file"),
+    ("docs/compose.md", "docker compose exec sentinel-1", "needs Docker; tests/e2e/compose.rs fails over"),
+    ("docs/docker.md", "docker run --detach", "needs Docker and a registry"),
+    ("docs/docker.md", "docker exec pointsman", "needs Docker and a registry"),
+    ("docs/docker.md", "docker run --rm", "needs Docker and a registry"),
+    ("docs/docker.md", "cosign verify", "needs a release in a registry"),
     ("docs/migrating-from-haproxy.md", "kubectl get configmap", "needs a cluster"),
     ("docs/migrating-from-haproxy.md", "helm upgrade shop", "needs a cluster"),
+    ("docs/nomad.md", "nomad var put", "needs a Nomad cluster"),
     ("docs/quickstart.md", "skopeo copy oci-archive:", "needs Docker and a release"),
     ("docs/quickstart.md", "skopeo copy oci-archive:", "needs a registry, a cluster and a release"),
     ("docs/quickstart.md", "apt install ./pointsman", "needs a machine of its own; `cargo xtask dist` does it"),
+    ("docs/upgrade.md", "helm upgrade", "needs a cluster and a release"),
+    ("docs/upgrade.md", "apt install", "needs a machine of its own and a release"),
+    ("docs/upgrade.md", "curl --silent", "needs a running process"),
+    ("docs/vm-cutover.md", "pointsman check", "needs systemd; tests/e2e/cutover.rs plays the page"),
+    ("docs/vm-cutover.md", "systemctl daemon-reload", "needs systemd; tests/e2e/cutover.rs plays the page"),
+    ("docs/vm-cutover.md", "systemctl start pointsman", "needs systemd; tests/e2e/cutover.rs plays the page"),
+    ("docs/vm-cutover.md", "mkdir -p /run/systemd", "needs systemd; tests/e2e/cutover.rs plays the page"),
+    ("docs/vm-cutover.md", "systemctl stop haproxy", "needs systemd; tests/e2e/cutover.rs plays the page"),
+    ("docs/vm-cutover.md", "systemctl enable haproxy", "needs systemd; tests/e2e/cutover.rs plays the page"),
 ];
 
 /// A fenced block: the words after its fence, and its text.
-struct Block {
-    document: String,
-    info: String,
-    text: String,
+pub(crate) struct Block {
+    pub(crate) document: String,
+    pub(crate) info: String,
+    pub(crate) text: String,
 }
 
-fn blocks() -> Vec<Block> {
+pub(crate) fn blocks() -> Vec<Block> {
     let mut found = Vec::new();
     for document in documents() {
         let text = read(&document);
@@ -58,7 +74,7 @@ pub(crate) fn outside_of_blocks(text: &str) -> String {
 
 #[test]
 fn every_block_says_what_it_is() {
-    let known = ["sh", "sh ignore", "text", "toml", "yaml"];
+    let known = ["sh", "sh ignore", "text", "toml", "yaml", "hcl", "ini"];
     let odd = blocks().into_iter().filter(|block| !known.contains(&block.info.as_str()));
     fail_on("blocks", &odd.map(|block| format!("{}: ```{}", block.document, block.info)).collect::<Vec<_>>());
 }
@@ -76,7 +92,7 @@ fn every_ignored_block_has_a_reason() {
 }
 
 /// Runs the program with a text on its standard input.
-fn pointsman(args: &[&str], env: &[(String, String)], input: &str) -> Output {
+pub(crate) fn pointsman(args: &[&str], env: &[(String, String)], input: &str) -> Output {
     let mut command = Command::new(PROGRAM);
     command.args(args).env_clear().envs(env.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

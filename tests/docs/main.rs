@@ -9,6 +9,7 @@
 mod blocks;
 mod links;
 mod pages;
+mod recipes;
 mod workflows;
 mod yaml;
 

@@ -19,6 +19,8 @@ use socket2::{Domain, Socket, Type};
 use crate::restart::{Callers, activated};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Clients that wait at the stop, half of them in haproxy's queue: more than it accepts in one go.
+const CLIENTS: usize = 400;
 /// What the page recommends in the `[shutdown]` section beside a socket unit.
 const SHUTDOWN: &str = "[shutdown]\naccept_min = \"0s\"\naccept_quiet = \"0s\"\n\
                         drain_spread = \"0s\"\ndrain_timeout = \"5s\"\n";
@@ -125,6 +127,7 @@ impl Machine {
     }
 }
 
+#[allow(clippy::print_stderr, reason = "a test that does not run says so")]
 fn haproxy() -> Option<PathBuf> {
     let found = find_in_path("haproxy").or_else(|| Some(PathBuf::from("/usr/sbin/haproxy")));
     let found = found.filter(|path| path.is_file());
@@ -191,7 +194,7 @@ fn queued_at_the_stop(migrate: bool, program: &Path) -> (usize, usize) {
     let socket = machine.shared_socket().expect("haproxy shares its port");
     let _pointsman = machine.pointsman(&socket);
     haproxy.signal(Signal::STOP);
-    let clients: Vec<TcpStream> = (0..60)
+    let clients: Vec<TcpStream> = (0..CLIENTS)
         .map(|_| {
             let mut client = TcpStream::connect(machine.addr).expect("a place in a queue");
             client.write_all(b"PING\r\n").expect("a request");
@@ -221,10 +224,10 @@ fn queue_of_haproxy_survives_with_migration_only() {
         return;
     }
     let (answered, reset) = queued_at_the_stop(true, &program);
-    assert_eq!((answered, reset), (60, 0));
+    assert_eq!((answered, reset), (CLIENTS, 0));
     let (answered, reset) = queued_at_the_stop(false, &program);
-    assert!(reset > 0 && answered + reset == 60, "{answered} answered, {reset} reset");
-    println!("without migration {reset} of 60 were reset");
+    assert!(reset > 0 && answered + reset == CLIENTS, "{answered} answered, {reset} reset");
+    println!("without migration {reset} of {CLIENTS} were reset");
 }
 
 /// Without a shared socket one of the two has the port, and the other says so.

@@ -24,6 +24,10 @@ pub(crate) fn whatever_is_missing() -> Result<(), String> {
 /// As [`whatever_is_missing`]; the latter may be missing, and then the tests that need it say so.
 pub(crate) fn for_tests() -> Result<(), String> {
     for_failovers_of_ours()?;
+    // The cut-over from it is a test.
+    if let Err(why) = install(&[HAPROXY]) {
+        println!("{why}");
+    }
     if let Err(why) = crate::deploy::have_promtool() {
         println!("{why}");
     }
