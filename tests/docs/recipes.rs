@@ -1,8 +1,9 @@
-//! Files of other programs in the documents: compose, Nomad, systemd, keepalived, Argo CD and Flux. None of
-//! these programs runs here. Held are the configurations of Pointsman inside, the references within a
-//! file, and every number that must be larger than one of ours.
+//! Files of other programs in the documents: compose, Nomad, systemd, keepalived, Argo CD and Flux.
+//! None of these programs runs here. Held are the configurations of Pointsman inside, the
+//! references within a file, and every number that must be larger than one of ours.
 //!
-//! `tests/e2e/compose.rs` starts what the compose file starts, `tests/e2e/cutover.rs` plays the cut-over.
+//! `tests/e2e/compose.rs` starts what the compose file starts, `tests/e2e/cutover.rs` plays the
+//! cut-over.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

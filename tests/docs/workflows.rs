@@ -244,7 +244,8 @@ fn signatures_name_digests() {
     }
 }
 
-/// The script that joins both images runs where buildah is installed, with a directory as its registry.
+/// The script that joins both images runs where buildah is installed, with a directory as its
+/// registry.
 #[test]
 fn pushes_both_architectures_under_one_name() {
     let has =

@@ -1,4 +1,5 @@
-//! A YAML document as a value, for tests that look into one. Scalars stay text, as they are written.
+//! A YAML document as a value, for tests that look into one. Scalars stay text, as they are
+//! written.
 //!
 //! Deliberately absent: anchors and tags, which none of our files uses.
 

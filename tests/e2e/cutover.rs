@@ -1,9 +1,10 @@
-//! docs/vm-cutover.md, played: haproxy leaves a port that Pointsman already serves, and comes back to
-//! it, under clients that connect all the time.
+//! docs/vm-cutover.md, played: haproxy leaves a port that Pointsman already serves, and comes back
+//! to it, under clients that connect all the time.
 //!
 //! The test takes systemd's part: it holds the listening socket of `pointsman.socket` with
-//! `ReusePort=yes`, and passes it to the service. haproxy is the real one. Whether connections in a closed socket's queue survive is a setting of
-//! the network namespace, so each test has one of its own.
+//! `ReusePort=yes`, and passes it to the service. haproxy is the real one. Whether connections in a
+//! closed socket's queue survive is a setting of the network namespace, so each test has one of its
+//! own.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -67,7 +68,8 @@ impl Machine {
         let master = self.cluster.master().addr();
         let global = if mode == Mode::Alone { "noreuseport" } else { "maxconn 4000" };
         let text = format!(
-            "global\n  {global}\ndefaults\n  mode tcp\n  timeout connect 4s\n  timeout client 330s\n\
+            "global\n  {global}\ndefaults\n  mode tcp\n  timeout connect 4s\n\
+             \x20 timeout client 330s\n\
              \x20 timeout server 330s\nlisten redis\n  bind {}\n  option tcp-check\n\
              \x20 tcp-check send info\\ replication\\r\\n\n  tcp-check expect string role:master\n\
              \x20 server first {master} check inter 200ms\n",
@@ -187,7 +189,8 @@ fn replaces_haproxy_on_its_port_and_back() {
     println!("{served} new connections, none refused or reset");
 }
 
-/// Connections that wait in haproxy's queue at the soft stop: how many are answered, and how many reset.
+/// Connections that wait in haproxy's queue at the soft stop: how many are answered, and how many
+/// reset.
 fn queued_at_the_stop(migrate: bool, program: &Path) -> (usize, usize) {
     let machine = Machine::new(migrate);
     let haproxy = machine.haproxy(0, Mode::Single, program);

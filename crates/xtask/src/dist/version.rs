@@ -1,5 +1,5 @@
-//! Whether a release carries one version: the git tag, Cargo's version, and the chart's `version` and
-//! `appVersion`.
+//! Whether a release carries one version: the git tag, Cargo's version, and the chart's `version`
+//! and `appVersion`.
 //!
 //! The release workflow asks before it builds anything, because nothing of a release can be taken
 //! back: a tag `v0.2.0` on a commit that still says 0.1.0 would push an image under the wrong name.
@@ -37,8 +37,8 @@ fn agree(tag: &str, cargo: &str, chart: &str) -> Result<(), String> {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
 }
 
-/// Three numbers, and perhaps a pre-release. Helm and registries refuse other forms, or change them: an
-/// OCI tag cannot contain the `+` of build metadata.
+/// Three numbers, and perhaps a pre-release. Helm and registries refuse other forms, or change
+/// them: an OCI tag cannot contain the `+` of build metadata.
 fn is_version(text: &str) -> bool {
     let (numbers, pre) =
         text.split_once('-').map_or((text, None), |(numbers, pre)| (numbers, Some(pre)));
