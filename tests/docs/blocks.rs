@@ -19,8 +19,19 @@ const IGNORED: &[(&str, &str, &str)] = &[
         "cargo install --locked cargo-fuzz",
         "installs a tool and runs for ten minutes",
     ),
+    ("docs/compose.md", "docker compose up", "needs Docker; tests/e2e/compose.rs plays the file"),
+    (
+        "docs/compose.md",
+        "docker compose exec sentinel-1",
+        "needs Docker; tests/e2e/compose.rs fails over",
+    ),
+    ("docs/docker.md", "docker run --detach", "needs Docker and a registry"),
+    ("docs/docker.md", "docker exec pointsman", "needs Docker and a registry"),
+    ("docs/docker.md", "docker run --rm", "needs Docker and a registry"),
+    ("docs/docker.md", "cosign verify", "needs a release in a registry"),
     ("docs/migrating-from-haproxy.md", "kubectl get configmap", "needs a cluster"),
     ("docs/migrating-from-haproxy.md", "helm upgrade shop", "needs a cluster"),
+    ("docs/nomad.md", "nomad var put", "needs a Nomad cluster"),
     ("docs/quickstart.md", "skopeo copy oci-archive:", "needs Docker and a release"),
     ("docs/quickstart.md", "skopeo copy oci-archive:", "needs a registry, a cluster and a release"),
     (
@@ -28,16 +39,45 @@ const IGNORED: &[(&str, &str, &str)] = &[
         "apt install ./pointsman",
         "needs a machine of its own; `cargo xtask dist` does it",
     ),
+    ("docs/upgrade.md", "helm upgrade", "needs a cluster and a release"),
+    ("docs/upgrade.md", "apt install", "needs a machine of its own and a release"),
+    ("docs/upgrade.md", "curl --silent", "needs a running process"),
+    ("docs/vm-cutover.md", "pointsman check", "needs systemd; tests/e2e/cutover.rs plays the page"),
+    (
+        "docs/vm-cutover.md",
+        "systemctl daemon-reload",
+        "needs systemd; tests/e2e/cutover.rs plays the page",
+    ),
+    (
+        "docs/vm-cutover.md",
+        "systemctl start pointsman",
+        "needs systemd; tests/e2e/cutover.rs plays the page",
+    ),
+    (
+        "docs/vm-cutover.md",
+        "mkdir -p /run/systemd",
+        "needs systemd; tests/e2e/cutover.rs plays the page",
+    ),
+    (
+        "docs/vm-cutover.md",
+        "systemctl stop haproxy",
+        "needs systemd; tests/e2e/cutover.rs plays the page",
+    ),
+    (
+        "docs/vm-cutover.md",
+        "systemctl enable haproxy",
+        "needs systemd; tests/e2e/cutover.rs plays the page",
+    ),
 ];
 
 /// A fenced block: the words after its fence, and its text.
-struct Block {
-    document: String,
-    info: String,
-    text: String,
+pub(crate) struct Block {
+    pub(crate) document: String,
+    pub(crate) info: String,
+    pub(crate) text: String,
 }
 
-fn blocks() -> Vec<Block> {
+pub(crate) fn blocks() -> Vec<Block> {
     let mut found = Vec::new();
     for document in documents() {
         let text = read(&document);
@@ -69,7 +109,7 @@ pub(crate) fn outside_of_blocks(text: &str) -> String {
 
 #[test]
 fn labels_every_block() {
-    let known = ["sh", "sh ignore", "text", "toml", "yaml"];
+    let known = ["sh", "sh ignore", "text", "toml", "yaml", "hcl", "ini"];
     let odd = blocks().into_iter().filter(|block| !known.contains(&block.info.as_str()));
     fail_on(
         "blocks",
@@ -92,8 +132,8 @@ fn gives_a_reason_for_every_ignored_block() {
     assert!(IGNORED.iter().all(|(_, _, reason)| reason.len() > 10));
 }
 
-/// Runs the program with a text as its standard input.
-fn pointsman(args: &[&str], env: &[(String, String)], input: &str) -> Output {
+/// Runs the program with a text on its standard input.
+pub(crate) fn pointsman(args: &[&str], env: &[(String, String)], input: &str) -> Output {
     let mut command = Command::new(PROGRAM);
     command.args(args).env_clear().envs(env.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -254,7 +294,7 @@ fn accepts_commands_in_yaml_blocks() {
 }
 
 /// The variants of an enum in a source, as the commands that clap makes of them.
-fn variants(path: &str, name: &str) -> BTreeSet<String> {
+pub(crate) fn variants(path: &str, name: &str) -> BTreeSet<String> {
     let file = syn::parse_file(&read(path)).expect("Rust");
     let found = file.items.iter().find_map(|item| match item {
         syn::Item::Enum(item) if item.ident == name => Some(item),

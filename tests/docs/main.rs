@@ -14,6 +14,9 @@
 mod blocks;
 mod links;
 mod pages;
+mod recipes;
+mod workflows;
+mod yaml;
 
 use std::fs;
 use std::path::PathBuf;

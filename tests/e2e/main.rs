@@ -40,7 +40,9 @@ mod accounts;
 mod bytes;
 mod carry;
 mod carry_state;
+mod compose;
 mod control_socket;
+mod cutover;
 mod descriptors;
 mod discovery;
 mod doctor;
@@ -79,6 +81,8 @@ mod traffic;
 mod two_faults;
 mod unix_socket;
 mod warning;
+#[path = "../docs/yaml.rs"]
+mod yaml;
 
 use harness::{Cluster, Pointsman, PointsmanBuilder};
 

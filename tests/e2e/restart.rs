@@ -28,14 +28,14 @@ fn small() -> Cluster {
 }
 
 /// Clients that connect, send PING and expect PONG until they are stopped.
-struct Callers {
+pub(crate) struct Callers {
     stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
     threads: Vec<JoinHandle<Vec<String>>>,
 }
 
 impl Callers {
-    fn start(addr: SocketAddr) -> Self {
+    pub(crate) fn start(addr: SocketAddr) -> Self {
         let (stop, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let call = || {
             let (stop, served) = (Arc::clone(&stop), Arc::clone(&served));
@@ -60,14 +60,14 @@ impl Callers {
     }
 
     /// Waits until this many more requests were served.
-    fn wait_for(&self, more: u64) {
+    pub(crate) fn wait_for(&self, more: u64) {
         let before = self.served.load(Ordering::Relaxed);
         wait_until("clients to be served", PATIENCE, || {
             self.served.load(Ordering::Relaxed) >= before + more
         });
     }
 
-    fn stop(self) -> (u64, Vec<String>) {
+    pub(crate) fn stop(self) -> (u64, Vec<String>) {
         self.stop.store(true, Ordering::Relaxed);
         let failures =
             self.threads.into_iter().flat_map(|thread| thread.join().expect("a caller")).collect();
@@ -77,7 +77,12 @@ impl Callers {
 
 /// A stand-in for systemd: it owns the listening socket and starts the program with it as
 /// descriptor 3.
-fn activated(number: usize, folder: &Path, config: &Path, socket: &TcpListener) -> Process {
+pub(crate) fn activated(
+    number: usize,
+    folder: &Path,
+    config: &Path,
+    socket: &TcpListener,
+) -> Process {
     let script = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=mymaster; exec \"$0\" \"$@\" 3<&0 0</dev/null";
     let args = [
         "-c".into(),

@@ -27,6 +27,10 @@ pub fn whatever_is_missing() -> Result<(), String> {
 /// it.
 pub fn for_tests() -> Result<(), String> {
     for_failovers_of_ours()?;
+    // The cut-over from haproxy is a test.
+    if let Err(why) = install(&[HAPROXY]) {
+        println!("{why}");
+    }
     let page: &[Need] = if harness::has_axe_core() { &[BROWSER] } else { &[BROWSER, NPM] };
     if let Err(why) = install(page) {
         println!("{why}");

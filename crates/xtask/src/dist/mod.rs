@@ -17,6 +17,7 @@ mod install;
 mod package;
 mod prove;
 mod sbom;
+mod version;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,9 @@ pub(crate) struct Options {
     /// Use this program for the archive and the image
     #[arg(long, value_name = "FILE", requires = "program")]
     static_program: Option<PathBuf>,
+    /// Only check that this git tag, Cargo.toml and the chart have the same version
+    #[arg(long, value_name = "TAG")]
+    check_version: Option<String>,
 }
 
 struct Dist {
@@ -83,6 +87,10 @@ const STEPS: &[Step] = &[
 /// # Errors
 /// What could not be produced, and why.
 pub(crate) fn dist(options: &Options) -> Result<ExitCode, String> {
+    if let Some(tag) = &options.check_version {
+        println!("{}", version::check(tag)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if !options.lenient {
         setup::install::for_dist()?;
     }
