@@ -1,15 +1,26 @@
-//! What is handed to others in deploy/, checked as they would use it: the chart with every example against the schemas of every
-//! supported Kubernetes, its configuration by pointsman itself, the manifests and the kustomize base against the chart, the alerts
-//! by their unit tests, and the names that have to stay beside the redis-ha chart.
+//! What is handed to others in deploy/, checked as they would use it: the chart with every example
+//! against the schemas of every supported Kubernetes, its configuration by pointsman itself, the
+//! manifests and the kustomize base against the chart, the alerts by their unit tests, and the
+//! names that have to stay beside the redis-ha chart.
 //!
 //! Deliberately absent: a cluster. What only a running Kubernetes can show is not claimed here.
-#![allow(clippy::indexing_slicing, reason = "JSON indexed by what it lacks gives null and no panic")]
+#![allow(
+    clippy::indexing_slicing,
+    reason = "JSON indexed by what it lacks gives null and no panic"
+)]
 
+mod cases;
 mod chart;
+mod cluster;
 mod manifests;
+mod network;
+mod parent;
 mod pods;
 mod redis_ha;
+mod redis_ha_chart;
 mod redis_ha_values;
+mod switch;
+mod together;
 mod tools;
 pub(crate) mod units;
 
@@ -29,9 +40,13 @@ pub(crate) struct Options {
     /// Pass, with a word on it, where a tool cannot be had: that says nothing of what is in deploy/
     #[arg(long)]
     lenient: bool,
-    /// The folder of the redis-ha chart, to render it beside ours
+    /// The folder of the redis-ha chart, to use it instead of the facts about it
     #[arg(long, value_name = "FOLDER")]
     redis_ha: Option<PathBuf>,
+
+    /// Run only the checks whose title contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
 }
 
 /// One check: what it is, and how it is done; what was checked, in words, or what is wrong.
@@ -41,11 +56,17 @@ const CHECKS: &[Check] = &[
     ("helm lint, every example", chart::lint),
     ("Kubernetes schemas, every example and version", chart::schemas),
     ("the Prometheus operator's types", chart::operator),
-    ("what the chart refuses", chart::refusals),
+    ("values and their schema", chart::schema),
+    ("single values", cases::check),
+    ("what the chart refuses", cases::refusals),
     ("the restricted Pod Security Standard", pods::standard),
+    ("OpenShift", pods::openshift),
     ("rollout, probes, grace, memory, selectors", pods::replaced),
     ("pointsman check of every configuration", chart::configurations),
     ("notes", chart::notes),
+    ("both charts together", together::check),
+    ("the switch from haproxy and the way back", switch::check),
+    ("as a dependency beside redis-ha", parent::check),
     ("beside the redis-ha chart", redis_ha::check),
     ("every value of the redis-ha chart's haproxy", redis_ha_values::check),
     ("manifests and kustomize in step", manifests::check),
@@ -61,13 +82,16 @@ pub(crate) fn check(options: &Options) -> Result<ExitCode, String> {
     let tools = match Tools::find(options.redis_ha.clone()) {
         Ok(tools) => tools,
         Err(why) if options.lenient => {
-            println!("NOT CHECKED: what is in deploy/, because a tool for it cannot be had:\n{why}");
+            println!(
+                "NOT CHECKED: what is in deploy/, because a tool for it cannot be had:\n{why}"
+            );
             return Ok(ExitCode::SUCCESS);
         }
         Err(why) => return Err(why),
     };
     let mut failed = Vec::new();
-    for (title, check) in CHECKS {
+    let only = options.only.as_deref().unwrap_or_default();
+    for (title, check) in CHECKS.iter().filter(|(title, _)| title.contains(only)) {
         let start = Instant::now();
         match check(&tools) {
             Ok(what) => println!("  passed  {title}: {what} ({})", seconds(start.elapsed())),
@@ -99,6 +123,9 @@ fn alerts(tools: &Tools) -> Result<String, String> {
     let checked = tools.promtool(&["check", "rules", &rules.to_string_lossy()])?;
     let tests = root().join("deploy/prometheus/alerts_test.yaml");
     tools.promtool(&["test", "rules", &tests.to_string_lossy()])?;
-    let count = checked.lines().find_map(|line| line.trim().strip_prefix("SUCCESS: ")).unwrap_or("rules found");
+    let count = checked
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("SUCCESS: "))
+        .unwrap_or("rules found");
     Ok(format!("{count}, unit tests passed"))
 }

@@ -1,12 +1,15 @@
-//! The pods that the chart makes: within the restricted Pod Security Standard, replaced without a gap, stopped with enough time, found by
-//! their Services, budgets and policies, and small enough for what they are told to carry.
+//! The pods of the chart: they fulfil the restricted Pod Security Standard, are replaced without a
+//! gap, have enough time to stop, and are selected by their Services, budgets and policies, which
+//! select no other pod.
 //!
-//! The rules of the restricted standard are Kubernetes' own (Pod Security Standards, "Restricted", which includes "Baseline"); each is
-//! asked of every pod that is rendered, the one of `helm test` included.
+//! The rules of the restricted standard are Kubernetes' own (Pod Security Standards, "Restricted",
+//! which includes "Baseline"); each is checked for every pod that is rendered, including that of
+//! `helm test`.
 
 use serde_json::{Value, json};
 
-use super::chart::{examples, objects};
+use super::chart::{example, examples, objects, template};
+use super::network::has_all;
 use super::tools::Tools;
 
 /// What every Deployment has to say, by JSON pointer.
@@ -19,14 +22,20 @@ fn rules() -> Vec<(&'static str, Value)> {
         ("/spec/template/spec/containers/0/livenessProbe/httpGet/path", json!("/alive")),
         ("/spec/template/spec/containers/0/readinessProbe/httpGet/path", json!("/ready")),
         ("/spec/template/spec/containers/0/startupProbe/httpGet/path", json!("/startup")),
-        ("/spec/template/spec/topologySpreadConstraints/0/whenUnsatisfiable", json!("ScheduleAnyway")),
-        ("/spec/template/spec/topologySpreadConstraints/1/whenUnsatisfiable", json!("ScheduleAnyway")),
     ]
 }
 
 /// Kinds of volumes that the restricted standard allows, as keys of a volume.
-const VOLUMES: &[&str] =
-    &["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"];
+const VOLUMES: &[&str] = &[
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
 
 /// What of the restricted standard a pod breaks, in words.
 fn restricted(pod: &Value) -> Vec<String> {
@@ -43,12 +52,18 @@ fn restricted(pod: &Value) -> Vec<String> {
     must(of_pod["sysctls"].is_null(), "sysctls");
     for volume in list(&pod["volumes"]) {
         let keys = volume.as_object().into_iter().flat_map(|volume| volume.keys());
-        must(keys.filter(|key| *key != "name").all(|key| VOLUMES.contains(&key.as_str())), "kinds of volumes");
+        must(
+            keys.filter(|key| *key != "name").all(|key| VOLUMES.contains(&key.as_str())),
+            "kinds of volumes",
+        );
     }
-    for container in ["containers", "initContainers", "ephemeralContainers"].into_iter().flat_map(|key| list(&pod[key]))
+    for container in ["containers", "initContainers", "ephemeralContainers"]
+        .into_iter()
+        .flat_map(|key| list(&pod[key]))
     {
         let own = &container["securityContext"];
-        let inherited = |key: &str| if own[key].is_null() { of_pod[key].clone() } else { own[key].clone() };
+        let inherited =
+            |key: &str| if own[key].is_null() { of_pod[key].clone() } else { own[key].clone() };
         must(inherited("runAsNonRoot") == true, "runAsNonRoot");
         must(inherited("runAsUser") != 0, "runAsUser");
         must(inherited("seccompProfile")["type"] == "RuntimeDefault", "seccompProfile");
@@ -56,7 +71,10 @@ fn restricted(pod: &Value) -> Vec<String> {
         must(own["privileged"] != true, "privileged");
         must(own["procMount"].is_null(), "procMount");
         must(own["capabilities"]["drop"] == json!(["ALL"]), "capabilities.drop");
-        must(list(&own["capabilities"]["add"]).iter().all(|it| it == "NET_BIND_SERVICE"), "capabilities.add");
+        must(
+            list(&own["capabilities"]["add"]).iter().all(|it| it == "NET_BIND_SERVICE"),
+            "capabilities.add",
+        );
         must(list(&container["ports"]).iter().all(|port| port["hostPort"].is_null()), "hostPort");
     }
     broken
@@ -87,19 +105,43 @@ pub(super) fn standard(tools: &Tools) -> Result<String, String> {
                 return Err(format!("{name}, {}: {}", object["kind"], broken.join(", ")));
             }
         }
-        if !specs(&objects).iter().any(|(object, _)| object["metadata"]["annotations"]["helm.sh/hook"] == "test") {
+        if !specs(&objects)
+            .iter()
+            .any(|(object, _)| object["metadata"]["annotations"]["helm.sh/hook"] == "test")
+        {
             return Err(format!("{name}: nothing for helm test"));
         }
     }
     Ok(format!("{count} pods"))
 }
 
+/// On OpenShift user and groups are those that it assigns, unless that is turned off.
+pub(super) fn openshift(tools: &Tools) -> Result<String, String> {
+    let values = example("default").to_string_lossy().into_owned();
+    let api = ["--api-versions", "security.openshift.io/v1"];
+    let key = "global.compatibility.openshift.adaptSecurityContext=disabled";
+    for (more, is_set) in [(api.to_vec(), false), ([&api[..], &["--set", key]].concat(), true)] {
+        let objects = tools.documents(&template(tools, &values, &more)?)?;
+        for (object, pod) in specs(&objects) {
+            for key in ["runAsUser", "runAsGroup", "fsGroup"] {
+                if pod["securityContext"][key].is_null() == is_set {
+                    let kind = &object["kind"];
+                    return Err(format!("{kind} with {more:?}: {key} is set: {}", !is_set));
+                }
+            }
+        }
+    }
+    Ok("user and groups are left out".to_owned())
+}
+
 pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
     let all = examples()?;
     for (name, path) in &all {
         let objects = objects(tools, path)?;
-        let deployment =
-            objects.iter().find(|it| it["kind"] == "Deployment").ok_or_else(|| format!("{name}: no Deployment"))?;
+        let deployment = objects
+            .iter()
+            .find(|it| it["kind"] == "Deployment")
+            .ok_or_else(|| format!("{name}: no Deployment"))?;
         for (pointer, wanted) in rules() {
             let found = deployment.pointer(pointer);
             if found != Some(&wanted) {
@@ -108,8 +150,8 @@ pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
         }
         let pod = &deployment["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
-        if container.get("lifecycle").is_some() || pod.get("initContainers").is_some() {
-            return Err(format!("{name}: neither a hook nor an init container is needed"));
+        if container.get("lifecycle").is_some() {
+            return Err(format!("{name}: no hook is needed"));
         }
         let grace = &pod["terminationGracePeriodSeconds"];
         let wanted = if name == "full" { 200 } else { 37 };
@@ -117,22 +159,52 @@ pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
             return Err(format!("{name}: terminationGracePeriodSeconds is {grace}, not {wanted}"));
         }
         let resources = &container["resources"];
-        if resources["limits"]["memory"].is_null() || resources["requests"]["memory"] != resources["limits"]["memory"] {
-            return Err(format!("{name}: memory is to be requested and limited alike: {resources}"));
+        if resources["limits"]["memory"].is_null()
+            || resources["requests"]["memory"] != resources["limits"]["memory"]
+        {
+            return Err(format!(
+                "{name}: memory is to be requested and limited alike: {resources}"
+            ));
         }
         selects(name, &objects, &deployment["spec"]["template"]["metadata"]["labels"])?;
+        spares(name, &objects)?;
     }
     Ok(format!("{} examples", all.len()))
 }
 
-/// Whether Services, budgets, policies, monitors and the spread select the very pods that the Deployment makes.
+/// Whether no Service, budget or policy selects the pod of `helm test`: a Service would send
+/// clients to it.
+fn spares(name: &str, objects: &[Value]) -> Result<(), String> {
+    let pod = objects
+        .iter()
+        .find(|it| it["kind"] == "Pod")
+        .ok_or_else(|| format!("{name}: no pod of helm test"))?;
+    let labels = &pod["metadata"]["labels"];
+    for object in objects {
+        let spec = &object["spec"];
+        let selectors = [
+            &spec["selector"],
+            &spec["selector"]["matchLabels"],
+            &spec["podSelector"]["matchLabels"],
+        ];
+        if selectors.into_iter().any(|selector| has_all(selector, labels)) {
+            return Err(format!("{name}: the {} selects the pod of helm test", object["kind"]));
+        }
+    }
+    Ok(())
+}
+
+/// Whether Services, budgets, policies, monitors and the spread select the very pods that the
+/// Deployment makes.
 fn selects(name: &str, objects: &[Value], labels: &Value) -> Result<(), String> {
     let mut kinds = Vec::new();
     for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default();
         let selectors: Vec<&Value> = match kind {
             "Service" => vec![&object["spec"]["selector"]],
-            "PodDisruptionBudget" | "PodMonitor" => vec![&object["spec"]["selector"]["matchLabels"]],
+            "PodDisruptionBudget" | "PodMonitor" => {
+                vec![&object["spec"]["selector"]["matchLabels"]]
+            }
             "NetworkPolicy" => vec![&object["spec"]["podSelector"]["matchLabels"]],
             "Deployment" => {
                 let spread = object.pointer("/spec/template/spec/topologySpreadConstraints");
@@ -145,7 +217,9 @@ fn selects(name: &str, objects: &[Value], labels: &Value) -> Result<(), String> 
         kinds.push(kind);
         for selector in selectors {
             let selector = selector.as_object().cloned().unwrap_or_default();
-            if selector.is_empty() || selector.iter().any(|(key, value)| labels.get(key) != Some(value)) {
+            if selector.is_empty()
+                || selector.iter().any(|(key, value)| labels.get(key) != Some(value))
+            {
                 return Err(format!("{name}: the {kind} does not select the pods"));
             }
         }
@@ -200,9 +274,18 @@ mod tests {
             assert_eq!(broken, [*key], "{pointer}");
         }
         assert_eq!(pod(|pod| pod["volumes"][0]["hostPath"] = json!({})), ["kinds of volumes"]);
-        assert_eq!(pod(|pod| pod["containers"][0]["ports"][0]["hostPort"] = json!(1)), ["hostPort"]);
+        assert_eq!(
+            pod(|pod| pod["containers"][0]["ports"][0]["hostPort"] = json!(1)),
+            ["hostPort"]
+        );
         let added = json!({"drop": ["ALL"], "add": ["SYS_ADMIN"]});
-        assert_eq!(pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = added), ["capabilities.add"]);
-        assert_eq!(pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = json!({})), ["capabilities.drop"]);
+        assert_eq!(
+            pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = added),
+            ["capabilities.add"]
+        );
+        assert_eq!(
+            pod(|pod| pod.pointer_mut(own).unwrap()["capabilities"] = json!({})),
+            ["capabilities.drop"]
+        );
     }
 }

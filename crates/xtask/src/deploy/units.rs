@@ -1,10 +1,12 @@
-//! The units of systemd, as systemd itself reads them: nothing to object to, and locked up as tightly as they were.
+//! The units of systemd, as systemd itself reads them: nothing to object to, and locked up as
+//! tightly as they were.
 
 use std::process::Command;
 
 use super::tools::{Tools, root, run};
 
-/// The worst score of `systemd-analyze security` that passes, in tenths: 0 is locked up, 100 is wide open.
+/// The worst score of `systemd-analyze security` that passes, in tenths: 0 is locked up, 100 is
+/// wide open.
 pub(crate) const EXPOSURE: &str = "13";
 /// What is verified.
 pub(crate) const UNITS: [&str; 2] = ["pointsman.service", "pointsman.socket"];
@@ -16,15 +18,18 @@ pub(super) fn check(_: &Tools) -> Result<String, String> {
     let program = crate::build::pointsman()?;
     let temp = tempfile::tempdir().map_err(|error| error.to_string())?;
     for unit in UNITS {
-        let text =
-            std::fs::read_to_string(root().join("deploy/systemd").join(unit)).map_err(|error| error.to_string())?;
+        let text = std::fs::read_to_string(root().join("deploy/systemd").join(unit))
+            .map_err(|error| error.to_string())?;
         // The program is installed nowhere, and a unit whose program is missing is objected to.
         let text = text.replace("=/usr/bin/pointsman ", &format!("={} ", program.display()));
         std::fs::write(temp.path().join(unit), text).map_err(|error| error.to_string())?;
     }
     let analyze = |args: &[&str]| {
         let mut command = Command::new("sh");
-        command.args(["-c", "exec systemd-analyze \"$@\" 2>&1", "sh"]).args(args).env("SYSTEMD_COLORS", "0");
+        command
+            .args(["-c", "exec systemd-analyze \"$@\" 2>&1", "sh"])
+            .args(args)
+            .env("SYSTEMD_COLORS", "0");
         run(command.current_dir(temp.path()))
     };
     // It ends well whatever it finds in files around them; what it says of ours has their names.
@@ -32,12 +37,21 @@ pub(super) fn check(_: &Tools) -> Result<String, String> {
     if let Some(line) = said.lines().find(|line| line.contains("pointsman.")) {
         return Err(format!("systemd-analyze verify: {line}"));
     }
-    score(&analyze(&["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE, "./pointsman.service"])?)
+    score(&analyze(&[
+        "security",
+        "--offline=true",
+        "--no-pager",
+        "--threshold",
+        EXPOSURE,
+        "./pointsman.service",
+    ])?)
 }
 
 /// The last line of `systemd-analyze security`, or all of it where that is missing.
 pub(crate) fn score(said: &str) -> Result<String, String> {
-    let overall = said.lines().find_map(|line| line.split_once("Overall exposure level for pointsman.service: "));
+    let overall = said
+        .lines()
+        .find_map(|line| line.split_once("Overall exposure level for pointsman.service: "));
     overall.map(|(_, score)| format!("exposure {}", score.trim())).ok_or_else(|| said.to_owned())
 }
 
@@ -47,7 +61,10 @@ mod tests {
 
     #[test]
     fn the_score_is_found_or_everything_is_told() {
-        assert_eq!(score("x\n→ Overall exposure level for pointsman.service: 1.2 OK\n").unwrap(), "exposure 1.2 OK");
+        assert_eq!(
+            score("x\n→ Overall exposure level for pointsman.service: 1.2 OK\n").unwrap(),
+            "exposure 1.2 OK"
+        );
         assert_eq!(score("Failed").unwrap_err(), "Failed");
     }
 }
