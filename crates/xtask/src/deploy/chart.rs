@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::cluster::Cluster;
 use super::tools::{Tools, root, run};
 
 /// Minor versions of Kubernetes that are supported; the schemas of all of them are there.
@@ -111,20 +112,14 @@ pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
 
 /// What the notes say about memory, from the limit and by hand.
 pub(super) fn notes(tools: &Tools) -> Result<String, String> {
-    let values = example("default").to_string_lossy().into_owned();
+    let values = example("default");
+    // Helm 3 asks for the version of the cluster even in a dry run.
+    let cluster = Cluster::start(tools)?;
     let render = |set: &[&str]| {
-        let chart = chart();
-        let base = [
-            "install",
-            "proxy",
-            &chart,
-            "--dry-run=client",
-            "--values",
-            &values,
-            "--set",
-            "tests.enabled=false",
-        ];
-        tools.helm(base.iter().chain(set))
+        let set: String = set.iter().map(|it| format!(" '{it}'")).collect();
+        let (chart, values) = (chart(), values.display());
+        let more = "--dry-run=client --set tests.enabled=false";
+        cluster.run(&format!("helm install proxy '{chart}' --values '{values}' {more}{set}"))
     };
     let cases: &[(&[&str], &str)] = &[
         (&[], "up to 5376 connections"),

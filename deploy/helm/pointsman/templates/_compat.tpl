@@ -34,6 +34,7 @@ created under that name. Values without a counterpart are ignored (deploy/redis-
 {{- if kindIs "invalid" $root.Values.replicas -}}
 {{- with int $haproxy.replicas -}}{{- $_ := set $own "replicas" . -}}{{- end -}}
 {{- end -}}
+{{- include "pointsman.redisHaUnused" (dict "own" $own "release" $release) -}}
 {{- $all := dict "own" $own "ha" $ha "haproxy" $haproxy "full" $full "name" $name "namespace" $root.Release.Namespace "context" $context -}}
 {{- $_ := include "pointsman.redisHaPorts" $all -}}
 {{- $_ := include "pointsman.redisHaMaster" $all -}}
@@ -87,10 +88,24 @@ haproxy:
 {{- end -}}
 {{- end -}}
 
+{{/* Values of ours that have no effect beside that release. */}}
+{{- define "pointsman.redisHaUnused" -}}
+{{- if gt (len .own.masters) 1 -}}
+{{- fail "masters: with compat.redisHa there is one master, that of the redis-ha release; only masters[0].settings is read. Install a second release for other masters" -}}
+{{- end -}}
+{{- if not .own.createService -}}
+{{- range $key, $value := .own.service -}}
+{{- if and $value (not (has (toString $value) (list "ClusterIP" "auto" "None"))) -}}
+{{- fail (printf "service.%s has no effect: the Service is that of release %s. Set haproxy.service.%s there, or enable replicaService for one of your own" $key $.release $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Ports under the names that the Service of that chart has as its targets. */}}
 {{- define "pointsman.redisHaPorts" -}}
 {{- $haproxy := .haproxy -}}
-{{- $admin := list (dict "name" "probe" "port" 8888) -}}
+{{- $admin := list (dict "name" "probe" "port" (int .own.admin.port)) -}}
 {{- $ports := list (dict "name" "tcp-haproxy" "port" $haproxy.servicePort "target" "redis") -}}
 {{- $replicaPorts := list -}}
 {{- if $haproxy.readOnly.enabled -}}

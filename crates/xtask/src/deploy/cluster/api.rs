@@ -195,7 +195,8 @@ impl Store {
             }
             Some(mut object)
                 if content_type == "application/strategic-merge-patch+json"
-                    && !has_lists(patch) =>
+                    // The lists of a NetworkPolicy are replaced, as by a merge patch.
+                    && (place.resource.1 == "networkpolicies" || !has_lists(patch)) =>
             {
                 merge(&mut object, patch);
                 self.put(place, name, object, "patch")

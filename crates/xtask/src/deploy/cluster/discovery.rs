@@ -13,6 +13,7 @@ pub(super) const RESOURCES: &[(&str, &str, &str)] = &[
     ("v1", "pods", "Pod"),
     ("apps/v1", "deployments", "Deployment"),
     ("apps/v1", "statefulsets", "StatefulSet"),
+    ("autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"),
     ("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy"),
     ("rbac.authorization.k8s.io/v1", "roles", "Role"),

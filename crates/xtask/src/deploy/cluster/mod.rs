@@ -10,6 +10,8 @@ mod http;
 mod pods;
 mod protobuf;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -75,7 +77,10 @@ impl Cluster {
             "contexts": [{"name": "c", "context": context}],
             "users": [{"name": "u", "user": {"token": "none"}}],
         });
-        std::fs::write(home.path().join("config"), config.to_string())
+        let file = home.path().join("config");
+        std::fs::write(&file, config.to_string()).map_err(|error| error.to_string())?;
+        // Helm warns of others who can read it.
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600))
             .map_err(|error| error.to_string())?;
         let path = tools.folders()?;
         Ok(Self { state, _server: server, home, path })
