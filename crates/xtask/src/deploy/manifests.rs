@@ -16,8 +16,8 @@ resources:
   - pointsman.yaml
 ";
 
-/// The chart has no image of its own; an overlay or an editor sets it.
-const IMAGE: &str = "image.repository=registry.example.com/pointsman";
+/// The chart has no image of its own; an overlay or an editor sets it. `helm test` is of no use here.
+const SET: &str = "image.repository=registry.example.com/pointsman,tests.enabled=false";
 
 /// Each file with its text.
 pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> {
@@ -31,7 +31,7 @@ pub(super) fn rendered(tools: &Tools) -> Result<Vec<(PathBuf, String)>, String> 
         "default",
         "--skip-tests",
         "--set",
-        IMAGE,
+        SET,
     ])?;
     let marks = ["# Source: ", "    helm.sh/chart: ", "    app.kubernetes.io/managed-by: "];
     let kept = text.lines().filter(|line| {
