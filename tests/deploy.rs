@@ -203,11 +203,14 @@ fn keeps_duplicate_numbers_equal() {
     let chart = read("deploy/helm/pointsman/Chart.yaml");
     assert!(chart.contains(&format!("appVersion: \"{}\"\n", env!("CARGO_PKG_VERSION"))), "{chart}");
     let helpers = read("deploy/helm/pointsman/templates/_helpers.tpl");
-    let rule = format!("3) 4) 24576) {}) -", A_SESSION / 1024);
+    let rule = format!("3) 4) 24576) {} -", A_SESSION / 1024);
     assert!(helpers.contains(&rule), "the chart counts a connection differently from the program");
     let manifest = read("deploy/manifests/pointsman.yaml");
     assert!(
-        manifest.contains(&format!("image: pointsman:{}\n", env!("CARGO_PKG_VERSION"))),
+        manifest.contains(&format!(
+            "image: registry.example.com/pointsman:{}\n",
+            env!("CARGO_PKG_VERSION")
+        )),
         "{manifest}"
     );
 }

@@ -42,12 +42,22 @@ fn starts_when_sentinels_appear() {
     let (status, why) = pointsman.get("/ready").expect("ready");
     assert_eq!(status, 503);
     assert!(why.contains("no master found yet"), "{why}");
+    assert_eq!(helm_test(&pointsman), Some(1));
     assert_eq!(pointsman.get("/alive").expect("alive").0, 200);
     for sentinel in cluster.sentinels() {
         sentinel.restart();
     }
     pointsman.wait_ready(PATIENCE);
+    assert_eq!(helm_test(&pointsman), Some(0));
     assert_eq!(pointsman.client().cmd(&["PING"]).expect("PING").text(), Some("PONG"));
+}
+
+/// The exit code of the command that the chart's `helm test` runs.
+fn helm_test(pointsman: &Pointsman) -> Option<i32> {
+    let admin = pointsman.admin().to_string();
+    let status =
+        std::process::Command::new(PROGRAM).args(["status", "--ready", "--admin", &admin]).status();
+    status.expect("pointsman status").code()
 }
 
 #[test]

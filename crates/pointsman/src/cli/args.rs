@@ -225,6 +225,10 @@ pub(super) struct StatusArgs {
     #[arg(long, short)]
     pub(super) watch: bool,
 
+    /// Fail unless every address of the admin server's host name is ready to serve clients
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    pub(super) ready: bool,
+
     /// Print the JSON schema of the status, and ask nobody
     #[arg(long, conflicts_with_all = ["admin", "config", "json"])]
     pub(super) schema: bool,

@@ -37,6 +37,8 @@ pub(super) enum StatusError {
         "no status from {0}: it answers with code {1}; is that the admin address of a pointsman?"
     )]
     Code(SocketAddr, u16),
+    #[error("{0} is not ready: {1}")]
+    NotReady(SocketAddr, String),
     #[error("the status from {0} is not JSON; is that the admin address of a pointsman?")]
     Json(SocketAddr, #[source] serde_json::Error),
 }
@@ -53,6 +55,13 @@ pub(super) fn status(
     if args.schema {
         return Ok(crate::admin::status::schema());
     }
+    if args.ready {
+        let addrs = match &args.admin {
+            Some(text) => resolve_all(text)?,
+            None => vec![address(None, args.config.as_ref(), env)?],
+        };
+        return addrs.into_iter().map(ready).collect();
+    }
     let addr = address(args.admin.as_deref(), args.config.as_ref(), env)?;
     let (document, body) = ask(addr)?;
     Ok(if args.json { body } else { shown(addr, &document, None) })
@@ -66,6 +75,17 @@ fn ask(addr: SocketAddr) -> Result<(Json, String), StatusError> {
     }
     let document = serde_json::from_slice(&body).map_err(|error| StatusError::Json(addr, error))?;
     Ok((document, String::from_utf8_lossy(&body).trim_end().to_owned() + "\n"))
+}
+
+/// Asks what a readiness probe asks, for `helm test` among others.
+fn ready(addr: SocketAddr) -> Result<String, StatusError> {
+    let (code, body) = http::get(addr, "/ready").map_err(|error| StatusError::Ask(addr, error))?;
+    let text = printable(String::from_utf8_lossy(&body).trim());
+    if code == 200 {
+        Ok(format!("{addr} is ready\n"))
+    } else {
+        Err(StatusError::NotReady(addr, text))
+    }
 }
 
 fn shown(addr: SocketAddr, document: &Json, before: Option<(&Json, f64)>) -> String {
@@ -154,9 +174,15 @@ pub(super) fn address(
 }
 
 fn resolve(text: &str) -> Result<SocketAddr, StatusError> {
+    let found = resolve_all(text)?.into_iter().next();
+    found.ok_or_else(|| StatusError::Address(text.to_owned(), io::ErrorKind::NotFound.into()))
+}
+
+/// Every address of a name: a headless Service has one for each pod. At least one.
+fn resolve_all(text: &str) -> Result<Vec<SocketAddr>, StatusError> {
     let wrong = |error| StatusError::Address(text.to_owned(), error);
-    let found = text.to_socket_addrs().map_err(wrong)?.next();
-    found.map(dialable).ok_or_else(|| wrong(io::Error::from(io::ErrorKind::NotFound)))
+    let found: Vec<SocketAddr> = text.to_socket_addrs().map_err(wrong)?.map(dialable).collect();
+    if found.is_empty() { Err(wrong(io::ErrorKind::NotFound.into())) } else { Ok(found) }
 }
 
 /// "Every address" is one to listen on; to dial, the loopback stands for it.
@@ -278,12 +304,46 @@ mod tests {
     }
 
     #[test]
+    fn readiness_is_the_code_of_the_probe() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            for code in ["200 OK", "503 Service Unavailable"] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 512];
+                let length = io::Read::read(&mut stream, &mut request).unwrap();
+                assert!(request[..length].starts_with(b"GET /ready "), "{request:?}");
+                let answer = format!(
+                    "HTTP/1.1 {code}\r\nContent-Length: 9\r\nConnection: close\r\n\r\nno master"
+                );
+                io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
+            }
+        });
+        let ask = || {
+            let args = StatusArgs {
+                admin: Some(addr.to_string()),
+                config: None,
+                json: false,
+                watch: false,
+                ready: true,
+                schema: false,
+            };
+            status(&args, [])
+        };
+        assert_eq!(ask().unwrap(), format!("{addr} is ready\n"));
+        assert_eq!(ask().unwrap_err().to_string(), format!("{addr} is not ready: no master"));
+        server.join().unwrap();
+        assert!(matches!(ask(), Err(StatusError::Ask(..))));
+    }
+
+    #[test]
     fn the_address_is_given_configured_or_usual() {
         let ask = |admin: Option<&str>, env: &[(&str, &str)]| {
             let args = StatusArgs {
                 admin: admin.map(str::to_owned),
                 config: None,
                 json: false,
+                ready: false,
                 schema: false,
                 watch: false,
             };
@@ -297,6 +357,7 @@ mod tests {
             admin: Some("nonsense".to_owned()),
             config: None,
             json: false,
+            ready: false,
             schema: false,
             watch: false,
         };

@@ -1,11 +1,12 @@
-//! The chart: each example rendered and held against the schemas, against what must be refused, and
-//! against pointsman itself. What its pods have to be like is in `pods`.
+//! The chart: each example is rendered and validated by Kubernetes' schemas and by pointsman
+//! itself. Single values are in `cases`, the pods in `pods`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
+use super::cluster::Cluster;
 use super::tools::{Tools, root, run};
 
 /// Minor versions of Kubernetes that are supported; the schemas of all of them are there.
@@ -27,7 +28,7 @@ pub(super) fn examples() -> Result<Vec<(String, PathBuf)>, String> {
         .map(|path| (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), path))
         .collect();
     all.sort();
-    if all.len() < 4 { Err(format!("only {} examples", all.len())) } else { Ok(all) }
+    if all.len() < 5 { Err(format!("only {} examples", all.len())) } else { Ok(all) }
 }
 
 pub(super) fn template(tools: &Tools, values: &str, more: &[&str]) -> Result<String, String> {
@@ -85,43 +86,21 @@ pub(super) fn operator(tools: &Tools) -> Result<String, String> {
     Ok(format!("{count} objects"))
 }
 
-/// What has to be refused, and a part of what is said about it.
-const REFUSED: &[(&str, &str)] = &[
-    ("terminationGracePeriodSeconds=36", "need 37"),
-    ("shutdown.drainTimeout=soon", "drainTimeout"),
-    ("replicaCount=2", "replicaCount"),
-    ("masters[0].port=0", "port"),
-    ("service.publishNotReadyAddresses=true", "publishNotReadyAddresses"),
-];
-
-pub(super) fn refusals(tools: &Tools) -> Result<String, String> {
-    let default = example("default").to_string_lossy().into_owned();
-    for (set, part) in REFUSED {
-        match template(tools, &default, &["--set", set]) {
-            Ok(_) => return Err(format!("{set} was accepted")),
-            Err(why) if why.contains(part) => {}
-            Err(why) => return Err(format!("{set} was refused without a word on {part:?}: {why}")),
-        }
-    }
-    Ok(format!("{} values", REFUSED.len()))
-}
-
-/// The configuration in every ConfigMap, with a password's file that exists, as pointsman itself
-/// reads it.
+/// The configuration in every ConfigMap, with secrets that exist, as pointsman itself reads it.
 pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
     let program = setup::build::pointsman()?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let secret = folder.path().join("secret");
-    std::fs::write(&secret, "a password").map_err(|error| error.to_string())?;
+    std::fs::write(&secret, "a password, or a token").map_err(|error| error.to_string())?;
     let all = examples()?;
     for (name, path) in &all {
         let objects = objects(tools, path)?;
         let mut texts = objects.iter().filter_map(|it| it["data"]["pointsman.toml"].as_str());
         let text = texts.next().ok_or_else(|| format!("{name}: no configuration"))?;
-        let secret = format!("password_file = {:?}", secret.to_string_lossy());
-        let lines = text
-            .lines()
-            .map(|line| if line.starts_with("password_file = ") { secret.as_str() } else { line });
+        let lines = text.lines().map(|line| match line.split_once("_file = ") {
+            Some((key, _)) => format!("{key}_file = {:?}", secret.to_string_lossy()),
+            None => line.to_owned(),
+        });
         let file = folder.path().join(format!("{name}.toml"));
         std::fs::write(&file, lines.collect::<Vec<_>>().join("\n"))
             .map_err(|error| error.to_string())?;
@@ -131,43 +110,110 @@ pub(super) fn configurations(tools: &Tools) -> Result<String, String> {
     Ok(format!("{} examples", all.len()))
 }
 
-/// What the notes say of memory, from the limit and by hand.
+/// What the notes say about memory, from the limit and by hand.
 pub(super) fn notes(tools: &Tools) -> Result<String, String> {
-    let values = example("default").to_string_lossy().into_owned();
+    let values = example("default");
+    // Helm 3 asks for the version of the cluster even in a dry run.
+    let cluster = Cluster::start(tools)?;
     let render = |set: &[&str]| {
-        let chart = chart();
-        let base = [
-            "install",
-            "proxy",
-            &chart,
-            "--dry-run=client",
-            "--values",
-            &values,
-            "--set",
-            "tests.enabled=false",
-        ];
-        tools.helm(base.iter().chain(set))
+        let set: String = set.iter().map(|it| format!(" '{it}'")).collect();
+        let (chart, values) = (chart(), values.display());
+        let more = "--dry-run=client --set tests.enabled=false";
+        cluster.run(&format!("helm install proxy '{chart}' --values '{values}' {more}{set}"))
     };
-    let said = render(&[])?;
-    for part in ["up to 5376 connections", "256Mi carries", "takes up to 37 s"] {
-        if !said.contains(part) {
-            return Err(format!("no word of {part:?} in:\n{said}"));
-        }
-    }
-    let warned = render(&["--set", "maxConnections=6000"])?;
-    if !warned.contains("WARNING: that is not enough") {
-        return Err(format!("no warning of too little memory in:\n{warned}"));
-    }
-    // Readers count beside the writers, and a number of one's own in the place of 10,000.
-    let plenty = "resources.limits.memory=4Gi";
-    for (set, wanted) in [
-        ("masters[0].replicaPort=6380", "up to 20000 connections"),
-        ("masters[0].settings.max_connections=3000", "up to 3000 connections"),
-    ] {
-        let said = render(&["--set", plenty, "--set", set])?;
+    let cases: &[(&[&str], &str)] = &[
+        (&[], "up to 5376 connections"),
+        (&[], "256Mi carries 5376"),
+        (&[], "takes up to 37 s"),
+        (&["--set", "maxConnections=6000"], "WARNING: that is not enough"),
+        // Decimal fractions, decimal units, exponents and plain bytes.
+        (
+            &["--set", "resources.limits.memory=0.5Gi"],
+            "up to 10000 connections: the memory limit of 0.5Gi carries 11520",
+        ),
+        (&["--set", "resources.limits.memory=268.435456M"], "268.435456M carries 5376"),
+        (&["--set-string", "resources.limits.memory=268435456"], "268435456 carries 5376"),
+        (&["--set-string", "resources.limits.memory=268435456000m"], "268435456000m carries 5376"),
+        (&["--set", "resources.limits.memory=33Mi"], "33Mi carries 24"),
+        // Readers are counted separately, and a number of one's own replaces 10,000.
+        (
+            &["--set", "resources.limits.memory=4Gi,masters[0].replicaPort=6380"],
+            "up to 20000 connections",
+        ),
+        (
+            &["--set", "resources.limits.memory=4Gi,masters[0].settings.max_connections=3000"],
+            "up to 3000 connections",
+        ),
+        (&["--set", "autoscaling.enabled=true"], "WARNING: autoscaling closes"),
+        (
+            &["--set", "compat.redisHa.enabled=true,compat.redisHa.values.haproxy.enabled=true"],
+            "set haproxy.replicas to 0",
+        ),
+    ];
+    for (set, wanted) in cases {
+        let said = render(set)?;
         if !said.contains(wanted) {
-            return Err(format!("no word of {wanted:?} with {set} in:\n{said}"));
+            return Err(format!("{wanted:?} with {set:?} is not in:\n{said}"));
         }
     }
-    Ok("connections, memory and grace".to_owned())
+    Ok(format!("{} cases", cases.len()))
+}
+
+/// Values and their schema know the same keys, so that a new value is not forgotten in one of them.
+pub(super) fn schema(tools: &Tools) -> Result<String, String> {
+    let folder = root().join("deploy/helm/pointsman");
+    let read = |name: &str| {
+        std::fs::read_to_string(folder.join(name)).map_err(|error| format!("{name}: {error}"))
+    };
+    let schema: Value =
+        serde_json::from_str(&read("values.schema.json")?).map_err(|error| error.to_string())?;
+    let values = tools.documents(&read("values.yaml")?)?;
+    let mut faults = Vec::new();
+    let count = known(values.first().unwrap_or(&Value::Null), &schema, "", &mut faults);
+    if faults.is_empty() { Ok(format!("{count} keys")) } else { Err(faults.join("\n")) }
+}
+
+/// Compares the keys of a value with those of its schema, as far as the schema closes them; how
+/// many there are.
+fn known(value: &Value, schema: &Value, path: &str, faults: &mut Vec<String>) -> usize {
+    if let (Some(first), true) = (value.get(0), schema["items"].is_object()) {
+        return known(first, &schema["items"], &format!("{path}[]"), faults);
+    }
+    let (Some(value), Some(properties)) = (value.as_object(), schema["properties"].as_object())
+    else {
+        return 1;
+    };
+    let is_closed = schema["additionalProperties"] == false;
+    let is_free = path.ends_with("Probe") || path == ".extraConfig";
+    for key in properties.keys().filter(|key| !value.contains_key(*key) && is_closed && !is_free) {
+        faults.push(format!("values.yaml has no {path}.{key}"));
+    }
+    let mut count = 0;
+    for (key, value) in value {
+        match properties.get(key) {
+            Some(schema) => count += known(value, schema, &format!("{path}.{key}"), faults),
+            None => faults.push(format!("values.schema.json has no {path}.{key}")),
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keys_of_values_and_schema_are_compared() {
+        let inner = json!({"properties": {"c": {}}});
+        let schema = json!({"properties": {"a": {}, "b": inner}, "additionalProperties": false});
+        let check = |value: &Value| {
+            let mut faults = Vec::new();
+            known(value, &schema, "", &mut faults);
+            faults
+        };
+        assert_eq!(check(&json!({"a": 1, "b": {"c": 2}})), Vec::<String>::new());
+        assert_eq!(check(&json!({"a": 1})), ["values.yaml has no .b"]);
+        assert_eq!(check(&json!({"a": 1, "b": {"d": 2}})), ["values.schema.json has no .b.d"]);
+    }
 }

@@ -9,11 +9,18 @@
     reason = "JSON indexed by what it lacks gives null and no panic"
 )]
 
+mod cases;
 mod chart;
+mod cluster;
 mod manifests;
+mod network;
+mod parent;
 mod pods;
 mod redis_ha;
+mod redis_ha_chart;
 mod redis_ha_values;
+mod switch;
+mod together;
 mod tools;
 pub(crate) mod units;
 
@@ -33,9 +40,13 @@ pub(crate) struct Options {
     /// Pass, with a word on it, where a tool cannot be had: that says nothing of what is in deploy/
     #[arg(long)]
     lenient: bool,
-    /// The folder of the redis-ha chart, to render it beside ours
+    /// The folder of the redis-ha chart, to use it instead of the facts about it
     #[arg(long, value_name = "FOLDER")]
     redis_ha: Option<PathBuf>,
+
+    /// Run only the checks whose title contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
 }
 
 /// One check: what it is, and how it is done; what was checked, in words, or what is wrong.
@@ -45,11 +56,17 @@ const CHECKS: &[Check] = &[
     ("helm lint, every example", chart::lint),
     ("Kubernetes schemas, every example and version", chart::schemas),
     ("the Prometheus operator's types", chart::operator),
-    ("what the chart refuses", chart::refusals),
+    ("values and their schema", chart::schema),
+    ("single values", cases::check),
+    ("what the chart refuses", cases::refusals),
     ("the restricted Pod Security Standard", pods::standard),
+    ("OpenShift", pods::openshift),
     ("rollout, probes, grace, memory, selectors", pods::replaced),
     ("pointsman check of every configuration", chart::configurations),
     ("notes", chart::notes),
+    ("both charts together", together::check),
+    ("the switch from haproxy and the way back", switch::check),
+    ("as a dependency beside redis-ha", parent::check),
     ("beside the redis-ha chart", redis_ha::check),
     ("every value of the redis-ha chart's haproxy", redis_ha_values::check),
     ("manifests and kustomize in step", manifests::check),
@@ -73,7 +90,8 @@ pub(crate) fn check(options: &Options) -> Result<ExitCode, String> {
         Err(why) => return Err(why),
     };
     let mut failed = Vec::new();
-    for (title, check) in CHECKS {
+    let only = options.only.as_deref().unwrap_or_default();
+    for (title, check) in CHECKS.iter().filter(|(title, _)| title.contains(only)) {
         let start = Instant::now();
         match check(&tools) {
             Ok(what) => println!("  passed  {title}: {what} ({})", seconds(start.elapsed())),

@@ -1,14 +1,15 @@
-//! The pods that the chart makes: within the restricted Pod Security Standard, replaced without a
-//! gap, stopped with enough time, found by their Services, budgets and policies, and small enough
-//! for what they are told to carry.
+//! The pods of the chart: they fulfil the restricted Pod Security Standard, are replaced without a
+//! gap, have enough time to stop, and are selected by their Services, budgets and policies, which
+//! select no other pod.
 //!
 //! The rules of the restricted standard are Kubernetes' own (Pod Security Standards, "Restricted",
-//! which includes "Baseline"); each is asked of every pod that is rendered, the one of `helm test`
-//! included.
+//! which includes "Baseline"); each is checked for every pod that is rendered, including that of
+//! `helm test`.
 
 use serde_json::{Value, json};
 
-use super::chart::{examples, objects};
+use super::chart::{example, examples, objects, template};
+use super::network::has_all;
 use super::tools::Tools;
 
 /// What every Deployment has to say, by JSON pointer.
@@ -21,14 +22,6 @@ fn rules() -> Vec<(&'static str, Value)> {
         ("/spec/template/spec/containers/0/livenessProbe/httpGet/path", json!("/alive")),
         ("/spec/template/spec/containers/0/readinessProbe/httpGet/path", json!("/ready")),
         ("/spec/template/spec/containers/0/startupProbe/httpGet/path", json!("/startup")),
-        (
-            "/spec/template/spec/topologySpreadConstraints/0/whenUnsatisfiable",
-            json!("ScheduleAnyway"),
-        ),
-        (
-            "/spec/template/spec/topologySpreadConstraints/1/whenUnsatisfiable",
-            json!("ScheduleAnyway"),
-        ),
     ]
 }
 
@@ -122,6 +115,25 @@ pub(super) fn standard(tools: &Tools) -> Result<String, String> {
     Ok(format!("{count} pods"))
 }
 
+/// On OpenShift user and groups are those that it assigns, unless that is turned off.
+pub(super) fn openshift(tools: &Tools) -> Result<String, String> {
+    let values = example("default").to_string_lossy().into_owned();
+    let api = ["--api-versions", "security.openshift.io/v1"];
+    let key = "global.compatibility.openshift.adaptSecurityContext=disabled";
+    for (more, is_set) in [(api.to_vec(), false), ([&api[..], &["--set", key]].concat(), true)] {
+        let objects = tools.documents(&template(tools, &values, &more)?)?;
+        for (object, pod) in specs(&objects) {
+            for key in ["runAsUser", "runAsGroup", "fsGroup"] {
+                if pod["securityContext"][key].is_null() == is_set {
+                    let kind = &object["kind"];
+                    return Err(format!("{kind} with {more:?}: {key} is set: {}", !is_set));
+                }
+            }
+        }
+    }
+    Ok("user and groups are left out".to_owned())
+}
+
 pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
     let all = examples()?;
     for (name, path) in &all {
@@ -138,8 +150,8 @@ pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
         }
         let pod = &deployment["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
-        if container.get("lifecycle").is_some() || pod.get("initContainers").is_some() {
-            return Err(format!("{name}: neither a hook nor an init container is needed"));
+        if container.get("lifecycle").is_some() {
+            return Err(format!("{name}: no hook is needed"));
         }
         let grace = &pod["terminationGracePeriodSeconds"];
         let wanted = if name == "full" { 200 } else { 37 };
@@ -155,8 +167,31 @@ pub(super) fn replaced(tools: &Tools) -> Result<String, String> {
             ));
         }
         selects(name, &objects, &deployment["spec"]["template"]["metadata"]["labels"])?;
+        spares(name, &objects)?;
     }
     Ok(format!("{} examples", all.len()))
+}
+
+/// Whether no Service, budget or policy selects the pod of `helm test`: a Service would send
+/// clients to it.
+fn spares(name: &str, objects: &[Value]) -> Result<(), String> {
+    let pod = objects
+        .iter()
+        .find(|it| it["kind"] == "Pod")
+        .ok_or_else(|| format!("{name}: no pod of helm test"))?;
+    let labels = &pod["metadata"]["labels"];
+    for object in objects {
+        let spec = &object["spec"];
+        let selectors = [
+            &spec["selector"],
+            &spec["selector"]["matchLabels"],
+            &spec["podSelector"]["matchLabels"],
+        ];
+        if selectors.into_iter().any(|selector| has_all(selector, labels)) {
+            return Err(format!("{name}: the {} selects the pod of helm test", object["kind"]));
+        }
+    }
+    Ok(())
 }
 
 /// Whether Services, budgets, policies, monitors and the spread select the very pods that the

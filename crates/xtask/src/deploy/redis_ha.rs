@@ -1,73 +1,40 @@
-//! Beside the redis-ha chart: what has to stay for clients, monitors and network policies to notice
-//! nothing.
+//! Beside the redis-ha chart: what Pointsman's pods have in common with haproxy's, so that
+//! Services, monitors and NetworkPolicies notice no difference, and what differs on purpose
+//! ([`DIFFERENT`]). Both stand on the page `deploy/redis-ha.md`.
 //!
-//! That chart is in none of the registries that a build may reach, so the values stand here as they
-//! were read off version 4.39.0 for a release called `shop` in the namespace `ns`, with passwords,
-//! metrics, a disruption budget and a network policy; each row is a path into an object and what
-//! has to be there. Who has the chart gives its folder to `deploy-check --redis-ha`: then it is
-//! rendered beside ours, and the rows are asked of both. Deliberately different: what stands in
-//! [`DIFFERENT`].
+//! What the other chart has is known from the facts in `redis_ha_facts.json`; see `redis_ha_chart`.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use super::chart::{example, objects};
+use super::redis_ha_chart::{facts, version};
 use super::redis_ha_values as values;
 use super::tools::{Tools, root};
 
-/// Kind and name of an object, a JSON pointer into it, and what stands there in the redis-ha chart.
-fn rows() -> Vec<(&'static str, &'static str, &'static str, Value)> {
-    let selector = json!({"app": "redis-ha-haproxy", "release": "shop", "component": "haproxy"});
-    let all = "shop-redis-ha-haproxy";
+/// A kind, a JSON pointer into its object, what stands there, and what follows from it.
+fn rows() -> Vec<(&'static str, &'static str, Value, &'static str)> {
     vec![
-        ("Service", all, "/metadata/labels/app", json!("redis-ha")),
-        ("Service", all, "/metadata/labels/release", json!("shop")),
-        ("Service", all, "/metadata/labels/component", json!("haproxy")),
-        ("Service", all, "/spec/type", json!("ClusterIP")),
-        ("Service", all, "/spec/selector", json!({"release": "shop", "app": "redis-ha-haproxy"})),
         (
-            "Service",
-            all,
-            "/spec/ports",
-            json!([
-                {"name": "tcp-haproxy", "port": 6379, "protocol": "TCP", "targetPort": "redis"},
-                {"name": "tcp-haproxyreadonly", "port": 6380, "protocol": "TCP", "targetPort": 6380},
-                {"name": "http-exporter-port", "port": 9101, "protocol": "TCP", "targetPort": "metrics-port"},
-            ]),
+            "Deployment",
+            "/spec/template/metadata/labels/app",
+            json!("redis-ha-haproxy"),
+            "the Service and Redis's NetworkPolicy select it",
         ),
-        ("Deployment", all, "/spec/replicas", json!(3)),
-        ("Deployment", all, "/spec/selector/matchLabels", selector.clone()),
-        ("Deployment", all, "/spec/template/metadata/labels", selector.clone()),
-        ("Deployment", all, "/spec/template/spec/serviceAccountName", json!(all)),
-        ("Deployment", all, "/spec/template/spec/securityContext/runAsUser", json!(99)),
-        ("Deployment", all, "/spec/template/spec/securityContext/fsGroup", json!(99)),
-        ("Deployment", all, "/spec/template/spec/securityContext/runAsNonRoot", json!(true)),
+        ("Deployment", "/spec/template/metadata/labels/release", json!("shop"), "the same"),
         (
-            "PodDisruptionBudget",
-            "shop-redis-ha-haproxy-pdb",
-            "/spec/selector/matchLabels",
-            selector.clone(),
+            "Deployment",
+            "/spec/template/metadata/labels/component",
+            json!("pointsman"),
+            "haproxy's Deployment, budget and policy do not select it",
         ),
-        ("PodDisruptionBudget", "shop-redis-ha-haproxy-pdb", "/spec/maxUnavailable", json!(1)),
-        (
-            "NetworkPolicy",
-            "shop-redis-ha-haproxy-network-policy",
-            "/spec/podSelector/matchLabels",
-            selector,
-        ),
-        ("ServiceAccount", all, "/kind", json!("ServiceAccount")),
-        (
-            "ServiceMonitor",
-            all,
-            "/spec/selector/matchLabels",
-            json!({"app": "redis-ha", "release": "shop", "component": "haproxy"}),
-        ),
-        ("ServiceMonitor", all, "/spec/namespaceSelector/matchNames", json!(["ns"])),
+        ("Deployment", "/spec/replicas", json!(3), "as many as haproxy had"),
+        ("PodDisruptionBudget", "/spec/maxUnavailable", json!(1), "as haproxy's"),
     ]
 }
 
-/// Ports of the container by their names.
+/// Ports of the container by their names, which are targets of the Service.
 const PORTS: [(&str, u64); 4] =
     [("redis", 6379), ("readonlyport", 6380), ("probe", 8888), ("metrics-port", 9101)];
 
@@ -91,11 +58,11 @@ const DIFFERENT: &[(&str, &str, &str, &str)] = &[
         "probes",
         "one `/healthz`, always 200",
         "`/startup`, `/alive`, `/ready`",
-        "one says whether to restart, the other whether to send clients",
+        "one decides on a restart, the other on new clients",
     ),
     (
         "grace period",
-        "30 s, Kubernetes' default",
+        "30 s, the default of Kubernetes",
         "`accept_max` + `drain_timeout` + 2 s",
         "sessions end at command boundaries",
     ),
@@ -103,49 +70,47 @@ const DIFFERENT: &[(&str, &str, &str, &str)] = &[
         "rollout",
         "25 % unavailable",
         "0 unavailable, `minReadySeconds` 5",
-        "no pod goes before its successor serves",
+        "no pod is removed before its successor is ready",
     ),
     (
         "spread",
         "hard anti-affinity",
-        "soft, over nodes and zones",
-        "a hard rule blocks rollouts on as many nodes as pods",
+        "soft, over nodes and zones; a hard one with `topologySpreadConstraints`",
+        "a hard rule blocks rollouts if there are as many nodes as pods",
     ),
     (
         "passwords",
         "environment",
         "files, mounted read-only",
-        "not in `/proc`, and not in what a child inherits",
+        "not in `/proc`, not inherited by children",
     ),
     ("root file system", "writable", "read-only", "nothing is written"),
     (
         "init container",
         "resolves the announce Services once",
         "none",
-        "names are looked up again whenever they are dialled",
+        "names are resolved again whenever they are dialled",
     ),
-    ("service account's token", "mounted", "not mounted", "the Kubernetes API is never asked"),
+    ("token of the service account", "mounted", "not mounted", "the Kubernetes API is not used"),
     ("Role, RoleBinding", "read endpoints", "none", "the same"),
 ];
 
-/// What is amiss with objects that were rendered, theirs or ours, and how many rows agree.
+/// What is wrong with objects that were rendered, and how many rows hold.
 fn compare(objects: &[Value]) -> Result<usize, String> {
-    let find = |kind: &str, name: &str| {
-        objects.iter().find(|it| it["kind"] == kind && it["metadata"]["name"] == name)
-    };
+    let find =
+        |kind: &str| objects.iter().find(|it| it["kind"] == kind).cloned().unwrap_or_default();
     let mut differences = Vec::new();
     let mut same = 0;
-    for (kind, name, pointer, wanted) in rows() {
-        match find(kind, name).and_then(|object| object.pointer(pointer)) {
-            Some(found) if *found == wanted => same += 1,
-            found => differences.push(format!("{kind} {name} {pointer}: {found:?}, not {wanted}")),
-        }
-    }
-    let deployment = find("Deployment", "shop-redis-ha-haproxy").cloned().unwrap_or_default();
-    let pod = &deployment["spec"]["template"]["spec"];
-    let ports = pod["containers"][0]["ports"].as_array().cloned().unwrap_or_default();
     let mut must =
         |holds: bool, what: String| if holds { same += 1 } else { differences.push(what) };
+    for (kind, pointer, wanted, _) in rows() {
+        let object = find(kind);
+        let found = object.pointer(pointer);
+        must(found == Some(&wanted), format!("{kind} {pointer}: {found:?}, not {wanted}"));
+    }
+    let deployment = find("Deployment");
+    let pod = &deployment["spec"]["template"]["spec"];
+    let ports = pod["containers"][0]["ports"].as_array().cloned().unwrap_or_default();
     for (name, port) in PORTS {
         let is_there = ports.iter().any(|it| it["name"] == name && it["containerPort"] == port);
         must(is_there, format!("no container port {name} {port}"));
@@ -155,95 +120,73 @@ fn compare(objects: &[Value]) -> Result<usize, String> {
     for (secret, key) in SECRETS {
         let is_read = text.contains(&format!("\"name\":\"{secret}\""))
             && text.contains(&format!("\"key\":\"{key}\""));
-        must(is_read, format!("the secret {secret}, key {key}, is not read"));
+        must(is_read, format!("the Secret {secret}, key {key}, is not read"));
     }
-    let maps = objects.iter().filter(|it| it["kind"] == "ConfigMap");
-    let text: String = maps
-        .flat_map(|it| it["data"].as_object().cloned().unwrap_or_default())
-        .map(|it| it.1.to_string())
-        .collect();
-    for sentinel in SENTINELS {
+    let text = find("ConfigMap")["data"].to_string();
+    for sentinel in SENTINELS.into_iter().chain([MASTER]) {
         must(text.contains(sentinel), format!("the configuration has no {sentinel}"));
     }
-    must(text.contains(MASTER), format!("the configuration has no {MASTER}"));
     if differences.is_empty() { Ok(same) } else { Err(differences.join("\n")) }
 }
 
-/// Ours, and theirs if it is there.
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
     let same = compare(&objects(tools, &example("redis-ha"))?)?;
     let Some(folder) = &tools.redis_ha else {
-        return Ok(format!("{same} names, ports, labels and secrets as they were"));
+        return Ok(format!("{same} labels, ports and Secrets"));
     };
-    compare(&theirs(tools, folder)?).map_err(|why| format!("the redis-ha chart itself: {why}"))?;
     let chart =
         std::fs::read_to_string(folder.join("values.yaml")).map_err(|error| error.to_string())?;
     let known = values::compare(tools.documents(&chart)?.first().unwrap_or(&Value::Null))?;
-    Ok(format!(
-        "{same} names, ports, labels and secrets are the same in that chart, rendered beside ours; {known}"
-    ))
-}
-
-/// The chart itself, rendered with the values that our example holds for it.
-fn theirs(tools: &Tools, folder: &Path) -> Result<Vec<Value>, String> {
-    let example =
-        std::fs::read_to_string(example("redis-ha")).map_err(|error| error.to_string())?;
-    let example = tools.documents(&example)?;
-    let mut given =
-        example.first().map(|it| it["compat"]["redisHa"]["values"].clone()).unwrap_or_default();
-    given["redisPassword"] = json!("any");
-    given["sentinel"]["password"] = json!("any");
-    let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    std::fs::write(file.path(), given.to_string()).map_err(|error| error.to_string())?;
-    let (folder, file) = (folder.to_string_lossy(), file.path().to_string_lossy());
-    let api = "monitoring.coreos.com/v1";
-    let args = [
-        "template",
-        "shop",
-        &folder,
-        "--namespace",
-        "ns",
-        "--values",
-        &file,
-        "--api-versions",
-        api,
-    ];
-    tools.documents(&tools.helm(args)?)
+    Ok(format!("{same} labels, ports and Secrets; {known}"))
 }
 
 /// All of it as a page: written by `cargo xtask manifests`, and found out of step by
 /// `deploy-check`.
-pub(super) fn page() -> (std::path::PathBuf, String) {
-    let mut text = "\
+pub(super) fn page() -> Result<(PathBuf, String), String> {
+    let version = version()?;
+    let mut text = format!(
+        "\
 # Beside the redis-ha chart
 
-Made by `cargo xtask manifests` from the table that `cargo xtask deploy-check` holds our chart against: the redis-ha chart 4.39.0 and ours
-with `compat.redisHa`, rendered for a release `shop` with passwords, a read-only port, metrics, a disruption budget and a network policy
-(`helm/pointsman/examples/redis-ha.yaml`). `cargo xtask deploy-check --redis-ha FOLDER` renders that chart, too, and asks both.
+Generated by `cargo xtask manifests` from the facts and tables that `cargo xtask deploy-check` compares
+our chart with: redis-ha {version} and `compat.redisHa`, for a release `shop` with passwords, a read-only
+port, metrics, a disruption budget and NetworkPolicies (`helm/pointsman/examples/redis-ha.yaml`).
+`cargo xtask deploy-check --redis-ha FOLDER` uses that chart itself instead of the facts.
 
-## The same in both
+## What that release owns
 
-| Object | Where | What |
-|---|---|---|
+Pointsman's release owns no object that exists there. Only if haproxy is off it creates the Service.
+
+| Object | Exists if |
+|---|---|
 "
-    .to_owned();
-    for (kind, name, pointer, value) in rows() {
+    );
+    for fact in facts()?["objects"].as_array().into_iter().flatten() {
+        let (kind, name) =
+            (fact["kind"].as_str().unwrap_or_default(), fact["name"].as_str().unwrap_or_default());
+        let when = fact["when"]
+            .as_str()
+            .map_or("always".to_owned(), |when| format!("`{}`", when.replace(".Values.", "")));
+        text.push_str(&format!("| {kind} `{name}` | {when} |\n"));
+    }
+    text.push_str("\n## What Pointsman's pods have\n\n| Where | What | Why |\n|---|---|---|\n");
+    for (kind, pointer, value, why) in rows() {
         text.push_str(&format!(
-            "| {kind} `{name}` | `{}` | `{value}` |\n",
+            "| {kind} `{}` | `{value}` | {why} |\n",
             pointer.trim_start_matches('/').replace('/', ".")
         ));
     }
-    let container = "| Deployment `shop-redis-ha-haproxy` |";
     for (name, port) in PORTS {
-        text.push_str(&format!("{container} port of the container | `{name}` {port} |\n"));
+        let why = "target of the Service, of monitors or of probes";
+        text.push_str(&format!("| port of the container | `{name}` {port} | {why} |\n"));
     }
     for (secret, key) in SECRETS {
-        text.push_str(&format!("{container} Secret that is read | `{secret}`, key `{key}` |\n"));
+        text.push_str(&format!("| Secret | `{secret}`, key `{key}` | that of the release |\n"));
     }
     for sentinel in SENTINELS {
-        text.push_str(&format!("| ConfigMap | sentinel that is asked | `{sentinel}` |\n"));
+        text.push_str(&format!("| configuration | `{sentinel}` | a sentinel |\n"));
     }
-    text.push_str(&format!("| ConfigMap | name of the master | `{MASTER}` |\n"));
+    text.push_str(&format!("| configuration | `{MASTER}` | name of the master |\n"));
     text.push_str(
         "\n## Different on purpose\n\n| | redis-ha | Pointsman | Why |\n|---|---|---|---|\n",
     );
@@ -252,5 +195,5 @@ with `compat.redisHa`, rendered for a release `shop` with passwords, a read-only
     }
     text.push_str("\n## Every value of that haproxy\n\n");
     text.push_str(&values::table());
-    (root().join("deploy/redis-ha.md"), text)
+    Ok((root().join("deploy/redis-ha.md"), text))
 }

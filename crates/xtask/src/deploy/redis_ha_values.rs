@@ -1,7 +1,7 @@
-//! Every value of the redis-ha chart's haproxy, and what becomes of it here: mapped, left out with
-//! a reason, or refused. The table is tried out on our chart: what is mapped has to show in what is
-//! rendered, what is left out must change nothing, what is refused must fail with the words that
-//! help. Beside the real chart it is held against the values that it has.
+//! Every value of the redis-ha chart's haproxy, and what it does here: translated, without effect
+//! for a reason, or refused. The table is tested with our chart: a translated value shows in what
+//! is rendered, one without effect changes nothing, a refused one fails with a message that helps.
+//! With the real chart at hand the table is compared with its values.
 
 use serde_json::{Map, Value, json};
 
@@ -12,23 +12,26 @@ use super::tools::Tools;
 enum Fate {
     /// It shows as this text.
     Mapped(&'static str),
-    /// The same, where it excludes others of them: tried in a rendering of its own kind.
+    /// The same, where it excludes others of them: tested in a separate rendering.
     Instead(&'static str),
-    /// It has no effect, and why that is right.
+    /// It concerns the Service or the monitor, which stay in that release. With haproxy off the
+    /// Service is ours, and shows this text.
+    OfService(&'static str),
+    /// It has no effect, and why.
     LeftOut(&'static str),
     /// It is refused with these words.
     Refused(&'static str),
 }
 
-use Fate::{Instead, LeftOut, Mapped, Refused};
+use Fate::{Instead, LeftOut, Mapped, OfService, Refused};
 
 /// Paths below `haproxy`, each with a value to try, in JSON. A path stands for what is below it,
 /// too.
 static VALUES: &[(&str, &str, Fate)] = &[
-    ("servicePort", "6400", Mapped("port: 6400")),
+    ("servicePort", "6400", OfService("port: 6400")),
     ("containerPort", "6401", Mapped("containerPort: 6401")),
-    ("tls", r#"{"enabled": true}"#, Refused("is not taken over")),
-    ("readOnly.enabled", "true", Mapped("tcp-haproxyreadonly")),
+    ("tls", r#"{"enabled": true}"#, Refused("does not speak TLS")),
+    ("readOnly.enabled", "true", Mapped("name: readonlyport")),
     ("readOnly.port", "6402", Mapped("containerPort: 6402")),
     ("additionalPorts", r#"[{"name": "x", "containerPort": 1}]"#, Refused("additionalPorts")),
     ("replicas", "7", Mapped("replicas: 7")),
@@ -37,7 +40,7 @@ static VALUES: &[(&str, &str, Fate)] = &[
         r#"{"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "77%"}}"#,
         Mapped("maxSurge: 77%"),
     ),
-    ("image", r#"{"repository": "haproxy", "tag": "x"}"#, LeftOut("another program")),
+    ("image", r#"{"repository": "haproxy", "tag": "x"}"#, LeftOut("the image of haproxy")),
     ("labels", r#"{"label": "of-the-pod"}"#, Mapped("label: of-the-pod")),
     ("imagePullSecrets", r#"[{"name": "pull"}]"#, Mapped("- name: pull")),
     ("annotations", r#"{"note": "nowhere"}"#, LeftOut("that chart does not read it either")),
@@ -48,54 +51,43 @@ static VALUES: &[(&str, &str, Fate)] = &[
     ),
     ("podAnnotations", r#"{"note": "of-the-pod"}"#, Mapped("note: of-the-pod")),
     ("resources", r#"{"limits": {"memory": "777Mi"}}"#, Mapped("memory: 777Mi")),
-    ("emptyDir", r#"{"sizeLimit": "1Mi"}"#, LeftOut("nothing is written anywhere")),
+    ("emptyDir", r#"{"sizeLimit": "1Mi"}"#, LeftOut("no files are written")),
     ("podDisruptionBudget", r#"{"minAvailable": 2}"#, Mapped("minAvailable: 2")),
     ("stickyBalancing", "true", LeftOut("the sentinels decide where connections go")),
     ("priorityClassName", r#""high""#, Mapped("priorityClassName: high")),
-    ("service.type", r#""LoadBalancer""#, Mapped("type: LoadBalancer")),
-    ("service.clusterIP", r#""10.9.8.7""#, Mapped("clusterIP: 10.9.8.7")),
-    ("service.nodePort", "30777", Instead("nodePort: 30777")),
-    ("service.loadBalancerIP", r#""10.9.8.6""#, Mapped("loadBalancerIP: 10.9.8.6")),
-    ("service.externalTrafficPolicy", r#""Local""#, Mapped("externalTrafficPolicy: Local")),
-    ("service.externalIPs", r#"["10.9.8.5"]"#, Mapped("- 10.9.8.5")),
-    ("service.labels", r#"{"label": "of-the-service"}"#, Mapped("label: of-the-service")),
-    ("service.annotations", r#"{"note": "of-the-service"}"#, Mapped("note: of-the-service")),
-    ("service.loadBalancerSourceRanges", r#"["10.9.0.0/16"]"#, Mapped("- 10.9.0.0/16")),
-    ("service.ipFamilyPolicy", r#""PreferDualStack""#, Mapped("ipFamilyPolicy: PreferDualStack")),
-    ("service.ipFamilies", r#"["IPv6"]"#, Mapped("- IPv6")),
+    ("service.type", r#""LoadBalancer""#, OfService("type: LoadBalancer")),
+    ("service.clusterIP", r#""10.9.8.7""#, OfService("clusterIP: 10.9.8.7")),
+    ("service.nodePort", "30777", OfService("nodePort: 30777")),
+    ("service.loadBalancerIP", r#""10.9.8.6""#, OfService("loadBalancerIP: 10.9.8.6")),
+    ("service.externalTrafficPolicy", r#""Local""#, OfService("externalTrafficPolicy: Local")),
+    ("service.externalIPs", r#"["10.9.8.5"]"#, OfService("- 10.9.8.5")),
+    ("service.labels", r#"{"label": "of-the-service"}"#, OfService("label: of-the-service")),
+    ("service.annotations", r#"{"note": "of-the-service"}"#, OfService("note: of-the-service")),
+    ("service.loadBalancerSourceRanges", r#"["10.9.0.0/16"]"#, OfService("- 10.9.0.0/16")),
+    (
+        "service.ipFamilyPolicy",
+        r#""PreferDualStack""#,
+        OfService("ipFamilyPolicy: PreferDualStack"),
+    ),
+    ("service.ipFamilies", r#"["IPv6"]"#, OfService("- IPv6")),
     ("serviceAccountName", r#""account""#, Instead("serviceAccountName: account")),
     ("serviceAccount.create", "false", Instead("serviceAccountName: account")),
-    ("serviceAccount.automountToken", "true", LeftOut("Pointsman never asks the Kubernetes API")),
+    ("serviceAccount.automountToken", "true", LeftOut("the Kubernetes API is not used")),
     ("metrics.enabled", "true", Mapped("metrics-port")),
     ("metrics.port", "9109", Mapped("containerPort: 9109")),
-    ("metrics.portName", r#""numbers""#, Mapped("name: numbers")),
-    ("metrics.scrapePath", r#""/other""#, LeftOut("it is /metrics")),
-    ("metrics.serviceMonitor.enabled", "true", Mapped("kind: ServiceMonitor")),
-    ("metrics.serviceMonitor.namespace", r#""monitoring""#, Mapped("namespace: monitoring")),
-    ("metrics.serviceMonitor.interval", r#""77s""#, Mapped("interval: 77s")),
-    ("metrics.serviceMonitor.telemetryPath", r#""/other""#, LeftOut("it is /metrics")),
+    ("metrics.portName", r#""numbers""#, OfService("name: numbers")),
+    ("metrics.scrapePath", r#""/other""#, LeftOut("the path is /metrics")),
     (
-        "metrics.serviceMonitor.labels",
-        r#"{"label": "of-the-monitor"}"#,
-        Mapped("label: of-the-monitor"),
-    ),
-    ("metrics.serviceMonitor.timeout", r#""76s""#, Mapped("scrapeTimeout: 76s")),
-    (
-        "metrics.serviceMonitor.endpointAdditionalProperties",
-        r#"{"honorLabels": true}"#,
-        Mapped("honorLabels: true"),
-    ),
-    (
-        "metrics.serviceMonitor.disableAPICheck",
-        "true",
-        LeftOut("the monitor is made wherever it is asked for"),
+        "metrics.serviceMonitor",
+        r#"{"enabled": true}"#,
+        LeftOut("that release's monitor scrapes the Service and so these pods"),
     ),
     ("init", r#"{"resources": {"limits": {"cpu": "1"}}}"#, LeftOut("there is no init container")),
     ("timeout.connect", r#""7s""#, Mapped(r#"connect_timeout = "7s""#)),
-    ("timeout.server", r#""1s""#, LeftOut("idle clients are kept")),
-    ("timeout.client", r#""1s""#, LeftOut("idle clients are kept")),
+    ("timeout.server", r#""1s""#, LeftOut("idle clients are kept; see client_idle_timeout")),
+    ("timeout.client", r#""1s""#, LeftOut("idle clients are kept; see client_idle_timeout")),
     ("timeout.check", r#""1s""#, LeftOut("no health checks: the sentinels decide")),
-    ("timeout.tunnel", r#""1s""#, LeftOut("idle clients are kept")),
+    ("timeout.tunnel", r#""1s""#, LeftOut("idle clients are kept; see client_idle_timeout")),
     ("checkInterval", r#""9s""#, LeftOut("no health checks: the sentinels decide")),
     ("checkFall", "9", LeftOut("no health checks: the sentinels decide")),
     ("securityContext", r#"{"runAsUser": 77}"#, Mapped("runAsUser: 77")),
@@ -107,21 +99,21 @@ static VALUES: &[(&str, &str, Fate)] = &[
     (
         "hardAntiAffinity",
         "false",
-        LeftOut("pods keep apart where they can; a hard rule blocks rollouts"),
+        LeftOut("pods are spread where possible; for a hard rule set topologySpreadConstraints"),
     ),
     ("additionalAffinities", r#"{"podAffinity": {}}"#, Mapped("podAffinity: {}")),
     ("affinity", r#""podAntiAffinity: {}""#, Instead("podAntiAffinity: {}")),
     ("customConfig", r#""x""#, Refused("pointsman import haproxy")),
-    ("extraConfig", r#""x""#, Refused("is for haproxy")),
+    ("extraConfig", r#""listen x""#, Refused("only `maxconn`")),
     (
         "lifecycle",
         r#"{"preStop": {"exec": {"command": ["sleep", "1"]}}}"#,
-        LeftOut("SIGTERM alone drains"),
+        LeftOut("SIGTERM starts the drain; no hook is needed"),
     ),
     (
         "tests",
         r#"{"resources": {"limits": {"cpu": "1"}}}"#,
-        LeftOut("the test's pod is small as it is"),
+        LeftOut("the pod of the test has fixed resources"),
     ),
     ("IPv6.enabled", "false", Instead(r#"listen = ["0.0.0.0:6379"]"#)),
     ("networkPolicy.enabled", "true", Mapped("kind: NetworkPolicy")),
@@ -139,57 +131,68 @@ static VALUES: &[(&str, &str, Fate)] = &[
     ),
 ];
 
-/// Tries every row on our chart.
+/// Tests every row with our chart.
 pub(super) fn check(tools: &Tools) -> Result<String, String> {
-    let plain = rendered(tools, |_| false)?;
-    let (first, second) = (
-        rendered(tools, |fate| matches!(fate, Mapped(_)))?,
-        rendered(tools, |fate| matches!(fate, Instead(_)))?,
-    );
+    let plain = rendered(tools, true, |_, _| false)?;
+    let plain_off = rendered(tools, false, |_, _| false)?;
+    // A port of the node needs a type of its own, so it is tested apart from the other values of
+    // the Service.
+    let is_node = |path: &str| path == "service.nodePort";
+    let mapped = rendered(tools, true, |_, fate| matches!(fate, Mapped(_)))?;
+    let instead = rendered(tools, true, |_, fate| matches!(fate, Instead(_)))?;
+    let is_metrics = |path: &str| path == "metrics.enabled";
+    let service = rendered(tools, false, |path, fate| {
+        is_metrics(path) || matches!(fate, OfService(_)) && !is_node(path)
+    })?;
+    let node = rendered(tools, false, |path, _| is_node(path))?;
     for (path, _, fate) in VALUES {
-        let (text, shown) = match fate {
-            Mapped(text) => (text, first.contains(text)),
-            Instead(text) => (text, second.contains(text)),
+        let (text, with, without) = match fate {
+            Mapped(text) => (text, &mapped, &plain),
+            Instead(text) => (text, &instead, &plain),
+            OfService(text) if is_node(path) => (text, &node, &plain_off),
+            OfService(text) => (text, &service, &plain_off),
             _ => continue,
         };
-        if !shown || plain.contains(text) {
+        if !with.contains(text) || without.contains(text) {
+            let (with, without) = (with.contains(text), without.contains(text));
             return Err(format!(
-                "haproxy.{path}: {text:?} does not show it (with it {shown}, without {})",
-                plain.contains(text)
+                "haproxy.{path}: {text:?} does not show it (with it {with}, without {without})"
             ));
         }
     }
-    if rendered(tools, |fate| matches!(fate, LeftOut(_)))? != plain {
-        return Err("something that is said to be left out has an effect".to_owned());
+    if rendered(tools, true, |_, fate| matches!(fate, LeftOut(_) | OfService(_)))? != plain {
+        return Err("a value that should have no effect has one".to_owned());
     }
     for (path, _, fate) in VALUES {
         let Refused(words) = fate else { continue };
-        match rendered(tools, |it| std::ptr::eq(it, fate)) {
+        match rendered(tools, true, |_, it| std::ptr::eq(it, fate)) {
             Ok(_) => return Err(format!("haproxy.{path} was accepted")),
             Err(why) if why.contains(words) => {}
-            Err(why) => {
-                return Err(format!(
-                    "haproxy.{path} was refused without a word on {words:?}: {why}"
-                ));
-            }
+            Err(why) => return Err(format!("haproxy.{path} was refused without {words:?}: {why}")),
         }
     }
     Ok(format!("{} values", VALUES.len()))
 }
 
-/// Our chart with the values that are meant.
-fn rendered(tools: &Tools, is_meant: impl Fn(&Fate) -> bool) -> Result<String, String> {
-    let mut haproxy = json!({"enabled": true});
-    for (path, value, _) in VALUES.iter().filter(|(_, _, fate)| is_meant(fate)) {
+/// Our chart with some of the values, and haproxy on or off in that release.
+fn rendered(
+    tools: &Tools,
+    is_on: bool,
+    is_meant: impl Fn(&str, &Fate) -> bool,
+) -> Result<String, String> {
+    let mut haproxy = json!({"enabled": is_on});
+    for (path, value, _) in VALUES.iter().filter(|(path, _, fate)| is_meant(path, fate)) {
         let value =
             serde_json::from_str(value).map_err(|error| format!("haproxy.{path}: {error}"))?;
         put(&mut haproxy, path, value);
     }
-    // A port of the node goes with a type of its own.
-    if haproxy["service"]["nodePort"].is_number() {
+    if !is_on && haproxy["service"]["nodePort"].is_number() {
         put(&mut haproxy, "service.type", json!("NodePort"));
     }
-    let values = json!({"compat": {"redisHa": {"enabled": true, "release": "shop", "values": {"haproxy": haproxy}}}});
+    let compat =
+        json!({"redisHa": {"enabled": true, "release": "shop", "values": {"haproxy": haproxy}}});
+    let values =
+        json!({"image": {"repository": "registry.example.com/pointsman"}, "compat": compat});
     let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     std::fs::write(file.path(), values.to_string()).map_err(|error| error.to_string())?;
     template(tools, &file.path().to_string_lossy(), &[])
@@ -227,7 +230,7 @@ pub(super) fn compare(theirs: &Value) -> Result<String, String> {
         Ok(format!("{} values of its haproxy", leaves.len()))
     } else {
         Err(format!(
-            "values that the table lacks: {unknown:?}; values that it has and the chart does not: {gone:?}"
+            "values that the table lacks: {unknown:?}; values that the chart lacks: {gone:?}"
         ))
     }
 }
@@ -249,12 +252,16 @@ fn leaves_of(value: &Value, path: &str, leaves: &mut Vec<String>) {
 
 /// The table, for people.
 pub(super) fn table() -> String {
-    let mut text = "| Value of `haproxy` | What becomes of it |\n|---|---|\n".to_owned();
+    let mut text = "| Value of `haproxy` | Effect |\n|---|---|\n".to_owned();
     for (path, _, fate) in VALUES {
         let fate = match fate {
-            Mapped(_) | Instead(_) => "taken over".to_owned(),
-            LeftOut(why) => format!("left out: {why}"),
-            Refused(_) => "refused when it is rendered".to_owned(),
+            Mapped(_) | Instead(_) => "translated".to_owned(),
+            OfService(_) => {
+                "stays with the Service in that release; translated if haproxy is off there"
+                    .to_owned()
+            }
+            LeftOut(why) => format!("none: {why}"),
+            Refused(_) => "refused".to_owned(),
         };
         text.push_str(&format!("| `{path}` | {fate} |\n"));
     }

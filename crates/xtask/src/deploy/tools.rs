@@ -56,6 +56,18 @@ impl Tools {
         output(&self.helm, args)
     }
 
+    /// A search path on which helm and kubectl come first, for commands in a shell.
+    pub(super) fn folders(&self) -> Result<String, String> {
+        let own = [&self.helm, &self.kubectl]
+            .into_iter()
+            .filter_map(|it| it.parent().map(Path::to_owned));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::env::join_paths(own.chain(std::env::split_paths(&path)));
+        all.map_err(|error| error.to_string())?
+            .into_string()
+            .map_err(|_| "PATH is not UTF-8".to_owned())
+    }
+
     /// Objects that `kubectl kustomize` makes of a folder.
     pub(super) fn kustomize(&self, folder: &Path) -> Result<String, String> {
         output(&self.kubectl, [OsStr::new("kustomize"), folder.as_os_str()])
@@ -87,7 +99,8 @@ impl Tools {
 
     /// The documents of a YAML text.
     pub(super) fn documents(&self, yaml: &str) -> Result<Vec<serde_json::Value>, String> {
-        const TO_JSON: &str = "import json,sys,yaml; print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))";
+        const TO_JSON: &str = "import json,sys,yaml
+print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))";
         let file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         std::fs::write(file.path(), yaml).map_err(|error| error.to_string())?;
         let input = std::fs::File::open(file.path()).map_err(|error| error.to_string())?;

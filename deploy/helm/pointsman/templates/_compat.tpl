@@ -1,55 +1,58 @@
 {{/*
-In the place of the redis-ha chart's haproxy: that chart's values in, ours out. Names, ports, labels, selectors and secrets stay as
-they were, so that clients, monitors and the network policies of Redis notice nothing. What haproxy was told and Pointsman has no use
-for is left out here and explained in docs/migrating-from-haproxy.md; what cannot be taken over is refused instead of forgotten.
+In place of the redis-ha chart's haproxy: that chart's values in, ours out. The pods carry the labels by which its Service selects
+haproxy, and by which its NetworkPolicy admits it to Redis, so they join haproxy's pods behind the same Service. All our objects have
+names of their own: the two releases never own the same object. If haproxy is off in that release it has no Service, and ours is
+created under that name. Values without a counterpart are ignored (deploy/redis-ha.md lists them) or refused, never taken silently.
 */}}
 
 {{- define "pointsman.redisHa" -}}
-{{- $own := deepCopy .Values -}}
-{{- $given := .Values.compat.redisHa.values | default dict -}}
+{{- $own := .own -}}
+{{- $root := .root -}}
+{{- $given := $root.Values.compat.redisHa.values | default dict -}}
 {{- $ha := mergeOverwrite (include "pointsman.redisHaDefaults" . | fromYaml) (deepCopy $given) -}}
 {{- $haproxy := $ha.haproxy -}}
-{{- if $haproxy.customConfig -}}
-{{- fail "compat.redisHa.values.haproxy.customConfig cannot be taken over by the chart: run `pointsman import haproxy` on it and give the result as masters and extraConfig" -}}
+{{- include "pointsman.redisHaRefusals" $ha -}}
+{{- if not (hasKey ($given.haproxy | default dict) "enabled") -}}
+{{- fail "compat.redisHa.values has no haproxy.enabled: set it to the values of the redis-ha release (helm get values). Set haproxy.enabled to false there if that release has no haproxy; then its Service is created here" -}}
 {{- end -}}
-{{- if $haproxy.extraConfig -}}
-{{- fail "compat.redisHa.values.haproxy.extraConfig is for haproxy: take it out, or run `pointsman import haproxy` on the whole file" -}}
-{{- end -}}
-{{- if $haproxy.tls.enabled -}}
-{{- fail "compat.redisHa.values.haproxy.tls is not taken over: this version has no TLS towards clients" -}}
-{{- end -}}
-{{- if $haproxy.additionalPorts -}}
-{{- fail "compat.redisHa.values.haproxy.additionalPorts belong to a configuration of your own: take them out" -}}
-{{- end -}}
-{{- $release := .Values.compat.redisHa.release | default .Release.Name -}}
+{{- $release := $root.Values.compat.redisHa.release | default $root.Release.Name -}}
 {{- $name := default "redis-ha" $ha.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- $full := printf "%s-%s" $release $name -}}
 {{- if $ha.fullnameOverride -}}{{- $full = $ha.fullnameOverride -}}{{- else if contains $name $release -}}{{- $full = $release -}}{{- end -}}
 {{- $full = $full | trunc 63 | trimSuffix "-" -}}
+{{- $join := dict "app" (printf "%s-haproxy" $name) "release" $release -}}
+{{- $context := dict "Release" (mergeOverwrite (deepCopy ($root.Release | toJson | fromJson)) (dict "Name" $release)) "Values" $ha "Chart" (dict "Name" "redis-ha") "Capabilities" $root.Capabilities "Template" $root.Template -}}
 {{- $set := dict
-      "fullname" (printf "%s-haproxy" $full)
-      "pdbName" (printf "%s-haproxy-pdb" $full)
-      "networkPolicyName" (printf "%s-haproxy-network-policy" $full)
-      "selector" (dict "app" (printf "%s-haproxy" $name) "release" $release "component" "haproxy")
-      "serviceSelector" (dict "release" $release "app" (printf "%s-haproxy" $name))
-      "serviceMonitorSelector" (dict "app" $name "release" $release "component" "haproxy")
-      "standardLabels" (dict "app" $name "release" $release "heritage" .Release.Service "component" "haproxy" "chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_"))
-      "anyFamily" $haproxy.IPv6.enabled
-      "replicas" $haproxy.replicas -}}
-{{- $own = mergeOverwrite $own $set -}}
-{{- $_ := include "pointsman.redisHaPorts" (dict "own" $own "haproxy" $haproxy) -}}
-{{- $_ := include "pointsman.redisHaMaster" (dict "own" $own "ha" $ha "full" $full "namespace" .Release.Namespace "root" .) -}}
-{{- $_ := include "pointsman.redisHaPod" (dict "own" $own "ha" $ha "full" $full "root" .) -}}
-{{- $own | toYaml -}}
+      "serviceName" (printf "%s-haproxy" $full)
+      "createService" (not $haproxy.enabled)
+      "serviceLabels" (dict "app" $name "release" $release "component" "haproxy")
+      "serviceSelector" $join
+      "selector" (merge (dict "component" "pointsman" "app.kubernetes.io/instance" $root.Release.Name) $join)
+      "portNames" (dict "client" "redis" "replica" "readonlyport")
+      "anyFamily" $haproxy.IPv6.enabled -}}
+{{- range $key, $value := $set -}}{{- $_ := set $own $key $value -}}{{- end -}}
+{{- if kindIs "invalid" $root.Values.replicas -}}
+{{- with int $haproxy.replicas -}}{{- $_ := set $own "replicas" . -}}{{- end -}}
+{{- end -}}
+{{- include "pointsman.redisHaUnused" (dict "own" $own "release" $release) -}}
+{{- $all := dict "own" $own "ha" $ha "haproxy" $haproxy "full" $full "name" $name "namespace" $root.Release.Namespace "context" $context -}}
+{{- $_ := include "pointsman.redisHaPorts" $all -}}
+{{- $_ := include "pointsman.redisHaMaster" $all -}}
+{{- $_ := include "pointsman.redisHaPod" $all -}}
+{{- $_ := include "pointsman.redisHaObjects" $all -}}
+{{- $_ := include "pointsman.redisHaPolicies" $all -}}
 {{- end -}}
 
-{{/* That chart's defaults, as far as anything here depends on them. */}}
+{{/* The defaults of that chart, as far as anything here depends on them. */}}
 {{- define "pointsman.redisHaDefaults" -}}
 replicas: 3
 authKey: auth
 redis: {port: 6379, masterGroupName: mymaster}
 sentinel: {port: 26379, authKey: sentinel-password}
+networkPolicy: {enabled: false, ingressRules: []}
+topologySpreadConstraints: {enabled: false}
 haproxy:
+  enabled: false
   servicePort: 6379
   containerPort: 6379
   replicas: 3
@@ -60,28 +63,66 @@ haproxy:
   serviceAccount: {create: true}
   serviceAccountName: redis-sa
   timeout: {connect: 4s}
-  hardAntiAffinity: true
   IPv6: {enabled: true}
   networkPolicy: {}
 {{- end -}}
 
-{{/* Ports of the container and of the Service, under their old names. */}}
+{{- define "pointsman.redisHaRefusals" -}}
+{{- $at := "compat.redisHa.values" -}}
+{{- if .haproxy.customConfig -}}
+{{- fail (printf "%s.haproxy.customConfig cannot be translated by the chart: run `pointsman import haproxy` on it, and set the result as masters and extraConfig without compat.redisHa" $at) -}}
+{{- end -}}
+{{- range splitList "\n" (.haproxy.extraConfig | default "") -}}
+{{- if not (regexMatch "^\\s*(#.*|global|maxconn\\s+[0-9]+)?\\s*$" .) -}}
+{{- fail (printf "%s.haproxy.extraConfig: only `maxconn` in `global` can be translated, not %q: remove the line from the values given here, or run `pointsman import haproxy` on the whole file" $at (trim .)) -}}
+{{- end -}}
+{{- end -}}
+{{- if .haproxy.tls.enabled -}}
+{{- fail (printf "%s.haproxy.tls: this version does not speak TLS with clients" $at) -}}
+{{- end -}}
+{{- if .haproxy.additionalPorts -}}
+{{- fail (printf "%s.haproxy.additionalPorts belong to a haproxy configuration of your own: no port of Pointsman has these names. Remove them from that release first" $at) -}}
+{{- end -}}
+{{- if or (eq (int .redis.port) 0) (eq (int .sentinel.port) 0) -}}
+{{- fail (printf "%s: redis.port and sentinel.port must not be 0: this version does not speak TLS with Redis and its sentinels" $at) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Values of ours that have no effect beside that release. */}}
+{{- define "pointsman.redisHaUnused" -}}
+{{- if gt (len .own.masters) 1 -}}
+{{- fail "masters: with compat.redisHa there is one master, that of the redis-ha release; only masters[0].settings is read. Install a second release for other masters" -}}
+{{- end -}}
+{{- if not .own.createService -}}
+{{- range $key, $value := .own.service -}}
+{{- if and $value (not (has (toString $value) (list "ClusterIP" "auto" "None"))) -}}
+{{- fail (printf "service.%s has no effect: the Service is that of release %s. Set haproxy.service.%s there, or enable replicaService for one of your own" $key $.release $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Ports under the names that the Service of that chart has as its targets. */}}
 {{- define "pointsman.redisHaPorts" -}}
 {{- $haproxy := .haproxy -}}
-{{- $admin := list (dict "name" "probe" "port" 8888) -}}
+{{- $admin := list (dict "name" "probe" "port" (int .own.admin.port)) -}}
 {{- $ports := list (dict "name" "tcp-haproxy" "port" $haproxy.servicePort "target" "redis") -}}
+{{- $replicaPorts := list -}}
 {{- if $haproxy.readOnly.enabled -}}
-{{- $ports = append $ports (dict "name" "tcp-haproxyreadonly" "port" $haproxy.readOnly.port "target" (int $haproxy.readOnly.port)) -}}
-{{- $_ := set .own "replicaPortName" "readonlyport" -}}
+{{- $port := dict "name" "tcp-haproxyreadonly" "port" $haproxy.readOnly.port "target" (int $haproxy.readOnly.port) -}}
+{{- $replicaPorts = list $port -}}
+{{- if not .own.replicaService.enabled -}}{{- $ports = append $ports $port -}}{{- end -}}
 {{- end -}}
 {{- if $haproxy.metrics.enabled -}}
 {{- $admin = append $admin (dict "name" "metrics-port" "port" $haproxy.metrics.port) -}}
 {{- $ports = append $ports (dict "name" $haproxy.metrics.portName "port" $haproxy.metrics.port "target" "metrics-port") -}}
 {{- end -}}
-{{- $_ := mergeOverwrite .own (dict "adminPorts" $admin "probePort" "probe" "servicePorts" $ports) -}}
+{{- $_ := set .own "adminPorts" $admin -}}
+{{- $_ := set .own "servicePorts" $ports -}}
+{{- $_ := set .own "replicaServicePorts" $replicaPorts -}}
 {{- end -}}
 
-{{/* The one master, its sentinels behind the announce Services, and the Secrets. */}}
+{{/* The one master, its sentinels at the announce Services, and the Secrets. Templates are expanded as that chart would. */}}
 {{- define "pointsman.redisHaMaster" -}}
 {{- $ha := .ha -}}
 {{- $full := .full -}}
@@ -92,71 +133,112 @@ haproxy:
 {{- end -}}
 {{- $first := first .own.masters | default dict -}}
 {{- $settings := merge (dict) ($first.settings | default dict) (dict "connect_timeout" $ha.haproxy.timeout.connect) -}}
-{{- $master := dict "name" (tpl $ha.redis.masterGroupName .root) "port" $ha.haproxy.containerPort "sentinels" $sentinels "settings" $settings "auth" dict "sentinelAuth" dict -}}
+{{- $master := dict "name" (tpl $ha.redis.masterGroupName .context) "port" $ha.haproxy.containerPort "sentinels" $sentinels "settings" $settings "auth" dict "sentinelAuth" dict -}}
 {{- if $ha.haproxy.readOnly.enabled -}}
 {{- $_ := set $master "replicaPort" $ha.haproxy.readOnly.port -}}
 {{- end -}}
 {{- if $ha.auth -}}
-{{- $secret := tpl ($ha.existingSecret | default $full) .root -}}
+{{- $secret := tpl ($ha.existingSecret | default "") .context | default $full -}}
 {{- $_ := set $master "auth" (dict "existingSecret" $secret "key" $ha.authKey) -}}
 {{- end -}}
 {{- if $ha.sentinel.auth -}}
-{{- $secret := tpl ($ha.sentinel.existingSecret | default (printf "%s-sentinel" $full)) .root -}}
+{{- $secret := tpl ($ha.sentinel.existingSecret | default "") .context | default (printf "%s-sentinel" $full) -}}
 {{- $_ := set $master "sentinelAuth" (dict "existingSecret" $secret "key" $ha.sentinel.authKey) -}}
 {{- end -}}
 {{- $_ := set .own "masters" (list $master) -}}
 {{- $_ := set .own.networkPolicy "redisPorts" (list (int $ha.redis.port) (int $ha.sentinel.port)) -}}
+{{- $maxconn := regexFind "maxconn\\s+[0-9]+" (regexReplaceAll "#[^\n]*" ($ha.haproxy.extraConfig | default "") "") -}}
+{{- if and $maxconn (eq (int .own.maxConnections) 0) -}}
+{{- $_ := set .own "maxConnections" (regexFind "[0-9]+" $maxconn | int) -}}
+{{- end -}}
 {{- end -}}
 
-{{/* What is about the pods and the objects around them. What that chart leaves empty stays as it is here. */}}
+{{/* The pods. Values that are empty there leave ours as they are. */}}
 {{- define "pointsman.redisHaPod" -}}
 {{- $own := .own -}}
 {{- $ha := .ha -}}
-{{- $haproxy := $ha.haproxy -}}
-{{- range $ours, $theirs := dict "imagePullSecrets" "imagePullSecrets" "podAnnotations" "podAnnotations" "annotations" "deploymentAnnotations" "priorityClassName" "priorityClassName" "resources" "resources" "securityContext" "containerSecurityContext" -}}
+{{- $haproxy := .haproxy -}}
+{{- range $ours, $theirs := dict "imagePullSecrets" "imagePullSecrets" "podAnnotations" "podAnnotations" "annotations" "deploymentAnnotations" "priorityClassName" "priorityClassName" "resources" "resources" -}}
 {{- with get $haproxy $theirs -}}{{- $_ := set $own $ours . -}}{{- end -}}
 {{- end -}}
-{{- with $haproxy.deploymentStrategy -}}{{- if .rollingUpdate -}}{{- $_ := set $own "strategy" . -}}{{- end -}}{{- end -}}
+{{- with $haproxy.deploymentStrategy -}}{{- if or .rollingUpdate (ne .type "RollingUpdate") -}}{{- $_ := set $own "deploymentStrategy" . -}}{{- end -}}{{- end -}}
 {{- with ($ha.global).priorityClassName -}}{{- if not $haproxy.priorityClassName -}}{{- $_ := set $own "priorityClassName" . -}}{{- end -}}{{- end -}}
+{{- with ($ha.global).compatibility -}}{{- $_ := set $own "global" (mergeOverwrite (deepCopy $own.global) (dict "compatibility" .)) -}}{{- end -}}
 {{- with $ha.nodeSelector -}}{{- $_ := set $own "nodeSelector" . -}}{{- end -}}
 {{- with $ha.tolerations -}}{{- $_ := set $own "tolerations" . -}}{{- end -}}
+{{- with $ha.topologySpreadConstraints -}}
+{{- if .enabled -}}
+{{- $one := dict "maxSkew" (int (.maxSkew | default 1)) "topologyKey" (.topologyKey | default "topology.kubernetes.io/zone") "whenUnsatisfiable" (.whenUnsatisfiable | default "ScheduleAnyway") -}}
+{{- $_ := set $own "topologySpreadConstraints" (append $own.topologySpreadConstraints $one) -}}
+{{- $_ := set $own "topologySpread" (without ($own.topologySpread | default list) $one.topologyKey) -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := set $own "podLabels" (merge (dict) ($haproxy.labels | default dict) ($ha.extraLabels | default dict) ($own.podLabels | default dict)) -}}
 {{- $_ := set $own "labels" (merge (dict) ($ha.extraLabels | default dict) ($own.labels | default dict)) -}}
-{{- $_ := set $own "podSecurityContext" (merge (dict) ($haproxy.securityContext | default dict) (dict "runAsNonRoot" true "runAsUser" 99 "runAsGroup" 99 "fsGroup" 99 "seccompProfile" (dict "type" "RuntimeDefault"))) -}}
-{{- $_ := set $own "securityContext" (merge (dict) (deepCopy $own.securityContext) (dict "readOnlyRootFilesystem" true)) -}}
-{{- with $haproxy.affinity -}}{{- if trim . -}}{{- $_ := set $own "affinity" (tpl . $.root | fromYaml) -}}{{- end -}}{{- end -}}
+{{- $_ := set $own "podSecurityContext" (mergeOverwrite (deepCopy $own.podSecurityContext) ($haproxy.securityContext | default dict)) -}}
+{{- $_ := set $own "securityContext" (mergeOverwrite (deepCopy $own.securityContext) ($haproxy.containerSecurityContext | default dict) (dict "readOnlyRootFilesystem" true)) -}}
+{{- with $haproxy.affinity -}}{{- if trim . -}}{{- $_ := set $own "affinity" (tpl . $.context | fromYaml) -}}{{- end -}}{{- end -}}
 {{- if and (not $own.affinity) $haproxy.additionalAffinities -}}{{- $_ := set $own "affinity" $haproxy.additionalAffinities -}}{{- end -}}
-{{- $_ := set $own "service" (mergeOverwrite (deepCopy $own.service) (include "pointsman.withoutEmpty" $haproxy.service | fromYaml)) -}}
-{{- with $haproxy.podDisruptionBudget -}}{{- $_ := set $own "podDisruptionBudget" (merge (dict "enabled" true) . (dict "minAvailable" nil)) -}}{{- end -}}
-{{- $account := $haproxy.serviceAccount.create | ternary (printf "%s-haproxy" .full) $haproxy.serviceAccountName -}}
-{{- $_ := set $own "serviceAccountName" $account -}}
-{{- $_ := set $own.serviceAccount "create" $haproxy.serviceAccount.create -}}
-{{- with $haproxy.metrics.serviceMonitor -}}
-{{- if and .enabled $haproxy.metrics.enabled -}}
-{{- $_ := set $own "serviceMonitor" (dict "enabled" true "namespace" .namespace "labels" (.labels | default dict) "interval" .interval "scrapeTimeout" .timeout "extra" (.endpointAdditionalProperties | default dict)) -}}
-{{- end -}}
-{{- end -}}
 {{- if and $haproxy.metrics.enabled (not $haproxy.metrics.serviceMonitor.enabled) -}}
 {{- $scrape := dict "prometheus.io/port" (printf "%d" (int $haproxy.metrics.port)) "prometheus.io/scrape" "true" "prometheus.io/path" "/metrics" -}}
 {{- $_ := set $own "podAnnotations" (merge (dict) ($own.podAnnotations | default dict) $scrape) -}}
 {{- end -}}
-{{- with $haproxy.networkPolicy -}}
+{{- end -}}
+
+{{/* The objects around the pods. That chart's ServiceMonitor selects its Service and so scrapes our pods; ours is not created for it. */}}
+{{- define "pointsman.redisHaObjects" -}}
+{{- $own := .own -}}
+{{- $haproxy := .haproxy -}}
+{{- if $own.createService -}}
+{{- $_ := set $own "service" (mergeOverwrite (deepCopy $own.service) (include "pointsman.withoutEmpty" $haproxy.service | fromYaml)) -}}
+{{- end -}}
+{{- with $haproxy.podDisruptionBudget -}}{{- $_ := set $own "podDisruptionBudget" (merge (dict "enabled" true) . (dict "minAvailable" nil "maxUnavailable" nil)) -}}{{- end -}}
+{{- if not $haproxy.serviceAccount.create -}}
+{{- $_ := set $own "serviceAccountName" $haproxy.serviceAccountName -}}
+{{- $_ := set $own.serviceAccount "create" false -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+NetworkPolicies. Ours takes over the rules of haproxy's. That of Redis admits haproxy's labels only while haproxy is enabled there: without
+a rule of its own for them Redis would be cut off, which is refused.
+*/}}
+{{- define "pointsman.redisHaPolicies" -}}
+{{- $own := .own -}}
+{{- $ha := .ha -}}
+{{- $context := .context -}}
+{{- with .haproxy.networkPolicy -}}
 {{- if .enabled -}}
-{{- $policy := deepCopy $own.networkPolicy -}}
-{{- $_ := mergeOverwrite $policy (dict "enabled" true "annotations" (.annotations | default dict) "labels" (.labels | default dict)) -}}
-{{- $ports := list (dict "port" (int $haproxy.containerPort) "protocol" "TCP") -}}
-{{- $clients := list (dict "podSelector" (dict "matchLabels" (dict "release" $own.selector.release "app" ($own.selector.app | trimSuffix "-haproxy")))) -}}
-{{- range .ingressRules -}}{{- $clients = concat $clients .selectors -}}{{- end -}}
-{{- $_ := set $policy "clients" $clients -}}
+{{- $redis := dict "podSelector" (dict "matchLabels" (dict "release" $own.serviceSelector.release "app" $.name)) -}}
+{{- $rules := list -}}
+{{- range .ingressRules -}}
+{{- $rules = append $rules (dict "from" (tpl (toYaml .selectors) $context | fromYamlArray) "ports" (.ports | default list)) -}}
+{{- end -}}
 {{- $egress := list -}}
-{{- range .egressRules -}}{{- $egress = append $egress (dict "to" .selectors "ports" .ports) -}}{{- end -}}
-{{- $_ := set $policy "extraEgress" $egress -}}
-{{- $_ := set $own "networkPolicy" $policy -}}
+{{- range .egressRules -}}{{- $egress = append $egress (dict "to" (tpl (toYaml .selectors) $context | fromYamlArray) "ports" .ports) -}}{{- end -}}
+{{- $policy := dict "enabled" true "annotations" (.annotations | default dict) "labels" (.labels | default dict) "clients" (list $redis) "clientRules" $rules "extraEgress" (concat $own.networkPolicy.extraEgress $egress) -}}
+{{- $_ := set $own "networkPolicy" (mergeOverwrite (deepCopy $own.networkPolicy) $policy) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $ha.networkPolicy.enabled (not .haproxy.enabled) -}}
+{{- $pod := merge (dict) $own.selector ($own.podLabels | default dict) -}}
+{{- $admitted := false -}}
+{{- range $ha.networkPolicy.ingressRules -}}
+{{- range tpl (toYaml .selectors) $context | fromYamlArray -}}
+{{- if and (hasKey . "podSelector") (not .namespaceSelector) -}}
+{{- $matches := true -}}
+{{- range $key, $value := (.podSelector).matchLabels -}}{{- if ne (get $pod $key | toString) (toString $value) -}}{{- $matches = false -}}{{- end -}}{{- end -}}
+{{- if $matches -}}{{- $admitted = true -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not $admitted -}}
+{{- fail (printf "the NetworkPolicy of redis-ha admits the proxy only with haproxy.enabled, so Redis and the sentinels would be cut off. Add this entry to networkPolicy.ingressRules of that release and to compat.redisHa.values: {selectors: [{podSelector: {matchLabels: %s}}]}" ($own.serviceSelector | toJson)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* A map without what is empty: that chart spells "not given" as null, "" or []. */}}
+{{/* A map without empty values: that chart writes null, "" or [] for a value that is not set. */}}
 {{- define "pointsman.withoutEmpty" -}}
 {{- $kept := dict -}}
 {{- range $key, $value := . -}}{{- if $value -}}{{- $_ := set $kept $key $value -}}{{- end -}}{{- end -}}

@@ -1,34 +1,58 @@
 {{/*
-What the templates share. `pointsman.values` is the first: the values as they count, after what is taken over from another chart
-(_compat.tpl). Every template reads it once, so that none of them knows about compatibility.
+Shared definitions. `pointsman.values` returns the effective values, after those of the redis-ha chart were translated (_compat.tpl).
+Every template reads it once, so none of them knows about compatibility.
 */}}
 
 {{- define "pointsman.values" -}}
-{{- if .Values.compat.redisHa.enabled -}}
-{{- include "pointsman.redisHa" . -}}
-{{- else -}}
-{{- $own := deepCopy .Values -}}
-{{- $ports := list -}}
-{{- range $at, $master := .Values.masters -}}
-{{- $ports = append $ports (dict "name" (include "pointsman.portName" (dict "at" $at "name" $master.name)) "port" $master.port "target" (int $master.port)) -}}
-{{- with $master.replicaPort -}}{{- $ports = append $ports (dict "name" (include "pointsman.replicaPortName" (dict "at" $at "own" $own)) "port" . "target" (int .)) -}}{{- end -}}
+{{- if not .Values.enabled -}}
+{{- fail "enabled: false has an effect only as a condition of a dependency: add `condition: pointsman.enabled` to this chart's entry in Chart.yaml of the parent" -}}
 {{- end -}}
-{{- $ports = append $ports (dict "name" "admin" "port" .Values.admin.port "target" (int .Values.admin.port)) -}}
-{{- $_ := set $own "fullname" (include "pointsman.fullname" .) -}}
-{{- $_ := set $own "pdbName" (include "pointsman.fullname" .) -}}
-{{- $_ := set $own "networkPolicyName" (include "pointsman.fullname" .) -}}
-{{- $_ := set $own "serviceAccountName" (.Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "pointsman.fullname" .) "default")) -}}
-{{- $selector := dict "app.kubernetes.io/name" (include "pointsman.name" .) "app.kubernetes.io/instance" .Release.Name -}}
-{{- $_ := set $own "selector" $selector -}}
-{{- $_ := set $own "serviceSelector" $selector -}}
-{{- $standard := dict "app.kubernetes.io/version" (.Chart.AppVersion | quote | trimAll "\"") "app.kubernetes.io/managed-by" .Release.Service "app.kubernetes.io/component" "proxy" "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
-{{- $_ := set $own "standardLabels" (merge (dict) $selector $standard) -}}
-{{- $_ := set $own "adminPorts" (list (dict "name" "admin" "port" (int .Values.admin.port))) -}}
-{{- $_ := set $own "probePort" "admin" -}}
-{{- $_ := set $own "servicePorts" $ports -}}
-{{- $_ := set $own "anyFamily" false -}}
+{{- $own := deepCopy .Values -}}
+{{- $full := include "pointsman.fullname" . -}}
+{{- $selector := dict "app.kubernetes.io/name" (include "pointsman.name" .) "app.kubernetes.io/instance" .Release.Name "app.kubernetes.io/component" "proxy" -}}
+{{- $version := .Chart.AppVersion | toString -}}
+{{- $standard := dict "app.kubernetes.io/version" $version "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
+{{- $_ := mergeOverwrite $own (dict
+      "fullname" $full
+      "serviceName" $full
+      "createService" true
+      "serviceLabels" dict
+      "serviceSelector" $selector
+      "selector" $selector
+      "standardLabels" (merge (dict) $selector $standard)
+      "serviceAccountName" (.Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary $full "default"))
+      "adminPorts" (list (dict "name" "admin" "port" (int .Values.admin.port)))
+      "portNames" (dict "client" "redis" "replica" "readers")
+      "anyFamily" false) -}}
+{{- $_ := set $own "replicas" (ternary 3 .Values.replicas (kindIs "invalid" .Values.replicas)) -}}
+{{- if .Values.compat.redisHa.enabled -}}
+{{- $_ := include "pointsman.redisHa" (dict "own" $own "root" .) -}}
+{{- end -}}
+{{- if not $own.servicePorts -}}{{- $_ := include "pointsman.servicePorts" $own -}}{{- end -}}
 {{- $own | toYaml -}}
 {{- end -}}
+
+{{/* Ports of the Services. Readers have a Service of their own if replicaService is enabled. */}}
+{{- define "pointsman.servicePorts" -}}
+{{- $own := . -}}
+{{- $ports := list -}}
+{{- $replicaPorts := list -}}
+{{- range $at, $master := .masters -}}
+{{- $name := include "pointsman.portName" (dict "at" $at "name" $own.portNames.client) -}}
+{{- $ports = append $ports (dict "name" $name "port" $master.port "target" (int $master.port)) -}}
+{{- with $master.replicaPort -}}
+{{- $name := include "pointsman.portName" (dict "at" $at "name" $own.portNames.replica) -}}
+{{- $replicaPorts = append $replicaPorts (dict "name" $name "port" . "target" (int .)) -}}
+{{- end -}}
+{{- end -}}
+{{- if not .replicaService.enabled -}}{{- $ports = concat $ports $replicaPorts -}}{{- end -}}
+{{- $mode := toString .service.adminPort -}}
+{{- if or (eq $mode "true") (and (eq $mode "auto") (eq .service.type "ClusterIP")) -}}
+{{- $admin := first .adminPorts -}}
+{{- $ports = append $ports (dict "name" $admin.name "port" $admin.port "target" (int $admin.port)) -}}
+{{- end -}}
+{{- $_ := set . "servicePorts" $ports -}}
+{{- $_ := set . "replicaServicePorts" $replicaPorts -}}
 {{- end -}}
 
 {{- define "pointsman.name" -}}
@@ -45,21 +69,16 @@ What the templates share. `pointsman.values` is the first: the values as they co
 {{- end -}}
 {{- end -}}
 
-{{/* The name of a port: the first master's is `redis`, the others' carry their number, because a port's name has 15 letters. */}}
+{{/* The name of a port: that of the first master as it is, the others with their number. Port names have at most 15 characters. */}}
 {{- define "pointsman.portName" -}}
-{{- if eq (int .at) 0 -}}redis{{- else -}}{{ printf "redis-%d" (int .at) }}{{- end -}}
+{{- if eq (int .at) 0 -}}{{ .name }}{{- else -}}{{ printf "%s-%d" .name (int .at) }}{{- end -}}
 {{- end -}}
 
-{{/* The same for the port of its readers. */}}
-{{- define "pointsman.replicaPortName" -}}
-{{- if .own.replicaPortName -}}{{ .own.replicaPortName }}{{- else if eq (int .at) 0 -}}readers{{- else -}}{{ printf "readers-%d" (int .at) }}{{- end -}}
-{{- end -}}
-
-{{/* A time such as 1m30s in whole seconds, rounded up. */}}
+{{/* A duration such as 1m30s in whole seconds, rounded up. */}}
 {{- define "pointsman.seconds" -}}
 {{- $text := toString . -}}
 {{- if not (regexMatch "^([0-9]+(d|h|ms|m|us|s))+$|^0$|^off$" $text) -}}
-{{- fail (printf "%q is not a time: write for example \"15s\" or \"1m30s\"" $text) -}}
+{{- fail (printf "%q is not a duration: write for example \"15s\" or \"1m30s\"" $text) -}}
 {{- end -}}
 {{- $units := dict "d" 86400000000 "h" 3600000000 "m" 60000000 "s" 1000000 "ms" 1000 "us" 1 -}}
 {{- $micros := 0 -}}
@@ -70,38 +89,45 @@ What the templates share. `pointsman.values` is the first: the values as they co
 {{- div (add $micros 999999) 1000000 -}}
 {{- end -}}
 
-{{/* The grace that the drain needs, in seconds; what is given must not be less. */}}
+{{/* The grace period that the drain needs, in seconds. */}}
 {{- define "pointsman.grace" -}}
 {{- $needed := add (include "pointsman.seconds" .shutdown.acceptMax | int) (include "pointsman.seconds" .shutdown.drainTimeout | int) 2 -}}
 {{- if kindIs "invalid" .terminationGracePeriodSeconds -}}
 {{- $needed -}}
 {{- else if lt (int .terminationGracePeriodSeconds) (int $needed) -}}
-{{- fail (printf "terminationGracePeriodSeconds is %d, but shutdown.acceptMax (%s) + shutdown.drainTimeout (%s) + 2 s need %d: sessions would be killed in the middle of a drain" (int .terminationGracePeriodSeconds) .shutdown.acceptMax .shutdown.drainTimeout $needed) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d; shutdown.acceptMax (%s) + shutdown.drainTimeout (%s) + 2 s need %d. Raise it, or set it to null: sessions would be killed during the drain" (int .terminationGracePeriodSeconds) .shutdown.acceptMax .shutdown.drainTimeout $needed) -}}
 {{- else -}}
 {{- int .terminationGracePeriodSeconds -}}
 {{- end -}}
 {{- end -}}
 
-{{/* A quantity of memory in KiB. */}}
+{{/* A Kubernetes quantity of memory in KiB, rounded down: 0.5Gi, 500M, 1e9, 268435456. */}}
 {{- define "pointsman.kib" -}}
 {{- $text := toString . -}}
-{{- $number := regexFind "^[0-9]+" $text | int64 -}}
-{{- $units := dict "Ki" 1 "Mi" 1024 "Gi" 1048576 "K" 1 "k" 1 "M" 976 "G" 976562 -}}
-{{- $unit := regexReplaceAll "^[0-9.]+" $text "" -}}
-{{- if hasKey $units $unit -}}{{- mul $number (get $units $unit | int64) -}}{{- else -}}{{- div $number 1024 -}}{{- end -}}
+{{- if not (regexMatch "^[0-9]+(\\.[0-9]*)?([eE][+]?[0-9]+|[kMGTPE]i?|Ki|m)?$" $text) -}}
+{{- fail (printf "resources.limits.memory: %q is not a quantity: write for example 256Mi" $text) -}}
+{{- end -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "E" 1000000000000000000 "" 1 "m" 0.001 -}}
+{{- $number := regexFind "^[0-9]+(\\.[0-9]*)?([eE][+]?[0-9]+)?" $text -}}
+{{- $unit := trimPrefix $number $text -}}
+{{- divf (mulf (float64 $number) (get $units $unit | float64)) 1024 | floor | int64 -}}
 {{- end -}}
 
 {{/*
-How many connections a memory limit carries, by the rule of the program itself (crates/pointsman/src/memory.rs): three quarters of it
-without 24 MiB for the process, at 32 KiB a connection.
+How many connections a memory limit carries, by the rule of the program (crates/pointsman/src/memory.rs): three quarters of it
+without 24 MiB for the process, at 32 KiB per connection.
 */}}
 {{- define "pointsman.carries" -}}
-{{- max 1 (div (sub (div (mul (include "pointsman.kib" . | int64) 3) 4) 24576) 32) -}}
+{{- $carries := div (sub (div (mul (include "pointsman.kib" . | int64) 3) 4) 24576) 32 -}}
+{{- if lt $carries 1 -}}
+{{- fail (printf "resources.limits.memory of %s carries no connection: the process needs 24 MiB and each connection 32 KiB, and a quarter stays free. Set at least 33Mi" (toString .)) -}}
+{{- end -}}
+{{- $carries -}}
 {{- end -}}
 
 {{/*
-How many connections the masters want by the same rule (crates/pointsman/src/config/limits.rs): each its own number or 10000, and the
-same again for its readers.
+How many connections the masters ask for by the same rule (crates/pointsman/src/config/limits.rs): each its own number or 10,000,
+and as many again for its readers.
 */}}
 {{- define "pointsman.wanted" -}}
 {{- $sum := 0 -}}
@@ -116,31 +142,89 @@ same again for its readers.
 {{- merge (dict) .standardLabels .labels | toYaml -}}
 {{- end -}}
 
+{{/* Labels of objects that other programs select by label: those of the user win. */}}
+{{- define "pointsman.labelsWith" -}}
+{{- merge (dict) (.more | default dict) (include "pointsman.labels" .v | fromYaml) | toYaml -}}
+{{- end -}}
+
 {{- define "pointsman.image" -}}
+{{- $repository := required "image.repository is not set. Push the image to a registry that the nodes can pull from and set it, for example --set image.repository=registry.example.com/pointsman" .v.image.repository -}}
 {{- $tag := .v.image.tag | default .root.Chart.AppVersion -}}
-{{- if .v.image.digest -}}{{ .v.image.repository }}@{{ .v.image.digest }}{{- else -}}{{ .v.image.repository }}:{{ $tag }}{{- end -}}
+{{- if .v.image.digest -}}{{ $repository }}@{{ .v.image.digest }}{{- else -}}{{ $repository }}:{{ $tag }}{{- end -}}
+{{- end -}}
+
+{{/* A security context, without the user and groups that OpenShift assigns itself. */}}
+{{- define "pointsman.security" -}}
+{{- $mode := (((.v.global).compatibility).openshift).adaptSecurityContext | default "auto" -}}
+{{- $there := .root.Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+{{- if or (eq $mode "force") (and (eq $mode "auto") $there) -}}
+{{- omit .context "runAsUser" "runAsGroup" "fsGroup" | toYaml -}}
+{{- else -}}
+{{- toYaml .context -}}
+{{- end -}}
 {{- end -}}
 
 {{/* A value of the configuration in TOML. */}}
 {{- define "pointsman.toml" -}}
 {{- if kindIs "string" . -}}{{ . | toJson }}
 {{- else if kindIs "bool" . -}}{{ . }}
-{{- else if kindIs "float64" . -}}{{ int64 . }}
+{{- else if kindIs "float64" . -}}{{ if eq (float64 (int64 .)) . }}{{ int64 . }}{{ else }}{{ . }}{{ end }}
 {{- else if or (kindIs "int" .) (kindIs "int64" .) -}}{{ . }}
 {{- else if kindIs "slice" . -}}[{{ range $at, $one := . }}{{ if $at }}, {{ end }}{{ include "pointsman.toml" $one }}{{ end }}]
 {{- else -}}{ {{ range $at, $key := keys . | sortAlpha }}{{ if $at }}, {{ end }}{{ $key | toJson }} = {{ include "pointsman.toml" (get $ $key) }}{{ end }} }
 {{- end -}}
 {{- end -}}
 
-{{/* Addresses on a port: every IPv4 address, and IPv6 where the pod may have it. */}}
+{{/* Addresses on a port: every IPv4 address, and IPv6 where asked for. */}}
 {{- define "pointsman.listen" -}}
 {{- if .any -}}["0.0.0.0:{{ int .port }}", "[::]:{{ int .port }}"]{{- else -}}["0.0.0.0:{{ int .port }}"]{{- end -}}
 {{- end -}}
 
-{{/* The configuration as a file. */}}
+{{/* Keys of [[service]] that the chart writes from other values; a second one would be a duplicate. */}}
+{{- define "pointsman.checkSettings" -}}
+{{- range $key, $instead := dict "name" "name" "listen" "port" "replica_listen" "replicaPort" "sentinels" "sentinels" "auth" "auth" "sentinel_auth" "sentinelAuth" -}}
+{{- if hasKey ($.master.settings | default dict) $key -}}
+{{- fail (printf "masters[%d].settings.%s: set masters[%d].%s instead" (int $.at) $key (int $.at) $instead) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The tables of the process as a map. extraConfig overrides single keys, so none is written twice. */}}
+{{- define "pointsman.tables" -}}
+{{- $v := . -}}
+{{- $listen := list -}}
+{{- range .adminPorts -}}
+{{- $listen = concat $listen (include "pointsman.listen" (dict "any" $v.anyFamily "port" .port) | fromJsonArray) -}}
+{{- end -}}
+{{- $admin := dict "listen" $listen -}}
+{{- if not .admin.readyWithoutMaster -}}{{- $_ := set $admin "ready_without_master" false -}}{{- end -}}
+{{- if .control.enabled -}}
+{{- $_ := mergeOverwrite $admin (dict "control" true "control_socket" (printf "%s/control.sock" (trimSuffix "/" .control.stateDir))) -}}
+{{- if .control.existingSecret -}}{{- $_ := set $admin "control_token_file" "/run/secrets/pointsman/control/token" -}}{{- end -}}
+{{- end -}}
+{{- $shutdown := dict "accept_min" .shutdown.acceptMin "accept_quiet" .shutdown.acceptQuiet "accept_max" .shutdown.acceptMax "drain_spread" .shutdown.drainSpread "drain_timeout" .shutdown.drainTimeout -}}
+{{- range $ours, $theirs := dict "acceptMax" "accept_max" "drainTimeout" "drain_timeout" -}}
+{{- if hasKey (($v.extraConfig).shutdown | default dict) $theirs -}}
+{{- fail (printf "extraConfig.shutdown.%s: set shutdown.%s instead, which the grace period of the pod is computed from" $theirs $ours) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey ((.extraConfig).admin | default dict) "listen" -}}
+{{- fail "extraConfig.admin.listen: set admin.port instead, which the probes and the Service use" -}}
+{{- end -}}
+{{- $log := dict "level" .log.level "format" .log.format -}}
+{{- range $ours, $theirs := dict "linesPerSecond" "lines_per_second" "sessions" "sessions" "sessionsLevel" "sessions_level" "sessionsOneIn" "sessions_one_in" -}}
+{{- $value := get $v.log $ours -}}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}{{- $_ := set $log $theirs $value -}}{{- end -}}
+{{- end -}}
+{{- $process := dict "workers" (int .workers) "max_connections" (int .maxConnections) -}}
+{{- mergeOverwrite (dict "admin" $admin "shutdown" $shutdown "log" $log "process" $process) (deepCopy (.extraConfig | default dict)) | toJson -}}
+{{- end -}}
+
+{{/* The configuration file. */}}
 {{- define "pointsman.config" -}}
 {{- $v := . -}}
 {{- range $at, $master := .masters }}
+{{- include "pointsman.checkSettings" (dict "at" $at "master" $master) }}
 [[service]]
 name = {{ $master.name | toJson }}
 listen = {{ include "pointsman.listen" (dict "any" $v.anyFamily "port" $master.port) }}
@@ -162,33 +246,15 @@ password_file = "/run/secrets/pointsman/{{ $at }}/{{ $table }}"
 {{- end }}
 {{- end }}
 {{ end }}
-[admin]
-listen = [{{ range $at, $port := .adminPorts }}{{ if $at }}, {{ end }}{{ include "pointsman.listen" (dict "any" $v.anyFamily "port" $port.port) | trimPrefix "[" | trimSuffix "]" }}{{ end }}]
-{{- if not .admin.readyWithoutMaster }}
-ready_without_master = false
+{{- range $table, $keys := include "pointsman.tables" . | fromJson }}
+[{{ $table }}]
+{{- range $key, $value := $keys }}
+{{ $key }} = {{ include "pointsman.toml" $value }}
 {{- end }}
-
-[shutdown]
-accept_min = {{ .shutdown.acceptMin | toJson }}
-accept_quiet = {{ .shutdown.acceptQuiet | toJson }}
-accept_max = {{ .shutdown.acceptMax | toJson }}
-drain_spread = {{ .shutdown.drainSpread | toJson }}
-drain_timeout = {{ .shutdown.drainTimeout | toJson }}
-
-[log]
-level = {{ .log.level | toJson }}
-format = {{ .log.format | toJson }}
-
-[process]
-workers = {{ int .workers }}
-max_connections = {{ int .maxConnections }}
-{{- with .extraConfig }}
-
-{{ . }}
-{{- end }}
+{{ end }}
 {{- end -}}
 
-{{/* The passwords as sources of a projected volume: files, so that a new one needs no new pod. */}}
+{{/* The secrets as sources of a projected volume. Files, so that they are not inherited as environment variables. */}}
 {{- define "pointsman.secrets" -}}
 {{- $sources := list -}}
 {{- range $at, $master := .masters -}}
@@ -198,6 +264,10 @@ max_connections = {{ int .maxConnections }}
 {{- $sources = append $sources (dict "secret" (dict "name" $login.existingSecret "items" (list $item))) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- if and .control.enabled .control.existingSecret -}}
+{{- $item := dict "key" .control.key "path" "control/token" -}}
+{{- $sources = append $sources (dict "secret" (dict "name" .control.existingSecret "items" (list $item))) -}}
 {{- end -}}
 {{- if $sources -}}{{- toYaml $sources -}}{{- end -}}
 {{- end -}}

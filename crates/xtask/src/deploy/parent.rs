@@ -1,0 +1,91 @@
+//! Both charts as dependencies of one parent chart: `pointsman.enabled` is the condition, the release of
+//! redis-ha is the parent's own, and the switch is made by three upgrades of one release.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::redis_ha_chart::{Chart, NAMESPACE, RELEASE, name, version};
+use super::switch::{before_with, fails};
+use super::together::{faults_beside, merged, values};
+use super::tools::{Tools, root};
+
+/// Makes the parent in a folder.
+fn write(folder: &Path, redis_ha: &Path) -> std::io::Result<()> {
+    let dependency = |name: &str, version: &str| json!({"name": name, "version": version, "condition": format!("{name}.enabled")});
+    let version = version().map_err(std::io::Error::other)?;
+    let all = [dependency("redis-ha", &version), dependency("pointsman", "*")];
+    let meta = json!({"apiVersion": "v2", "name": "shop", "version": "1.0.0", "dependencies": all});
+    fs::write(folder.join("Chart.yaml"), meta.to_string())?;
+    fs::create_dir(folder.join("charts"))?;
+    symlink(redis_ha, folder.join("charts/redis-ha"))?;
+    symlink(root().join("deploy/helm/pointsman"), folder.join("charts/pointsman"))
+}
+
+/// The values of the parent.
+fn of_parent(redis_ha: &Value, is_on: bool) -> Value {
+    json!({"redis-ha": redis_ha, "pointsman": {
+        "enabled": is_on,
+        "image": {"repository": "registry.example.com/pointsman"},
+        "compat": {"redisHa": {"enabled": true, "values": redis_ha}},
+    }})
+}
+
+pub(super) fn check(tools: &Tools) -> Result<String, String> {
+    let chart = Chart::get(tools)?;
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    write(folder.path(), &chart.folder).map_err(|error| format!("parent chart: {error}"))?;
+    let redis_ha = values(tools)?;
+    let render = |is_on| {
+        let file = folder.path().join("all.yaml");
+        let text = of_parent(&redis_ha, is_on).to_string();
+        fs::write(&file, text).map_err(|error| error.to_string())?;
+        let (parent, file) = (folder.path().to_string_lossy(), file.to_string_lossy());
+        let names = ["template", RELEASE, &parent, "--namespace", NAMESPACE, "--skip-tests"];
+        let more = ["--values", &file, "--api-versions", "monitoring.coreos.com/v1"];
+        tools.documents(&tools.helm(names.into_iter().chain(more))?)
+    };
+    let (without, with) = (render(false)?, render(true)?);
+    let names: BTreeSet<String> = with.iter().map(name).collect();
+    if names.len() < with.len() {
+        return Err("two objects of one release have the same name".to_owned());
+    }
+    let (theirs, ours): (Vec<Value>, Vec<Value>) =
+        with.into_iter().partition(|object| without.iter().any(|it| name(it) == name(object)));
+    if without.len() != theirs.len() || ours.iter().any(|it| !name(it).contains("pointsman")) {
+        return Err(
+            "the condition pointsman.enabled does not decide on our objects alone".to_owned()
+        );
+    }
+    faults_beside(&theirs, &ours)?;
+    let writes = play(tools, folder.path(), &redis_ha)?;
+    Ok(format!("{} objects of ours, {writes} writes, clients served after each", ours.len()))
+}
+
+/// The switch and the way back, as commits to the values of one release.
+fn play(tools: &Tools, parent: &Path, redis_ha: &Value) -> Result<usize, String> {
+    let mut gone = redis_ha.clone();
+    merged(&mut gone, &json!({"haproxy": {"replicas": 0}}));
+    let cluster = before_with(tools, parent, &of_parent(redis_ha, false), "")?;
+    let upgrade = |values: &Value, waits_for: &str| {
+        let file = cluster.home().join("values.yaml");
+        fs::write(&file, values.to_string()).map_err(|error| error.to_string())?;
+        let (parent, file) = (parent.display(), file.display());
+        let wait = format!("kubectl rollout status deployment/{waits_for} --timeout=30s");
+        cluster.run(&format!("helm upgrade shop {parent} --values {file}\n{wait}"))
+    };
+    upgrade(&of_parent(redis_ha, true), "shop-pointsman")?;
+    upgrade(&of_parent(&gone, true), "shop-pointsman")?;
+    upgrade(&of_parent(redis_ha, true), "shop-redis-ha-haproxy")?;
+    upgrade(&of_parent(redis_ha, false), "shop-redis-ha-haproxy")?;
+    // All at once would leave clients without a ready pod.
+    let at_once = cluster.home().join("values.yaml");
+    fs::write(&at_once, of_parent(&gone, true).to_string()).map_err(|error| error.to_string())?;
+    let command = format!("helm upgrade shop {} --values {}", parent.display(), at_once.display());
+    let writes = cluster.writes();
+    fails(&cluster, &command, "no ready pod is behind")?;
+    Ok(writes)
+}
