@@ -22,7 +22,7 @@ fn refused(pointsman: &Pointsman, limit: &str) -> f64 {
 }
 
 #[test]
-fn refuses_clients_it_has_no_descriptors_for_and_follows_a_failover() {
+fn refuses_clients_without_descriptors_and_follows() {
     let cluster = Cluster::builder().replicas(1).sentinels(3).start();
     let pointsman = builder(&cluster).lines("[process]\nworkers = 2").start();
     pointsman.process().limit_files(256);

@@ -83,7 +83,7 @@ fn finds_all_sentinels_from_one() {
     });
     cluster.sentinels()[0].kill();
     let failover = cluster.failover();
-    wait_until("the points to move without the sentinel that was named", PATIENCE, || {
+    wait_until("the switch without the sentinel that was named", PATIENCE, || {
         pointsman
             .get("/status")
             .is_ok_and(|(_, status)| status.contains(&format!("\"addr\": \"{}\"", failover.to)))
@@ -111,7 +111,7 @@ fn works_over_ipv6() {
     assert!(client.cmd(&["SET", "six", "6"]).expect("SET").is_ok());
     let before = cluster.master().addr();
     cluster.failover();
-    wait_until("the points to move", PATIENCE, || {
+    wait_until("the switch", PATIENCE, || {
         metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
     });
     assert_ne!(cluster.master().addr(), before);
@@ -126,7 +126,7 @@ fn follows_failover_among_announced_names() {
     let pointsman = pointsman(&cluster);
     assert!(pointsman.client().cmd(&["SET", "name", "1"]).expect("SET").is_ok());
     let failover = cluster.failover();
-    wait_until("the points to move", PATIENCE, || {
+    wait_until("the switch", PATIENCE, || {
         metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
     });
     assert!(pointsman.client().cmd(&["SET", "name", "2"]).expect("SET").is_ok());
@@ -191,7 +191,7 @@ fn works_with_documented_minimum_acl() {
                 password = \"watch-secret\"";
     let pointsman = builder(&cluster).without_logins().service_line(auth).start();
     cluster.failover();
-    wait_until("the points to move", PATIENCE, || {
+    wait_until("the switch", PATIENCE, || {
         metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
     });
     let (_, status) = pointsman.get("/status").expect("status");

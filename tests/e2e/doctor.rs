@@ -148,18 +148,22 @@ fn reports_dead_sentinels_and_lost_quorum() {
     let cluster = Cluster::builder().start();
     let [one, two, three] = [0, 1, 2].map(|number| cluster.sentinel_addrs()[number].to_string());
     cluster.sentinels()[2].kill();
-    wait_until("the dead sentinel to be told of, by itself and by its peers", PATIENCE, || {
-        let (code, document) = examine(&cluster, "mymaster", "");
-        assert_eq!(code, Some(1));
-        find(&document, "unreachable", &three)?;
-        find(&document, "peers-down", &one)?;
-        // Two of three are still a quorum.
-        if find(&document, "quorum", &one).is_ok() {
-            Err("no quorum already".to_owned())
-        } else {
-            Ok(())
-        }
-    });
+    wait_until(
+        "the dead sentinel in the reports, its own and those of its peers",
+        PATIENCE,
+        || {
+            let (code, document) = examine(&cluster, "mymaster", "");
+            assert_eq!(code, Some(1));
+            find(&document, "unreachable", &three)?;
+            find(&document, "peers-down", &one)?;
+            // Two of three are still a quorum.
+            if find(&document, "quorum", &one).is_ok() {
+                Err("no quorum already".to_owned())
+            } else {
+                Ok(())
+            }
+        },
+    );
     cluster.sentinels()[1].stop();
     wait_until("the lack of a quorum to be told", PATIENCE, || {
         let (_, document) = examine(&cluster, "mymaster", "");

@@ -36,7 +36,7 @@ fn loses_nothing_in_a_planned_failover() {
 
     let failover = cluster.failover();
     assert_ne!(failover.from, failover.to);
-    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
     // From the commit on, the old master must not receive another write through the proxy. It stays
     // `role:master` for seconds.
     let at_commit = sets(old);
@@ -230,7 +230,7 @@ fn closes_old_sessions_if_configured() {
         assert!(client.cmd(&["PING"]).is_ok());
     }
     cluster.failover();
-    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
     for client in &mut idle {
         client.set_timeout(Duration::from_secs(5)).expect("a timeout");
         let (bytes, ending) = client.read_to_end().expect("the end of the connection");
@@ -251,7 +251,7 @@ fn follows_failovers_back_and_forth() {
     let pointsman = pointsman(&cluster);
     for round in 1..=3 {
         let failover = cluster.failover();
-        wait_until("the points to move", PATIENCE, || generation(&pointsman) > f64::from(round));
+        wait_until("the switch", PATIENCE, || generation(&pointsman) > f64::from(round));
         let mut client = pointsman.client();
         assert!(client.cmd(&["SET", "round", &round.to_string()]).expect("SET").is_ok());
         let there = cluster
@@ -288,7 +288,7 @@ fn verifies_master_after_sigstop() {
         "this test needs the old master to be a zombie still"
     );
     pointsman.process().signal(Signal::CONT);
-    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
     // The client either got the new master's reply or lost its connection; the old master received
     // nothing.
     if client.read_value().is_ok_and(|answer| answer.is_ok()) {

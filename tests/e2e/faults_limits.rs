@@ -114,7 +114,7 @@ fn recovers_from_lack_of_descriptors() {
     worst.check("out of file descriptors");
     // A spinning loop takes a whole core.
     assert!(spent < asked_for + 0.5, "{spent} s of CPU a second, {asked_for} before");
-    assert!(pong(&mut before), "whoever is inside is served");
+    assert!(pong(&mut before), "established sessions are served");
     let said = pointsman.process().log().matches("cannot accept connections").count();
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let most = workers * (begin.elapsed().as_secs() as usize + 2);

@@ -59,7 +59,7 @@ fn closes_thousands_of_sessions_without_stall() {
     });
     let ((), worst) = resources::probed(&pointsman, || {
         cluster.failover();
-        wait_until("the points to move", PATIENCE, || {
+        wait_until("the switch", PATIENCE, || {
             metric(&pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
         });
         for client in &mut clients {

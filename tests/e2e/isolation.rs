@@ -53,7 +53,7 @@ fn sends_nothing_to_hung_master_after_commit() {
         assert!(client.cmd(&["SET", "before", "1"]).expect("SET").is_ok());
     }
     old.stop();
-    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
     // Connected clients retry on their old connection, and new clients arrive. The server executes
     // all that reached its sockets when it resumes, and MONITOR shows that.
     for (number, client) in sticky.iter_mut().enumerate() {
@@ -115,7 +115,7 @@ fn sends_no_packet_after_the_gate_closed() {
     for client in held.iter_mut() {
         client.send(&harness::encode(&["SET", "held", "1"])).expect("send");
     }
-    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
     for client in later.iter_mut() {
         assert!(client.cmd(&["SET", "later", "1"]).expect("an answer of the new master").is_ok());
     }
@@ -169,7 +169,7 @@ fn leaves_vanished_master_without_late_writes() {
         "a dial of 300 ms took {:?}",
         asked.elapsed()
     );
-    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
     let moved = Instant::now();
     // Two from before, and the request in flight with its retransmissions.
     let at_commit = counter.packets().expect("a count");
@@ -222,7 +222,7 @@ fn leaves_master_that_sentinels_do_not_see() {
     let mut load = Load::to(pointsman.addr()).writers(8).rate(1000).start();
     wait_until("some writes", PATIENCE, || load.counts().acknowledged > 200);
     let partition = Partition::between(old, sources[0]).expect("a partition");
-    wait_until("the points to move", PATIENCE, || generation(&pointsman) >= 2.0);
+    wait_until("the switch", PATIENCE, || generation(&pointsman) >= 2.0);
     let at_commit = sets(old);
     let seen = load.counts().acknowledged;
     wait_until("writes to go on for three seconds", PATIENCE, || {

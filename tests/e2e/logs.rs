@@ -75,7 +75,7 @@ fn logs_only_failures_at_a_bounded_rate() {
     // logged.
     cluster.master().kill();
     let mut sent = 0;
-    wait_until("sessions that are told of, and others that are left out", PATIENCE, || {
+    wait_until("logged sessions, and others that are left out", PATIENCE, || {
         let mut client = Client::connect(pointsman.addr()).expect("a connection");
         let _refused = client.cmd(&["PING"]);
         sent += 1;

@@ -94,7 +94,7 @@ pub(super) fn port_of(client: &mut Client) -> u16 {
 /// every connection of a node that it reconfigures, in the same transaction, and a reader with a
 /// request in flight would notice.
 fn wait_moved(pointsman: &Pointsman, cluster: &Cluster, old: SocketAddr) {
-    wait_until("the points to move", LONG_PATIENCE, || {
+    wait_until("the switch", LONG_PATIENCE, || {
         metric(pointsman, "pointsman_target_generation{service=\"mymaster\"}") >= Some(2.0)
     });
     let new = cluster.master().addr();

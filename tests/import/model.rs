@@ -374,7 +374,11 @@ fn understood(import: &Import) -> (Vec<Understood>, Vec<String>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 192,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// The import must understand what the model says, refuse what must not be guessed, and write
     /// what `pointsman check` accepts.

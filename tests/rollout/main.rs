@@ -59,7 +59,7 @@ fn nobody_noticed(record: &Record, crowd: Crowd) {
         assert!(tally.answered > 100, "{kind}: hardly anything was asked: {line}");
     }
     let [callers, keepers @ ..] = &record.tallies;
-    assert_eq!(callers.unanswered, 0, "whoever has just come is served: {line}");
+    assert_eq!(callers.unanswered, 0, "a new client is served: {line}");
     let (cut, absences) = (keepers.iter().map(|it| it.cut).sum::<u64>(), record.absences);
     assert!(
         cut <= absences as u64,

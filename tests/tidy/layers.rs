@@ -1,4 +1,5 @@
-//! Which crate may depend on which, and that the folders of a crate use each other in one direction.
+//! Which crate may depend on which, and that the folders of a crate use each other in one
+//! direction.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -14,7 +14,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("tidings", "majority clock"),
     ("the yard", "replica publisher"),
     ("passenger", "migrating session"),
-    ("the points", "the target"),
+    ("the points ", "the target"),
     ("told of", "received, informed about"),
     ("told by", "read from, reported by"),
     ("whoever", "any session that, any process that"),

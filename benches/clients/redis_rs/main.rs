@@ -39,8 +39,11 @@ impl Seen {
 }
 
 async fn connect(url: &str, name: &str) -> RedisResult<MultiplexedConnection> {
-    let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE)).set_connection_timeout(Some(PATIENCE));
-    let mut connection = Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?;
+    let config = AsyncConnectionConfig::new()
+        .set_response_timeout(Some(PATIENCE))
+        .set_connection_timeout(Some(PATIENCE));
+    let mut connection =
+        Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?;
     redis::cmd("CLIENT").arg("SETNAME").arg(name).query_async::<()>(&mut connection).await?;
     Ok(connection)
 }
@@ -49,12 +52,19 @@ async fn ask(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<
     redis::pipe().cmd("INCR").arg(name).cmd("CLIENT").arg("GETNAME").query_async(connection).await
 }
 
-async fn live(number: u32, (url, count, settled, end): (String, u32, Instant, Instant), seen: Rc<RefCell<Seen>>) {
+async fn live(
+    number: u32,
+    (url, count, settled, end): (String, u32, Instant, Instant),
+    seen: Rc<RefCell<Seen>>,
+) {
     let name = format!("rs-{number}");
     let (mut connection, mut expected) = (None, None);
     tokio::time::sleep(Duration::from_millis(100) * number / count).await;
     while Instant::now() < end {
-        let (begin, at) = (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
+        let (begin, at) = (
+            Instant::now(),
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default(),
+        );
         if connection.is_none() {
             connection = connect(&url, &name).await.ok();
         }
@@ -84,7 +94,9 @@ async fn live(number: u32, (url, count, settled, end): (String, u32, Instant, In
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [host, port, count, seconds] = args.as_slice() else { panic!("host, port, clients, seconds") };
+    let [host, port, count, seconds] = args.as_slice() else {
+        panic!("host, port, clients, seconds")
+    };
     let (count, seconds): (u32, u64) = (count.parse().unwrap(), seconds.parse().unwrap());
     let end = Instant::now() + Duration::from_secs(seconds);
     // Until then the machine is busy with starting everybody, which is no pause.
@@ -94,7 +106,8 @@ async fn main() {
     let everybody = tokio::task::LocalSet::new();
     for number in 0..count {
         // Every other one speaks RESP3.
-        let url = format!("redis://app:pw@{host}:{port}/{}?protocol=resp{}", number % 16, 2 + number % 2);
+        let url =
+            format!("redis://app:pw@{host}:{port}/{}?protocol=resp{}", number % 16, 2 + number % 2);
         everybody.spawn_local(live(number, (url, count, settled, end), Rc::clone(&seen)));
     }
     everybody.await;

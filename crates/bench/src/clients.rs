@@ -114,12 +114,12 @@ fn preface(clients: u32) -> String {
     format!(
         "# What clients notice of a failover\n\nWritten by `cargo xtask bench clients`: {clients} clients of each library, which \
          authenticate, choose a database and a name, and ask twice every 100 ms.\nThe libraries retry nothing. An error is a command \
-         that failed, or a connection that was lost. A wrong reply is a counter that did not go on by one, or another client's name. \
+         that failed, or a connection that was lost. A wrong reply is a counter that did not increase by one, or another client's name. \
          An error is of a request in flight if that was begun within half a second of the kill. The longest pause is of \
          the time after the first {} s, in which everybody is started; the last column is the time from the order or the kill to its \
          beginning.\nredis-rs is \
          asynchronous and multiplexed with its response timeout raised from half a second to 30 s; redis-cli, which is hiredis, reads its commands \
-         from a pipe; every other client of redis-py, redis-rs and go-redis speaks RESP3, and go-redis then asks to be told of \
+         from a pipe; every other client of redis-py, redis-rs and go-redis speaks RESP3, and go-redis then asks for notifications of \
          maintenance, as it does by default.\n\nredis-benchmark, which is hiredis too, has failovers to itself: {} clients that ask \
          as fast as they are answered and never had a moment without a request in flight. Each ends at its first error, so there is \
          at most one of each. It looks at no reply, its answers are estimated from the rates that it writes, and its pauses have a \

@@ -80,7 +80,7 @@ pub fn wait_until<C: Condition>(
 /// Sleeps: between two checks, or to keep the rate of a load. Never a way to make a test pass.
 #[allow(
     clippy::disallowed_methods,
-    reason = "the one place where the test code sleeps; whoever calls it looks again after"
+    reason = "the one place where the test code sleeps; its caller checks the condition again"
 )]
 pub fn pause(time: Duration) {
     std::thread::sleep(time);

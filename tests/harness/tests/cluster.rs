@@ -15,7 +15,7 @@ fn exists(pid: u32) -> bool {
     PathBuf::from(format!("/proc/{pid}")).exists()
 }
 
-/// Whether a process of this id runs. An orphan that ended stays a zombie until whoever adopted it
+/// Whether a process of this id runs. An orphan that ended stays a zombie until the process that adopted it
 /// looks.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -183,7 +183,7 @@ fn measures_outage_of_killed_master() {
     let events = Events::of_all(cluster.sentinels());
     let asked = std::sync::Arc::clone(&cluster);
     let load =
-        Load::to_whoever(move || asked.current_master_addr().ok()).writers(2).rate(400).start();
+        Load::to_resolved(move || asked.current_master_addr().ok()).writers(2).rate(400).start();
     wait_until("some writes", SOON, || load.counts().acknowledged > 100);
     let killed = std::time::Instant::now();
     cluster.nodes()[0].kill();

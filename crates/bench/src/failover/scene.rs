@@ -76,7 +76,7 @@ impl Front {
         match self {
             Self::Direct(sentinel, name) => {
                 let (sentinel, name) = (*sentinel, name.clone());
-                Load::to_whoever(move || named_by(sentinel, &name))
+                Load::to_resolved(move || named_by(sentinel, &name))
             }
             Self::Haproxy(haproxy) => Load::to(haproxy.addr()),
             Self::Pointsman(pointsman) => Load::to(pointsman.addr()),
@@ -182,7 +182,7 @@ pub(super) fn play(
     Ok(record)
 }
 
-/// Waits for the run's phase of the ping period. Returns the ages of the last pings of all sentinels,
+/// Waits for the run's phase of the ping period. Returns the ages of all sentinels' last pings,
 /// in milliseconds.
 fn wait_for_phase(
     stage: &Stage<'_>,

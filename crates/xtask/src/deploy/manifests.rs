@@ -16,7 +16,8 @@ resources:
   - pointsman.yaml
 ";
 
-/// The chart has no image of its own; an overlay or an editor sets it. `helm test` is of no use here.
+/// The chart has no image of its own; an overlay or an editor sets it. `helm test` is of no use
+/// here.
 const SET: &str = "image.repository=registry.example.com/pointsman,tests.enabled=false";
 
 /// Each file with its text.

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn connects_pods_unless_a_policy_selects_one_and_admits_no_other() {
+    fn connects_pods_unless_a_policy_excludes_them() {
         let peer = |name: &str| json!([{"podSelector": {"matchLabels": {"app": name}}}]);
         let closed = policy("redis", "Ingress", &json!([]));
         let open = policy(

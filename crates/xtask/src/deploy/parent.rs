@@ -1,5 +1,6 @@
-//! Both charts as dependencies of one parent chart: `pointsman.enabled` is the condition, the release of
-//! redis-ha is the parent's own, and the switch is made by three upgrades of one release.
+//! Both charts as dependencies of one parent chart: `pointsman.enabled` is the condition, the
+//! release of redis-ha is the parent's own, and the switch is made by three upgrades of one
+//! release.
 
 use std::collections::BTreeSet;
 use std::fs;

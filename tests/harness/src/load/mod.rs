@@ -95,13 +95,13 @@ impl Load {
     /// Writers that connect to one address, like clients of a proxy.
     #[must_use]
     pub fn to(addr: SocketAddr) -> LoadBuilder {
-        Self::to_whoever(move || Some(addr))
+        Self::to_resolved(move || Some(addr))
     }
 
     /// Writers that resolve the address before each connection, like clients that support Sentinel.
     /// `None` means no address at the moment and counts as an error.
     #[must_use]
-    pub fn to_whoever(
+    pub fn to_resolved(
         find: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static,
     ) -> LoadBuilder {
         let plan = Plan {
