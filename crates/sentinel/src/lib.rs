@@ -12,6 +12,7 @@ mod discovery;
 pub mod doctor;
 mod link;
 mod machine;
+mod net;
 mod prober;
 mod rate_limiter;
 mod replicas;
@@ -21,32 +22,34 @@ mod types;
 /// The pure parts of the driver, for the simulator: it answers as sentinels and redis nodes do, and
 /// has these make of it what they make of the real ones.
 pub mod simulation {
-    pub use crate::discovery::learned_addresses::{AddressMap, LearnedAddresses};
+    pub use crate::discovery::learned_addresses::LearnedAddresses;
     pub use crate::link::notice::parse as parse_notice;
     pub use crate::link::poll::{Peer, Round, read_round};
     pub use crate::link::reply::Reply;
     pub use crate::replicas::eligibility::{Eligibility, Member, Ruling};
     pub use crate::replicas::publisher::judge;
     pub use crate::switchover::{CatchUp, ReplicationOffsets, Verdict};
+    pub use crate::types::AddressMap;
 }
 
-pub use discovery::handle::{Handle, Heartbeat, Order};
-pub use discovery::resolve::Resolver;
+pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
+pub use discovery::messages::Timeouts;
 pub use discovery::snapshot::{
-    Counts, DiscoverySnapshot, Failover, MasterSnapshot, NodeSnapshot, ReplicaPoolSnapshot,
-    ReplicaSnapshot, SentinelSnapshot,
+    DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
+    ReplicaPoolSnapshot, ReplicaSnapshot, SentinelSnapshot,
 };
-pub use discovery::{Discovery, Timeouts, Watch};
+pub use discovery::{Discovery, DiscoveryConfig};
 pub use link::auth::{Credentials, Denied};
 pub use link::notice::Notice;
-pub use machine::rules::{Minority, ReplicaRules, Rules, Verify};
+pub use machine::rules::{MachineRules, Minority, ReplicaRules, Verify};
 pub use machine::{
-    Action, Admission, Basis, Cause, Claim, Commit, Committed, Event, FailoverTimeline, Finding,
-    Lack, Machine, Note, Pause, State,
+    Admission, Basis, Claim, Commit, Committed, FailoverTimeline, HoldCause, Machine,
+    MachineAction, MachineEvent, MachineState, NoMasterReason, Pause, VoteOutcome, Warning,
 };
+pub use net::resolve::Resolver;
 pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;
 pub use switchover::{Limits, Outcome, Plan, Reason, Told, switchover};
 pub use types::{
-    Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View,
+    Epoch, Lineage, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,
 };

@@ -1,5 +1,6 @@
 //! The vocabulary: who says what about which node. Plain values, no behaviour beyond reading them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
@@ -83,6 +84,9 @@ impl From<SocketAddr> for NodeAddr {
     }
 }
 
+/// Announced address to the address to dial.
+pub type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
+
 impl fmt::Display for NodeAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
@@ -163,7 +167,7 @@ pub enum Role {
 
 /// What a redis node answered to one probe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Report {
+pub struct NodeReport {
     /// The address that was really dialled: the pinned IP of a name, or the mapped address.
     pub dialled: SocketAddr,
     /// What it says it is.
@@ -225,7 +229,7 @@ pub struct Probe {
     /// When the question went out: evidence that is younger than this is not covered by the answer.
     pub asked_at: Instant,
     /// What came back.
-    pub outcome: Result<Report, ProbeFailure>,
+    pub outcome: Result<NodeReport, ProbeFailure>,
 }
 
 #[cfg(test)]

@@ -13,14 +13,14 @@
 use std::time::Duration;
 
 /// The wall clock may gain this much on the boot clock between two looks without having been set.
-const SLEW: Duration = Duration::from_secs(1);
+const MAX_SLEW: Duration = Duration::from_secs(1);
 
 /// The wall clock's word by itself is taken this often at most.
-const RARELY: Duration = Duration::from_secs(60);
+const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Both clocks at about the same moment, each since its own origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Clocks {
+pub(crate) struct ClockReadings {
     /// Since the machine was started, the time included in which it was suspended.
     pub(crate) boot: Duration,
     /// Since 1970.
@@ -29,25 +29,26 @@ pub(crate) struct Clocks {
 
 /// See the module's header.
 #[derive(Debug)]
-pub(crate) struct Jumps {
-    last: Clocks,
+pub(crate) struct ClockJumps {
+    last: ClockReadings,
     /// When the wall clock's word was last taken, on the boot clock.
     believed_at: Option<Duration>,
 }
 
-impl Jumps {
-    pub(crate) fn new(now: Clocks) -> Self {
+impl ClockJumps {
+    pub(crate) fn new(now: ClockReadings) -> Self {
         Self { last: now, believed_at: None }
     }
 
     /// How long it is since the last look, by the clock that says most of those that are believed.
-    pub(crate) fn away(&mut self, now: Clocks) -> Duration {
+    pub(crate) fn away(&mut self, now: ClockReadings) -> Duration {
         let last = std::mem::replace(&mut self.last, now);
         let (boot, wall) = (now.boot.saturating_sub(last.boot), now.wall.saturating_sub(last.wall));
-        if wall <= boot + SLEW {
+        if wall <= boot + MAX_SLEW {
             return boot;
         }
-        let rare = self.believed_at.is_none_or(|at| now.boot.saturating_sub(at) >= RARELY);
+        let rare =
+            self.believed_at.is_none_or(|at| now.boot.saturating_sub(at) >= WALL_CLOCK_INTERVAL);
         if !rare {
             return boot;
         }
@@ -62,8 +63,8 @@ mod tests {
 
     const WALL: u64 = 1_700_000_000_000;
 
-    fn clocks(boot_ms: u64, wall_ms: u64) -> Clocks {
-        Clocks { boot: Duration::from_millis(boot_ms), wall: Duration::from_millis(wall_ms) }
+    fn clocks(boot_ms: u64, wall_ms: u64) -> ClockReadings {
+        ClockReadings { boot: Duration::from_millis(boot_ms), wall: Duration::from_millis(wall_ms) }
     }
 
     fn ms(millis: u64) -> Duration {
@@ -72,7 +73,7 @@ mod tests {
 
     #[test]
     fn counts_the_time_of_an_ordinary_turn() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         for turn in 1..100 {
             assert_eq!(jumps.away(clocks(turn * 250, WALL + turn * 250)), ms(250));
         }
@@ -81,14 +82,14 @@ mod tests {
     #[test]
     fn counts_a_stopped_process_and_a_suspended_machine_alike() {
         // The monotonic clock would say 250 ms for the second one, and is not asked.
-        let mut jumps = Jumps::new(clocks(0, WALL));
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         assert_eq!(jumps.away(clocks(30_250, WALL + 30_250)), ms(30_250));
         assert_eq!(jumps.away(clocks(60_500, WALL + 60_500)), ms(30_250));
     }
 
     #[test]
     fn counts_a_machine_that_was_paused_with_its_clocks() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         // Nothing is seen until its wall clock is set right.
         assert_eq!(jumps.away(clocks(250, WALL + 250)), ms(250));
         assert_eq!(jumps.away(clocks(500, WALL + 60_000)), ms(59_750));
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn ignores_a_wall_clock_that_is_set_back_or_slewed() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         assert_eq!(jumps.away(clocks(250, WALL - 3_600_000)), ms(250));
         assert_eq!(jumps.away(clocks(500, WALL - 3_600_000 + 900)), ms(250));
         // A suspend shows although the wall clock was set back meanwhile.
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn believes_the_wall_clock_once_a_minute() {
-        let mut jumps = Jumps::new(clocks(0, WALL));
+        let mut jumps = ClockJumps::new(clocks(0, WALL));
         // Set forward by ten seconds, four times a second, for ten minutes.
         let looks = (1..=2400)
             .filter(|turn| jumps.away(clocks(turn * 250, WALL + turn * 10_250)) > ms(250))

@@ -19,12 +19,12 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use crate::discovery::clock_jumps::{Clocks, Jumps};
+use crate::discovery::clock_jumps::{ClockJumps, ClockReadings};
 
 /// See the module's header. Must be made inside a tokio runtime.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
-    jumps: Jumps,
+    jumps: ClockJumps,
     timer: Option<AsyncFd<OwnedFd>>,
     /// When this process last came back after it had been stopped for long.
     back_at: Option<Instant>,
@@ -40,7 +40,7 @@ impl ClockWatch {
         if let Err(error) = &timer {
             tracing::info!(%error, "the system does not tell when its clock is set: it is looked at a few times a second");
         }
-        Self { jumps: Jumps::new(clocks()), timer: timer.ok(), back_at: None }
+        Self { jumps: ClockJumps::new(clocks()), timer: timer.ok(), back_at: None }
     }
 
     /// Tells `judge` how long it is since this was last called, the time included in which this
@@ -84,8 +84,8 @@ fn timer() -> rustix::io::Result<OwnedFd> {
     Ok(timer)
 }
 
-fn clocks() -> Clocks {
-    Clocks { boot: read(ClockId::Boottime), wall: read(ClockId::Realtime) }
+fn clocks() -> ClockReadings {
+    ClockReadings { boot: read(ClockId::Boottime), wall: read(ClockId::Realtime) }
 }
 
 /// A time before 1970 is none.

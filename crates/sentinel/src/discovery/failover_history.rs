@@ -12,20 +12,20 @@ use target::Target;
 use tracing::info;
 
 use crate::discovery::majority_clock::MajorityClock;
-use crate::discovery::snapshot::{Failover, REMEMBERED};
+use crate::discovery::snapshot::{FailoverRecord, MAX_FAILOVERS};
 use crate::rate_limiter::Voice;
-use crate::{Basis, Commit, Event, Machine, NodeAddr};
+use crate::{Basis, Commit, Machine, MachineEvent, NodeAddr};
 
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct FailoverHistory {
-    tidings: MajorityClock,
+    majority_clock: MajorityClock,
     /// When what the machine is given now was read.
     reading: Instant,
     /// Which evidence is under verification, by the machine's time of it, and when its last part
     /// was read.
     evidence: Option<(Instant, Instant)>,
-    failovers: Vec<Failover>,
+    failovers: Vec<FailoverRecord>,
     /// What the last of them led to, until a session was there.
     target: Option<Arc<Target>>,
     /// Sentinel itself bounds how often it fails over; whoever only pretends to be one is bounded
@@ -35,9 +35,10 @@ pub(crate) struct FailoverHistory {
 
 impl Default for FailoverHistory {
     fn default() -> Self {
-        let (tidings, voice) = (MajorityClock::default(), Voice::new(20, Duration::from_secs(1)));
+        let (majority_clock, voice) =
+            (MajorityClock::default(), Voice::new(20, Duration::from_secs(1)));
         Self {
-            tidings,
+            majority_clock,
             reading: Instant::now(),
             evidence: None,
             failovers: Vec::new(),
@@ -49,60 +50,60 @@ impl Default for FailoverHistory {
 
 impl FailoverHistory {
     /// Something was read at `heard_at` and is about to be given to the machine.
-    pub(crate) fn before(&mut self, event: &Event, heard_at: Instant, machine: &Machine) {
+    pub(crate) fn before(&mut self, event: &MachineEvent, heard_at: Instant, machine: &Machine) {
         self.reading = heard_at;
-        if let Event::Notice { from: Some(from), notice } = event
+        if let MachineEvent::Notice { from: Some(from), notice } = event
             && machine.is_member(from)
         {
-            self.tidings.heard(from, notice, heard_at);
+            self.majority_clock.heard(from, notice, heard_at);
         }
     }
 
     /// The machine has taken it in.
     pub(crate) fn after(&mut self, heard_at: Instant, machine: &Machine) {
-        let evidence_at = machine.story().evidence_at;
+        let evidence_at = machine.timeline().evidence_at;
         if evidence_at != self.evidence.map(|(at, _)| at) {
             self.evidence = evidence_at.map(|at| (at, heard_at));
         }
     }
 
-    /// The points were moved to `target`, as `commit` wanted, at `swapped_at`; `from` is where they
+    /// The points were moved to `target`, as `commit` wanted, at `published_at`; `from` is where they
     /// led before.
     pub(crate) fn moved(
         &mut self,
         (from, commit): (Option<NodeAddr>, &Commit),
-        (target, swapped_at): (Arc<Target>, Instant),
+        (target, published_at): (Arc<Target>, Instant),
         machine: &Machine,
-    ) -> Failover {
-        let story = machine.story().clone();
+    ) -> FailoverRecord {
+        let timeline = machine.timeline().clone();
         // What was verified ahead is committed in the very step in which its evidence is complete.
         let known = self
             .evidence
             .take()
-            .filter(|(at, _)| story.evidence_at == Some(*at))
+            .filter(|(at, _)| timeline.evidence_at == Some(*at))
             .map(|(_, read)| read);
-        let read_at = known.or(story.evidence_at.map(|_| self.reading));
-        let by_notice = self.tidings.complete(&commit.addr, machine.quorum().1);
-        self.tidings.clear();
-        let failover = Failover {
+        let read_at = known.or(timeline.evidence_at.map(|_| self.reading));
+        let by_notice = self.majority_clock.complete(&commit.addr, machine.quorum().1);
+        self.majority_clock.clear();
+        let failover = FailoverRecord {
             from,
             to: commit.addr.clone(),
             epoch: commit.epoch,
             basis: commit.basis,
             lost_bytes: commit.lost_bytes,
             generation: target.generation().get(),
-            story,
+            timeline,
             evidence_read_at: read_at,
             decided_at: by_notice
                 .into_iter()
                 .chain(read_at)
                 .min()
                 .filter(|_| commit.basis == Basis::Majority),
-            swapped_at,
+            published_at,
             first_session_at: None,
         };
         self.target = Some(target);
-        if self.failovers.len() >= REMEMBERED {
+        if self.failovers.len() >= MAX_FAILOVERS {
             self.failovers.remove(0);
         }
         self.failovers.push(failover.clone());
@@ -126,17 +127,18 @@ impl FailoverHistory {
     }
 
     /// Tells of a move with its durations.
-    pub(crate) fn tell(&mut self, service: &Arc<str>, failover: Failover) {
+    pub(crate) fn tell(&mut self, service: &Arc<str>, failover: FailoverRecord) {
         let service = Arc::clone(service);
-        self.voice.say(failover.swapped_at, move |unsaid| {
+        self.voice.say(failover.published_at, move |unsaid| {
             let ms = |span: Option<Duration>| span.map(|it| logged(it.as_millis()));
             let us = |span: Option<Duration>| span.map(|it| logged(it.as_micros()));
             info!(
-                %service, unsaid, master = %failover.to, epoch = failover.epoch, generation = failover.generation,
-                basis = ?failover.basis, from = failover.from.as_ref().map(ToString::to_string),
-                suspected_ms = ms(failover.story.suspicion()), held_ms = ms(failover.story.hold()),
-                switched_us = us(failover.swap()), verified_us = us(failover.verification()),
-                lost_bytes = failover.lost_bytes, "the points lead to a new master"
+                %service, unsaid, from = failover.from.as_ref().map(ToString::to_string), to = %failover.to,
+                epoch = failover.epoch, generation = failover.generation,
+                decided_by = failover.basis.label(), duration_ms = ms(failover.timeline.duration()),
+                held_ms = ms(failover.timeline.hold()), switched_us = us(failover.switch_time()),
+                verified_us = us(failover.verification()), lost_bytes = failover.lost_bytes,
+                "switched to new master"
             );
         });
     }
@@ -147,7 +149,7 @@ impl FailoverHistory {
     }
 
     /// The last moves of the points, oldest first.
-    pub(crate) fn failovers(&self) -> &[Failover] {
+    pub(crate) fn failovers(&self) -> &[FailoverRecord] {
         &self.failovers
     }
 }

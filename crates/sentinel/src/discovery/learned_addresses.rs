@@ -7,27 +7,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::discovery::resolve::is_usable;
 use crate::link::poll::{Peer, Round};
+use crate::net::resolve::is_usable;
+use crate::types::AddressMap;
 use crate::{MyId, NodeAddr};
 
 /// The most addresses of sentinels that one service learns of.
-const MAX_LEARNT: usize = 64;
-
-/// Announced address to the address to dial.
-pub type AddressMap = BTreeMap<NodeAddr, NodeAddr>;
+const MAX_LEARNED: usize = 64;
 
 /// Who told of which other sentinels, and where they are said to be.
 #[derive(Debug, Default)]
 pub struct LearnedAddresses {
-    told: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
+    listed_by: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
 }
 
 impl LearnedAddresses {
     /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that
     /// changes anything. What was told by somebody who is not reached any more is forgotten once
     /// somebody else tells something new.
-    pub fn hear(
+    pub fn record(
         &mut self,
         teller: MyId,
         peers: Vec<Peer>,
@@ -36,11 +34,11 @@ impl LearnedAddresses {
     ) -> bool {
         let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
         let peers: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(mapped).collect();
-        if self.told.get(&teller) == Some(&peers) {
+        if self.listed_by.get(&teller) == Some(&peers) {
             return false;
         }
-        self.told.retain(|id, _| reached(id));
-        self.told.insert(teller, peers);
+        self.listed_by.retain(|id, _| reached(id));
+        self.listed_by.insert(teller, peers);
         true
     }
 
@@ -49,13 +47,13 @@ impl LearnedAddresses {
     #[must_use]
     pub fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
         let mut tellers: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
-        for said in self.told.values().flatten() {
+        for said in self.listed_by.values().flatten() {
             *tellers.entry(said).or_default() += 1;
         }
         let mut ranked: Vec<((&MyId, &NodeAddr), usize)> = tellers.into_iter().collect();
         ranked.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
         let mut found: BTreeMap<&MyId, BTreeSet<&NodeAddr>> = BTreeMap::new();
-        for ((id, addr), _) in ranked.into_iter().take(MAX_LEARNT) {
+        for ((id, addr), _) in ranked.into_iter().take(MAX_LEARNED) {
             found.entry(id).or_default().insert(addr);
         }
         found
@@ -64,9 +62,9 @@ impl LearnedAddresses {
 
 /// Leaves out what cannot be meant for us, such as the loopback address of another machine, unless
 /// the operator said what to dial instead.
-pub(crate) fn usable(round: Round, said_by: IpAddr, map: &AddressMap) -> Round {
+pub(crate) fn usable(round: Round, announced_by: IpAddr, map: &AddressMap) -> Round {
     let fits = |addr: &NodeAddr| {
-        map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by))
+        map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, announced_by))
     };
     match round {
         Round::View { view, .. } if !fits(&view.addr) => {
@@ -100,37 +98,37 @@ mod tests {
 
     #[test]
     fn one_liar_does_not_crowd_out_what_the_others_agree_on() {
-        let mut learnt = LearnedAddresses::default();
+        let mut learned_addresses = LearnedAddresses::default();
         let lies = (100..200)
             .map(|number| peer(number, "10.9.9.9"))
             .chain([peer(7, "10.6.6.6")])
             .collect();
-        assert!(learnt.hear(id(1), lies, &AddressMap::new(), |_| true));
+        assert!(learned_addresses.record(id(1), lies, &AddressMap::new(), |_| true));
         for teller in [2, 3] {
-            assert!(learnt.hear(
+            assert!(learned_addresses.record(
                 id(teller),
                 vec![peer(7, "10.0.0.7"), peer(900, "10.0.0.8")],
                 &AddressMap::new(),
                 |_| true
             ));
         }
-        let found = learnt.candidates();
+        let found = learned_addresses.candidates();
         assert!(
             found[&id(7)].contains(&node("10.0.0.7"))
                 && found[&id(900)].contains(&node("10.0.0.8"))
         );
-        assert!(found.values().map(BTreeSet::len).sum::<usize>() <= MAX_LEARNT);
+        assert!(found.values().map(BTreeSet::len).sum::<usize>() <= MAX_LEARNED);
     }
 
     #[test]
     fn what_is_told_twice_is_no_news_and_addresses_are_mapped() {
-        let (mut learnt, map) = (
+        let (mut learned_addresses, map) = (
             LearnedAddresses::default(),
             AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]),
         );
-        assert!(learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
-        assert!(!learnt.hear(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
-        assert!(learnt.candidates()[&id(2)].contains(&node("192.0.2.1")));
+        assert!(learned_addresses.record(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
+        assert!(!learned_addresses.record(id(1), vec![peer(2, "127.0.0.1")], &map, |_| true));
+        assert!(learned_addresses.candidates()[&id(2)].contains(&node("192.0.2.1")));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::time::Instant;
 use crate::{MyId, NodeAddr, Notice};
 
 /// The most sentinels in the book; members only are entered, and there are no more of them.
-const MOST: usize = 64;
+const MAX_SENTINELS: usize = 64;
 
 /// Who said since when that the master is now where.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl MajorityClock {
     /// A member of the electorate published `notice`, which was read at `at`.
     pub(crate) fn heard(&mut self, from: &MyId, notice: &Notice, at: Instant) {
         match notice {
-            Notice::ConfigUpdateFrom { peer, .. } if self.following.len() < MOST => {
+            Notice::ConfigUpdateFrom { peer, .. } if self.following.len() < MAX_SENTINELS => {
                 self.following.insert(from.clone(), peer.clone());
             }
             Notice::Promoted { candidate } => self.names(from, candidate, at),
@@ -45,7 +45,7 @@ impl MajorityClock {
     /// What was said before counts from when it was said first.
     fn names(&mut self, who: &MyId, to: &NodeAddr, at: Instant) {
         let said = self.named.get(who).is_some_and(|(before, _)| before == to);
-        if !said && (self.named.len() < MOST || self.named.contains_key(who)) {
+        if !said && (self.named.len() < MAX_SENTINELS || self.named.contains_key(who)) {
             self.named.insert(who.clone(), (to.clone(), at));
         }
     }
@@ -85,53 +85,60 @@ mod tests {
 
     #[test]
     fn the_second_of_three_makes_the_majority_and_saying_it_again_changes_nothing() {
-        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
+        let (mut majority_clock, start) = (MajorityClock::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        tidings.heard(&id(1), &Notice::Promoted { candidate: node(2) }, at(0));
-        tidings.heard(&id(1), &switched(2), at(50));
+        majority_clock.heard(&id(1), &Notice::Promoted { candidate: node(2) }, at(0));
+        majority_clock.heard(&id(1), &switched(2), at(50));
         assert_eq!(
-            tidings.complete(&node(2), 2),
+            majority_clock.complete(&node(2), 2),
             None,
             "one sentinel is no majority, however often it speaks"
         );
-        tidings.heard(&id(2), &switched(2), at(85));
-        tidings.heard(&id(3), &switched(2), at(90));
-        assert_eq!(tidings.complete(&node(2), 2), Some(at(85)));
-        assert_eq!(tidings.complete(&node(1), 1), None);
-        tidings.clear();
-        assert_eq!(tidings.complete(&node(2), 1), None);
+        majority_clock.heard(&id(2), &switched(2), at(85));
+        majority_clock.heard(&id(3), &switched(2), at(90));
+        assert_eq!(majority_clock.complete(&node(2), 2), Some(at(85)));
+        assert_eq!(majority_clock.complete(&node(1), 1), None);
+        majority_clock.clear();
+        assert_eq!(majority_clock.complete(&node(2), 1), None);
     }
 
     #[test]
     fn an_observer_that_follows_a_hello_speaks_for_two() {
-        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
-        tidings.heard(&id(2), &Notice::ConfigUpdateFrom { peer: id(1), leaving: node(1) }, start);
-        tidings.heard(&id(2), &switched(2), start);
-        assert_eq!(tidings.complete(&node(2), 2), Some(start));
+        let (mut majority_clock, start) = (MajorityClock::default(), Instant::now());
+        majority_clock.heard(
+            &id(2),
+            &Notice::ConfigUpdateFrom { peer: id(1), leaving: node(1) },
+            start,
+        );
+        majority_clock.heard(&id(2), &switched(2), start);
+        assert_eq!(majority_clock.complete(&node(2), 2), Some(start));
         // Only for this one switch.
-        tidings.heard(&id(2), &switched(3), start);
+        majority_clock.heard(&id(2), &switched(3), start);
         assert_eq!(
-            (tidings.complete(&node(3), 2), tidings.complete(&node(3), 1)),
+            (majority_clock.complete(&node(3), 2), majority_clock.complete(&node(3), 1)),
             (None, Some(start))
         );
     }
 
     #[test]
     fn liars_do_not_make_the_book_grow() {
-        let (mut tidings, start) = (MajorityClock::default(), Instant::now());
+        let (mut majority_clock, start) = (MajorityClock::default(), Instant::now());
         for number in 0..=255 {
-            tidings.heard(
+            majority_clock.heard(
                 &id(number),
                 &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) },
                 start,
             );
-            tidings.heard(&id(number), &switched(2), start);
-            tidings.heard(
+            majority_clock.heard(&id(number), &switched(2), start);
+            majority_clock.heard(
                 &id(number),
                 &Notice::ConfigUpdateFrom { peer: id(7), leaving: node(1) },
                 start,
             );
         }
-        assert!(tidings.named.len() <= MOST && tidings.following.len() <= MOST);
+        assert!(
+            majority_clock.named.len() <= MAX_SENTINELS
+                && majority_clock.following.len() <= MAX_SENTINELS
+        );
     }
 }

@@ -7,6 +7,21 @@
 //! The sentinels of the configuration are dialled as soon as their addresses are known; those that
 //! others tell of a few times a second.
 
+pub(crate) mod clock_jumps;
+pub(crate) mod clock_watch;
+pub(crate) mod failover_history;
+pub(crate) mod handle;
+pub(crate) mod learned_addresses;
+pub(crate) mod majority_clock;
+pub(crate) mod messages;
+mod reconcile;
+pub(crate) mod seeds;
+pub(crate) mod service_runtime;
+pub(crate) mod snapshot;
+
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,24 +32,25 @@ use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
 use crate::discovery::clock_watch::ClockWatch;
-use crate::discovery::handle::{Handle, Heartbeat, Reach};
+use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle, Heartbeat};
 use crate::discovery::learned_addresses::usable;
-use crate::discovery::resolve::Resolver;
+use crate::discovery::messages::{DriverMessage, Timeouts};
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
 use crate::link::auth::Credentials;
 use crate::link::links::{Links, describe};
 use crate::link::poll::{Round, trouble_of};
 use crate::link::{LinkId, What};
+use crate::net::resolve::Resolver;
 use crate::prober::{ProbeEvent, ProberFactory};
 use crate::replicas::publisher::Replicas;
-use crate::{Event, MyId, NodeAddr, Rules};
+use crate::{MachineEvent, MachineRules, MyId, NodeAddr};
 
 /// Messages on their way to the loop. A peer that floods waits here, and so stops being read.
-const BACKLOG: usize = 1024;
+const QUEUE_LENGTH: usize = 1024;
 
 /// How long an answer may lie about in this process before it is taken note of.
-const SLACK: Duration = Duration::from_millis(250);
+const PROCESSING_SLACK: Duration = Duration::from_millis(250);
 
 /// What is seen is published at least this often.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
@@ -45,7 +61,7 @@ const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
 /// Configuration of one service's discovery.
 #[derive(Debug)]
-pub struct Watch {
+pub struct DiscoveryConfig {
     /// Sentinel's name of the master.
     pub name: Arc<str>,
     /// Where to begin: names may give several addresses.
@@ -55,7 +71,7 @@ pub struct Watch {
     /// For the redis nodes.
     pub auth: Option<Credentials>,
     /// The rules.
-    pub rules: Rules,
+    pub rules: MachineRules,
     /// How long one probe of a redis node waits.
     pub probe_timeout: Duration,
     /// Whether sentinels that others tell of are asked too.
@@ -63,47 +79,23 @@ pub struct Watch {
     /// Announced address to the address to dial.
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
     /// What is moved.
-    pub points: TargetWriter,
+    pub target_writer: TargetWriter,
     /// The replicas for readers, if there are readers.
     pub replicas: Option<Replicas>,
 }
 
-/// Timeouts of the sentinel connections.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// Of a dial.
-    pub connect: Duration,
-    /// Of a command.
-    pub command: Duration,
-    /// The shortest pause before a lost sentinel is dialled again.
-    pub reconnect_min: Duration,
-    /// The longest one; pauses double in between, with jitter.
-    pub reconnect_max: Duration,
-    /// How long sent bytes may stay unacknowledged.
-    pub user: Duration,
-}
-
 /// What is wrong with a sentinel that has another one's identity.
-const TWIN: &str =
+const DUPLICATE_ID: &str =
     "another connection leads to a sentinel with this MYID: its word is not counted twice";
-
-/// What links, canaries and look-ups tell the loop.
-#[derive(Debug)]
-pub(crate) enum Incoming {
-    Link(LinkId, What),
-    NodeProber(usize, NodeAddr, ProbeEvent),
-    /// The seed of this number now has these addresses.
-    Seed(usize, Vec<SocketAddr>),
-}
 
 /// The loop and all that it owns. Must be made and run inside a tokio runtime.
 pub struct Discovery {
-    groups: Vec<ServiceRuntime>,
+    services: Vec<ServiceRuntime>,
     links: Links,
     seeds: Vec<Seed>,
     learn: Vec<(bool, usize)>,
-    handles: Vec<Handle>,
-    bell: Arc<Notify>,
+    handles: Vec<DiscoveryHandle>,
+    wake: Arc<Notify>,
     heartbeat: Heartbeat,
     /// An answer that comes later than this after its question, is about a past that this process
     /// slept through.
@@ -111,7 +103,7 @@ pub struct Discovery {
     /// When the connections have to be brought in line next; `None` while they are.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
-    incoming: mpsc::Receiver<Incoming>,
+    incoming: mpsc::Receiver<DriverMessage>,
     clocks: ClockWatch,
 }
 
@@ -119,22 +111,26 @@ impl Discovery {
     /// Sets everything up; the handles are in the order of `watches`. `own` are this process's own
     /// listeners, which no connection may lead back to.
     #[must_use]
-    pub fn new(watches: Vec<Watch>, timeouts: Timeouts, own: &[SocketAddr]) -> (Self, Vec<Handle>) {
+    pub fn new(
+        watches: Vec<DiscoveryConfig>,
+        timeouts: Timeouts,
+        own: &[SocketAddr],
+    ) -> (Self, Vec<DiscoveryHandle>) {
         Self::with_resolver(watches, timeouts, own, &Resolver::default())
     }
 
     /// The same, with names looked up by `resolver`.
     #[must_use]
     pub fn with_resolver(
-        watches: Vec<Watch>,
+        watches: Vec<DiscoveryConfig>,
         timeouts: Timeouts,
         own: &[SocketAddr],
         resolver: &Resolver,
-    ) -> (Self, Vec<Handle>) {
-        let (out, incoming) = mpsc::channel(BACKLOG);
+    ) -> (Self, Vec<DiscoveryHandle>) {
+        let (out, incoming) = mpsc::channel(QUEUE_LENGTH);
         let names = watches.iter().map(|watch| Arc::clone(&watch.name)).collect();
         let mut links = Links::new(names, timeouts, own, resolver, out.clone());
-        let (mut groups, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut services, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
         let mut reaches = Vec::new();
         for (number, watch) in watches.into_iter().enumerate() {
             let key_auth = links.number(watch.sentinel_auth.as_ref());
@@ -150,7 +146,7 @@ impl Discovery {
                 ));
             }
             learn.push((watch.learn, key_auth));
-            let keeper = ProberFactory {
+            let prober_factory = ProberFactory {
                 credentials: watch.auth,
                 verify: watch.rules.verify,
                 patience: watch.probe_timeout,
@@ -163,37 +159,39 @@ impl Discovery {
                 resolver: resolver.clone(),
             };
             let sentinel_auth = watch.sentinel_auth;
-            reaches.push(Reach {
+            reaches.push(ConnectionSettings {
                 name: Arc::clone(&watch.name),
-                auth: keeper.credentials.clone(),
+                auth: prober_factory.credentials.clone(),
                 sentinel_auth,
                 resolver: resolver.clone(),
             });
             let rules = (watch.rules, watch.sentinels.len());
-            groups.push(ServiceRuntime::new(
+            services.push(ServiceRuntime::new(
                 number,
                 &watch.name,
-                (watch.points, watch.replicas),
+                (watch.target_writer, watch.replicas),
                 rules,
-                keeper,
+                prober_factory,
                 out.clone(),
             ));
         }
-        let bell = Arc::new(Notify::new());
-        let handles: Vec<Handle> = groups
+        let wake = Arc::new(Notify::new());
+        let handles: Vec<DiscoveryHandle> = services
             .iter()
             .zip(reaches)
-            .map(|(group, reach)| Handle::new(group.seen(), reach, Arc::clone(&bell)))
+            .map(|(service, reach)| {
+                DiscoveryHandle::new(service.snapshot(), reach, Arc::clone(&wake))
+            })
             .collect();
         let discovery = Self {
-            groups,
+            services,
             links,
             seeds,
             learn,
             handles: handles.clone(),
-            bell,
+            wake,
             heartbeat: Heartbeat::new(),
-            stale_after: timeouts.command * 2 + SLACK,
+            stale_after: timeouts.command * 2 + PROCESSING_SLACK,
             reconcile_at: None,
             reconciled_at: None,
             incoming,
@@ -214,7 +212,7 @@ impl Discovery {
         loop {
             self.heartbeat.beat();
             let deadline = self
-                .groups
+                .services
                 .iter()
                 .map(ServiceRuntime::next_deadline)
                 .chain(self.reconcile_at)
@@ -225,15 +223,15 @@ impl Discovery {
                 biased;
                 () = self.clocks.jumped() => None,
                 Some(incoming) = self.incoming.recv() => Some(incoming),
-                () = self.bell.notified() => None,
+                () = self.wake.notified() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
             // Before what has come is believed: it may have lain here while the machine was
             // suspended.
             self.clocks.notice_absence(|away| {
-                self.groups
+                self.services
                     .iter_mut()
-                    .map(|it| it.was_away(away, &self.links))
+                    .map(|it| it.check_absence(away, &self.links))
                     .filter(|long| *long)
                     .count()
             });
@@ -244,11 +242,11 @@ impl Discovery {
             // the word as it was.
             let looked = Moment::now();
             let now = Instant::now();
-            for group in &mut self.groups {
-                if group.next_deadline() <= now {
-                    group.step(Event::Tick, &self.links);
+            for service in &mut self.services {
+                if service.next_deadline() <= now {
+                    service.step(MachineEvent::Tick, &self.links);
                 }
-                group.renew(looked);
+                service.renew(looked);
             }
             if self.reconcile_at.is_some_and(|at| at <= now) {
                 self.reconcile(now);
@@ -256,43 +254,45 @@ impl Discovery {
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
                 self.links.catch_up(now);
-                for group in &mut self.groups {
-                    group.look(&self.links);
+                for service in &mut self.services {
+                    service.refresh(&self.links);
                 }
             }
         }
     }
 
     fn take_hints(&mut self) {
-        for (group, handle) in self.groups.iter_mut().zip(&self.handles) {
+        for (service, handle) in self.services.iter_mut().zip(&self.handles) {
             if handle.take_hint() {
-                group.step(Event::Hint, &self.links);
+                service.step(MachineEvent::Hint, &self.links);
             }
-            if handle.take_readers_hint() {
-                group.hinted_by_a_reader();
+            if handle.take_reader_hint() {
+                service.hinted_by_reader();
             }
-            while let Some((order, event)) = handle.next_order() {
-                group.step(event, &self.links);
+            while let Some((command, event)) = handle.next_command() {
+                service.step(event, &self.links);
                 // Whoever gave it waits to see it.
-                group.publish(&self.links);
-                handle.carried_out(order);
+                service.publish(&self.links);
+                handle.mark_executed(command);
             }
         }
     }
 
-    fn take(&mut self, incoming: Incoming) {
+    fn take(&mut self, incoming: DriverMessage) {
         match incoming {
-            Incoming::Link(id, what) => self.take_link(id, what),
-            Incoming::NodeProber(number, node, song) => {
-                let Some(group) = self.groups.get_mut(number) else { return };
-                match song {
+            DriverMessage::Link(id, what) => self.take_link(id, what),
+            DriverMessage::NodeProber(number, node, event) => {
+                let Some(service) = self.services.get_mut(number) else { return };
+                match event {
                     ProbeEvent::Probed { probe, denied } => {
-                        group.probed(node, *probe, denied, &self.links)
+                        service.probed(node, *probe, denied, &self.links)
                     }
-                    ProbeEvent::Ended => group.step(Event::CanaryLost { node }, &self.links),
+                    ProbeEvent::Ended => {
+                        service.step(MachineEvent::ProbeConnectionLost { node }, &self.links)
+                    }
                 }
             }
-            Incoming::Seed(number, found) => {
+            DriverMessage::Seed(number, found) => {
                 if let Some(seed) = self.seeds.get_mut(number) {
                     seed.has(found, Instant::now());
                 }
@@ -329,14 +329,14 @@ impl Discovery {
             }
             What::Notice { master, notice, heard_at } => {
                 let from = link.id().cloned();
-                let groups = link.groups.clone();
-                for number in groups {
-                    let Some(group) = self.groups.get_mut(number) else { continue };
+                let services = link.groups.clone();
+                for number in services {
+                    let Some(service) = self.services.get_mut(number) else { continue };
                     let speaks =
                         from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
-                    if speaks && master.as_ref().is_none_or(|master| **master == *group.name) {
-                        group.heard(
-                            Event::Notice { from: from.clone(), notice: notice.clone() },
+                    if speaks && master.as_ref().is_none_or(|master| **master == *service.name) {
+                        service.handle_event(
+                            MachineEvent::Notice { from: from.clone(), notice: notice.clone() },
                             heard_at,
                             &self.links,
                         );
@@ -349,10 +349,10 @@ impl Discovery {
                 link.ask(&master)
             }
             What::Round { master, asked_at, heard_at, round } => {
-                let (up, groups) = (link.up.clone(), link.groups.clone());
+                let (up, services) = (link.up.clone(), link.groups.clone());
                 let Some((from, addr)) = up else { return };
-                for number in groups {
-                    if self.groups.get(number).is_some_and(|group| group.name == master) {
+                for number in services {
+                    if self.services.get(number).is_some_and(|service| service.name == master) {
                         self.take_round(
                             number,
                             id,
@@ -372,10 +372,11 @@ impl Discovery {
         (from, addr): (MyId, SocketAddr),
         (asked_at, heard_at, round): (Instant, Instant, Round),
     ) {
-        let Some(group) = self.groups.get_mut(number) else { return };
-        let round = usable(round, addr.ip(), group.address_map());
+        let Some(service) = self.services.get_mut(number) else { return };
+        let round = usable(round, addr.ip(), service.address_map());
         let speaks = self.links.speaks(number, link, &from);
-        let trouble = if speaks { trouble_of(&round, &group.name) } else { Some(TWIN.to_owned()) };
+        let trouble =
+            if speaks { trouble_of(&round, &service.name) } else { Some(DUPLICATE_ID.to_owned()) };
         let mut configured = false;
         if let Some(link) = self.links.get_mut(link) {
             link.is_troubled(number, trouble);
@@ -386,34 +387,18 @@ impl Discovery {
         }
         match round {
             Round::View { view, peers } => {
-                let event = Event::View { from: from.clone(), view, asked_at, configured };
-                group.heard(event, heard_at, &self.links);
+                let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
+                service.handle_event(event, heard_at, &self.links);
                 let learns = self.learn.get(number).is_some_and(|(learn, _)| *learn);
-                if learns && group.learn(from, peers, &self.links) {
+                if learns && service.learn(from, peers, &self.links) {
                     self.reconcile_soon();
                 }
             }
-            Round::UnknownName => group.count(|counts| counts.unknown_names += 1),
+            Round::UnknownName => service.count(|counts| counts.unknown_names += 1),
             // A torn round is asked again by its link.
             Round::Torn | Round::Malformed(_) | Round::Denied(_) => {
-                group.count(|counts| counts.bad_rounds += 1)
+                service.count(|counts| counts.bad_rounds += 1)
             }
         }
     }
 }
-
-pub(crate) mod clock_jumps;
-pub(crate) mod clock_watch;
-pub(crate) mod failover_history;
-pub(crate) mod handle;
-pub(crate) mod learned_addresses;
-pub(crate) mod loop_guard;
-pub(crate) mod majority_clock;
-mod reconcile;
-pub(crate) mod resolve;
-pub(crate) mod seeds;
-pub(crate) mod service_runtime;
-pub(crate) mod snapshot;
-
-#[cfg(test)]
-mod tests;

@@ -24,43 +24,43 @@ impl Discovery {
         (self.reconcile_at, self.reconciled_at) = (None, Some(now));
         let mut wishes: BTreeMap<Key, Wish> = BTreeMap::new();
         for seed in &mut self.seeds {
-            let (group, auth) = (seed.group, seed.auth);
+            let (service, auth) = (seed.service, seed.auth);
             for addr in seed.wanted(now, |addr| self.links.is_up(&(NodeAddr::from(addr), auth))) {
-                wishes.entry((NodeAddr::from(addr), auth)).or_default().want(group);
+                wishes.entry((NodeAddr::from(addr), auth)).or_default().want(service);
             }
         }
-        for (group, (_, auth)) in self.groups.iter().zip(&self.learn) {
-            for (id, addrs) in group.learnt().candidates() {
+        for (service, (_, auth)) in self.services.iter().zip(&self.learn) {
+            for (id, addrs) in service.learned_addresses().candidates() {
                 // Whoever is reached needs no second connection; until then every address it is
                 // said to have is tried.
-                let reached = self.links.speaker(group.number, id).map(|link| &link.addr);
+                let reached = self.links.speaker(service.number, id).map(|link| &link.addr);
                 for addr in
                     addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
                 {
                     match wishes.entry((addr.clone(), *auth)) {
                         Entry::Occupied(mut known) => {
-                            known.get_mut().want(group.number);
+                            known.get_mut().want(service.number);
                             if let Some(expected) = &mut known.get_mut().expect {
                                 expected.insert(id.clone());
                             }
                         }
                         Entry::Vacant(vacant) => {
                             let expect = Some(BTreeSet::from([id.clone()]));
-                            vacant.insert(Wish { groups: vec![group.number], expect });
+                            vacant.insert(Wish { groups: vec![service.number], expect });
                         }
                     }
                 }
             }
         }
         self.links.reconcile(&wishes);
-        for group in &mut self.groups {
-            let seeds = || self.seeds.iter().filter(|seed| seed.group == group.number);
+        for service in &mut self.services {
+            let seeds = || self.seeds.iter().filter(|seed| seed.service == service.number);
             let found = seeds().map(Seed::found);
             let expected = seeds::expected(found, |addr| {
                 let auth = seeds().find(|seed| seed.found().contains(&addr))?.auth;
                 self.links.answers_at(&(NodeAddr::from(addr), auth)).cloned()
             });
-            group.expect(expected, &self.links);
+            service.expect(expected, &self.links);
         }
     }
 }

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::discovery::Incoming;
-use crate::discovery::resolve::{Lookup, Resolver};
+use crate::discovery::messages::DriverMessage;
+use crate::net::resolve::{Lookup, Resolver};
 use crate::{MyId, NodeAddr};
 
 /// Names are looked up again this often.
@@ -33,7 +33,7 @@ const MAX_PAST: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Seed {
     /// The service it was named for.
-    pub(crate) group: usize,
+    pub(crate) service: usize,
     /// The number of the credentials.
     pub(crate) auth: usize,
     found: Vec<SocketAddr>,
@@ -43,19 +43,19 @@ pub(crate) struct Seed {
 }
 
 impl Seed {
-    /// Looks `name` up for ever; the answers come as [`Incoming::Seed`] with this `number`.
+    /// Looks `name` up for ever; the answers come as [`DriverMessage::Seed`] with this `number`.
     pub(crate) fn new(
         number: usize,
-        (group, auth): (usize, usize),
+        (service, auth): (usize, usize),
         name: &NodeAddr,
         patience: Duration,
         resolver: &Resolver,
-        out: mpsc::Sender<Incoming>,
+        out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let lookup = Lookup::new(resolver, &name.host, name.port);
         let task = tokio::spawn(look_up_forever(number, name.clone(), lookup, patience, out));
         Self {
-            group,
+            service,
             auth,
             found: Vec::new(),
             past: BTreeMap::new(),
@@ -129,7 +129,7 @@ async fn look_up_forever(
     name: NodeAddr,
     mut lookup: Lookup,
     patience: Duration,
-    out: mpsc::Sender<Incoming>,
+    out: mpsc::Sender<DriverMessage>,
 ) {
     let (mut last, mut told): (Option<Vec<SocketAddr>>, bool) = (None, false);
     loop {
@@ -144,7 +144,7 @@ async fn look_up_forever(
         let empty = found.is_empty();
         if !empty && last.as_ref() != Some(&found) {
             last = Some(found.clone());
-            if out.send(Incoming::Seed(number, found)).await.is_err() {
+            if out.send(DriverMessage::Seed(number, found)).await.is_err() {
                 return;
             }
         }
@@ -186,7 +186,7 @@ mod tests {
     fn an_address_outlives_its_name_while_connected_and_a_while_longer() {
         let addr = |number: u8| SocketAddr::from(([10, 0, 0, number], 26379));
         let mut seed =
-            Seed { group: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
+            Seed { service: 0, auth: 0, found: Vec::new(), past: BTreeMap::new(), _task: None };
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         seed.has(vec![addr(1)], at(0));

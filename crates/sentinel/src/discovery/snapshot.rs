@@ -9,7 +9,7 @@ use crate::replicas::eligibility::{Lag, ReplicaState};
 use crate::{Basis, Epoch, FailoverTimeline, MyId, NodeAddr, Probe};
 
 /// How many failovers are remembered.
-pub(crate) const REMEMBERED: usize = 16;
+pub(crate) const MAX_FAILOVERS: usize = 16;
 
 /// One service, as seen at one moment.
 #[derive(Debug, Clone)]
@@ -44,9 +44,9 @@ pub struct DiscoverySnapshot {
     /// The replicas that readers may be sent to; `None` where nobody asked for any.
     pub replicas: Option<ReplicaPoolSnapshot>,
     /// The last commits, oldest first.
-    pub failovers: Vec<Failover>,
+    pub failovers: Vec<FailoverRecord>,
     /// Events counted since the start.
-    pub counts: Counts,
+    pub counts: DiscoveryCounts,
 }
 
 /// The published master.
@@ -108,7 +108,7 @@ pub struct NodeSnapshot {
     pub problem: Option<String>,
     /// How many members of the electorate list it as a replica and hold it to be up: each of them
     /// might promote it.
-    pub held_up: usize,
+    pub listed_healthy: usize,
 }
 
 /// The readers' side.
@@ -117,7 +117,7 @@ pub struct ReplicaPoolSnapshot {
     /// How many replicas readers may be sent to; `None` before that is known.
     pub eligible: Option<usize>,
     /// The master serves readers while there is none.
-    pub stands_in: bool,
+    pub master_serves_reads: bool,
     /// Every replica that is listed, or was a moment ago.
     pub replicas: Vec<ReplicaSnapshot>,
     /// Times a replica was put out.
@@ -132,7 +132,7 @@ pub struct ReplicaSnapshot {
     /// As announced.
     pub addr: NodeAddr,
     /// Whether readers may be sent there, and if not, why.
-    pub standing: ReplicaState,
+    pub state: ReplicaState,
     /// How far it was behind when it last answered.
     pub lag: Lag,
     /// Readers that are on it now.
@@ -141,7 +141,7 @@ pub struct ReplicaSnapshot {
 
 /// One move of the points.
 #[derive(Debug, Clone)]
-pub struct Failover {
+pub struct FailoverRecord {
     /// Where they led before.
     pub from: Option<NodeAddr>,
     /// Where they lead since.
@@ -155,7 +155,7 @@ pub struct Failover {
     /// The commit's number.
     pub generation: u64,
     /// The phases, by the machine's clock.
-    pub story: FailoverTimeline,
+    pub timeline: FailoverTimeline,
     /// When the answer that completed the evidence was read from its socket.
     pub evidence_read_at: Option<Instant>,
     /// When a majority of the sentinels had said so: by the `+switch-master` that made the
@@ -163,7 +163,7 @@ pub struct Failover {
     /// rest on a majority.
     pub decided_at: Option<Instant>,
     /// When the new target had been stored.
-    pub swapped_at: Instant,
+    pub published_at: Instant,
     /// When the first session reached the new master; `None` while none has.
     pub first_session_at: Option<Instant>,
 }
@@ -179,33 +179,33 @@ impl DiscoverySnapshot {
     }
 }
 
-impl Failover {
+impl FailoverRecord {
     /// From complete evidence, as it was read, to the store of the new target: one verification
     /// round trip, or a step of this process where the new master was verified ahead.
     #[must_use]
     pub fn verification(&self) -> Option<Duration> {
-        self.evidence_read_at.map(|at| self.swapped_at.saturating_duration_since(at))
+        self.evidence_read_at.map(|at| self.published_at.saturating_duration_since(at))
     }
 
     /// From the notice, or answer, that made a majority, as it was read, to the store of the new
     /// target: a round of questions and a verification, where they were not made ahead. Of moves
     /// from one master to another only.
     #[must_use]
-    pub fn swap(&self) -> Option<Duration> {
+    pub fn switch_time(&self) -> Option<Duration> {
         let moved = self.from.as_ref().is_some_and(|from| *from != self.to);
-        self.decided_at.filter(|_| moved).map(|at| self.swapped_at.saturating_duration_since(at))
+        self.decided_at.filter(|_| moved).map(|at| self.published_at.saturating_duration_since(at))
     }
 
     /// From the store of the new target to the first session that reached it.
     #[must_use]
     pub fn first_session(&self) -> Option<Duration> {
-        self.first_session_at.map(|at| at.saturating_duration_since(self.swapped_at))
+        self.first_session_at.map(|at| at.saturating_duration_since(self.published_at))
     }
 }
 
 /// Counters since the start of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct DiscoveryCounts {
     /// Moves of the points.
     pub commits: u64,
     /// Times the gate was shut.
@@ -223,7 +223,7 @@ pub struct Counts {
     /// Sentinels at odds at one epoch.
     pub splits: u64,
     /// Times a majority insisted on an older epoch and on a node that is no master.
-    pub regress_unverified: u64,
+    pub unverified_regressions: u64,
     /// Commits whose new master does not continue the old one's history.
     pub lineage_broken: u64,
     /// Times the process found that it had been stopped.

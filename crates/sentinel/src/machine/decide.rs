@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::agree::{self, Claim, Finding};
-use super::learn::{HINT_PAUSE_MAX, HINT_PAUSE_MIN};
-use super::nodes::{Node, verifies};
-use super::state::{Basis, Cause, Lack, State};
-use super::{Action, Committed, Machine, Note, Pending};
-use crate::{Epoch, Minority, MyId, NodeAddr, Report, Role};
+use super::events::{HINT_PAUSE_MAX, HINT_PAUSE_MIN};
+use super::nodes::{NodeRecord, verifies};
+use super::state::{Basis, HoldCause, MachineState, NoMasterReason};
+use super::vote_count::{self, Claim, VoteOutcome};
+use super::{Committed, Machine, MachineAction, PendingClaim, Warning};
+use crate::{Epoch, Minority, MyId, NodeAddr, NodeReport, Role};
 
 /// Holds that may end without a commit within [`HOLD_WINDOW`]; after that, signs of a failover no
 /// longer hold.
@@ -22,8 +22,8 @@ impl Machine {
         self.electorate.refresh(now, self.rules.view_expiry);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
         let is_majority = |voters: &BTreeSet<&MyId>| self.electorate.is_majority(voters);
-        let finding = agree::count(&self.electorate.votes(), &is_majority, committed);
-        let was_split = matches!(self.finding, Finding::Confirmed { split: true, .. });
+        let finding = vote_count::count(&self.electorate.votes(), &is_majority, committed);
+        let was_split = matches!(self.finding, VoteOutcome::Confirmed { split: true, .. });
         self.finding = finding.clone();
         self.weigh_electorate(now);
         self.weigh_minority(now);
@@ -32,26 +32,28 @@ impl Machine {
             _ if self.is_cut_off() => {
                 self.pending = None;
                 if self.committed.is_none() {
-                    self.state = State::Bootstrap { heard_at: None };
+                    self.enter(MachineState::Bootstrap { heard_at: None });
                 }
             }
-            Finding::Silence => {
+            VoteOutcome::Silence => {
                 self.pending = None;
-                if let State::Bootstrap { heard_at } = &mut self.state {
+                if let MachineState::Bootstrap { heard_at } = &mut self.state {
                     *heard_at = None;
                 }
             }
-            Finding::Confirmed { majority, split, .. } => {
+            VoteOutcome::Confirmed { majority, split, .. } => {
                 if split && !was_split {
-                    self.actions.push(Action::Note(Note::Split));
+                    self.actions.push(MachineAction::Warning(Warning::Split));
                 }
                 self.pending = None;
                 self.confirmed(now, majority);
             }
-            Finding::Claimed(claim) if self.committed.is_none() => self.found(now, &claim),
-            Finding::Claimed(claim) if self.is_zombie_claim(&claim) => self.regressed(now, &claim),
-            Finding::Claimed(claim) => self.claimed(now, &claim),
-            Finding::Regressed(claim) => self.regressed(now, &claim),
+            VoteOutcome::Claimed(claim) if self.committed.is_none() => self.found(now, &claim),
+            VoteOutcome::Claimed(claim) if self.is_zombie_claim(&claim) => {
+                self.regressed(now, &claim)
+            }
+            VoteOutcome::Claimed(claim) => self.claimed(now, &claim),
+            VoteOutcome::Regressed(claim) => self.regressed(now, &claim),
         }
         self.run_out(now);
         self.weigh_doubt(now);
@@ -63,7 +65,7 @@ impl Machine {
         if let Some(at) = self.electorate.majority_clock() {
             self.majority_at = self.majority_at.max(at.min(now));
         }
-        let confirmed = matches!(self.finding, Finding::Confirmed { majority: true, .. });
+        let confirmed = matches!(self.finding, VoteOutcome::Confirmed { majority: true, .. });
         if let Some(committed) = self.committed.as_ref().filter(|_| confirmed)
             && self.has_founders(&committed.addr, committed.epoch)
         {
@@ -71,7 +73,7 @@ impl Machine {
         }
         let strangers = self.electorate.has_configured_strangers();
         if strangers && !self.strangers {
-            self.actions.push(Action::Note(Note::Stranger));
+            self.actions.push(MachineAction::Warning(Warning::Stranger));
         }
         self.strangers = strangers;
     }
@@ -86,7 +88,7 @@ impl Machine {
     /// Evidence that a majority has taken back by naming something else since is none any more.
     fn weigh_denials(&mut self, now: Instant) {
         let floor = self.committed.as_ref().map_or(0, |committed| committed.epoch);
-        if let State::Committing { addr, epoch, evidence_at, .. } = &self.state
+        if let MachineState::Committing { addr, epoch, evidence_at, .. } = &self.state
             && self
                 .committed
                 .as_ref()
@@ -107,9 +109,9 @@ impl Machine {
     fn confirmed(&mut self, now: Instant, majority: bool) {
         let Some(committed) = &self.committed else { return };
         let (addr, epoch) = (&committed.addr, committed.epoch);
-        if let State::Committing { addr: other, epoch: as_of, basis, .. } = &self.state
+        if let MachineState::Committing { addr: other, epoch: as_of, basis, .. } = &self.state
             && other != addr
-            && (majority || *as_of <= epoch || *basis == Basis::Solo)
+            && (majority || *as_of <= epoch || *basis == Basis::SingleSentinel)
         {
             // A majority's word for a newer master would stand although its voters fell silent;
             // this is less than that.
@@ -120,7 +122,7 @@ impl Machine {
     /// The start: nothing was committed yet.
     fn found(&mut self, now: Instant, claim: &Claim) {
         let since = match &mut self.state {
-            State::Bootstrap { heard_at } => *heard_at.get_or_insert(now),
+            MachineState::Bootstrap { heard_at } => *heard_at.get_or_insert(now),
             // A verification is under way, or came to nothing: only a majority, or another grace,
             // brings up something else.
             _ => self.pend(now, &claim.addr, claim.epoch),
@@ -147,18 +149,21 @@ impl Machine {
             self.alarm_unverified(&claim.addr, since);
         } else if claim.majority {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
-        } else if let State::Committing { addr, epoch, basis: Basis::Solo, .. } = &self.state {
+        } else if let MachineState::Committing {
+            addr, epoch, basis: Basis::SingleSentinel, ..
+        } = &self.state
+        {
             if contradicted || *addr != claim.addr || *epoch != claim.epoch {
                 self.disarm(now);
             }
         } else if !contradicted
             && now.saturating_duration_since(since) >= self.rules.solo_grace
-            && !matches!(self.state, State::Committing { .. })
+            && !matches!(self.state, MachineState::Committing { .. })
             && !self.is_target(&claim.addr)
             && self.may_hold(now)
             && self.would_succeed_alone(&claim.addr)
         {
-            self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Solo);
+            self.pursue(now, claim.addr.clone(), claim.epoch, Basis::SingleSentinel);
         }
     }
 
@@ -172,12 +177,12 @@ impl Machine {
         self.pending = None;
         match &mut self.state {
             // It is being used again, at the newer epoch then.
-            State::Committing { addr, epoch: pursued, .. } if *addr == committed.addr => {
+            MachineState::Committing { addr, epoch: pursued, .. } if *addr == committed.addr => {
                 *pursued = epoch
             }
-            State::Committing { .. } => self.disarm(now),
-            State::Armed { since: armed, .. } if *armed <= since => {
-                self.state = State::Suspect { since: now, fed_at: now };
+            MachineState::Committing { .. } => self.disarm(now),
+            MachineState::Armed { since: armed, .. } if *armed <= since => {
+                self.enter(MachineState::Suspect { since: now, last_sign_at: now });
             }
             _ => {}
         }
@@ -186,9 +191,9 @@ impl Machine {
     /// One sentinel's word shuts the gate only for a node that has already answered as it must:
     /// otherwise a single liar with a high epoch and a dead address could stop traffic.
     fn would_succeed_alone(&self, addr: &NodeAddr) -> bool {
-        let report = self.nodes.get(addr).and_then(Node::report);
+        let report = self.nodes.get(addr).and_then(NodeRecord::report);
         report.is_some_and(|it| {
-            verifies(it, self.rules.verify) && self.may_succeed(addr, Basis::Solo, it)
+            verifies(it, self.rules.verify) && self.may_succeed(addr, Basis::SingleSentinel, it)
         })
     }
 
@@ -213,7 +218,7 @@ impl Machine {
             self.superseded.clear();
             self.adopt_epoch(now, claim.epoch, since);
         } else if self.verified_since(&claim.addr, since) == Some(true) {
-            self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Regress);
+            self.pursue(now, claim.addr.clone(), claim.epoch, Basis::EpochRegression);
         } else {
             self.alarm_unverified(&claim.addr, since);
         }
@@ -244,7 +249,7 @@ impl Machine {
     fn alarm_unverified(&mut self, addr: &NodeAddr, since: Instant) {
         if self.verified_since(addr, since) == Some(false) && !self.unverified_regress {
             self.unverified_regress = true;
-            self.actions.push(Action::Note(Note::RegressUnverified));
+            self.actions.push(MachineAction::Warning(Warning::RegressionUnverified));
         }
     }
 
@@ -258,11 +263,11 @@ impl Machine {
         }
         self.nodes.ask_at(now, addr);
         self.unverified_regress = false;
-        self.pending.insert(Pending { addr: addr.clone(), epoch, since: now }).since
+        self.pending.insert(PendingClaim { addr: addr.clone(), epoch, since: now }).since
     }
 
     /// How long the pending claim has to stand before anything comes of it.
-    pub(super) fn grace(&self, pending: &Pending) -> Duration {
+    pub(super) fn grace(&self, pending: &PendingClaim) -> Duration {
         let older = |committed: &Committed| pending.epoch < committed.epoch;
         match &self.committed {
             None => self.rules.bootstrap_grace,
@@ -282,13 +287,13 @@ impl Machine {
     /// Feeds suspicion: everything is looked at more often, nothing else changes.
     pub(super) fn suspect(&mut self, now: Instant) {
         match &mut self.state {
-            State::Stable => {
-                self.story.suspected(now);
-                self.state = State::Suspect { since: now, fed_at: now };
+            MachineState::Stable => {
+                self.timeline.suspected(now);
+                self.enter(MachineState::Suspect { since: now, last_sign_at: now });
                 self.next_ask = self.next_ask.min(now);
-                self.nodes.hurry(now);
+                self.nodes.probe_soon(now);
             }
-            State::Suspect { fed_at, .. } => *fed_at = now,
+            MachineState::Suspect { last_sign_at, .. } => *last_sign_at = now,
             _ => {}
         }
     }
@@ -299,53 +304,65 @@ impl Machine {
         self.failed_holds.len() < FAILED_HOLDS
     }
 
-    /// `heir` is about to be, or was, promoted: hold, if it is one of ours. `by` is whoever
+    /// `candidate_node` is about to be, or was, promoted: hold, if it is one of ours. `by` is whoever
     /// announced it.
-    pub(super) fn arm(&mut self, now: Instant, cause: Cause, heir: &NodeAddr, by: Option<MyId>) {
+    pub(super) fn arm(
+        &mut self,
+        now: Instant,
+        cause: HoldCause,
+        candidate_node: &NodeAddr,
+        by: Option<MyId>,
+    ) {
         self.suspect(now);
         let replaceable =
-            self.committed.as_ref().is_some_and(|it| it.published && it.addr != *heir);
-        if !replaceable || !self.family.contains(heir) {
+            self.committed.as_ref().is_some_and(|it| it.published && it.addr != *candidate_node);
+        if !replaceable || !self.family.contains(candidate_node) {
             return;
         }
         let may_hold = self.may_hold(now);
         // A master that does not answer acknowledges nothing when it wakes up, from the selection
         // on; see `replies`.
-        let cause = if cause == Cause::Selected && self.is_target_silent() {
-            Cause::Ordered
+        let cause = if cause == HoldCause::Selected && self.is_target_silent() {
+            HoldCause::Ordered
         } else {
             cause
         };
         match &mut self.state {
-            State::Armed { candidate, cause: was, until, .. } => {
-                *candidate = Some(heir.clone());
+            MachineState::Armed { candidate, cause: was, until, .. } => {
+                *candidate = Some(candidate_node.clone());
                 // What is left then is for the others to hear of it, which has a time of its own.
                 // Only for a promotion that was seen, since anybody can announce one; and once a
                 // hold, so none is longer than twice its most.
-                let known = *was == Cause::Selected || *was == Cause::Ordered;
-                if by.is_none() && known && cause == Cause::Promoted {
+                let known = *was == HoldCause::Selected || *was == HoldCause::Ordered;
+                if by.is_none() && known && cause == HoldCause::Promoted {
                     *was = cause;
                     *until = now + self.rules.hold_max;
-                } else if *was == Cause::Selected && cause != Cause::Selected {
-                    *was = Cause::Ordered;
+                } else if *was == HoldCause::Selected && cause != HoldCause::Selected {
+                    *was = HoldCause::Ordered;
                 }
                 if by.is_some() {
                     self.armed_by = by;
                 }
             }
-            State::Suspect { .. } | State::Unconfirmed { .. } | State::NoMaster { .. }
+            MachineState::Suspect { .. }
+            | MachineState::Unconfirmed { .. }
+            | MachineState::NoMaster { .. }
                 if may_hold =>
             {
                 let until = now + self.rules.hold_max;
-                self.state =
-                    State::Armed { cause, candidate: Some(heir.clone()), since: now, until };
+                self.enter(MachineState::Armed {
+                    cause,
+                    candidate: Some(candidate_node.clone()),
+                    since: now,
+                    until,
+                });
                 self.armed_by = by;
                 self.exhausted = false;
-                self.nodes.hurry(now);
+                self.nodes.probe_soon(now);
             }
-            State::Suspect { .. } if !self.exhausted => {
+            MachineState::Suspect { .. } if !self.exhausted => {
                 self.exhausted = true;
-                self.actions.push(Action::Note(Note::HoldsExhausted));
+                self.actions.push(MachineAction::Warning(Warning::HoldsExhausted));
             }
             _ => {}
         }
@@ -353,29 +370,29 @@ impl Machine {
 
     /// Ends a hold that came to nothing.
     pub(super) fn disarm(&mut self, now: Instant) {
-        if !matches!(self.state, State::Armed { .. } | State::Committing { .. }) {
+        if !matches!(self.state, MachineState::Armed { .. } | MachineState::Committing { .. }) {
             return;
         }
         if !self.committed.as_ref().is_some_and(|committed| committed.published) {
             // Nothing to go back to.
-            self.state = State::NoMaster { lack: Lack::Unverified, since: now };
+            self.enter(MachineState::NoMaster { reason: NoMasterReason::Unverified, since: now });
             return;
         }
         if self.failed_holds.len() >= FAILED_HOLDS {
             self.failed_holds.pop_front();
         }
         self.failed_holds.push_back(now);
-        self.state = State::Suspect { since: now, fed_at: now };
+        self.enter(MachineState::Suspect { since: now, last_sign_at: now });
     }
 
     /// The hold lasted too long. A candidate that says it is the master, and that nobody followed
     /// in all that time, means nothing by it any more.
     fn expire_hold(&mut self, now: Instant) {
-        self.actions.push(Action::Note(Note::HoldExpired));
-        if let State::Armed { candidate: Some(candidate), .. } = &self.state {
+        self.actions.push(MachineAction::Warning(Warning::HoldExpired));
+        if let MachineState::Armed { candidate: Some(candidate), .. } = &self.state {
             let candidate = candidate.clone();
-            let report = self.nodes.get(&candidate).and_then(Node::report);
-            if report.is_some_and(|Report { role, .. }| *role == Role::Master) {
+            let report = self.nodes.get(&candidate).and_then(NodeRecord::report);
+            if report.is_some_and(|NodeReport { role, .. }| *role == Role::Master) {
                 self.mark_zombie(candidate);
             }
         }
@@ -389,12 +406,14 @@ impl Machine {
 
     fn run_out(&mut self, now: Instant) {
         match &self.state {
-            State::Armed { until, .. } if now >= *until => self.expire_hold(now),
-            State::Committing { until, basis: Basis::Solo, .. } if now >= *until => {
+            MachineState::Armed { until, .. } if now >= *until => self.expire_hold(now),
+            MachineState::Committing { until, basis: Basis::SingleSentinel, .. }
+                if now >= *until =>
+            {
                 self.disarm(now)
             }
-            State::Committing { until, .. } if now >= *until => {
-                self.take_away(now, Lack::Unverified)
+            MachineState::Committing { until, .. } if now >= *until => {
+                self.take_away(now, NoMasterReason::Unverified)
             }
             _ => {}
         }
@@ -406,19 +425,22 @@ impl Machine {
             .and_then(|it| self.nodes.get(&it.addr));
         let gone = target.is_some_and(|node| node.is_gone(self.rules.unreachable));
         match &self.state {
-            State::Suspect { .. } | State::Unconfirmed { .. } if gone => {
-                self.state = State::NoMaster { lack: Lack::Unreachable, since: now };
+            MachineState::Suspect { .. } | MachineState::Unconfirmed { .. } if gone => {
+                self.enter(MachineState::NoMaster {
+                    reason: NoMasterReason::Unreachable,
+                    since: now,
+                });
                 self.doubt(now, now, true);
             }
-            State::Suspect { fed_at, .. }
-                if now.saturating_duration_since(*fed_at) >= self.rules.calm =>
+            MachineState::Suspect { last_sign_at, .. }
+                if now.saturating_duration_since(*last_sign_at) >= self.rules.calm =>
             {
-                self.state = State::Stable;
-                self.story.dismissed();
+                self.enter(MachineState::Stable);
+                self.timeline.abandoned();
             }
             _ => {}
         }
-        if matches!(self.state, State::Stable) && now >= self.hint_after + HINT_PAUSE_MAX {
+        if matches!(self.state, MachineState::Stable) && now >= self.hint_after + HINT_PAUSE_MAX {
             self.hint_pause = HINT_PAUSE_MIN;
         }
     }

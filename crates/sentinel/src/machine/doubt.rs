@@ -27,9 +27,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::nodes::verifies;
-use super::state::{Basis, Lack, State};
-use super::{Action, Committed, Machine, Note};
-use crate::{Minority, MyId, NodeAddr, Probe, ProbeFailure, Report, Role, View};
+use super::state::{Basis, MachineState, NoMasterReason};
+use super::{Committed, Machine, MachineAction, Warning};
+use crate::{Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, Role, View};
 
 /// See the module's header.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ pub(super) struct Doubt {
 
 impl Doubt {
     /// When something changes although nothing happens: the ends of the graces.
-    pub(super) fn deadlines(&self, rules: &crate::Rules) -> [Instant; 5] {
+    pub(super) fn deadlines(&self, rules: &crate::MachineRules) -> [Instant; 5] {
         let graces =
             [rules.hold_max, rules.bootstrap_grace, rules.view_expiry, rules.verify_deadline];
         let [one, two, three, four] = graces.map(|grace| self.until + grace);
@@ -61,7 +61,7 @@ impl Doubt {
 
 /// How the process that answers now is related to the one that was committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kinship {
+enum ProcessRelation {
     /// It is the same one, as far as can be read.
     Same,
     /// Another process with the same history, or one of which that cannot be read at another
@@ -71,18 +71,18 @@ enum Kinship {
     Stranger,
 }
 
-fn kinship(committed: &Committed, report: &Report) -> Kinship {
+fn relation(committed: &Committed, report: &NodeReport) -> ProcessRelation {
     match (&committed.lineage, &report.lineage) {
-        (Some(old), Some(new)) if old.run_id == new.run_id => Kinship::Same,
-        (Some(old), Some(new)) if new.continues(old) => Kinship::Restarted,
-        (Some(_), Some(_)) => Kinship::Stranger,
-        _ if committed.dialled == report.dialled => Kinship::Same,
-        _ => Kinship::Restarted,
+        (Some(old), Some(new)) if old.run_id == new.run_id => ProcessRelation::Same,
+        (Some(old), Some(new)) if new.continues(old) => ProcessRelation::Restarted,
+        (Some(_), Some(_)) => ProcessRelation::Stranger,
+        _ if committed.dialled == report.dialled => ProcessRelation::Same,
+        _ => ProcessRelation::Restarted,
     }
 }
 
 /// What tells one process from another.
-fn process(report: &Report) -> Box<str> {
+fn process(report: &NodeReport) -> Box<str> {
     report
         .lineage
         .as_ref()
@@ -93,7 +93,7 @@ impl Machine {
     /// The committed master failed to answer, or answered that it is none, to a question of
     /// `asked_at`.
     pub(super) fn doubt(&mut self, now: Instant, asked_at: Instant, grave: bool) -> &mut Doubt {
-        let alone = !self.electorate.majority_speaks();
+        let alone = !self.electorate.majority_answers();
         let new =
             Doubt { since: asked_at, until: now, grave, alone, mutual: false, successor: None };
         let doubt = self.doubt.get_or_insert(new);
@@ -104,21 +104,21 @@ impl Machine {
     }
 
     /// The published master answered as a master has to.
-    pub(super) fn target_answered(&mut self, now: Instant, asked_at: Instant, report: &Report) {
+    pub(super) fn target_answered(&mut self, now: Instant, asked_at: Instant, report: &NodeReport) {
         let Some(committed) = self.committed.as_mut() else { return };
-        match kinship(committed, report) {
-            Kinship::Same => {
+        match relation(committed, report) {
+            ProcessRelation::Same => {
                 if report.lineage.is_some() {
                     committed.lineage.clone_from(&report.lineage);
                 }
                 if committed.dialled != report.dialled {
                     committed.dialled = report.dialled;
-                    self.actions.push(Action::Redirect(report.dialled));
+                    self.actions.push(MachineAction::Redirect(report.dialled));
                 }
             }
-            Kinship::Restarted | Kinship::Stranger => {
+            ProcessRelation::Restarted | ProcessRelation::Stranger => {
                 if self.notes_another_process(now, asked_at, report) {
-                    self.actions.push(Action::Note(Note::Rebooted));
+                    self.actions.push(MachineAction::Warning(Warning::Rebooted));
                     self.next_ask = now;
                 }
             }
@@ -132,12 +132,12 @@ impl Machine {
         &mut self,
         now: Instant,
         asked_at: Instant,
-        report: &Report,
+        report: &NodeReport,
     ) -> bool {
         let Some(committed) = &self.committed else { return false };
         let process = process(report);
         let known = self.doubt.as_ref().and_then(|doubt| doubt.successor.as_ref());
-        if kinship(committed, report) == Kinship::Same || known == Some(&process) {
+        if relation(committed, report) == ProcessRelation::Same || known == Some(&process) {
             return false;
         }
         self.doubt(now, asked_at, true).successor = Some(process);
@@ -150,8 +150,8 @@ impl Machine {
         let Some(committed) = &self.committed else { return false };
         let published = committed.published;
         let good = probe.outcome.as_ref().ok().filter(|report| verifies(report, self.rules.verify));
-        let successor = match good.map(|report| (kinship(committed, report), process(report))) {
-            Some((Kinship::Same, _)) => return false,
+        let successor = match good.map(|report| (relation(committed, report), process(report))) {
+            Some((ProcessRelation::Same, _)) => return false,
             Some((_, process))
                 if self
                     .doubt
@@ -163,12 +163,12 @@ impl Machine {
             other => other.map(|(_, process)| process),
         };
         self.doubt(now, probe.asked_at, true).successor = successor;
-        let lack = Lack::Unverified;
-        self.state = if published {
-            State::Unconfirmed { since: now }
+        let reason = NoMasterReason::Unverified;
+        self.enter(if published {
+            MachineState::Unconfirmed { since: now }
         } else {
-            State::NoMaster { lack, since: now }
-        };
+            MachineState::NoMaster { reason, since: now }
+        });
         self.next_ask = now;
         true
     }
@@ -181,27 +181,29 @@ impl Machine {
     /// Shuts the gate for a doubt, and opens it or commits anew when the doubt is over.
     pub(super) fn weigh_doubt(&mut self, now: Instant) {
         let published = self.committed.as_ref().is_some_and(|committed| committed.published);
-        if matches!(self.state, State::Stable | State::Suspect { .. }) && self.loses_sight(now) {
-            self.state = State::Unconfirmed { since: now };
+        if matches!(self.state, MachineState::Stable | MachineState::Suspect { .. })
+            && self.loses_sight(now)
+        {
+            self.enter(MachineState::Unconfirmed { since: now });
             self.next_ask = now;
-            self.nodes.hurry(now);
+            self.nodes.probe_soon(now);
         }
         match &self.state {
-            State::NoMaster { lack: Lack::Unreachable, .. }
-                if published && self.last_word().is_some() =>
+            MachineState::NoMaster { reason: NoMasterReason::Unreachable, .. }
+                if published && self.last_confirmation().is_some() =>
             {
-                self.state = State::Unconfirmed { since: now };
+                self.enter(MachineState::Unconfirmed { since: now });
                 self.next_ask = now;
             }
             _ => {}
         }
         match &self.state {
-            State::Unconfirmed { .. } if self.is_only_slow(now) => {
+            MachineState::Unconfirmed { .. } if self.is_only_slow(now) => {
                 self.doubt = None;
-                self.state = State::Suspect { since: now, fed_at: now };
+                self.enter(MachineState::Suspect { since: now, last_sign_at: now });
             }
-            State::Unconfirmed { .. } => self.confirm(now),
-            State::NoMaster { .. } if !published && !self.is_cut_off() => self.confirm(now),
+            MachineState::Unconfirmed { .. } => self.confirm(now),
+            MachineState::NoMaster { .. } if !published && !self.is_cut_off() => self.confirm(now),
             _ => {}
         }
     }
@@ -213,12 +215,12 @@ impl Machine {
         if doubt.grave {
             return true;
         }
-        let answered = self.last_word().is_some();
+        let answered = self.last_confirmation().is_some();
         let recently = doubt
             .until
             .checked_sub(self.rules.unreachable)
             .map_or(doubt.since, |at| at.max(doubt.since));
-        if doubt.alone || self.electorate.majority_spoke_since(recently) {
+        if doubt.alone || self.electorate.majority_answered_since(recently) {
             if answered {
                 self.doubt = None;
             }
@@ -238,13 +240,13 @@ impl Machine {
         let Some(doubt) = self.doubt.as_ref().filter(|doubt| doubt.mutual) else { return false };
         let long = now.saturating_duration_since(doubt.since) >= self.rules.verify_deadline;
         long && self.rules.minority == Minority::Keep
-            && self.last_word().is_none()
-            && !self.electorate.majority_speaks()
+            && self.last_confirmation().is_none()
+            && !self.electorate.majority_answers()
     }
 
     /// The answer of the committed node to a question from after the last sign of the doubt, if it
     /// verifies or must not be asked.
-    fn last_word(&self) -> Option<&Probe> {
+    fn last_confirmation(&self) -> Option<&Probe> {
         let (doubt, committed) = (self.doubt.as_ref()?, self.committed.as_ref()?);
         let last = self.nodes.get(&committed.addr)?.last.as_ref()?;
         let speaks = match &last.outcome {
@@ -259,28 +261,28 @@ impl Machine {
     fn confirm(&mut self, now: Instant) {
         let Some((doubt, committed, word)) = self.doubted() else { return };
         let refused = word.outcome.is_err();
-        let kinship = match &word.outcome {
-            Ok(report) => kinship(committed, report),
-            Err(_) if self.sentinels_see_the_same(doubt, committed) => Kinship::Same,
+        let relation = match &word.outcome {
+            Ok(report) => relation(committed, report),
+            Err(_) if self.sentinels_see_the_same(doubt, committed) => ProcessRelation::Same,
             // A process that refuses the question may be any process: it is used like one without
             // the history.
-            Err(_) => Kinship::Stranger,
+            Err(_) => ProcessRelation::Stranger,
         };
-        let same = committed.published && kinship == Kinship::Same;
-        let Some(patience) = self.patience(doubt, committed, kinship, same) else { return };
+        let same = committed.published && relation == ProcessRelation::Same;
+        let Some(patience) = self.patience(doubt, committed, relation, same) else { return };
         if now.saturating_duration_since(doubt.until) < patience {
             return;
         }
         let (addr, epoch) = (committed.addr.clone(), committed.epoch);
         if same || (committed.published && refused) {
             self.doubt = None;
-            self.state = State::Suspect { since: now, fed_at: now };
+            self.enter(MachineState::Suspect { since: now, last_sign_at: now });
         } else if !refused {
             let successor = word.outcome.as_ref().ok().map(process);
             if let Some(doubt) = &mut self.doubt {
                 doubt.successor = successor;
             }
-            self.pursue(now, addr, epoch, Basis::Again);
+            self.pursue(now, addr, epoch, Basis::Reconfirmed);
         }
     }
 
@@ -304,12 +306,12 @@ impl Machine {
             .and_then(|node| node.last.as_ref())
             .filter(|probe| probe.asked_at >= since);
         last.is_some_and(|probe| {
-            matches!(&probe.outcome, Ok(Report { role: Role::Replica { .. }, .. }))
+            matches!(&probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. }))
         })
     }
 
     fn doubted(&self) -> Option<(&Doubt, &Committed, &Probe)> {
-        Some((self.doubt.as_ref()?, self.committed.as_ref()?, self.last_word()?))
+        Some((self.doubt.as_ref()?, self.committed.as_ref()?, self.last_confirmation()?))
     }
 
     /// How long after the last sign of the doubt what is heard suffices; `None` if time alone does
@@ -318,7 +320,7 @@ impl Machine {
         &self,
         doubt: &Doubt,
         committed: &Committed,
-        kinship: Kinship,
+        relation: ProcessRelation,
         same: bool,
     ) -> Option<Duration> {
         // A vote for the same master at a higher epoch confirms it, too.
@@ -337,7 +339,7 @@ impl Machine {
         let opposed = votes().any(|(_, addr, epoch)| !ours(addr) && !refuted(addr, epoch));
         let newer = votes().any(|(_, addr, epoch)| !ours(addr) && epoch > committed.epoch);
         let views = || self.electorate.member_views_since(doubt.until).filter(|view| !view.tilt);
-        if kinship == Kinship::Stranger
+        if relation == ProcessRelation::Stranger
             && views().any(|view| view.down || view.failing_over || view.rebooted)
         {
             return None;

@@ -73,7 +73,7 @@ pub enum Admission {
 
 /// A view with the times and the way it took.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Heard {
+pub(super) struct ReceivedView {
     pub view: View,
     /// When its question was sent.
     pub asked_at: Instant,
@@ -83,38 +83,38 @@ pub(super) struct Heard {
     pub configured: bool,
 }
 
-impl Heard {
+impl ReceivedView {
     fn knows_something(&self) -> bool {
         !self.view.is_empty_state()
     }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Sentinel {
+struct SentinelRecord {
     /// How and since when it votes; `None` for a stranger.
     member: Option<(Admission, Instant)>,
-    heard: Option<Heard>,
+    received: Option<ReceivedView>,
     endorsed: Option<Vote>,
     /// Since when members speak, but neither it nor enough of them about it.
-    missing_since: Option<Instant>,
+    unlisted_since: Option<Instant>,
 }
 
 /// See the module's header.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Electorate {
-    by_id: BTreeMap<MyId, Sentinel>,
+    by_id: BTreeMap<MyId, SentinelRecord>,
     /// How many sentinels the configuration leads to.
     expected: usize,
     /// No majority has decided yet.
     founding: bool,
     /// Since when strangers speak and no member does.
-    strangers_since: Option<Instant>,
+    outsiders_since: Option<Instant>,
 }
 
 impl Electorate {
     /// An empty one. `expected`: how many sentinels the configuration leads to, as far as is known.
     pub(super) fn new(expected: usize) -> Self {
-        Self { by_id: BTreeMap::new(), expected, founding: true, strangers_since: None }
+        Self { by_id: BTreeMap::new(), expected, founding: true, outsiders_since: None }
     }
 
     /// The configuration leads to this many sentinels now.
@@ -129,25 +129,25 @@ impl Electorate {
 
     /// Takes note of a view. Lists longer than anything real are cut, since they are kept and
     /// looked through at every step.
-    pub(super) fn hear(&mut self, id: &MyId, mut heard: Heard) {
-        heard.view.peers.truncate(MAX_VOTERS);
-        heard.view.replicas.truncate(MAX_NODES);
+    pub(super) fn record(&mut self, id: &MyId, mut received: ReceivedView) {
+        received.view.peers.truncate(MAX_VOTERS);
+        received.view.replicas.truncate(MAX_NODES);
         if !self.by_id.contains_key(id) && self.by_id.len() >= MAX_VOTERS {
             return;
         }
         let sentinel = self.by_id.entry(id.clone()).or_default();
-        if self.founding && heard.knows_something() {
-            sentinel.member.get_or_insert((Admission::Founder, heard.at));
+        if self.founding && received.knows_something() {
+            sentinel.member.get_or_insert((Admission::Founder, received.at));
         }
         sentinel.endorsed = None;
-        sentinel.heard = Some(heard);
+        sentinel.received = Some(received);
     }
 
     /// One sentinel switched because of another's hello: what either of them says now, `who`, the
     /// other, says too.
     pub(super) fn endorse(&mut self, now: Instant, who: &MyId, addr: NodeAddr, epoch: Epoch) {
         if let Some(sentinel) = self.by_id.get_mut(who)
-            && sentinel.heard.as_ref().is_none_or(|heard| heard.view.epoch < epoch)
+            && sentinel.received.as_ref().is_none_or(|received| received.view.epoch < epoch)
         {
             sentinel.endorsed =
                 Some(Vote { voter: who.clone(), addr, epoch, heard_at: now, asked_at: now });
@@ -158,21 +158,21 @@ impl Electorate {
     pub(super) fn refresh(&mut self, now: Instant, expiry: Duration) {
         let fresh = |at: Instant| now.saturating_duration_since(at) <= expiry;
         for sentinel in self.by_id.values_mut() {
-            sentinel.heard = sentinel.heard.take().filter(|heard| fresh(heard.at));
+            sentinel.received = sentinel.received.take().filter(|received| fresh(received.at));
             sentinel.endorsed = sentinel.endorsed.take().filter(|vote| fresh(vote.heard_at));
         }
         self.succeed(now, expiry * PATIENCE);
         self.admit(now);
-        self.dismiss(now, expiry * PATIENCE);
-        self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.heard.is_some());
+        self.remove_silent(now, expiry * PATIENCE);
+        self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.received.is_some());
     }
 
     /// Forgets every opinion: after a stall of this process nothing heard before counts, and
     /// nobody's silence does.
-    pub(super) fn silence(&mut self) {
-        self.strangers_since = None;
+    pub(super) fn forget_views(&mut self) {
+        self.outsiders_since = None;
         for sentinel in self.by_id.values_mut() {
-            *sentinel = Sentinel { member: sentinel.member, ..Sentinel::default() };
+            *sentinel = SentinelRecord { member: sentinel.member, ..SentinelRecord::default() };
         }
     }
 
@@ -180,14 +180,15 @@ impl Electorate {
     /// `long`. Silence changes nothing, however long: the first sentinel to speak after it gains
     /// nothing by that.
     fn succeed(&mut self, now: Instant, long: Duration) {
-        let speaks =
-            |sentinel: &Sentinel| sentinel.heard.as_ref().is_some_and(Heard::knows_something);
+        let speaks = |sentinel: &SentinelRecord| {
+            sentinel.received.as_ref().is_some_and(ReceivedView::knows_something)
+        };
         let member_speaks = self.by_id.values().any(|it| it.member.is_some() && speaks(it));
         let strangers = self.by_id.values().filter(|it| speaks(it)).count();
         if member_speaks || strangers < self.majority().max(self.expected / 2 + 1) {
-            self.strangers_since = None;
-        } else if now.saturating_duration_since(*self.strangers_since.get_or_insert(now)) > long {
-            self.strangers_since = None;
+            self.outsiders_since = None;
+        } else if now.saturating_duration_since(*self.outsiders_since.get_or_insert(now)) > long {
+            self.outsiders_since = None;
             for sentinel in self.by_id.values_mut() {
                 sentinel.member = speaks(sentinel).then_some((Admission::Successor, now));
             }
@@ -197,9 +198,9 @@ impl Electorate {
     /// How many speaking members there are, and how many of them list each sentinel.
     fn listings(&self) -> (usize, BTreeMap<MyId, usize>) {
         let (mut speaking, mut listed) = (0, BTreeMap::<MyId, usize>::new());
-        for (_, heard) in self.member_words() {
+        for (_, received) in self.received_from_members() {
             speaking += 1;
-            let peers: BTreeSet<&MyId> = heard.view.peers.iter().map(|(id, _)| id).collect();
+            let peers: BTreeSet<&MyId> = received.view.peers.iter().map(|(id, _)| id).collect();
             for peer in peers {
                 *listed.entry(peer.clone()).or_default() += 1;
             }
@@ -219,9 +220,9 @@ impl Electorate {
         }
         let admitted: Vec<MyId> = self
             .configured_strangers()
-            .filter(|(id, heard)| {
+            .filter(|(id, received)| {
                 listed.contains_key(*id)
-                    || heard.view.peers.iter().any(|(it, _)| self.is_member(it))
+                    || received.view.peers.iter().any(|(it, _)| self.is_member(it))
             })
             .map(|(id, _)| id.clone())
             .collect();
@@ -230,17 +231,17 @@ impl Electorate {
         }
     }
 
-    fn dismiss(&mut self, now: Instant, long: Duration) {
+    fn remove_silent(&mut self, now: Instant, long: Duration) {
         let majority = self.majority();
         let (speaking, listed) = self.listings();
         let most = speaking >= majority;
         self.by_id.retain(|id, sentinel| {
             let few = listed.get(id).copied().unwrap_or(0) * 2 <= speaking;
-            if speaking == 0 || sentinel.member.is_none() || sentinel.heard.is_some() || !few {
-                sentinel.missing_since = None;
+            if speaking == 0 || sentinel.member.is_none() || sentinel.received.is_some() || !few {
+                sentinel.unlisted_since = None;
                 return true;
             }
-            let since = *sentinel.missing_since.get_or_insert(now);
+            let since = *sentinel.unlisted_since.get_or_insert(now);
             // Listed by nobody: a majority may drop it at once. Listed by some: only time tells a
             // ghost from a restart.
             let unlisted = !listed.contains_key(id);
@@ -249,11 +250,11 @@ impl Electorate {
     }
 
     /// Sentinels that answer at configured addresses, know something and do not vote.
-    fn configured_strangers(&self) -> impl Iterator<Item = (&MyId, &Heard)> {
+    fn configured_strangers(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
         let strangers = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_none());
-        let heard =
-            strangers.filter_map(|(id, sentinel)| sentinel.heard.as_ref().map(|heard| (id, heard)));
-        heard.filter(|(_, heard)| heard.configured && heard.knows_something())
+        let received = strangers
+            .filter_map(|(id, sentinel)| sentinel.received.as_ref().map(|received| (id, received)));
+        received.filter(|(_, received)| received.configured && received.knows_something())
     }
 
     /// Whether the configuration leads to a sentinel that no member knows and that knows no member:
@@ -262,24 +263,24 @@ impl Electorate {
         self.configured_strangers().next().is_some()
     }
 
-    fn member_words(&self) -> impl Iterator<Item = (&MyId, &Heard)> {
+    fn received_from_members(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
         self.by_id
             .iter()
             .filter(|(_, sentinel)| sentinel.member.is_some())
-            .filter_map(|(id, sentinel)| sentinel.heard.as_ref().map(|heard| (id, heard)))
-            .filter(|(_, heard)| heard.knows_something())
+            .filter_map(|(id, sentinel)| sentinel.received.as_ref().map(|received| (id, received)))
+            .filter(|(_, received)| received.knows_something())
     }
 
     /// The fresh first-hand views of members that are in a state to know anything.
     pub(super) fn member_views(&self) -> impl Iterator<Item = (&MyId, &View)> {
-        self.member_words().map(|(id, heard)| (id, &heard.view))
+        self.received_from_members().map(|(id, received)| (id, &received.view))
     }
 
     /// The same, of answers to questions from `since` on.
     pub(super) fn member_views_since(&self, since: Instant) -> impl Iterator<Item = &View> {
-        self.member_words()
-            .filter(move |(_, heard)| heard.asked_at >= since)
-            .map(|(_, heard)| &heard.view)
+        self.received_from_members()
+            .filter(move |(_, received)| received.asked_at >= since)
+            .map(|(_, received)| &received.view)
     }
 
     /// Every replica that a member lists.
@@ -290,9 +291,9 @@ impl Electorate {
     }
 
     /// What a sentinel's last view names and at which epoch, if that is fresh.
-    pub(super) fn word_of(&self, id: &MyId) -> Option<(NodeAddr, Epoch)> {
-        let heard = self.by_id.get(id)?.heard.as_ref()?;
-        Some((heard.view.addr.clone(), heard.view.epoch))
+    pub(super) fn named_by(&self, id: &MyId) -> Option<(NodeAddr, Epoch)> {
+        let received = self.by_id.get(id)?.received.as_ref()?;
+        Some((received.view.addr.clone(), received.view.epoch))
     }
 
     /// Whether `id` belongs to the electorate.
@@ -309,10 +310,12 @@ impl Electorate {
 
     /// Every fresh view with its age's beginning, whether its sentinel votes, and whether it is a
     /// configured one: what is shown, not what is counted.
-    pub(super) fn all_views(&self) -> impl Iterator<Item = (&MyId, bool, &Heard)> {
-        let heard =
-            self.by_id.iter().filter_map(|(id, it)| it.heard.as_ref().map(|heard| (id, it, heard)));
-        heard.map(|(id, sentinel, heard)| (id, sentinel.member.is_some(), heard))
+    pub(super) fn all_views(&self) -> impl Iterator<Item = (&MyId, bool, &ReceivedView)> {
+        let received = self
+            .by_id
+            .iter()
+            .filter_map(|(id, it)| it.received.as_ref().map(|received| (id, it, received)));
+        received.map(|(id, sentinel, received)| (id, sentinel.member.is_some(), received))
     }
 
     /// Whether a majority has denied `addr` at `epoch` since `since`: by naming something else, at
@@ -337,22 +340,24 @@ impl Electorate {
         &self,
         since: Instant,
     ) -> impl Iterator<Item = (&MyId, &NodeAddr, Epoch)> {
-        let words = self.member_words().filter(move |(_, heard)| heard.asked_at >= since);
-        words.map(|(id, heard)| (id, &heard.view.addr, heard.view.epoch))
+        let words =
+            self.received_from_members().filter(move |(_, received)| received.asked_at >= since);
+        words.map(|(id, received)| (id, &received.view.addr, received.view.epoch))
     }
 
     /// At most one vote per MYID: its own word, or what it was endorsed with since.
     pub(super) fn votes(&self) -> Vec<Vote> {
         let members = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_some());
-        let vote = |(id, sentinel): (&MyId, &Sentinel)| {
-            let own =
-                sentinel.heard.as_ref().filter(|heard| heard.knows_something()).map(|heard| Vote {
+        let vote = |(id, sentinel): (&MyId, &SentinelRecord)| {
+            let own = sentinel.received.as_ref().filter(|received| received.knows_something()).map(
+                |received| Vote {
                     voter: id.clone(),
-                    addr: heard.view.addr.clone(),
-                    epoch: heard.view.epoch,
-                    heard_at: heard.at,
-                    asked_at: heard.asked_at,
-                });
+                    addr: received.view.addr.clone(),
+                    epoch: received.view.epoch,
+                    heard_at: received.at,
+                    asked_at: received.asked_at,
+                },
+            );
             sentinel.endorsed.clone().or(own)
         };
         members.filter_map(vote).collect()
@@ -374,19 +379,19 @@ impl Electorate {
     /// or a member outside of their cluster, such as a sentinel that lost its file and founded the
     /// electorate, make the electorate larger than the cluster is.
     pub(super) fn is_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
-        voters.len() >= self.majority() || self.is_majority_of_its_own(voters)
+        voters.len() >= self.majority() || self.is_own_majority(voters)
     }
 
-    fn is_majority_of_its_own(&self, voters: &BTreeSet<&MyId>) -> bool {
-        let could_be_elected = |heard: &Heard| {
-            let peers: BTreeSet<&MyId> = heard.view.peers.iter().map(|(id, _)| id).collect();
+    fn is_own_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
+        let could_be_elected = |received: &ReceivedView| {
+            let peers: BTreeSet<&MyId> = received.view.peers.iter().map(|(id, _)| id).collect();
             let with = 1 + peers.iter().filter(|id| voters.contains(*id)).count();
             with * 2 > 1 + peers.len()
         };
-        let heard = |id: &&&MyId| self.by_id.get(**id).and_then(|it| it.heard.as_ref());
+        let received = |id: &&&MyId| self.by_id.get(**id).and_then(|it| it.received.as_ref());
         voters.len() > 1
             && voters.len() > self.expected / 2
-            && voters.iter().any(|id| heard(&id).is_some_and(could_be_elected))
+            && voters.iter().any(|id| received(&id).is_some_and(could_be_elected))
     }
 
     /// Whether these voters are enough to begin with: a majority, also of the sentinels that the
@@ -404,14 +409,14 @@ impl Electorate {
     }
 
     /// Whether a majority can be heard.
-    pub(super) fn majority_speaks(&self) -> bool {
-        self.is_majority(&self.member_words().map(|(id, _)| id).collect())
+    pub(super) fn majority_answers(&self) -> bool {
+        self.is_majority(&self.received_from_members().map(|(id, _)| id).collect())
     }
 
     /// When the youngest questions were sent that a majority answered.
     pub(super) fn majority_clock(&self) -> Option<Instant> {
         let mut words: Vec<(Instant, &MyId)> =
-            self.member_words().map(|(id, heard)| (heard.asked_at, id)).collect();
+            self.received_from_members().map(|(id, received)| (received.asked_at, id)).collect();
         words.sort_unstable_by(|one, two| two.cmp(one));
         let mut spoke = BTreeSet::new();
         words
@@ -421,7 +426,7 @@ impl Electorate {
     }
 
     /// Whether a majority answered questions from `since` on.
-    pub(super) fn majority_spoke_since(&self, since: Instant) -> bool {
+    pub(super) fn majority_answered_since(&self, since: Instant) -> bool {
         self.majority_clock().is_some_and(|at| at >= since)
     }
 

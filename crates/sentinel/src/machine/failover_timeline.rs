@@ -28,7 +28,7 @@ impl FailoverTimeline {
 
     /// From the first sign of trouble to the move of the points.
     #[must_use]
-    pub fn suspicion(&self) -> Option<Duration> {
+    pub fn duration(&self) -> Option<Duration> {
         Some(self.committed_at?.saturating_duration_since(self.suspected_at?))
     }
 
@@ -71,7 +71,7 @@ impl FailoverTimeline {
     }
 
     /// It came to nothing.
-    pub(super) fn dismissed(&mut self) {
+    pub(super) fn abandoned(&mut self) {
         if self.committed_at.is_none() {
             *self = Self::default();
         }

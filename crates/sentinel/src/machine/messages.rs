@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use target::Replies;
 
-use super::{Basis, Lack, Pause};
+use super::{Basis, NoMasterReason, Pause};
 use crate::{Epoch, MyId, NodeAddr, Notice, Probe, View};
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum MachineEvent {
     /// A sentinel answered a whole round of questions consistently.
     View {
         /// Whose view.
@@ -25,7 +25,7 @@ pub enum Event {
     },
     /// The configuration leads to this many sentinels now. Until a majority has decided once, a
     /// majority means a majority of at least these.
-    Expected(usize),
+    ExpectedSentinels(usize),
     /// A sentinel published something about this master, or about itself.
     Notice {
         /// Who published it; `None` while its identity is not known yet.
@@ -42,7 +42,7 @@ pub enum Event {
     },
     /// An idle connection to a node ended by itself. Promotion kills clients, and so does
     /// re-pointing: ask the node.
-    CanaryLost {
+    ProbeConnectionLost {
         /// The node.
         node: NodeAddr,
     },
@@ -61,7 +61,7 @@ pub enum Event {
 
 /// Something to be done.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Action {
+pub enum MachineAction {
     /// Ask every sentinel for its view now.
     Ask,
     /// Ask this node for its role now.
@@ -80,9 +80,9 @@ pub enum Action {
     /// changes.
     Redirect(SocketAddr),
     /// Take the target away and cut its sessions.
-    Clear(Lack),
+    Clear(NoMasterReason),
     /// Worth telling: an alarm, not a decision.
-    Note(Note),
+    Warning(Warning),
 }
 
 /// A verified move of the points.
@@ -106,10 +106,10 @@ pub struct Commit {
     pub held: bool,
 }
 
-/// Things an operator wants to hear of, each at its beginning; only [`Note::StaleView`] comes with
+/// Things an operator wants to hear of, each at its beginning; only [`Warning::StaleView`] comes with
 /// every such view, to be counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Note {
+pub enum Warning {
     /// A sentinel names an older epoch than the committed one; it is ignored.
     StaleView,
     /// Sentinels name different masters at one epoch.
@@ -131,5 +131,5 @@ pub enum Note {
     Stranger,
     /// A majority insists on an older epoch and on a node that is no master, while the present one
     /// may be healthy: nothing moves.
-    RegressUnverified,
+    RegressionUnverified,
 }

@@ -7,9 +7,9 @@
 
 use std::time::Instant;
 
-use super::agree::Finding;
-use super::state::{Basis, Lack, State};
-use super::{Action, Machine, Note};
+use super::state::{Basis, MachineState, NoMasterReason};
+use super::vote_count::VoteOutcome;
+use super::{Machine, MachineAction, Warning};
 use crate::Minority;
 
 impl Machine {
@@ -24,22 +24,24 @@ impl Machine {
         match self.minority {
             None if provable == Some(true) || silent => {
                 self.minority = Some(now);
-                self.actions.push(Action::Note(Note::Minority));
+                self.actions.push(MachineAction::Warning(Warning::Minority));
             }
             Some(_) if !strict && provable == Some(false) => self.minority = None,
             Some(since) if strict && provable != Some(true) && !silent => {
                 let leading = match &self.finding {
-                    Finding::Confirmed { .. } => {
+                    VoteOutcome::Confirmed { .. } => {
                         self.committed.as_ref().map(|it| (&it.addr, it.epoch))
                     }
                     // Where nothing is published, a majority for something else ends it, too. Where
                     // the gate is shut to the last master, only the commit of that does.
-                    Finding::Claimed(claim) | Finding::Regressed(claim)
+                    VoteOutcome::Claimed(claim) | VoteOutcome::Regressed(claim)
                         if self.rules.minority == Minority::Cut =>
                     {
                         Some((&claim.addr, claim.epoch))
                     }
-                    Finding::Claimed(_) | Finding::Regressed(_) | Finding::Silence => None,
+                    VoteOutcome::Claimed(_) | VoteOutcome::Regressed(_) | VoteOutcome::Silence => {
+                        None
+                    }
                 };
                 // First hand: that a sentinel followed another one's hello is no word of a majority
                 // that can be reached.
@@ -53,9 +55,12 @@ impl Machine {
         }
         if self.is_cut_off()
             && self.committed.is_some()
-            && !matches!(self.state, State::NoMaster { lack: Lack::Minority, .. })
+            && !matches!(
+                self.state,
+                MachineState::NoMaster { reason: NoMasterReason::Minority, .. }
+            )
         {
-            self.take_away(now, Lack::Minority);
+            self.take_away(now, NoMasterReason::Minority);
         }
     }
 
@@ -91,10 +96,10 @@ impl Machine {
                 if self.rules.minority == Minority::Hold && self.minority.is_none() =>
             {
                 self.minority = Some(now);
-                self.actions.push(Action::Note(Note::Minority));
+                self.actions.push(MachineAction::Warning(Warning::Minority));
             }
             // The evidence may be older than the node's answer, or second hand.
-            Basis::Majority | Basis::Regress
+            Basis::Majority | Basis::EpochRegression
                 if !self.is_majority_silent(now)
                     && self.electorate.provable_minority() != Some(true) =>
             {

@@ -1,7 +1,7 @@
 //! The discovery machine of one master: decides when the points move, and nothing else.
 //!
-//! It has no socket, no clock and no task. Everything that happens is an [`Event`] with a time;
-//! everything it wants is an [`Action`]; [`Machine::next_deadline`] says when it wants to be called
+//! It has no socket, no clock and no task. Everything that happens is an [`MachineEvent`] with a time;
+//! everything it wants is an [`MachineAction`]; [`Machine::next_deadline`] says when it wants to be called
 //! although nothing happened. It is level-triggered: an event only updates what is known, and then
 //! one pass over all that is known decides. A lost, doubled or late event can therefore delay a
 //! decision, but cannot change it.
@@ -19,7 +19,7 @@
 //! - S1: at most one target is published at a time.
 //! - S2: after a commit no client byte goes to an older generation (`route` does that; here: every
 //!   commit is one action).
-//! - S3: the published epoch never falls, except by a majority that insists (`Basis::Regress`).
+//! - S3: the published epoch never falls, except by a majority that insists (`Basis::EpochRegression`).
 //! - S4: every published target was verified by a question asked after its evidence was complete;
 //!   or, for a majority and behind a shut gate, after the first word for it, by an answer that is
 //!   50 ms old at most and that nothing was heard against since.
@@ -29,21 +29,21 @@
 //! Deliberately absent: who the sentinels are and how they are reached (`link`), names and
 //! addresses (`resolve`), metrics.
 
-mod agree;
+mod commit;
 mod decide;
 mod doubt;
 mod electorate;
+mod events;
 pub(crate) mod failover_timeline;
-mod learn;
+mod inspect;
 mod messages;
 mod minority;
 mod nodes;
 mod pause;
-mod pursue;
 mod replies;
 pub(crate) mod rules;
-mod shown;
 mod state;
+mod vote_count;
 
 #[cfg(test)]
 mod property_tests;
@@ -54,18 +54,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-pub use agree::{Claim, Finding};
 use doubt::Doubt;
 pub use electorate::Admission;
 use electorate::Electorate;
 pub use failover_timeline::FailoverTimeline;
-pub use messages::{Action, Commit, Event, Note};
-use nodes::Nodes;
+pub use messages::{Commit, MachineAction, MachineEvent, Warning};
+use nodes::NodeTable;
 pub use pause::Pause;
-pub use state::{Basis, Cause, Lack, State};
+pub use state::{Basis, HoldCause, MachineState, NoMasterReason};
 use target::Replies;
+pub use vote_count::{Claim, VoteOutcome};
 
-use crate::{Epoch, Lineage, MyId, NodeAddr, Rules};
+use crate::{Epoch, Lineage, MachineRules, MyId, NodeAddr};
 
 /// What was last published.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -100,7 +100,7 @@ struct Announced {
 
 /// A claim that waits for its grace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Pending {
+struct PendingClaim {
     addr: NodeAddr,
     epoch: Epoch,
     since: Instant,
@@ -109,10 +109,10 @@ struct Pending {
 /// See the module's header. Two machines that are equal behave alike from there on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Machine {
-    rules: Rules,
-    state: State,
+    rules: MachineRules,
+    state: MachineState,
     electorate: Electorate,
-    nodes: Nodes,
+    nodes: NodeTable,
     committed: Option<Committed>,
     /// Addresses that were masters and are no longer, with the epoch that superseded them: the
     /// zombie guard.
@@ -127,7 +127,7 @@ pub struct Machine {
     updating_from: BTreeMap<MyId, Announced>,
     /// Whose announcement armed the hold; `None` where a probe did.
     armed_by: Option<MyId>,
-    pending: Option<Pending>,
+    pending: Option<PendingClaim>,
     /// Why the published master must not be used, or may have to be asked twice.
     doubt: Option<Doubt>,
     minority: Option<Instant>,
@@ -148,22 +148,22 @@ pub struct Machine {
     hint_pause: std::time::Duration,
     last_step: Instant,
     next_ask: Instant,
-    finding: Finding,
-    story: FailoverTimeline,
-    last_story: FailoverTimeline,
-    actions: Vec<Action>,
+    finding: VoteOutcome,
+    timeline: FailoverTimeline,
+    last_timeline: FailoverTimeline,
+    actions: Vec<MachineAction>,
 }
 
 impl Machine {
     /// A machine that knows nothing yet. `expected` is how many sentinels the configuration leads
-    /// to, as far as is known; see [`Event::Expected`].
+    /// to, as far as is known; see [`MachineEvent::Expected`].
     #[must_use]
-    pub fn new(now: Instant, rules: Rules, expected: usize) -> Self {
+    pub fn new(now: Instant, rules: MachineRules, expected: usize) -> Self {
         Self {
             rules,
-            state: State::Bootstrap { heard_at: None },
+            state: MachineState::Bootstrap { heard_at: None },
             electorate: Electorate::new(expected),
-            nodes: Nodes::default(),
+            nodes: NodeTable::default(),
             committed: None,
             superseded: BTreeMap::new(),
             zombies: BTreeSet::new(),
@@ -182,21 +182,21 @@ impl Machine {
             failed_holds: VecDeque::new(),
             exhausted: false,
             hint_after: now,
-            hint_pause: learn::HINT_PAUSE_MIN,
+            hint_pause: events::HINT_PAUSE_MIN,
             last_step: now,
             next_ask: now,
-            finding: Finding::Silence,
-            story: FailoverTimeline::default(),
-            last_story: FailoverTimeline::default(),
+            finding: VoteOutcome::Silence,
+            timeline: FailoverTimeline::default(),
+            last_timeline: FailoverTimeline::default(),
             actions: Vec::new(),
         }
     }
 
     /// Takes one event in and gives what is to be done, in order. `now` must not go back.
-    pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
+    pub fn step(&mut self, now: Instant, event: MachineEvent) -> Vec<MachineAction> {
         // Whoever polls seldom is called seldom: that alone is no stall.
         let gap = now.saturating_duration_since(self.last_step);
-        if gap > self.rules.stall.max(self.rules.poll * 2) || event == Event::Stalled {
+        if gap > self.rules.stall.max(self.rules.poll * 2) || event == MachineEvent::Stalled {
             self.wake_from_stall(now);
         }
         self.last_step = now;
@@ -209,14 +209,20 @@ impl Machine {
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`Event::Tick`] is due. Never more than one poll interval away.
+    /// When [`MachineEvent::Tick`] is due. Never more than one poll interval away.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let state = match &self.state {
-            State::Armed { until, .. } | State::Committing { until, .. } => Some(*until),
-            State::Suspect { fed_at, .. } => Some(*fed_at + self.rules.calm),
-            State::Bootstrap { heard_at } => heard_at.map(|at| at + self.rules.bootstrap_grace),
-            State::Stable | State::Unconfirmed { .. } | State::NoMaster { .. } => None,
+            MachineState::Armed { until, .. } | MachineState::Committing { until, .. } => {
+                Some(*until)
+            }
+            MachineState::Suspect { last_sign_at, .. } => Some(*last_sign_at + self.rules.calm),
+            MachineState::Bootstrap { heard_at } => {
+                heard_at.map(|at| at + self.rules.bootstrap_grace)
+            }
+            MachineState::Stable
+            | MachineState::Unconfirmed { .. }
+            | MachineState::NoMaster { .. } => None,
         };
         let graces = self.pending.as_ref().map(|pending| pending.since + self.grace(pending));
         // A deadline that has passed already was acted upon as far as it could be; what it waits
@@ -243,7 +249,7 @@ impl Machine {
 
     /// The present state.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &MachineState {
         &self.state
     }
 
@@ -269,14 +275,14 @@ impl Machine {
 
     /// The last count of votes.
     #[must_use]
-    pub fn finding(&self) -> &Finding {
+    pub fn finding(&self) -> &VoteOutcome {
         &self.finding
     }
 
     /// The phases of the failover under way, or of the last one.
     #[must_use]
-    pub fn story(&self) -> &FailoverTimeline {
-        if self.story.is_under_way() { &self.story } else { &self.last_story }
+    pub fn timeline(&self) -> &FailoverTimeline {
+        if self.timeline.is_under_way() { &self.timeline } else { &self.last_timeline }
     }
 
     /// Electorate and majority, for people.
@@ -292,11 +298,11 @@ impl Machine {
         let want = published && (self.state.holds() || by_policy || by_order);
         if want != self.held {
             self.held = want;
-            self.actions.push(if want { Action::Hold } else { Action::Release });
+            self.actions.push(if want { MachineAction::Hold } else { MachineAction::Release });
         }
         // A pause that leads to no failover is no part of the next one's story.
         if want && (self.state.holds() || by_policy) {
-            self.story.held(now, self.pause.map_or(now, |pause| pause.since));
+            self.timeline.held(now, self.pause.map_or(now, |pause| pause.since));
         }
     }
 
@@ -306,14 +312,14 @@ impl Machine {
         self.nodes.want(now, &first, &self.electorate.listed_replicas());
         let alert_for = self.alert_since().map(|since| now.saturating_duration_since(since));
         let (rules, master) = (&self.rules, committed.cloned());
-        let due = self
-            .nodes
-            .take_due(now, |addr| nodes::pace(rules, master.as_ref() == Some(addr), alert_for));
-        self.actions.extend(due.into_iter().map(Action::Probe));
+        let due = self.nodes.take_due(now, |addr| {
+            nodes::probe_interval(rules, master.as_ref() == Some(addr), alert_for)
+        });
+        self.actions.extend(due.into_iter().map(MachineAction::Probe));
         if self.next_ask <= now {
             self.next_ask =
                 now + if alert_for.is_some() { self.rules.poll_suspect } else { self.rules.poll };
-            self.actions.push(Action::Ask);
+            self.actions.push(MachineAction::Ask);
         }
     }
 
@@ -322,8 +328,8 @@ impl Machine {
     /// else is expected, or an answer could be taken for younger than the connection's end.
     fn named(&self) -> [Option<NodeAddr>; 2] {
         let by_state = match &self.state {
-            State::Armed { candidate, .. } => candidate.clone(),
-            State::Committing { addr, .. } => Some(addr.clone()),
+            MachineState::Armed { candidate, .. } => candidate.clone(),
+            MachineState::Committing { addr, .. } => Some(addr.clone()),
             _ => None,
         };
         [by_state, self.pending.as_ref().map(|pending| pending.addr.clone())]

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::{NodeAddr, Probe, ProbeFailure, Report, Role, Rules, Verify};
+use crate::{MachineRules, NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
 
 /// The most nodes one master's group may have; a bound for sentinels that lie.
 pub(super) const MAX_NODES: usize = 64;
@@ -18,7 +18,7 @@ const LOST_AFTER: Duration = Duration::from_millis(1500);
 
 /// An answer older than this verifies nothing ahead of its evidence: two turns of fast probing, and
 /// a little.
-const AHEAD: Duration = Duration::from_millis(50);
+const VERIFY_AHEAD_MAX_AGE: Duration = Duration::from_millis(50);
 
 /// Fast probing of a group that stays alert is slowed to this after [`FAST_FOR`].
 const SLOW_ALERT: Duration = Duration::from_millis(200);
@@ -26,7 +26,7 @@ const FAST_FOR: Duration = Duration::from_secs(15);
 
 /// One node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Node {
+pub(super) struct NodeRecord {
     pub(super) due: Instant,
     in_flight_since: Option<Instant>,
     /// The last answer, whatever it was.
@@ -37,7 +37,7 @@ pub(super) struct Node {
     unreachable_times: u32,
 }
 
-impl Node {
+impl NodeRecord {
     fn new(now: Instant) -> Self {
         let (due, in_flight_since, last, ended_at) = (now, None, None, None);
         Self { due, in_flight_since, last, ended_at, unreachable_since: None, unreachable_times: 0 }
@@ -46,14 +46,15 @@ impl Node {
     /// The last report, if it answers a question from `since` on and is as good as one that would
     /// be asked for now: young, and the connection has not ended after it, as it does when a
     /// sentinel re-points the node.
-    pub(super) fn young_report(&self, now: Instant, since: Instant) -> Option<&Report> {
+    pub(super) fn recent_report(&self, now: Instant, since: Instant) -> Option<&NodeReport> {
         let asked_at = self.last.as_ref()?.asked_at;
-        let young = asked_at >= since && now.saturating_duration_since(asked_at) <= AHEAD;
+        let young =
+            asked_at >= since && now.saturating_duration_since(asked_at) <= VERIFY_AHEAD_MAX_AGE;
         self.report().filter(|_| young && self.ended_at.is_none_or(|at| asked_at > at))
     }
 
     /// The last report, if the last answer was one.
-    pub(super) fn report(&self) -> Option<&Report> {
+    pub(super) fn report(&self) -> Option<&NodeReport> {
         self.last.as_ref().and_then(|probe| probe.outcome.as_ref().ok())
     }
 
@@ -87,18 +88,18 @@ impl Node {
 
 /// All nodes of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Nodes {
-    by_addr: BTreeMap<NodeAddr, Node>,
+pub(super) struct NodeTable {
+    by_addr: BTreeMap<NodeAddr, NodeRecord>,
     /// Answers to questions from before this prove nothing any more.
     forgotten_at: Option<Instant>,
 }
 
-impl Nodes {
-    pub(super) fn get(&self, addr: &NodeAddr) -> Option<&Node> {
+impl NodeTable {
+    pub(super) fn get(&self, addr: &NodeAddr) -> Option<&NodeRecord> {
         self.by_addr.get(addr)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeAddr, &Node)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&NodeAddr, &NodeRecord)> {
         self.by_addr.iter()
     }
 
@@ -107,7 +108,7 @@ impl Nodes {
         self.by_addr.retain(|addr, _| first.contains(&addr) || others.contains(addr));
         for addr in first.iter().copied().chain(others) {
             if self.by_addr.len() < MAX_NODES || first.contains(&addr) {
-                self.by_addr.entry(addr.clone()).or_insert_with(|| Node::new(now));
+                self.by_addr.entry(addr.clone()).or_insert_with(|| NodeRecord::new(now));
             }
         }
     }
@@ -139,7 +140,7 @@ impl Nodes {
     }
 
     /// Asks everybody as soon as their open question is answered.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    pub(super) fn probe_soon(&mut self, now: Instant) {
         for node in self.by_addr.values_mut() {
             node.due = node.due.min(now);
         }
@@ -149,7 +150,7 @@ impl Nodes {
     pub(super) fn forget(&mut self, now: Instant) {
         self.forgotten_at = Some(now);
         for node in self.by_addr.values_mut() {
-            *node = Node::new(now);
+            *node = NodeRecord::new(now);
         }
     }
 
@@ -157,7 +158,7 @@ impl Nodes {
     pub(super) fn take_due(
         &mut self,
         now: Instant,
-        pace: impl Fn(&NodeAddr) -> Duration,
+        probe_interval: impl Fn(&NodeAddr) -> Duration,
     ) -> Vec<NodeAddr> {
         let mut due = Vec::new();
         for (addr, node) in &mut self.by_addr {
@@ -165,7 +166,7 @@ impl Nodes {
                 .in_flight_since
                 .is_some_and(|since| now.saturating_duration_since(since) < LOST_AFTER);
             if node.due <= now && !waiting {
-                node.due = now + pace(addr);
+                node.due = now + probe_interval(addr);
                 node.in_flight_since = Some(now);
                 due.push(addr.clone());
             }
@@ -175,7 +176,7 @@ impl Nodes {
 
     /// When [`Self::take_due`] has something to do next.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        let turn = |node: &Node| {
+        let turn = |node: &NodeRecord| {
             node.in_flight_since.map_or(node.due, |since| node.due.max(since + LOST_AFTER))
         };
         self.by_addr.values().map(turn).min()
@@ -183,7 +184,11 @@ impl Nodes {
 }
 
 /// How long to wait between two questions to a node.
-pub(super) fn pace(rules: &Rules, is_master: bool, alert_for: Option<Duration>) -> Duration {
+pub(super) fn probe_interval(
+    rules: &MachineRules,
+    is_master: bool,
+    alert_for: Option<Duration>,
+) -> Duration {
     match alert_for {
         Some(long) if long < FAST_FOR => rules.probe_suspect,
         Some(_) => SLOW_ALERT.max(rules.probe_suspect),
@@ -193,7 +198,7 @@ pub(super) fn pace(rules: &Rules, is_master: bool, alert_for: Option<Duration>) 
 }
 
 /// Whether a report verifies a master, by the rule in force.
-pub(super) fn verifies(report: &Report, verify: Verify) -> bool {
+pub(super) fn verifies(report: &NodeReport, verify: Verify) -> bool {
     match verify {
         Verify::Role => report.role == Role::Master && report.pong,
         Verify::Ping => report.pong && !matches!(report.role, Role::Replica { .. }),

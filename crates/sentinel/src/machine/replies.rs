@@ -16,8 +16,8 @@
 
 use target::Replies;
 
-use super::state::{Basis, Cause, State};
-use super::{Action, Machine};
+use super::state::{Basis, HoldCause, MachineState};
+use super::{Machine, MachineAction};
 use crate::ProbeFailure;
 
 impl Machine {
@@ -28,7 +28,7 @@ impl Machine {
         self.replies = want;
         // An opened gate lets replies pass by itself.
         if self.held && was != want {
-            self.actions.push(Action::Replies(want));
+            self.actions.push(MachineAction::Replies(want));
         }
     }
 
@@ -43,18 +43,22 @@ impl Machine {
     fn replies_by_state(&self, was: Replies) -> Replies {
         let present = self.committed.as_ref().map(|committed| &committed.addr);
         match &self.state {
-            State::Armed { cause: Cause::Ordered | Cause::Promoted, .. } => Replies::Drop,
-            // Evidence stays evidence until the hold that it belongs to comes to nothing.
-            State::Committing { .. } | State::Unconfirmed { .. } if was == Replies::Drop => {
+            MachineState::Armed { cause: HoldCause::Ordered | HoldCause::Promoted, .. } => {
                 Replies::Drop
             }
-            State::Committing { addr, basis: Basis::Solo | Basis::Majority, .. }
-                if present != Some(addr) =>
+            // Evidence stays evidence until the hold that it belongs to comes to nothing.
+            MachineState::Committing { .. } | MachineState::Unconfirmed { .. }
+                if was == Replies::Drop =>
             {
                 Replies::Drop
             }
-            State::Unconfirmed { .. } | State::NoMaster { .. } => Replies::Wait,
-            State::Armed { .. } if self.is_in_grave_doubt() => Replies::Wait,
+            MachineState::Committing {
+                addr,
+                basis: Basis::SingleSentinel | Basis::Majority,
+                ..
+            } if present != Some(addr) => Replies::Drop,
+            MachineState::Unconfirmed { .. } | MachineState::NoMaster { .. } => Replies::Wait,
+            MachineState::Armed { .. } if self.is_in_grave_doubt() => Replies::Wait,
             _ => Replies::Pass,
         }
     }

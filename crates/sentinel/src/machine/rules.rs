@@ -31,7 +31,7 @@ pub enum Minority {
 
 /// The machine's rules that an operator may turn.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Rules {
+pub struct MachineRules {
     /// How a candidate is verified.
     pub verify: Verify,
     /// What a provable minority means.
@@ -71,7 +71,7 @@ pub struct Rules {
     pub stall: Duration,
 }
 
-impl Default for Rules {
+impl Default for MachineRules {
     fn default() -> Self {
         let ms = Duration::from_millis;
         Self {

@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use super::Machine;
 use crate::{Epoch, NodeAddr};
 
 /// Why traffic is held although nothing is committed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum HoldCause {
     /// A sentinel announced which replica it is about to promote.
     Selected,
     /// A sentinel ordered the promotion of a replica of ours, or says that it has seen it.
@@ -21,18 +22,32 @@ pub enum Basis {
     /// The best view at the start, without a majority, after the grace.
     BootstrapMinority,
     /// One newer view that nobody contradicted, its lineage checked.
-    Solo,
+    SingleSentinel,
     /// A majority insisted on an older epoch: the sentinels were configured anew.
-    Regress,
+    EpochRegression,
     /// The same master came back, or came back as another process.
-    Again,
+    Reconfirmed,
     /// More than half of the electorate.
     Majority,
 }
 
+impl Basis {
+    /// The word for logs and the status: `decided_by`.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::BootstrapMinority => "bootstrap_minority",
+            Self::SingleSentinel => "single_sentinel",
+            Self::EpochRegression => "epoch_regression",
+            Self::Reconfirmed => "reconfirmed",
+            Self::Majority => "majority",
+        }
+    }
+}
+
 /// Why there is no master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lack {
+pub enum NoMasterReason {
     /// The committed node says that it is a replica.
     Demoted,
     /// The committed node cannot be reached, and nothing else is named.
@@ -45,7 +60,7 @@ pub enum Lack {
 
 /// The states of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum MachineState {
     /// Nothing was ever committed.
     Bootstrap {
         /// When the first usable view arrived; the grace runs from here.
@@ -58,7 +73,7 @@ pub enum State {
         /// When suspicion began.
         since: Instant,
         /// When it was last fed.
-        fed_at: Instant,
+        last_sign_at: Instant,
     },
     /// The published master may have been superseded unnoticed: hold until it answers and sentinels
     /// confirm it.
@@ -69,7 +84,7 @@ pub enum State {
     /// A switch is about to happen: hold.
     Armed {
         /// Why.
-        cause: Cause,
+        cause: HoldCause,
         /// Who will probably be next.
         candidate: Option<NodeAddr>,
         /// When the hold began.
@@ -95,13 +110,13 @@ pub enum State {
     /// There is positive evidence that no master exists.
     NoMaster {
         /// Which.
-        lack: Lack,
+        reason: NoMasterReason,
         /// Since when.
         since: Instant,
     },
 }
 
-impl State {
+impl MachineState {
     /// A stable label for metrics and status.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -121,5 +136,12 @@ impl State {
         let unconfirmed = matches!(self, Self::Unconfirmed { .. });
         unconfirmed
             || matches!(self, Self::Armed { .. } | Self::Committing { .. } | Self::NoMaster { .. })
+    }
+}
+
+impl Machine {
+    /// The only place that assigns the state, so that every transition can be found by its calls.
+    pub(super) fn enter(&mut self, state: MachineState) {
+        self.state = state;
     }
 }

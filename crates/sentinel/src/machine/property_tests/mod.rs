@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use self::streams::{Happening, LETTERS, Said, happening, letter, rules};
+use self::streams::{Happening, LETTERS, ProbeOutcome, happening, letter, rules};
 use super::tests::Oracle;
 use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, view};
-use super::{Action, Event, Machine, Pause, State};
-use crate::{Epoch, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Rules, View};
+use super::{Machine, MachineAction, MachineEvent, MachineState, Pause};
+use crate::{Epoch, MachineRules, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
 
 /// A machine, its clock, its open questions, and the oracle.
 struct World {
@@ -19,19 +19,19 @@ struct World {
     now: Instant,
     open: Vec<(NodeAddr, Instant)>,
     oracle: Oracle,
-    log: Vec<(Instant, Action)>,
+    log: Vec<(Instant, MachineAction)>,
     ticks: u64,
     asked: bool,
 }
 
 impl World {
-    fn new(rules: Rules, oracle: Oracle) -> Self {
+    fn new(rules: MachineRules, oracle: Oracle) -> Self {
         let now = Instant::now() + Duration::from_secs(3600);
         let machine = Machine::new(now, rules, 3);
         Self { machine, now, open: Vec::new(), oracle, log: Vec::new(), ticks: 0, asked: false }
     }
 
-    fn step(&mut self, event: Event) {
+    fn step(&mut self, event: MachineEvent) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
         self.oracle.saw(self.now, &seen, &actions, self.machine.committed());
@@ -42,13 +42,15 @@ impl World {
             target
                 || !matches!(
                     self.machine.state(),
-                    State::Stable | State::Suspect { .. } | State::Armed { .. }
+                    MachineState::Stable
+                        | MachineState::Suspect { .. }
+                        | MachineState::Armed { .. }
                 )
         );
         for action in actions {
             match &action {
-                Action::Probe(addr) => self.open.push((addr.clone(), self.now)),
-                Action::Ask => self.asked = true,
+                MachineAction::Probe(addr) => self.open.push((addr.clone(), self.now)),
+                MachineAction::Ask => self.asked = true,
                 _ => {}
             }
             self.log.push((self.now, action));
@@ -63,32 +65,34 @@ impl World {
                 let view = a_view_of(from, addr, epoch, flags, peers);
                 let (asked_at, configured) =
                     (self.now.checked_sub(ms(age)).unwrap_or(self.now), from != 5);
-                self.step(Event::View { from: id(from), view, asked_at, configured });
+                self.step(MachineEvent::View { from: id(from), view, asked_at, configured });
             }
             Happening::Notice { from, notice } => {
-                self.step(Event::Notice { from: from.map(id), notice })
+                self.step(MachineEvent::Notice { from: from.map(id), notice })
             }
             Happening::Answer { which, answer, keep } if !self.open.is_empty() => {
                 let which = which % self.open.len();
                 let (addr, asked_at) =
                     if keep { self.open[which].clone() } else { self.open.remove(which) };
                 let outcome = outcome(&addr, answer);
-                self.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+                self.step(MachineEvent::Probed { node: addr, probe: Probe { asked_at, outcome } });
             }
             Happening::Lose { which } if !self.open.is_empty() => {
                 self.open.remove(which % self.open.len());
             }
             Happening::Answer { .. } | Happening::Lose { .. } => {}
-            Happening::NodeProber(letter) => self.step(Event::CanaryLost { node: node(letter) }),
-            Happening::Hint => self.step(Event::Hint),
+            Happening::Prober(letter) => {
+                self.step(MachineEvent::ProbeConnectionLost { node: node(letter) })
+            }
+            Happening::Hint => self.step(MachineEvent::Hint),
             Happening::Pause { millis, ends_with_commit } => {
                 let (since, until) = (self.now, self.now + ms(millis));
-                self.step(Event::Pause(Pause { since, until, ends_with_commit }));
+                self.step(MachineEvent::Pause(Pause { since, until, ends_with_commit }));
             }
-            Happening::Resume => self.step(Event::Resume),
+            Happening::Resume => self.step(MachineEvent::Resume),
             Happening::Wait(millis) => self.wait(ms(millis), |_| {}),
             Happening::Stall(millis) => self.now += ms(millis),
-            Happening::Suspend => self.step(Event::Stalled),
+            Happening::Suspend => self.step(MachineEvent::Stalled),
         }
     }
 
@@ -102,7 +106,7 @@ impl World {
             }
             self.now = tick;
             self.ticks += 1;
-            self.step(Event::Tick);
+            self.step(MachineEvent::Tick);
             world(self);
         }
         self.now = self.now.max(until);
@@ -118,13 +122,19 @@ impl World {
                         LETTERS.into_iter().filter(|letter| *letter != addr).collect();
                     let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
                     let (view, asked_at) = (view(addr, epoch, &peers, &others), self.now);
-                    self.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
+                    self.step(MachineEvent::View {
+                        from: id(sentinel),
+                        view,
+                        asked_at,
+                        configured: true,
+                    });
                 }
             }
             for (asked, asked_at) in std::mem::take(&mut self.open) {
-                let said = if asked == node(addr) { Said::Master } else { Said::Replica };
-                let outcome = outcome(&asked, said);
-                self.step(Event::Probed { node: asked, probe: Probe { asked_at, outcome } });
+                let probe_outcome =
+                    if asked == node(addr) { ProbeOutcome::Master } else { ProbeOutcome::Replica };
+                let outcome = outcome(&asked, probe_outcome);
+                self.step(MachineEvent::Probed { node: asked, probe: Probe { asked_at, outcome } });
             }
         }
     }
@@ -137,7 +147,7 @@ impl World {
 
     /// A master is committed, and all is calm.
     fn boot(&mut self) {
-        self.step(Event::Tick);
+        self.step(MachineEvent::Tick);
         self.agree('A', 5);
         assert!(self.publishes('A', 5));
         self.log.clear();
@@ -161,26 +171,28 @@ fn a_view_of(from: u8, addr: Letter, epoch: Epoch, flags: u8, peers: Option<Vec<
     it
 }
 
-fn outcome(addr: &NodeAddr, said: Said) -> Result<Report, ProbeFailure> {
+fn outcome(addr: &NodeAddr, probe_outcome: ProbeOutcome) -> Result<NodeReport, ProbeFailure> {
     let letter = LETTERS.into_iter().find(|letter| node(*letter) == *addr).unwrap_or('Z');
     let report = |answer: Answer| match answer {
         Answer::Report(report) => report,
         other => panic!("{other:?}"),
     };
     let plain = report(master(letter, "history-1", ""));
-    Ok(match said {
-        Said::Master => plain,
-        Said::Promoted => report(master(letter, "history-2", "history-1")),
-        Said::Unreadable => Report { lineage: None, ..plain },
-        Said::Restarted => Report { lineage: Some(lineage("another", "fresh", "")), ..plain },
-        Said::Loading => Report { role: Role::Master, pong: false, ..plain },
-        Said::Replica => report(replica(letter, 'A', "history-1")),
-        Said::Failed(failure) => return Err(failure),
+    Ok(match probe_outcome {
+        ProbeOutcome::Master => plain,
+        ProbeOutcome::Promoted => report(master(letter, "history-2", "history-1")),
+        ProbeOutcome::Unreadable => NodeReport { lineage: None, ..plain },
+        ProbeOutcome::Restarted => {
+            NodeReport { lineage: Some(lineage("another", "fresh", "")), ..plain }
+        }
+        ProbeOutcome::Loading => NodeReport { role: Role::Master, pong: false, ..plain },
+        ProbeOutcome::Replica => report(replica(letter, 'A', "history-1")),
+        ProbeOutcome::Failed(failure) => return Err(failure),
     })
 }
 
 /// How often `wanted` is in the log within any minute, at most.
-fn most_in_a_minute(log: &[(Instant, Action)], wanted: &Action) -> usize {
+fn most_in_a_minute(log: &[(Instant, MachineAction)], wanted: &MachineAction) -> usize {
     let times: Vec<Instant> =
         log.iter().filter(|(_, it)| it == wanted).map(|(at, _)| *at).collect();
     times
@@ -238,7 +250,7 @@ proptest! {
             world.happens(happening);
         }
         world.open.clear();
-        world.step(Event::Resume);
+        world.step(MachineEvent::Resume);
         let start = world.now;
         let mut done_at = None;
         world.wait(ms(60_000), |world| {
@@ -252,7 +264,7 @@ proptest! {
         prop_assert!(theirs, "strangers and ghosts are gone after a minute: {:?}", world.machine.quorum());
         prop_assert!(took <= ms(46_000), "{took:?}");
         prop_assert!(world.publishes(addr, 100));
-        prop_assert_eq!(world.machine.state(), &State::Stable);
+        prop_assert_eq!(world.machine.state(), &MachineState::Stable);
     }
 
     /// The same, and fast, where strangers and ghosts never spoke.
@@ -267,7 +279,7 @@ proptest! {
             world.happens(happening);
         }
         world.open.clear();
-        world.step(Event::Resume);
+        world.step(MachineEvent::Resume);
         let start = world.now;
         let mut done_at = None;
         world.wait(ms(5_000), |world| {
@@ -284,7 +296,7 @@ proptest! {
     /// points nor takes the master away, and shuts the gate three times a minute at most.
     #[test]
     fn one_voice_cannot_stop_traffic(stream in prop::collection::vec(happening(false), 1..300)) {
-        let rules = Rules::default();
+        let rules = MachineRules::default();
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();
         for happening in &stream {
@@ -309,9 +321,9 @@ proptest! {
             }
             rest_confirms(&mut world);
         }
-        let moved = world.log.iter().any(|(_, it)| matches!(it, Action::Commit(_) | Action::Clear(_)));
-        prop_assert!(!moved, "{:?}", world.log.iter().rev().find(|(_, it)| matches!(it, Action::Commit(_) | Action::Clear(_))));
-        prop_assert!(most_in_a_minute(&world.log, &Action::Hold) <= 3);
+        let moved = world.log.iter().any(|(_, it)| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_)));
+        prop_assert!(!moved, "{:?}", world.log.iter().rev().find(|(_, it)| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_))));
+        prop_assert!(most_in_a_minute(&world.log, &MachineAction::Hold) <= 3);
     }
 
     /// Time alone does nothing but ask, and not too often.
@@ -319,7 +331,7 @@ proptest! {
     fn time_alone_neither_holds_nor_clears_nor_spins(
         booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..60),
     ) {
-        let rules = Rules::default();
+        let rules = MachineRules::default();
         let mut world = World::new(rules.clone(), Oracle::new(rules));
         if booted {
             world.boot();
@@ -331,7 +343,7 @@ proptest! {
         (world.log, world.ticks) = (Vec::new(), 0);
         world.wait(ms(60_000), |_| {});
         // Every expiry, grace and hold is over by now.
-        let deeds = world.log.iter().filter(|(_, it)| !matches!(it, Action::Ask | Action::Probe(_))).count();
+        let deeds = world.log.iter().filter(|(_, it)| !matches!(it, MachineAction::Ask | MachineAction::Probe(_))).count();
         prop_assert_eq!(deeds, 0);
         prop_assert!(world.ticks <= 60 * 20, "{} ticks in a minute", world.ticks);
         // With every question answered at once it is busier, but not busy.
@@ -346,13 +358,13 @@ fn rest_confirms(world: &mut World) {
     for sentinel in [2, 3] {
         let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();
         let (view, asked_at) = (view('A', 5, &peers, &['B', 'C', 'D']), world.now);
-        world.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
+        world.step(MachineEvent::View { from: id(sentinel), view, asked_at, configured: true });
     }
     let (ours, rest): (Vec<_>, Vec<_>) =
         std::mem::take(&mut world.open).into_iter().partition(|(it, _)| *it == node('A'));
     world.open = rest;
     for (addr, asked_at) in ours {
-        let outcome = outcome(&addr, Said::Master);
-        world.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+        let outcome = outcome(&addr, ProbeOutcome::Master);
+        world.step(MachineEvent::Probed { node: addr, probe: Probe { asked_at, outcome } });
     }
 }

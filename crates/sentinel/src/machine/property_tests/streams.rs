@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::super::tests::rig::{Letter, id, node};
-use crate::{Epoch, Minority, Notice, ProbeFailure, Rules};
+use crate::{Epoch, MachineRules, Minority, Notice, ProbeFailure};
 
 pub(super) const LETTERS: [Letter; 4] = ['A', 'B', 'C', 'D'];
 
@@ -29,14 +29,14 @@ pub(super) enum Happening {
     /// twice.
     Answer {
         which: usize,
-        answer: Said,
+        answer: ProbeOutcome,
         keep: bool,
     },
     /// One of the open questions is never answered.
     Lose {
         which: usize,
     },
-    NodeProber(Letter),
+    Prober(Letter),
     Hint,
     Pause {
         millis: u64,
@@ -49,7 +49,7 @@ pub(super) enum Happening {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Said {
+pub(super) enum ProbeOutcome {
     Master,
     Promoted,
     Unreadable,
@@ -77,17 +77,17 @@ pub(super) fn notice() -> impl Strategy<Value = Notice> {
     ]
 }
 
-pub(super) fn said() -> impl Strategy<Value = Said> {
+pub(super) fn probe_outcome() -> impl Strategy<Value = ProbeOutcome> {
     use ProbeFailure::{Denied, Rejected, Silent, Unreachable};
     prop_oneof![
-        4 => Just(Said::Master),
-        3 => Just(Said::Promoted),
-        1 => Just(Said::Unreadable),
-        1 => Just(Said::Restarted),
-        1 => Just(Said::Loading),
-        3 => Just(Said::Replica),
-        3 => Just(Said::Failed(Unreachable)),
-        1 => prop::sample::select(vec![Said::Failed(Silent), Said::Failed(Denied), Said::Failed(Rejected)]),
+        4 => Just(ProbeOutcome::Master),
+        3 => Just(ProbeOutcome::Promoted),
+        1 => Just(ProbeOutcome::Unreadable),
+        1 => Just(ProbeOutcome::Restarted),
+        1 => Just(ProbeOutcome::Loading),
+        3 => Just(ProbeOutcome::Replica),
+        3 => Just(ProbeOutcome::Failed(Unreachable)),
+        1 => prop::sample::select(vec![ProbeOutcome::Failed(Silent), ProbeOutcome::Failed(Denied), ProbeOutcome::Failed(Rejected)]),
     ]
 }
 
@@ -115,10 +115,10 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
     prop_oneof![
         8 => a_view(any_peers),
         3 => (prop::option::of(1_u8..=5), notice()).prop_map(|(from, notice)| Happening::Notice { from, notice }),
-        10 => (any::<usize>(), said(), prop::bool::weighted(0.1))
+        10 => (any::<usize>(), probe_outcome(), prop::bool::weighted(0.1))
             .prop_map(|(which, answer, keep)| Happening::Answer { which, answer, keep }),
         1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
-        1 => letter().prop_map(Happening::NodeProber),
+        1 => letter().prop_map(Happening::Prober),
         1 => Just(Happening::Hint),
         1 => (0_u64..20_000, any::<bool>())
             .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),
@@ -129,8 +129,8 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
     ]
 }
 
-pub(super) fn rules() -> impl Strategy<Value = Rules> {
+pub(super) fn rules() -> impl Strategy<Value = MachineRules> {
     let minority =
         prop_oneof![4 => Just(Minority::Keep), 1 => Just(Minority::Hold), 1 => Just(Minority::Cut)];
-    minority.prop_map(|minority| Rules { minority, ..Rules::default() })
+    minority.prop_map(|minority| MachineRules { minority, ..MachineRules::default() })
 }

@@ -4,16 +4,19 @@
 
 use super::rig::{Answer, Letter, Rig, id, master, node, replica, view};
 use crate::Notice;
-use crate::machine::{Event, State};
+use crate::machine::{MachineEvent, MachineState};
 
 /// S1 leads: it selected B at 0, B is a master since 90, and S1 says so since 1000. It is 1085, and
 /// nobody else has spoken. From here on no sentinel answers a question.
 fn led() -> Rig {
     let mut rig = Rig::booted();
-    rig.selects(1, 'B').at(90).promotes('B').step(Event::CanaryLost { node: node('B') });
+    rig.selects(1, 'B')
+        .at(90)
+        .promotes('B')
+        .step(MachineEvent::ProbeConnectionLost { node: node('B') });
     rig.at(1000).names(1, 'B', 6).says(1, Notice::Promoted { candidate: node('B') });
     rig.at(1085).loses(1).loses(2).loses(3);
-    assert_eq!(rig.told(), ["0 hold"]);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
     rig
 }
 
@@ -26,21 +29,21 @@ fn switched(rig: &mut Rig, sentinel: u8, to: Letter) {
 }
 
 fn last(rig: &Rig) -> String {
-    rig.told().last().cloned().unwrap_or_default()
+    rig.outcomes().last().cloned().unwrap_or_default()
 }
 
 #[test]
 fn an_announced_switch_to_what_the_leader_names_moves_the_points_at_once() {
     let mut rig = led();
     announces(&mut rig, 2, 1, 'A');
-    assert_eq!(rig.told(), ["0 hold"], "the announcement alone is nothing");
+    assert_eq!(rig.outcomes(), ["0 hold"], "the announcement alone is nothing");
     switched(&mut rig, 2, 'B');
     assert_eq!(
-        rig.told(),
-        ["0 hold", "1085 commit B@6 Majority"],
+        rig.outcomes(),
+        ["0 hold", "1085 commit B@6 majority"],
         "neither a sentinel nor the node is asked again"
     );
-    assert_eq!(*rig.machine.state(), State::Stable);
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
     assert!(!rig.machine.is_holding());
 }
 
@@ -51,11 +54,11 @@ fn the_leaders_word_may_come_last() {
     announces(&mut rig, 2, 1, 'A');
     switched(&mut rig, 2, 'B');
     rig.run(5);
-    assert_eq!(rig.told(), ["0 hold"]);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
     rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.run(1);
     // All that was asked before the first word verifies nothing: one question more.
-    assert_eq!(rig.told(), ["0 hold", "1006 commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["0 hold", "1006 commit B@6 majority"]);
 }
 
 type Case<'a> = &'a dyn Fn(&mut Rig);
@@ -103,7 +106,7 @@ fn a_switch_is_one_vote_if_it_is_not_announced_or_does_not_lead_to_what_the_anno
         let mut rig = led();
         case(&mut rig);
         rig.run(200);
-        assert_eq!(rig.told(), ["0 hold"], "{name}");
+        assert_eq!(rig.outcomes(), ["0 hold"], "{name}");
     }
 }
 
@@ -116,17 +119,21 @@ fn an_announced_switch_is_a_vote_for_one_move_and_its_own_next_view_replaces_it(
     rig.run(100);
     announces(&mut rig, 2, 1, 'A');
     switched(&mut rig, 2, 'B');
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
     rig.hears(2, view('A', 5, &[1, 3], &['B', 'C']));
     rig.hears(3, view('A', 5, &[1, 2], &['B', 'C']));
     assert!(
-        !matches!(rig.machine.state(), State::Committing { .. }),
+        !matches!(rig.machine.state(), MachineState::Committing { .. }),
         "its own word is newer than what was inferred"
     );
     // What the leader says again does not revive the vote.
     rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.promotes('B').run(300);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -138,7 +145,11 @@ fn an_old_announcement_is_no_vote() {
     rig.run(5_100);
     switched(&mut rig, 2, 'B');
     rig.run(100);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -152,7 +163,11 @@ fn nobody_switches_to_a_lower_epoch() {
     rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     switched(&mut rig, 2, 'B');
     rig.run(100);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 /// Two votes are heard at 1085; `spoil` is what happened to the node before.
@@ -161,8 +176,12 @@ fn verified_later(spoil: impl FnOnce(&mut Rig)) -> Rig {
     spoil(&mut rig);
     announces(&mut rig, 2, 1, 'A');
     switched(&mut rig, 2, 'B');
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
     rig
 }
 
@@ -173,15 +192,16 @@ fn an_answer_that_is_no_longer_young_verifies_nothing_ahead() {
         rig.run(51);
     });
     rig.promotes('B').run(2000);
-    assert!(last(&rig).ends_with("commit B@6 Majority"), "{:?}", rig.told());
+    assert!(last(&rig).ends_with("commit B@6 majority"), "{:?}", rig.outcomes());
 }
 
 #[test]
 fn an_answer_before_the_idle_connection_ended_verifies_nothing_ahead() {
     // A sentinel that re-points the node ends its connections first of all.
-    let mut rig = verified_later(|rig| rig.step(Event::CanaryLost { node: node('B') }));
+    let mut rig =
+        verified_later(|rig| rig.step(MachineEvent::ProbeConnectionLost { node: node('B') }));
     rig.run(5);
-    assert_eq!(last(&rig), "1086 commit B@6 Majority");
+    assert_eq!(last(&rig), "1086 commit B@6 majority");
 }
 
 #[test]
@@ -191,7 +211,7 @@ fn an_answer_that_a_worse_one_followed_verifies_nothing_ahead() {
             rig.nodes.insert('B', worse);
             rig.run(30);
         });
-        assert_eq!(rig.told(), ["0 hold"]);
+        assert_eq!(rig.outcomes(), ["0 hold"]);
     }
 }
 
@@ -203,8 +223,8 @@ fn an_answer_from_before_the_first_word_verifies_nothing_ahead() {
     rig.nodes.insert('B', Answer::Lost);
     rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.hears(2, view('B', 6, &[1, 3], &['A', 'C']));
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
-    assert_eq!(rig.told(), ["0 hold"]);
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
+    assert_eq!(rig.outcomes(), ["0 hold"]);
 }
 
 #[test]
@@ -215,7 +235,7 @@ fn a_claim_that_was_given_up_in_between_begins_anew() {
     rig.nodes.insert('B', Answer::Lost);
     rig.hears(1, view('B', 6, &[2, 3], &['A', 'C']));
     rig.hears(3, view('B', 6, &[1, 2], &['A', 'C']));
-    assert!(matches!(rig.machine.state(), State::Committing { .. }), "{:?}", rig.told());
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }), "{:?}", rig.outcomes());
 }
 
 #[test]
@@ -227,9 +247,9 @@ fn nothing_is_verified_ahead_while_the_gate_is_open() {
     rig.hears(1, view('D', 6, &[2, 3], &['A', 'C']));
     rig.run(20);
     rig.hears(2, view('D', 6, &[1, 3], &['A', 'C']));
-    assert_eq!(rig.deeds(), ["hold"], "the gate shuts, then the node is asked");
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "the gate shuts, then the node is asked");
     rig.run(5);
-    assert_eq!(rig.deeds(), ["hold", "commit D@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit D@6 majority"]);
 }
 
 #[test]
@@ -243,11 +263,11 @@ fn who_gathers_votes_is_asked_and_watched_whoever_else_was_selected() {
         rig.run(20);
         if ended {
             rig.nodes.insert('D', Answer::Lost);
-            rig.step(Event::CanaryLost { node: node('D') });
+            rig.step(MachineEvent::ProbeConnectionLost { node: node('D') });
         }
         rig.hears(2, view('D', 6, &[1, 3], &['A', 'C']));
-        rig.told()
+        rig.outcomes()
     };
-    assert_eq!(voted(false), ["0 hold", "30 commit D@6 Majority"]);
+    assert_eq!(voted(false), ["0 hold", "30 commit D@6 majority"]);
     assert_eq!(voted(true), ["0 hold"]);
 }

@@ -1,8 +1,8 @@
 //! Sight of the master lost and found again: its own word does not open the gate.
 
 use super::rig::{Answer, Rig, master, node};
-use crate::machine::{Action, Event, Note, State};
-use crate::{Minority, Notice, ProbeFailure, Rules};
+use crate::machine::{MachineAction, MachineEvent, MachineState, Warning};
+use crate::{MachineRules, Minority, Notice, ProbeFailure};
 
 /// Neither the master nor the sentinels can be reached.
 fn blackout(rig: &mut Rig, failure: ProbeFailure) {
@@ -35,23 +35,23 @@ fn old_masters_own_word_does_not_open_the_gate() {
             old_master_is_back(&mut rig);
             rig.promotes('B').run(late);
             assert_eq!(
-                rig.deeds(),
+                rig.outcomes_untimed(),
                 ["hold"],
                 "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}",
-                rig.told()
+                rig.outcomes()
             );
             // The stale one is heard first.
             rig.finds(3).run(200);
             assert_eq!(
-                rig.deeds(),
+                rig.outcomes_untimed(),
                 ["hold"],
                 "{failure:?} for {dark} ms, sentinels {late} ms late: {:?}",
-                rig.told()
+                rig.outcomes()
             );
             rig.finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(2000);
             assert_eq!(
-                rig.deeds(),
-                ["hold", "commit B@6 Majority"],
+                rig.outcomes_untimed(),
+                ["hold", "commit B@6 majority"],
                 "{failure:?} for {dark} ms, {late} ms late"
             );
         }
@@ -67,9 +67,9 @@ fn votes_from_before_the_blackout_confirm_nothing() {
     rig.run(2500);
     old_master_is_back(&mut rig);
     rig.run(1000);
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     assert!(
-        rig.machine.finding() != &crate::machine::Finding::Silence,
+        rig.machine.finding() != &crate::machine::VoteOutcome::Silence,
         "the votes are there: {:?}",
         rig.machine.finding()
     );
@@ -77,11 +77,11 @@ fn votes_from_before_the_blackout_confirm_nothing() {
     let view = super::rig::view('A', 5, &[2, 3], &['B', 'C']);
     for sentinel in [1, 2] {
         let (from, asked_at) = (super::rig::id(sentinel), rig.now - super::rig::ms(1200));
-        rig.step(Event::View { from, view: view.clone(), asked_at, configured: true });
+        rig.step(MachineEvent::View { from, view: view.clone(), asked_at, configured: true });
     }
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     rig.finds(1).finds(2).run(300);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
@@ -90,13 +90,13 @@ fn a_master_that_was_busy_while_sentinels_were_heard_costs_no_hold() {
     rig.fails('A', ProbeFailure::Silent).run(6000);
     old_master_is_back(&mut rig);
     rig.run(3000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     // Nor where the sentinels had been gone for long.
     rig.loses(1).loses(2).loses(3).run(20_000);
     rig.fails('A', ProbeFailure::Silent).run(6000);
     old_master_is_back(&mut rig);
     rig.run(3000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn unopposed_word_opens_after_the_grace_and_silence_later() {
         }
         rig.mark();
         rig.run(least - 30);
-        assert!(rig.told().is_empty(), "{heard} heard: {:?}", rig.told());
+        assert!(rig.outcomes().is_empty(), "{heard} heard: {:?}", rig.outcomes());
         rig.run(100);
-        assert_eq!(rig.deeds(), ["release"], "{heard} heard");
+        assert_eq!(rig.outcomes_untimed(), ["release"], "{heard} heard");
     }
 }
 
@@ -126,9 +126,9 @@ fn every_hold_for_a_doubt_ends() {
     old_master_is_back(&mut rig);
     rig.finds(1).change(1, |it| (it.addr, it.epoch) = (node('X'), 99)).mark();
     rig.run(9500);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     rig.run(1000);
-    assert_eq!(rig.deeds(), ["release"]);
+    assert_eq!(rig.outcomes_untimed(), ["release"]);
 }
 
 #[test]
@@ -140,16 +140,16 @@ fn a_failover_under_way_is_waited_for() {
     old_master_is_back(&mut rig);
     // The leader has begun; nobody has switched.
     rig.finds(1).finds(2).finds(3).change(1, |it| it.failing_over = true).run(900);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     rig.promotes('B').all_name('B', 6).run(500);
-    assert_eq!(rig.deeds(), ["commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit B@6 majority"]);
     // And one that hangs is not waited for without end.
     let mut rig = Rig::booted();
     rig.change(1, |it| it.failing_over = true).fails('A', ProbeFailure::Unreachable).run(4000);
     rig.mark();
     old_master_is_back(&mut rig);
     rig.run(4000);
-    assert_eq!(rig.deeds(), ["release"]);
+    assert_eq!(rig.outcomes_untimed(), ["release"]);
 }
 
 #[test]
@@ -159,9 +159,13 @@ fn a_candidate_announced_during_the_doubt_is_heeded() {
     rig.selects(1, 'B');
     old_master_is_back(&mut rig);
     rig.run(1000);
-    assert_eq!(rig.deeds(), ["hold"], "sentinels confirm it, and are about to promote another");
+    assert_eq!(
+        rig.outcomes_untimed(),
+        ["hold"],
+        "sentinels confirm it, and are about to promote another"
+    );
     rig.says(1, Notice::Aborted).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
@@ -174,11 +178,11 @@ fn an_empty_process_at_the_address_waits_for_calm_sentinels() {
         rig.fails('A', ProbeFailure::Unreachable).change(2, flag).run(3000);
         rig.nodes.insert('A', empty_master('A'));
         rig.run(20_000);
-        assert_eq!(rig.deeds(), ["hold"], "the sentinels are about to replace it");
+        assert_eq!(rig.outcomes_untimed(), ["hold"], "the sentinels are about to replace it");
         rig.change(2, |it| (it.down, it.rebooted, it.failing_over) = (false, false, false))
             .run(1000);
-        assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"], "they keep it");
-        assert_eq!(rig.notes(Note::LineageBroken), 1);
+        assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"], "they keep it");
+        assert_eq!(rig.warnings(Warning::LineageBroken), 1);
     }
 }
 
@@ -188,39 +192,44 @@ fn another_process_is_not_used_without_a_vote() {
     rig.loses(1).loses(2).loses(3).run(10_000);
     rig.nodes.insert('A', empty_master('A'));
     rig.run(600_000);
-    assert_eq!(rig.deeds(), ["hold"]);
-    assert!(matches!(rig.machine.state(), State::Unconfirmed { .. }), "{:?}", rig.machine.state());
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
+    assert!(
+        matches!(rig.machine.state(), MachineState::Unconfirmed { .. }),
+        "{:?}",
+        rig.machine.state()
+    );
     rig.finds(2).run(3000);
-    assert_eq!(rig.deeds(), ["hold", "commit A@5 Again"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit A@5 reconfirmed"]);
 }
 
 #[test]
 fn demoted_master_is_used_again_only_on_fresh_votes() {
     let mut rig = Rig::booted();
     rig.demotes('A', 'B').run(1000);
-    assert_eq!(rig.deeds(), ["clear Demoted"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Demoted"]);
     rig.loses(1).loses(2).loses(3);
     old_master_is_back(&mut rig);
     rig.run(4000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["clear Demoted"],
         "what was heard before it was a replica says nothing"
     );
     rig.finds(1).finds(2).run(300);
-    assert_eq!(rig.deeds(), ["clear Demoted", "commit A@5 Again"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Demoted", "commit A@5 reconfirmed"]);
 }
 
 #[test]
 fn doubt_and_minority_end_together() {
-    let mut rig = Rig::booted_with(Rules { minority: Minority::Hold, ..Rules::default() });
+    let mut rig =
+        Rig::booted_with(MachineRules { minority: Minority::Hold, ..MachineRules::default() });
     blackout(&mut rig, ProbeFailure::Unreachable);
     rig.run(10_000);
     old_master_is_back(&mut rig);
     rig.finds(1).run(20_000);
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     rig.finds(2).run(500);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
@@ -236,9 +245,9 @@ fn gate_stays_shut_without_a_gap() {
     let opened = rig
         .log
         .iter()
-        .filter(|(_, action)| matches!(action, Action::Release | Action::Hold))
+        .filter(|(_, action)| matches!(action, MachineAction::Release | MachineAction::Hold))
         .count();
-    assert_eq!(opened, 1, "{:?}", rig.told());
+    assert_eq!(opened, 1, "{:?}", rig.outcomes());
 }
 
 #[test]
@@ -252,7 +261,7 @@ fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
     rig.mark();
     rig.run(3000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["hold", "release"],
         "{:?} {:?}",
         rig.machine.quorum(),
@@ -260,21 +269,24 @@ fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
     );
     rig.mark();
     rig.run(60_000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
 #[test]
 fn a_network_too_slow_for_questions_stops_traffic_for_ten_seconds_only() {
     let mut rig = Rig::booted();
     rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Silent).run(60_000);
-    assert_eq!(rig.deeds(), ["hold", "release"], "{:?}", rig.told());
-    let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-    assert!((10_000..=11_500).contains(&at), "{:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"], "{:?}", rig.outcomes());
+    let at: u64 =
+        rig.outcomes()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!((10_000..=11_500).contains(&at), "{:?}", rig.outcomes());
 }
 
 #[test]
 fn a_full_master_is_confirmed_by_sentinels_that_see_the_same_process() {
-    for (run_id, deeds) in [("process-A", vec!["hold", "release"]), ("another", vec!["hold"])] {
+    for (run_id, outcomes_untimed) in
+        [("process-A", vec!["hold", "release"]), ("another", vec!["hold"])]
+    {
         let mut rig = Rig::booted();
         rig.fails('A', ProbeFailure::Unreachable).run(3000);
         // It is back, and its clients were faster than the prober.
@@ -283,7 +295,7 @@ fn a_full_master_is_confirmed_by_sentinels_that_see_the_same_process() {
             rig.change(sentinel, |it| it.run_id = run_id.into());
         }
         rig.run(4000);
-        assert_eq!(rig.deeds(), deeds, "sentinels see {run_id}");
+        assert_eq!(rig.outcomes_untimed(), outcomes_untimed, "sentinels see {run_id}");
     }
 }
 
@@ -295,9 +307,14 @@ fn refused_probe_does_not_identify_the_process() {
     blackout(&mut rig, ProbeFailure::Unreachable);
     rig.run(4000);
     rig.fails('A', ProbeFailure::Denied).run(600_000);
-    assert_eq!(rig.deeds(), ["hold"], "opened without a vote: {:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "opened without a vote: {:?}", rig.outcomes());
     rig.finds(1).finds(2).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "release"], "the sentinels confirm it: {:?}", rig.told());
+    assert_eq!(
+        rig.outcomes_untimed(),
+        ["hold", "release"],
+        "the sentinels confirm it: {:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -308,9 +325,14 @@ fn refused_probe_waits_while_sentinels_see_a_restart() {
     rig.fails('A', ProbeFailure::Denied).finds(1).finds(2).finds(3);
     rig.change(2, |it| (it.rebooted, it.run_id) = (true, "another".into()));
     rig.change(3, |it| it.run_id = "another".into()).run(20_000);
-    assert_eq!(rig.deeds(), ["hold"], "the sentinels are about to replace it: {:?}", rig.told());
+    assert_eq!(
+        rig.outcomes_untimed(),
+        ["hold"],
+        "the sentinels are about to replace it: {:?}",
+        rig.outcomes()
+    );
     rig.change(2, |it| it.rebooted = false).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "release"], "they keep it: {:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"], "they keep it: {:?}", rig.outcomes());
 }
 
 #[test]
@@ -322,7 +344,7 @@ fn another_process_in_between_voids_the_votes_before_it() {
     rig.run(100);
     for sentinel in [1, 2] {
         let (from, asked_at) = (super::rig::id(sentinel), rig.now);
-        rig.step(Event::View {
+        rig.step(MachineEvent::View {
             from,
             view: super::rig::view('A', 5, &[2, 3], &['B', 'C']),
             asked_at,
@@ -334,14 +356,14 @@ fn another_process_in_between_voids_the_votes_before_it() {
         let Answer::Report(report) = answer else { panic!("a report") };
         rig.now += super::rig::ms(1);
         let probe = crate::Probe { asked_at: rig.now, outcome: Ok(report) };
-        rig.step(Event::Probed { node: node('A'), probe });
+        rig.step(MachineEvent::Probed { node: node('A'), probe });
     };
     rig.mark();
     // An empty process answers at its address, and then the former one.
     probed(&mut rig, empty_master('A'));
     probed(&mut rig, master('A', "history-1", ""));
-    assert_eq!(rig.deeds(), [""; 0], "the votes are older than the other process");
+    assert_eq!(rig.outcomes_untimed(), [""; 0], "the votes are older than the other process");
     rig.nodes.insert('A', master('A', "history-1", ""));
     rig.finds(1).finds(2).run(1500);
-    assert_eq!(rig.deeds(), ["commit A@5 Again"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 reconfirmed"]);
 }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::rig::{Answer, Rig, id, lineage, master, node, replica};
-use crate::machine::{Action, Event, Note, State};
-use crate::{Notice, ProbeFailure, Report, Rules};
+use crate::machine::{MachineAction, MachineEvent, MachineState, Warning};
+use crate::{MachineRules, NodeReport, Notice, ProbeFailure};
 
 /// From `+selected-slave` on, all four timelines run alike: S1 leads, S2 is the first observer, S3
 /// the other.
 fn from_selection(rig: &mut Rig, [selected, writable, promoted, first, other, leader]: [u64; 6]) {
     rig.at(selected).selects(1, 'B').selects(1, 'B');
     rig.at(writable).promotes('B');
-    rig.selects(1, 'B').step(Event::CanaryLost { node: node('B') });
+    rig.selects(1, 'B').step(MachineEvent::ProbeConnectionLost { node: node('B') });
     rig.at(promoted).names(1, 'B', 6).says(1, Notice::Promoted { candidate: node('B') });
     rig.at(first).switches(2, Some(1), 'B', 6);
     if other > 0 {
@@ -32,26 +32,27 @@ fn golden_planned() {
     // The old master says role:master and takes writes for eleven seconds.
     rig.at(11_198).demotes('A', 'B');
     rig.at(60_000);
-    assert_eq!(rig.told(), ["84 hold", "1146 commit B@6 Majority"]);
-    assert_eq!(*rig.machine.state(), State::Stable);
-    let story = rig.machine.story();
+    assert_eq!(rig.outcomes(), ["84 hold", "1146 commit B@6 majority"]);
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
+    let timeline = rig.machine.timeline();
     // In the very step in which the first observer's switch is heard: the leader's word and the
     // node's answer are there.
-    assert_eq!(story.verification(), Some(Duration::ZERO));
-    assert_eq!(story.hold().map(|it| it.as_millis()), Some(1062));
+    assert_eq!(timeline.verification(), Some(Duration::ZERO));
+    assert_eq!(timeline.hold().map(|it| it.as_millis()), Some(1062));
 }
 
 #[test]
 fn golden_sigkill() {
     let mut rig = Rig::booted();
-    rig.fails('A', ProbeFailure::Unreachable).step(Event::CanaryLost { node: node('A') });
+    rig.fails('A', ProbeFailure::Unreachable)
+        .step(MachineEvent::ProbeConnectionLost { node: node('A') });
     rig.at(2051).says(1, Notice::Trouble).change(1, |it| it.down = true);
     rig.at(2112).says(1, Notice::Trouble);
     from_selection(&mut rig, [2279, 2351, 3124, 3191, 3192, 4318]);
     rig.at(19_463).demotes('A', 'B');
     rig.at(40_000);
     // Unreachable for a second: the gate is shut, and its sessions are left to die by themselves.
-    assert_eq!(rig.told(), ["1001 hold", "3191 commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["1001 hold", "3191 commit B@6 majority"]);
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn golden_sigstop() {
     rig.at(10_000).nodes.insert('A', master('A', "history-1", ""));
     rig.at(19_015).demotes('A', 'B');
     rig.at(40_000);
-    assert_eq!(rig.told(), ["2585 hold", "3536 commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["2585 hold", "3536 commit B@6 majority"]);
 }
 
 #[test]
@@ -83,17 +84,17 @@ fn golden_partition() {
         rig.at(15_000);
         let hold = if proxy_sees_it { "2993 hold" } else { "1023 hold" };
         assert_eq!(
-            rig.told(),
-            [hold, "3935 commit B@6 Majority"],
+            rig.outcomes(),
+            [hold, "3935 commit B@6 majority"],
             "proxy sees the old master: {proxy_sees_it}"
         );
-        assert!(rig.notes(Note::StaleView) > 0);
+        assert!(rig.warnings(Warning::StaleView) > 0);
         // The partition heals.
         rig.names(3, 'B', 6).change(3, |it| it.peers.iter_mut().for_each(|(_, up)| *up = true));
         rig.at(22_174).demotes('A', 'B');
         rig.at(40_000);
-        assert_eq!(rig.told().len(), 2);
-        assert_eq!(*rig.machine.state(), State::Stable);
+        assert_eq!(rig.outcomes().len(), 2);
+        assert_eq!(*rig.machine.state(), MachineState::Stable);
     }
 }
 
@@ -104,9 +105,10 @@ fn every_event_lost() {
     rig.at(20_000);
     // The probe of the replica tells of the promotion, the poll of the switch: one poll interval
     // and two round trips.
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
-    let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-    assert!(at <= 300 + 1000 + 4, "{:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
+    let at: u64 =
+        rig.outcomes()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!(at <= 300 + 1000 + 4, "{:?}", rig.outcomes());
 }
 
 #[test]
@@ -116,8 +118,8 @@ fn an_observers_announced_switch_is_two_votes() {
     // Neither the leader nor the other observer can be heard.
     rig.loses(1).loses(3).at(100).switches(2, Some(1), 'B', 6);
     rig.at(103);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
-    assert_eq!(rig.told().last().map(String::as_str), Some("102 commit B@6 Majority"));
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
+    assert_eq!(rig.outcomes().last().map(String::as_str), Some("102 commit B@6 majority"));
 }
 
 #[test]
@@ -127,12 +129,16 @@ fn an_announced_switch_that_the_announced_one_denies_is_one_vote() {
     rig.at(100).switches(2, Some(1), 'B', 6);
     rig.at(1000);
     assert_eq!(
-        rig.told(),
+        rig.outcomes(),
         ["101 hold", "101 release"],
         "S1 itself, asked after that, still names the old one"
     );
     rig.promotes('B').at(1100);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -141,7 +147,11 @@ fn a_switch_without_an_announcement_is_one_vote() {
     rig.promotes('B');
     rig.at(100).switches(2, None, 'B', 6);
     rig.at(4000);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -150,7 +160,7 @@ fn the_leaders_own_word_is_not_enough_while_observers_contradict() {
     rig.selects(1, 'B').at(90).promotes('B');
     rig.at(1000).names(1, 'B', 6).says(1, Notice::Promoted { candidate: node('B') });
     rig.at(2900);
-    assert_eq!(rig.told(), ["0 hold"]);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
 }
 
 #[test]
@@ -165,14 +175,18 @@ fn an_old_announcement_does_not_double_the_leaders_word() {
     rig.selects(3, 'B').promotes('B');
     rig.at(3400).names(3, 'B', 6);
     rig.at(5000);
-    assert_eq!(rig.told(), ["2500 hold"]);
+    assert_eq!(rig.outcomes(), ["2500 hold"]);
     // The same without a selection heard, right after the announcement.
     let mut rig = Rig::booted();
     rig.names(3, 'C', 4).at(2000);
     rig.names(3, 'A', 5).says(3, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('C') });
     rig.at(2010).names(3, 'B', 6).promotes('B');
     rig.at(4000);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -184,7 +198,7 @@ fn a_round_that_was_under_way_does_not_use_the_announcement_up() {
     rig.hears(2, old);
     rig.names(2, 'B', 6).says(2, Notice::Switched { to: node('B') });
     rig.at(104);
-    assert_eq!(rig.told().last().map(String::as_str), Some("102 commit B@6 Majority"));
+    assert_eq!(rig.outcomes().last().map(String::as_str), Some("102 commit B@6 majority"));
 }
 
 #[test]
@@ -195,7 +209,11 @@ fn an_announcement_that_comes_after_its_own_switch_was_seen_is_not_of_the_next_o
     // Events and answers on two connections: the event was overtaken.
     rig.says(2, Notice::ConfigUpdateFrom { peer: id(1), leaving: node('A') });
     rig.names(2, 'C', 7).promotes('C').run(3000);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -204,14 +222,18 @@ fn one_voice_alone_suffices_after_its_grace_if_the_history_continues() {
     rig.loses(2).loses(3).at(6000).names(1, 'B', 6).promotes('B');
     rig.mark();
     rig.run(5000);
-    let told = rig.told();
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Solo"), "{told:?}");
-    let at: u64 = told
+    let outcomes = rig.outcomes();
+    assert_eq!(
+        rig.outcomes_untimed().last().map(String::as_str),
+        Some("commit B@6 single_sentinel"),
+        "{outcomes:?}"
+    );
+    let at: u64 = outcomes
         .last()
         .and_then(|it| it.split(' ').next())
         .and_then(|it| it.parse().ok())
         .expect("a time");
-    assert!((250..=250 + 1003).contains(&at), "{told:?}");
+    assert!((250..=250 + 1003).contains(&at), "{outcomes:?}");
 }
 
 #[test]
@@ -227,7 +249,7 @@ fn one_voice_alone_moves_nothing_to_a_stranger() {
         }
         rig.mark();
         rig.run(60_000);
-        assert!(rig.told().is_empty(), "lineage readable: {readable}: {:?}", rig.told());
+        assert!(rig.outcomes().is_empty(), "lineage readable: {readable}: {:?}", rig.outcomes());
         assert!(rig.machine.committed().is_some_and(|it| it.published && it.addr == node('A')));
     }
 }
@@ -238,7 +260,10 @@ fn one_voice_alone_moves_to_a_listed_replica_where_histories_cannot_be_read() {
     rig.loses(2).loses(3).at(6000).names(1, 'B', 6).promotes('B').without_lineage();
     rig.mark();
     rig.run(3000);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Solo"));
+    assert_eq!(
+        rig.outcomes_untimed().last().map(String::as_str),
+        Some("commit B@6 single_sentinel")
+    );
 }
 
 #[test]
@@ -247,14 +272,14 @@ fn one_liar_with_a_dead_address_neither_stops_traffic_nor_takes_the_master_away(
     rig.loses(2).loses(3).at(6000).change(1, |it| (it.addr, it.epoch) = (node('X'), 99));
     rig.mark();
     rig.run(600_000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
 #[test]
 fn one_voice_for_the_same_master_at_a_higher_epoch_cuts_nobody_while_the_others_disagree() {
     let mut rig = Rig::booted();
     rig.names(1, 'A', 99).run(30_000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
 #[test]
@@ -265,7 +290,7 @@ fn a_solo_claim_that_is_contradicted_while_it_is_verified_is_dropped() {
     let mut rig2 = Rig::booted();
     rig2.loses(2).loses(3).at(6000).names(1, 'B', 6).promotes('B');
     // Runs until the claim is being verified, then its answer is lost and another sentinel is back.
-    while !matches!(rig2.machine.state(), State::Committing { .. }) {
+    while !matches!(rig2.machine.state(), MachineState::Committing { .. }) {
         rig2.run(1);
         assert!(rig2.now < rig.now, "it is verified at some time");
     }
@@ -273,8 +298,12 @@ fn a_solo_claim_that_is_contradicted_while_it_is_verified_is_dropped() {
     rig2.finds(2);
     rig2.mark();
     rig2.run(300);
-    assert!(matches!(rig2.machine.state(), State::Suspect { .. }), "{:?}", rig2.machine.state());
-    assert_eq!(rig2.deeds(), ["release"]);
+    assert!(
+        matches!(rig2.machine.state(), MachineState::Suspect { .. }),
+        "{:?}",
+        rig2.machine.state()
+    );
+    assert_eq!(rig2.outcomes_untimed(), ["release"]);
 }
 
 #[test]
@@ -283,10 +312,11 @@ fn a_switch_to_a_node_that_is_still_a_replica_waits_for_its_promotion() {
     rig.at(100).all_name('B', 6).says(2, Notice::Switched { to: node('B') });
     rig.at(1500).promotes('B');
     rig.at(3000);
-    assert_eq!(rig.told()[0], "101 hold");
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
-    let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-    assert!((1500..=1523).contains(&at), "asked every twenty milliseconds: {:?}", rig.told());
+    assert_eq!(rig.outcomes()[0], "101 hold");
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
+    let at: u64 =
+        rig.outcomes()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!((1500..=1523).contains(&at), "asked every twenty milliseconds: {:?}", rig.outcomes());
 }
 
 #[test]
@@ -298,9 +328,9 @@ fn a_new_master_that_never_verifies_ends_the_old_ones_sessions_and_is_still_wait
         rig.nodes.insert('B', answer);
         rig.at(100).all_name('B', 6).says(2, Notice::Switched { to: node('B') });
         rig.at(40_000);
-        assert_eq!(rig.told(), ["101 hold", "10101 clear Unverified"]);
+        assert_eq!(rig.outcomes(), ["101 hold", "10101 clear Unverified"]);
         rig.promotes('B').at(42_000);
-        assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
+        assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
     }
 }
 
@@ -321,12 +351,12 @@ fn ten_switches_a_second_end_at_the_latest() {
     }
     rig.at(20_000);
     let last = rig.log.iter().rev().find_map(|(_, action)| match action {
-        Action::Commit(commit) => Some((commit.addr.clone(), commit.epoch)),
+        MachineAction::Commit(commit) => Some((commit.addr.clone(), commit.epoch)),
         _ => None,
     });
     assert_eq!(last, Some((node('B'), 105)));
-    assert_eq!(rig.deeds().iter().filter(|it| it.starts_with("commit")).count(), 100);
-    assert_eq!(*rig.machine.state(), State::Stable);
+    assert_eq!(rig.outcomes_untimed().iter().filter(|it| it.starts_with("commit")).count(), 100);
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
 }
 
 #[test]
@@ -334,10 +364,10 @@ fn a_second_failover_right_after_the_first_is_held_too() {
     let mut rig = Rig::booted();
     rig.promotes('B').all_name('B', 6).at(10).says(2, Notice::Switched { to: node('B') });
     rig.at(12);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
     // Before any further view: the family of the new master is known from the views that named it.
     rig.selects(3, 'C');
-    assert_eq!(rig.told().last().map(String::as_str), Some("12 hold"));
+    assert_eq!(rig.outcomes().last().map(String::as_str), Some("12 hold"));
 }
 
 #[test]
@@ -347,11 +377,15 @@ fn adopts_higher_epoch_of_same_master_without_commit() {
     // that are there are new.
     rig.at(100).all_name('A', 7).says(2, Notice::Switched { to: node('A') });
     rig.at(3000);
-    assert_eq!(rig.deeds(), Vec::<String>::new());
+    assert_eq!(rig.outcomes_untimed(), Vec::<String>::new());
     assert_eq!(rig.machine.committed().map(|it| it.epoch), Some(7));
     // And from then on the older epoch is stale.
     rig.promotes('B').all_name('B', 6).run(2000);
-    assert!(rig.deeds().iter().all(|it| !it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        rig.outcomes_untimed().iter().all(|it| !it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -359,13 +393,14 @@ fn what_the_new_master_never_received_is_estimated() {
     for (second_offset, lost) in [(901, Some(100)), (1001, Some(0)), (-1, None)] {
         let mut rig = Rig::booted();
         rig.promotes('B').all_name('B', 6);
-        let Some(Answer::Report(Report { lineage: Some(it), .. })) = rig.nodes.get_mut(&'B') else {
+        let Some(Answer::Report(NodeReport { lineage: Some(it), .. })) = rig.nodes.get_mut(&'B')
+        else {
             panic!("a report")
         };
         it.second_offset = second_offset;
         rig.run(2000);
         let commit = rig.log.iter().find_map(|(_, action)| match action {
-            Action::Commit(commit) => Some(commit.clone()),
+            MachineAction::Commit(commit) => Some(commit.clone()),
             _ => None,
         });
         assert_eq!(commit.expect("a commit").lost_bytes, lost);
@@ -378,14 +413,14 @@ fn a_broken_history_is_an_alarm_and_not_an_estimate() {
     rig.nodes.insert('B', master('B', "elsewhere", "nowhere"));
     rig.all_name('B', 6);
     rig.run(2000);
-    assert_eq!(rig.notes(Note::LineageBroken), 1);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
+    assert_eq!(rig.warnings(Warning::LineageBroken), 1);
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
     assert!(!lineage("", "elsewhere", "nowhere").continues(&lineage("", "history-1", "")));
 }
 
 #[test]
 fn a_slow_answer_from_before_the_evidence_verifies_nothing() {
-    let mut rig = Rig::with(Rules::default(), 3);
+    let mut rig = Rig::with(MachineRules::default(), 3);
     rig.run(3000);
     rig.mark();
     rig.nodes.insert('B', Answer::Lost);
@@ -393,15 +428,15 @@ fn a_slow_answer_from_before_the_evidence_verifies_nothing() {
     rig.run(5);
     rig.all_name('B', 6).says(2, Notice::Switched { to: node('B') });
     rig.run(5);
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
     let Answer::Report(report) = master('B', "history-B", "history-1") else { panic!("a report") };
-    rig.step(Event::Probed {
+    rig.step(MachineEvent::Probed {
         node: node('B'),
         probe: crate::Probe { asked_at, outcome: Ok(report) },
     });
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     rig.promotes('B').run(30);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Sentinels that are cut off from their peers, and know it.
 
 use super::rig::{Rig, id};
-use crate::machine::{Note, State};
-use crate::{Minority, Rules, View};
+use crate::machine::{MachineState, Warning};
+use crate::{MachineRules, Minority, View};
 
 fn with(minority: Minority) -> Rig {
-    Rig::booted_with(Rules { minority, ..Rules::default() })
+    Rig::booted_with(MachineRules { minority, ..MachineRules::default() })
 }
 
 fn alone(view: &mut View) {
@@ -30,29 +30,29 @@ fn heal(rig: &mut Rig) {
 fn keep() {
     let mut rig = with(Minority::Keep);
     isolate(&mut rig);
-    assert!(rig.told().is_empty());
-    assert_eq!(rig.notes(Note::Minority), 1);
+    assert!(rig.outcomes().is_empty());
+    assert_eq!(rig.warnings(Warning::Minority), 1);
 }
 
 #[test]
 fn hold_until_a_majority_is_heard_again() {
     let mut rig = with(Minority::Hold);
     isolate(&mut rig);
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     // Now the last one falls silent too: that is no majority.
     rig.loses(3).run(60_000);
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     rig.finds(3).change(3, |it| it.tilt = true).run(60_000);
-    assert_eq!(rig.deeds(), ["hold"], "in TILT it does not know");
+    assert_eq!(rig.outcomes_untimed(), ["hold"], "in TILT it does not know");
     rig.change(3, |it| it.tilt = false).change(3, together).run(60_000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["hold"],
         "its word alone is no majority, whatever it says of its peers"
     );
     heal(&mut rig);
     rig.run(2000);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_failover_ends_a_policy_hold_once_the_majority_is_back() {
     isolate(&mut rig);
     rig.promotes('B').finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6);
     rig.run(3000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
     assert!(!rig.machine.is_holding());
 }
 
@@ -69,27 +69,27 @@ fn a_failover_ends_a_policy_hold_once_the_majority_is_back() {
 fn cut_and_back() {
     let mut rig = with(Minority::Cut);
     isolate(&mut rig);
-    assert_eq!(rig.deeds(), ["clear Minority"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority"]);
     rig.run(60_000);
     assert_eq!(
-        rig.deeds(),
+        rig.outcomes_untimed(),
         ["clear Minority"],
         "the isolated one still names it, and it still verifies"
     );
     rig.change(3, together).finds(1).finds(2).run(3000);
-    assert_eq!(rig.deeds(), ["clear Minority", "commit A@5 Again"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority", "commit A@5 reconfirmed"]);
 }
 
 #[test]
 fn cut_does_not_flap_when_a_majority_is_heard_but_nobody_hears_anybody() {
     let mut rig = with(Minority::Cut);
     rig.loses(1).change(2, alone).change(3, alone).run(60_000);
-    assert_eq!(rig.deeds(), ["clear Minority"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority"]);
     // Nor does a newer claim get through while that is so.
     rig.promotes('B').names(2, 'B', 6).names(3, 'B', 6).run(20_000);
-    assert_eq!(rig.deeds(), ["clear Minority"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority"]);
     rig.change(2, together).run(3000);
-    assert_eq!(rig.deeds(), ["clear Minority", "commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Minority", "commit B@6 majority"]);
 }
 
 #[test]
@@ -99,20 +99,20 @@ fn does_not_leave_minority_on_one_word() {
     for minority in [Minority::Hold, Minority::Cut] {
         let mut rig = with(minority);
         isolate(&mut rig);
-        let before = rig.deeds().len();
+        let before = rig.outcomes_untimed().len();
         rig.change(3, together).run(700);
-        assert_eq!(rig.deeds().len(), before, "{minority:?}: {:?}", rig.told());
+        assert_eq!(rig.outcomes_untimed().len(), before, "{minority:?}: {:?}", rig.outcomes());
         // One of the other side is heard: a claim at a higher epoch, without a majority yet.
         rig.promotes('B').finds(1).names(1, 'B', 6).run(100);
         assert!(
-            !rig.deeds().iter().any(|it| it.starts_with("release")),
+            !rig.outcomes_untimed().iter().any(|it| it.starts_with("release")),
             "{minority:?}: {:?}",
-            rig.told()
+            rig.outcomes()
         );
         rig.finds(2).names(2, 'B', 6).run(2000);
         assert_eq!(
-            rig.deeds().last().map(String::as_str),
-            Some("commit B@6 Majority"),
+            rig.outcomes_untimed().last().map(String::as_str),
+            Some("commit B@6 majority"),
             "{minority:?}"
         );
         assert!(!rig.machine.is_holding() && !rig.machine.is_minority());
@@ -121,14 +121,14 @@ fn does_not_leave_minority_on_one_word() {
 
 #[test]
 fn one_fresh_voter_of_three_is_a_minority_unless_kept() {
-    for (minority, deeds) in [
+    for (minority, outcomes_untimed) in [
         (Minority::Keep, vec![]),
         (Minority::Hold, vec!["hold"]),
         (Minority::Cut, vec!["clear Minority"]),
     ] {
         let mut rig = with(minority);
         rig.loses(1).loses(2).change(3, |view| view.peers[0].1 = false).run(60_000);
-        assert_eq!(rig.deeds(), deeds, "{minority:?}");
+        assert_eq!(rig.outcomes_untimed(), outcomes_untimed, "{minority:?}");
     }
 }
 
@@ -140,7 +140,7 @@ fn two_of_three_is_no_minority() {
             .change(2, |view| view.peers[0].1 = false)
             .change(3, |view| view.peers[0].1 = false);
         rig.run(60_000);
-        assert!(rig.told().is_empty(), "{minority:?}: {:?}", rig.told());
+        assert!(rig.outcomes().is_empty(), "{minority:?}: {:?}", rig.outcomes());
     }
 }
 
@@ -149,59 +149,64 @@ fn silence_is_a_minority_after_its_time_unless_kept() {
     for (minority, deed) in [(Minority::Hold, "hold"), (Minority::Cut, "clear Minority")] {
         let mut rig = with(minority);
         rig.loses(1).loses(2).loses(3).run(2000);
-        assert!(rig.told().is_empty(), "{minority:?}: a poll or two may be lost: {:?}", rig.told());
+        assert!(
+            rig.outcomes().is_empty(),
+            "{minority:?}: a poll or two may be lost: {:?}",
+            rig.outcomes()
+        );
         rig.run(60_000);
-        assert_eq!(rig.deeds(), [deed]);
+        assert_eq!(rig.outcomes_untimed(), [deed]);
         let at: u64 =
-            rig.told()[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+            rig.outcomes()[0].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
         assert!(
             (2000..=3001).contains(&at),
             "three seconds after the last majority: {:?}",
-            rig.told()
+            rig.outcomes()
         );
         rig.finds(1).finds(2).finds(3).run(2000);
-        let back = if minority == Minority::Hold { "release" } else { "commit A@5 Again" };
-        assert_eq!(rig.deeds(), [deed, back]);
+        let back = if minority == Minority::Hold { "release" } else { "commit A@5 reconfirmed" };
+        assert_eq!(rig.outcomes_untimed(), [deed, back]);
     }
     let mut rig = with(Minority::Keep);
     rig.loses(1).loses(2).loses(3).run(60_000);
-    assert!(rig.told().is_empty());
-    assert_eq!(*rig.machine.state(), State::Stable);
+    assert!(rig.outcomes().is_empty());
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
 }
 
 #[test]
 fn seldom_polls_are_no_silence() {
     let poll = std::time::Duration::from_secs(4);
-    let mut rig = Rig::with(Rules { minority: Minority::Hold, poll, ..Rules::default() }, 3);
+    let mut rig =
+        Rig::with(MachineRules { minority: Minority::Hold, poll, ..MachineRules::default() }, 3);
     rig.run(60_000);
-    assert_eq!(rig.deeds(), ["commit A@5 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["commit A@5 majority"]);
 }
 
 #[test]
 fn solo_commit_in_minority_keeps_gate_shut() {
     let mut rig = with(Minority::Hold);
     rig.loses(1).loses(2).run(8000);
-    assert_eq!(rig.deeds(), ["hold"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold"]);
     rig.promotes('B').names(3, 'B', 6).run(3000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Solo"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 single_sentinel"]);
     assert!(rig.machine.is_holding(), "a third failover may be under way where nobody is heard");
     rig.finds(1).names(1, 'B', 6).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Solo", "release"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 single_sentinel", "release"]);
 }
 
 #[test]
 fn first_minority_master_is_held_or_not_published() {
-    for (minority, deeds) in
-        [(Minority::Hold, vec!["commit A@5 BootstrapMinority"]), (Minority::Cut, vec![])]
+    for (minority, outcomes_untimed) in
+        [(Minority::Hold, vec!["commit A@5 bootstrap_minority"]), (Minority::Cut, vec![])]
     {
-        let mut rig = Rig::with(Rules { minority, ..Rules::default() }, 3);
+        let mut rig = Rig::with(MachineRules { minority, ..MachineRules::default() }, 3);
         rig.loses(2).loses(3).run(20_000);
-        assert_eq!(rig.deeds(), deeds, "{minority:?}");
+        assert_eq!(rig.outcomes_untimed(), outcomes_untimed, "{minority:?}");
         assert_eq!(rig.machine.is_holding(), minority == Minority::Hold);
         rig.finds(2).run(2000);
         let open =
             rig.machine.committed().is_some_and(|it| it.published) && !rig.machine.is_holding();
-        assert!(open, "{minority:?}: {:?}", rig.told());
+        assert!(open, "{minority:?}: {:?}", rig.outcomes());
     }
 }
 
@@ -222,6 +227,6 @@ fn ghosts_are_no_minority() {
         });
     }
     rig.run(60_000);
-    assert_eq!(rig.notes(Note::Minority), 0, "{:?}", rig.machine.quorum());
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert_eq!(rig.warnings(Warning::Minority), 0, "{:?}", rig.machine.quorum());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }

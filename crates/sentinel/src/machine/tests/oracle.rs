@@ -5,8 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::machine::{Action, Basis, Commit, Committed, Event, Lack};
-use crate::{Epoch, Minority, MyId, NodeAddr, Notice, Probe, Report, Role, Rules, Verify};
+use crate::machine::{Basis, Commit, Committed, MachineAction, MachineEvent, NoMasterReason};
+use crate::{
+    Epoch, MachineRules, Minority, MyId, NodeAddr, NodeReport, Notice, Probe, Role, Verify,
+};
 
 /// More actions than this in one step would be a flood: every node of a full group, and a handful.
 const MOST_ACTIONS: usize = 80;
@@ -28,7 +30,7 @@ struct Announced {
 }
 
 pub(in crate::machine) struct Oracle {
-    rules: Rules,
+    rules: MachineRules,
     published: Option<Claim>,
     last: Option<Claim>,
     held: bool,
@@ -39,7 +41,7 @@ pub(in crate::machine) struct Oracle {
     /// When each sentinel named each claim, by itself or through a peer that followed it; the last
     /// few.
     named: BTreeMap<Claim, Vec<(MyId, Instant)>>,
-    last_word: BTreeMap<MyId, Claim>,
+    last_confirmation: BTreeMap<MyId, Claim>,
     announced: BTreeMap<MyId, Announced>,
     asked: BTreeMap<NodeAddr, Vec<Instant>>,
     /// The answer of each node to the youngest question.
@@ -64,7 +66,7 @@ pub(in crate::machine) struct Oracle {
 }
 
 impl Oracle {
-    pub(in crate::machine) fn new(rules: Rules) -> Self {
+    pub(in crate::machine) fn new(rules: MachineRules) -> Self {
         Self {
             rules,
             published: None,
@@ -73,7 +75,7 @@ impl Oracle {
             ordered: None,
             left: BTreeMap::new(),
             named: BTreeMap::new(),
-            last_word: BTreeMap::new(),
+            last_confirmation: BTreeMap::new(),
             announced: BTreeMap::new(),
             asked: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -98,14 +100,14 @@ impl Oracle {
     pub(in crate::machine) fn saw(
         &mut self,
         now: Instant,
-        event: &Event,
-        actions: &[Action],
+        event: &MachineEvent,
+        actions: &[MachineAction],
         after: Option<&Committed>,
     ) {
         let gap = self.last_step.is_some_and(|last| now - last > self.rules.stall);
-        let stalled = gap || *event == Event::Stalled;
+        let stalled = gap || *event == MachineEvent::Stalled;
         self.last_step = Some(now);
-        if stalled || *event != Event::Tick {
+        if stalled || *event != MachineEvent::Tick {
             self.heard_at = Some(now);
         }
         if stalled {
@@ -115,7 +117,7 @@ impl Oracle {
         assert!(actions.len() <= MOST_ACTIONS, "{} actions in one step", actions.len());
         for action in actions {
             match action {
-                Action::Hold => {
+                MachineAction::Hold => {
                     assert!(self.published.is_some(), "held without a target");
                     assert!(!self.held, "held twice");
                     let ordered = self.ordered.is_some() || self.rules.minority == Minority::Hold;
@@ -124,15 +126,15 @@ impl Oracle {
                     assert!(ordered || doubted || heard, "S5: held out of silence");
                     self.held = true;
                 }
-                Action::Release => {
+                MachineAction::Release => {
                     assert!(self.held, "released without a hold");
                     assert!(self.published.is_some(), "released without a target");
                     self.released(now);
                     self.held = false;
                 }
-                Action::Commit(commit) => self.committed(now, commit),
-                Action::Clear(lack) => self.cleared(now, *lack, event),
-                Action::Probe(node) => {
+                MachineAction::Commit(commit) => self.committed(now, commit),
+                MachineAction::Clear(reason) => self.cleared(now, *reason, event),
+                MachineAction::Probe(node) => {
                     let asked = self.asked.entry(node.clone()).or_default();
                     asked.push(now);
                     if let Some((at, again)) = self.ended.get_mut(node) {
@@ -142,13 +144,13 @@ impl Oracle {
                         asked.remove(0);
                     }
                 }
-                Action::Redirect(_) => {
+                MachineAction::Redirect(_) => {
                     assert!(self.published.is_some(), "redirected without a target")
                 }
-                Action::Replies(_) => {
+                MachineAction::Replies(_) => {
                     assert!(self.held, "replies are dropped or wait although the gate is open")
                 }
-                Action::Ask | Action::Note(_) => {}
+                MachineAction::Ask | MachineAction::Warning(_) => {}
             }
         }
         self.ordered = self.ordered.filter(|(until, _)| now < *until);
@@ -184,11 +186,13 @@ impl Oracle {
         }
     }
 
-    fn learn(&mut self, now: Instant, event: &Event) {
+    fn learn(&mut self, now: Instant, event: &MachineEvent) {
         match event {
-            Event::Pause(pause) => self.ordered = Some((pause.until, pause.ends_with_commit)),
-            Event::Resume => self.ordered = None,
-            Event::View { from, view, asked_at, .. } => {
+            MachineEvent::Pause(pause) => {
+                self.ordered = Some((pause.until, pause.ends_with_commit))
+            }
+            MachineEvent::Resume => self.ordered = None,
+            MachineEvent::View { from, view, asked_at, .. } => {
                 let claim = (view.addr.clone(), view.epoch);
                 if !view.is_empty_state() {
                     self.name(claim.clone(), from.clone(), now);
@@ -203,16 +207,16 @@ impl Oracle {
                         self.name(claim, peer, now);
                     }
                 }
-                self.last_word.insert(from.clone(), (view.addr.clone(), view.epoch));
+                self.last_confirmation.insert(from.clone(), (view.addr.clone(), view.epoch));
                 self.followed(now);
             }
-            Event::Notice { from: Some(from), notice: Notice::Switched { to } } => {
+            MachineEvent::Notice { from: Some(from), notice: Notice::Switched { to } } => {
                 if let Some(announced) = self.announced.get_mut(from) {
                     announced.to = Some(to.clone());
                 }
                 self.followed(now);
             }
-            Event::Probed { node, probe } => {
+            MachineEvent::Probed { node, probe } => {
                 let younger =
                     self.answers.get(node).is_none_or(|last| probe.asked_at >= last.asked_at);
                 if younger && self.stalled_at.is_none_or(|at| probe.asked_at >= at) {
@@ -220,12 +224,14 @@ impl Oracle {
                     self.answers.insert(node.clone(), probe.clone());
                 }
             }
-            Event::CanaryLost { node } => drop(self.ended.insert(node.clone(), (now, false))),
-            Event::Notice {
+            MachineEvent::ProbeConnectionLost { node } => {
+                self.ended.insert(node.clone(), (now, false));
+            }
+            MachineEvent::Notice {
                 from: Some(from),
                 notice: Notice::ConfigUpdateFrom { peer, leaving },
             } => {
-                if let Some((addr, was)) = self.last_word.get(from)
+                if let Some((addr, was)) = self.last_confirmation.get(from)
                     && addr == leaving
                 {
                     let (peer, was) = (peer.clone(), *was);
@@ -292,7 +298,7 @@ impl Oracle {
     /// by now, names what it names.
     fn followed(&mut self, now: Instant) {
         let of = |(id, it): (&MyId, &Announced)| {
-            let word = self.last_word.get(&it.peer)?;
+            let word = self.last_confirmation.get(&it.peer)?;
             let follows = it.to.as_ref() == Some(&word.0)
                 && word.1 > it.was
                 && now - it.at <= self.rules.view_expiry;
@@ -341,11 +347,11 @@ impl Oracle {
         self.verified_after_its_evidence(now, commit, &claim, &probe);
         if let Some((_, epoch)) = &self.last {
             assert!(
-                commit.epoch >= *epoch || commit.basis == Basis::Regress,
+                commit.epoch >= *epoch || commit.basis == Basis::EpochRegression,
                 "S3: the epoch fell from {epoch}: {commit:?}"
             );
         }
-        if commit.basis == Basis::Regress {
+        if commit.basis == Basis::EpochRegression {
             self.left.clear();
         }
         if let Some(left) = self.left.get(&commit.addr) {
@@ -382,7 +388,7 @@ impl Oracle {
         let at = probe.asked_at;
         let voters = self.voters_by(claim, at);
         match commit.basis {
-            Basis::Again => {
+            Basis::Reconfirmed => {
                 let last = self.last.as_ref().map(|(addr, epoch)| (addr, *epoch));
                 assert_eq!(last, Some((&commit.addr, commit.epoch)), "again, but it never was");
                 assert!(
@@ -390,7 +396,7 @@ impl Oracle {
                     "again, without a vote from after the doubt: {commit:?}"
                 );
             }
-            Basis::Solo => {
+            Basis::SingleSentinel => {
                 let early = at
                     .checked_sub(self.rules.solo_grace)
                     .expect("a clock that has run for a while");
@@ -399,7 +405,7 @@ impl Oracle {
             Basis::BootstrapMinority => {
                 assert!(voters >= 1, "nobody named {commit:?} before it was asked")
             }
-            Basis::Majority | Basis::Regress => {
+            Basis::Majority | Basis::EpochRegression => {
                 let (needed, now_are) = (self.majority.unwrap_or(1), self.voters_by(claim, now));
                 assert!(now_are >= needed, "S6: {now_are} of {needed} named {commit:?}");
                 let ahead = commit.basis == Basis::Majority
@@ -422,21 +428,21 @@ impl Oracle {
         voters >= 1 && whole && now - probe.asked_at <= AHEAD
     }
 
-    fn cleared(&mut self, now: Instant, lack: Lack, event: &Event) {
+    fn cleared(&mut self, now: Instant, reason: NoMasterReason, event: &MachineEvent) {
         let Some((target, _)) = self.published.take() else { panic!("cleared without a target") };
         let long = self.rules.view_expiry + self.rules.verify_deadline;
         assert!(self.heard_within(now, long), "S5: cleared out of silence");
-        match lack {
-            Lack::Demoted => {
-                let Event::Probed { node, probe } = event else {
+        match reason {
+            NoMasterReason::Demoted => {
+                let MachineEvent::Probed { node, probe } = event else {
                     panic!("demoted, but nobody said so")
                 };
                 assert_eq!(*node, target);
-                assert!(matches!(probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })));
+                assert!(matches!(probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. })));
             }
-            Lack::Minority => assert_eq!(self.rules.minority, Minority::Cut),
-            Lack::Unverified => {}
-            Lack::Unreachable => panic!("an unreachable master is held, not cleared"),
+            NoMasterReason::Minority => assert_eq!(self.rules.minority, Minority::Cut),
+            NoMasterReason::Unverified => {}
+            NoMasterReason::Unreachable => panic!("an unreachable master is held, not cleared"),
         }
         self.held = false;
         self.doubted_at = Some(now);

@@ -1,17 +1,17 @@
 //! What becomes of the old master's replies while the gate is shut.
 
 use super::rig::{Rig, master, ms, node};
-use crate::machine::{Action, Event, Pause, State};
+use crate::machine::{MachineAction, MachineEvent, MachineState, Pause};
 use crate::{Notice, ProbeFailure};
 
 /// What was said of replies and of the gate, with its milliseconds. A hold lets them pass, and
 /// every end of it does.
-fn told(rig: &Rig, zero: std::time::Instant) -> Vec<String> {
-    let said = |action: &Action| match action {
-        Action::Replies(replies) => Some(format!("{replies:?}")),
-        Action::Hold => Some("Hold".to_owned()),
-        Action::Release => Some("Release".to_owned()),
-        Action::Commit(_) => Some("Commit".to_owned()),
+fn outcomes(rig: &Rig, zero: std::time::Instant) -> Vec<String> {
+    let said = |action: &MachineAction| match action {
+        MachineAction::Replies(replies) => Some(format!("{replies:?}")),
+        MachineAction::Hold => Some("Hold".to_owned()),
+        MachineAction::Release => Some("Release".to_owned()),
+        MachineAction::Commit(_) => Some("Commit".to_owned()),
         _ => None,
     };
     let at = |at: std::time::Instant| at.saturating_duration_since(zero).as_millis();
@@ -30,7 +30,7 @@ fn passes_them_between_selection_and_promotion() {
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.selects(1, 'B').at(90);
-    assert_eq!(told(&rig, zero), ["0 Hold"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold"]);
 }
 
 #[test]
@@ -45,11 +45,11 @@ fn drops_them_from_the_order_of_the_promotion_on() {
         .promotes('B')
         .at(900);
     rig.says(1, Notice::Promoted { candidate: node('B') }).all_name('B', 6).at(2100);
-    let told = told(&rig, zero);
-    assert_eq!(told[..2], ["0 Hold", "90 Drop"], "{told:?}");
+    let outcomes = outcomes(&rig, zero);
+    assert_eq!(outcomes[..2], ["0 Hold", "90 Drop"], "{outcomes:?}");
     assert!(
-        told.len() == 3 && told[2].ends_with("Commit"),
-        "said once, and over with the commit: {told:?}"
+        outcomes.len() == 3 && outcomes[2].ends_with("Commit"),
+        "said once, and over with the commit: {outcomes:?}"
     );
 }
 
@@ -59,23 +59,23 @@ fn drops_them_where_any_one_piece_of_evidence_is_heard() {
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.says(1, ordered('B'));
-    assert_eq!(told(&rig, zero), ["0 Hold", "0 Drop"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold", "0 Drop"]);
     // The leader saw the promotion; as the first that is heard, and after a selection.
     let promoted = || Notice::Promoted { candidate: node('B') };
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.says(1, promoted());
-    assert_eq!(told(&rig, zero), ["0 Hold", "0 Drop"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold", "0 Drop"]);
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.selects(1, 'B').at(90).says(1, promoted());
-    assert_eq!(told(&rig, zero), ["0 Hold", "90 Drop"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold", "90 Drop"]);
     // The candidate says that it is the master.
     let mut rig = Rig::booted();
     let zero = rig.now;
-    rig.promotes('B').step(Event::CanaryLost { node: node('B') });
+    rig.promotes('B').step(MachineEvent::ProbeConnectionLost { node: node('B') });
     rig.run(5);
-    assert_eq!(told(&rig, zero), ["1 Hold", "1 Drop"]);
+    assert_eq!(outcomes(&rig, zero), ["1 Hold", "1 Drop"]);
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn drops_them_while_a_majoritys_master_is_verified() {
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.fails('B', ProbeFailure::Silent).all_name('B', 6).run(1200);
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
-    let said = told(&rig, zero);
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
+    let said = outcomes(&rig, zero);
     assert!(said.len() == 2 && said[0].ends_with("Hold") && said[1].ends_with("Drop"), "{said:?}");
 }
 
@@ -95,20 +95,20 @@ fn drops_them_from_the_selection_on_where_the_master_is_silent() {
         let mut rig = Rig::booted();
         let zero = rig.now;
         rig.fails('A', failure).at(900).selects(1, 'B');
-        assert_eq!(told(&rig, zero), ["900 Hold", "900 Drop"], "{failure:?}");
+        assert_eq!(outcomes(&rig, zero), ["900 Hold", "900 Drop"], "{failure:?}");
     }
     // One that denies an answer is there.
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.fails('A', ProbeFailure::Denied).at(900).selects(1, 'B');
-    assert_eq!(told(&rig, zero), ["900 Hold"]);
+    assert_eq!(outcomes(&rig, zero), ["900 Hold"]);
 }
 
 #[test]
 fn keeps_the_gate_shut_to_an_unreachable_master_that_wakes() {
     let mut rig = Rig::booted();
     rig.fails('A', ProbeFailure::Unreachable).at(2300);
-    assert!(matches!(rig.machine.state(), State::NoMaster { .. }));
+    assert!(matches!(rig.machine.state(), MachineState::NoMaster { .. }));
     let zero = rig.now;
     rig.log.clear();
     rig.selects(1, 'B').run(50);
@@ -116,9 +116,9 @@ fn keeps_the_gate_shut_to_an_unreachable_master_that_wakes() {
     rig.nodes.insert('A', master('A', "history-1", ""));
     rig.run(700);
     // It was held before, as unreachable.
-    assert_eq!(told(&rig, zero), ["0 Drop"], "opened to a master that is about to be replaced");
+    assert_eq!(outcomes(&rig, zero), ["0 Drop"], "opened to a master that is about to be replaced");
     rig.promotes('B').all_name('B', 6).run(1100);
-    assert!(told(&rig, zero).last().is_some_and(|it| it.ends_with("Commit")));
+    assert!(outcomes(&rig, zero).last().is_some_and(|it| it.ends_with("Commit")));
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn passes_them_again_when_the_failover_is_aborted() {
     let mut rig = Rig::booted();
     let zero = rig.now;
     rig.selects(1, 'B').at(90).says(1, ordered('B')).at(500).says(1, Notice::Aborted).at(5000);
-    assert_eq!(told(&rig, zero), ["0 Hold", "90 Drop", "500 Release"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold", "90 Drop", "500 Release"]);
     // The next failover counts anew.
     let zero = rig.now;
     rig.log.clear();
     rig.selects(1, 'B').run(90);
-    assert_eq!(told(&rig, zero), ["0 Hold"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold"]);
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn passes_them_again_behind_a_gate_that_an_operator_keeps_shut() {
     let mut rig = Rig::booted();
     let zero = rig.now;
     let (since, until) = (rig.now, rig.now + ms(60_000));
-    rig.step(Event::Pause(Pause { since, until, ends_with_commit: false }));
+    rig.step(MachineEvent::Pause(Pause { since, until, ends_with_commit: false }));
     rig.says(1, ordered('B')).at(500).says(1, Notice::Aborted).at(900);
-    assert_eq!(told(&rig, zero), ["0 Hold", "0 Drop", "500 Pass"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold", "0 Drop", "500 Pass"]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn waits_with_them_after_a_stop_until_the_master_is_confirmed() {
     rig.stall(30_000);
     let zero = rig.now;
     rig.run(1000);
-    assert_eq!(told(&rig, zero), ["0 Hold", "0 Wait", "1 Release"]);
+    assert_eq!(outcomes(&rig, zero), ["0 Hold", "0 Wait", "1 Release"]);
     // Evidence from before the stop is not forgotten by it.
     let mut rig = Rig::booted();
     rig.says(1, ordered('B'));
@@ -158,7 +158,7 @@ fn waits_with_them_after_a_stop_until_the_master_is_confirmed() {
     let zero = rig.now;
     rig.log.clear();
     rig.loses(1).loses(2).loses(3).run(100);
-    assert!(told(&rig, zero).is_empty(), "dropped as before: {:?}", told(&rig, zero));
+    assert!(outcomes(&rig, zero).is_empty(), "dropped as before: {:?}", outcomes(&rig, zero));
 }
 
 #[test]
@@ -170,13 +170,13 @@ fn waits_with_them_while_the_master_is_unconfirmed() {
     // is the master.
     rig.nodes.insert('A', master('A', "history-1", ""));
     rig.run(500);
-    let said = told(&rig, zero);
+    let said = outcomes(&rig, zero);
     assert!(said.len() == 2 && said[0].ends_with("Hold") && said[1].ends_with("Wait"), "{said:?}");
     // It is not: whatever it said is dropped with its sessions.
     rig.promotes('B').finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(500);
     assert!(
-        told(&rig, zero).last().is_some_and(|it| it.ends_with("Commit")),
+        outcomes(&rig, zero).last().is_some_and(|it| it.ends_with("Commit")),
         "{:?}",
-        told(&rig, zero)
+        outcomes(&rig, zero)
     );
 }

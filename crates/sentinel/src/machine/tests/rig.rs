@@ -3,7 +3,7 @@
 //!
 //! The world answers by itself: a question costs [`Rig::ANSWER`] each way, and the answer is what
 //! is true when it is given. Deadlines are kept to the microsecond. What the machine does is told
-//! in short sentences with their milliseconds, such as `"84 hold"` or `"1150 commit B@6 Majority"`,
+//! in short sentences with their milliseconds, such as `"84 hold"` or `"1150 commit B@6 majority"`,
 //! and a [`Oracle`] checks the safety rules at every step of every scenario.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::oracle::Oracle;
-use crate::machine::{Action, Event, Machine};
+use crate::machine::{Machine, MachineAction, MachineEvent};
 use crate::{
-    Epoch, Lineage, MyId, NodeAddr, Notice, Probe, ProbeFailure, ReplicaView, Report, Role, Rules,
-    View,
+    Epoch, Lineage, MachineRules, MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure,
+    ReplicaView, Role, View,
 };
 
 /// A redis node's letter.
@@ -73,7 +73,7 @@ pub(in crate::machine) fn view(
 /// What a question to a node comes to.
 #[derive(Debug, Clone)]
 pub(in crate::machine) enum Answer {
-    Report(Report),
+    Report(NodeReport),
     Failure(ProbeFailure),
     /// The answer never comes, not even as a failure.
     Lost,
@@ -95,7 +95,7 @@ pub(in crate::machine) struct Rig {
     pub(in crate::machine) nodes: BTreeMap<Letter, Answer>,
     queue: BTreeMap<(Instant, u64), Due>,
     sequence: u64,
-    pub(in crate::machine) log: Vec<(Instant, Action)>,
+    pub(in crate::machine) log: Vec<(Instant, MachineAction)>,
     oracle: Oracle,
 }
 
@@ -105,10 +105,10 @@ impl Rig {
 
     /// Three sentinels that name A at epoch 5, A a master, B and C its replicas.
     pub(in crate::machine) fn new() -> Self {
-        Self::with(Rules::default(), 3)
+        Self::with(MachineRules::default(), 3)
     }
 
-    pub(in crate::machine) fn with(rules: Rules, seeds: usize) -> Self {
+    pub(in crate::machine) fn with(rules: MachineRules, seeds: usize) -> Self {
         let now = Instant::now();
         let mut rig = Self {
             machine: Machine::new(now, rules.clone(), seeds),
@@ -134,13 +134,13 @@ impl Rig {
 
     /// A machine that has committed A at epoch 5 and is calm. The clock of the scenario starts now.
     pub(in crate::machine) fn booted() -> Self {
-        Self::booted_with(Rules::default())
+        Self::booted_with(MachineRules::default())
     }
 
-    pub(in crate::machine) fn booted_with(rules: Rules) -> Self {
+    pub(in crate::machine) fn booted_with(rules: MachineRules) -> Self {
         let mut rig = Self::with(rules, 3);
         rig.run(3000);
-        assert_eq!(rig.told(), ["2 commit A@5 Majority"]);
+        assert_eq!(rig.outcomes(), ["2 commit A@5 majority"]);
         rig.mark();
         rig
     }
@@ -174,7 +174,7 @@ impl Rig {
                 }
                 _ if tick <= until => {
                     self.now = tick;
-                    self.step(Event::Tick);
+                    self.step(MachineEvent::Tick);
                 }
                 _ => break,
             }
@@ -186,7 +186,12 @@ impl Rig {
         match due {
             Due::ViewOf(sentinel, asked_at) => {
                 if let Some(view) = self.sentinels.get(&sentinel).cloned() {
-                    self.step(Event::View { from: id(sentinel), view, asked_at, configured: true });
+                    self.step(MachineEvent::View {
+                        from: id(sentinel),
+                        view,
+                        asked_at,
+                        configured: true,
+                    });
                 }
             }
             Due::ProbeOf(addr, asked_at) => {
@@ -200,13 +205,13 @@ impl Rig {
                     Answer::Failure(failure) => Err(failure),
                     Answer::Lost => return,
                 };
-                self.step(Event::Probed { node: addr, probe: Probe { asked_at, outcome } });
+                self.step(MachineEvent::Probed { node: addr, probe: Probe { asked_at, outcome } });
             }
         }
     }
 
     /// One event, now.
-    pub(in crate::machine) fn step(&mut self, event: Event) {
+    pub(in crate::machine) fn step(&mut self, event: MachineEvent) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
         self.oracle.saw(self.now, &seen, &actions, self.machine.committed());
@@ -217,12 +222,12 @@ impl Rig {
         );
         for action in actions {
             match &action {
-                Action::Ask => {
+                MachineAction::Ask => {
                     for sentinel in self.sentinels.keys().copied().collect::<Vec<_>>() {
                         self.later(Self::ANSWER * 2, Due::ViewOf(sentinel, self.now));
                     }
                 }
-                Action::Probe(addr) => {
+                MachineAction::Probe(addr) => {
                     self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now))
                 }
                 _ => {}
@@ -243,21 +248,24 @@ impl Rig {
     }
 
     /// What the machine did, questions and notes left out, in milliseconds of the scenario's clock.
-    pub(in crate::machine) fn told(&self) -> Vec<String> {
+    pub(in crate::machine) fn outcomes(&self) -> Vec<String> {
         let at = |at: &Instant| at.saturating_duration_since(self.zero).as_millis();
         self.log
             .iter()
             .filter_map(|(when, action)| {
                 let what = match action {
-                    Action::Hold => "hold".to_owned(),
-                    Action::Release => "release".to_owned(),
-                    Action::Clear(lack) => format!("clear {lack:?}"),
-                    Action::Commit(it) => {
+                    MachineAction::Hold => "hold".to_owned(),
+                    MachineAction::Release => "release".to_owned(),
+                    MachineAction::Clear(reason) => format!("clear {reason:?}"),
+                    MachineAction::Commit(it) => {
                         let letter = it.addr.host.strip_prefix("redis-").unwrap_or(&it.addr.host);
-                        format!("commit {letter}@{} {:?}", it.epoch, it.basis)
+                        format!("commit {letter}@{} {}", it.epoch, it.basis.label())
                     }
-                    Action::Redirect(to) => format!("redirect {to}"),
-                    Action::Ask | Action::Probe(_) | Action::Note(_) | Action::Replies(_) => {
+                    MachineAction::Redirect(to) => format!("redirect {to}"),
+                    MachineAction::Ask
+                    | MachineAction::Probe(_)
+                    | MachineAction::Warning(_)
+                    | MachineAction::Replies(_) => {
                         return None;
                     }
                 };
@@ -267,21 +275,21 @@ impl Rig {
     }
 
     /// The same without times, for scenarios in which only the order matters.
-    pub(in crate::machine) fn deeds(&self) -> Vec<String> {
-        self.told()
+    pub(in crate::machine) fn outcomes_untimed(&self) -> Vec<String> {
+        self.outcomes()
             .iter()
             .filter_map(|line| line.split_once(' ').map(|(_, what)| what.to_owned()))
             .collect()
     }
 
     /// How often a note was given.
-    pub(in crate::machine) fn notes(&self, wanted: crate::Note) -> usize {
-        self.log.iter().filter(|(_, action)| *action == Action::Note(wanted)).count()
+    pub(in crate::machine) fn warnings(&self, wanted: crate::Warning) -> usize {
+        self.log.iter().filter(|(_, action)| *action == MachineAction::Warning(wanted)).count()
     }
 
     /// How often this node was asked.
     pub(in crate::machine) fn probes(&self, letter: Letter) -> usize {
-        self.log.iter().filter(|(_, action)| *action == Action::Probe(node(letter))).count()
+        self.log.iter().filter(|(_, action)| *action == MachineAction::Probe(node(letter))).count()
     }
 }
 
@@ -323,13 +331,18 @@ impl Rig {
 
     /// A sentinel publishes something.
     pub(in crate::machine) fn says(&mut self, sentinel: u8, notice: Notice) -> &mut Self {
-        self.step(Event::Notice { from: Some(id(sentinel)), notice });
+        self.step(MachineEvent::Notice { from: Some(id(sentinel)), notice });
         self
     }
 
     /// A sentinel that nobody asks through a configured address answers a question of this moment.
     pub(in crate::machine) fn hears(&mut self, sentinel: u8, view: View) -> &mut Self {
-        self.step(Event::View { from: id(sentinel), view, asked_at: self.now, configured: false });
+        self.step(MachineEvent::View {
+            from: id(sentinel),
+            view,
+            asked_at: self.now,
+            configured: false,
+        });
         self
     }
 
@@ -400,7 +413,7 @@ impl Rig {
 
 pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) -> Answer {
     let lineage = lineage(&format!("process-{letter}"), replid, replid2);
-    Answer::Report(Report {
+    Answer::Report(NodeReport {
         dialled: dialled(letter),
         role: Role::Master,
         pong: true,
@@ -412,7 +425,7 @@ pub(in crate::machine) fn master(letter: Letter, replid: &str, replid2: &str) ->
 pub(in crate::machine) fn replica(letter: Letter, of: Letter, replid: &str) -> Answer {
     let role = Role::Replica { master: node(of), connected: true };
     let lineage = lineage(&format!("process-{letter}"), replid, "");
-    Answer::Report(Report {
+    Answer::Report(NodeReport {
         dialled: dialled(letter),
         role,
         pong: true,

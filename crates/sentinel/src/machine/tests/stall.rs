@@ -1,8 +1,8 @@
 //! The process itself was stopped, and wakes up in a world that has moved on.
 
 use super::rig::{Answer, Rig, master, node, view};
-use crate::Rules;
-use crate::machine::{Event, Note, State};
+use crate::MachineRules;
+use crate::machine::{MachineEvent, MachineState, Warning};
 
 #[test]
 fn looks_again_before_it_trusts_the_old_master() {
@@ -10,23 +10,23 @@ fn looks_again_before_it_trusts_the_old_master() {
     rig.stall(30_000);
     rig.mark();
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "1 release"], "a round trip");
-    assert_eq!(rig.notes(Note::Stalled), 1);
+    assert_eq!(rig.outcomes(), ["0 hold", "1 release"], "a round trip");
+    assert_eq!(rig.warnings(Warning::Stalled), 1);
 }
 
 #[test]
 fn looks_again_after_a_suspend_that_the_clock_does_not_show() {
     let mut rig = Rig::booted();
-    rig.step(Event::Stalled);
+    rig.step(MachineEvent::Stalled);
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "1 release"], "a round trip");
-    assert_eq!(rig.notes(Note::Stalled), 1);
+    assert_eq!(rig.outcomes(), ["0 hold", "1 release"], "a round trip");
+    assert_eq!(rig.warnings(Warning::Stalled), 1);
     // A failover happened meanwhile: the old master still says master.
     rig.mark();
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
-    rig.step(Event::Stalled);
+    rig.step(MachineEvent::Stalled);
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "2 commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["0 hold", "2 commit B@6 majority"]);
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_failover_happened_meanwhile() {
     // The old master still says master, and the isolated third sentinel still names it.
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
     rig.run(1000);
-    assert_eq!(rig.told(), ["0 hold", "2 commit B@6 Majority"]);
+    assert_eq!(rig.outcomes(), ["0 hold", "2 commit B@6 majority"]);
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn one_stale_sentinel_that_answers_first_does_not_open_the_gate() {
     rig.stall(30_000);
     rig.mark();
     rig.run(100);
-    assert_eq!(rig.told(), ["0 hold"], "one voice has to stand uncontradicted for a while");
+    assert_eq!(rig.outcomes(), ["0 hold"], "one voice has to stand uncontradicted for a while");
     rig.promotes('B').finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(1000);
-    assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"]);
+    assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
 }
 
 #[test]
@@ -59,9 +59,10 @@ fn the_only_sentinel_that_answers_is_believed_after_its_grace() {
     rig.stall(30_000);
     rig.mark();
     rig.run(2000);
-    assert_eq!(rig.deeds(), ["hold", "release"]);
-    let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
-    assert!((1500..=1525).contains(&at), "as at the start: {:?}", rig.told());
+    assert_eq!(rig.outcomes_untimed(), ["hold", "release"]);
+    let at: u64 =
+        rig.outcomes()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
+    assert!((1500..=1525).contains(&at), "as at the start: {:?}", rig.outcomes());
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn nobody_answers_and_the_hold_runs_out() {
     rig.stall(30_000);
     rig.mark();
     rig.run(60_000);
-    assert_eq!(rig.told(), ["0 hold", "5000 release"]);
+    assert_eq!(rig.outcomes(), ["0 hold", "5000 release"]);
 }
 
 #[test]
@@ -82,12 +83,12 @@ fn an_answer_from_before_the_stall_is_no_answer() {
     rig.mark();
     rig.nodes.insert('A', Answer::Lost);
     let Answer::Report(report) = master('A', "history-1", "") else { panic!("a report") };
-    rig.step(Event::Probed {
+    rig.step(MachineEvent::Probed {
         node: node('A'),
         probe: crate::Probe { asked_at, outcome: Ok(report) },
     });
     rig.run(500);
-    assert_eq!(rig.told(), ["0 hold"]);
+    assert_eq!(rig.outcomes(), ["0 hold"]);
 }
 
 #[test]
@@ -95,32 +96,32 @@ fn a_commit_that_was_under_way_begins_anew() {
     let mut rig = Rig::booted();
     rig.nodes.insert('B', Answer::Lost);
     rig.all_name('B', 6).run(1100);
-    assert!(matches!(rig.machine.state(), State::Committing { .. }));
+    assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
     rig.stall(30_000);
     rig.mark();
     // Meanwhile it came to nothing.
     rig.all_name('A', 5).demotes('B', 'A').run(1000);
-    assert_eq!(rig.deeds(), ["release"]);
+    assert_eq!(rig.outcomes_untimed(), ["release"]);
 }
 
 #[test]
 fn without_a_target_there_is_still_none() {
     let mut rig = Rig::booted();
     rig.demotes('A', 'B').run(2000);
-    assert_eq!(rig.deeds(), ["clear Demoted"]);
+    assert_eq!(rig.outcomes_untimed(), ["clear Demoted"]);
     rig.stall(30_000);
     rig.mark();
     rig.run(3000);
-    assert!(rig.told().is_empty());
-    assert!(matches!(rig.machine.state(), State::NoMaster { .. }));
+    assert!(rig.outcomes().is_empty());
+    assert!(matches!(rig.machine.state(), MachineState::NoMaster { .. }));
 }
 
 #[test]
 fn whoever_polls_seldom_is_not_stalled() {
-    let slow = Rules { poll: std::time::Duration::from_secs(4), ..Rules::default() };
+    let slow = MachineRules { poll: std::time::Duration::from_secs(4), ..MachineRules::default() };
     let mut rig = Rig::with(slow, 1);
     rig.run(60_000);
-    assert_eq!(rig.notes(Note::Stalled), 0);
+    assert_eq!(rig.warnings(Warning::Stalled), 0);
 }
 
 #[test]
@@ -149,8 +150,12 @@ fn restarted_old_master_needs_a_fresh_vote_after_a_stall() {
         report.lineage.as_mut().expect("a lineage").run_id = "another process".into();
         rig.nodes.insert('A', Answer::Report(report));
         rig.promotes('B').run(late);
-        assert!(!rig.deeds().iter().any(|it| it != "hold"), "{late} ms late: {:?}", rig.told());
+        assert!(
+            !rig.outcomes_untimed().iter().any(|it| it != "hold"),
+            "{late} ms late: {:?}",
+            rig.outcomes()
+        );
         rig.finds(1).finds(2).finds(3).all_name('B', 6).run(2000);
-        assert_eq!(rig.deeds(), ["hold", "commit B@6 Majority"], "{late} ms late");
+        assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"], "{late} ms late");
     }
 }

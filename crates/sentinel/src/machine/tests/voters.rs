@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, id, master, node, view};
 use crate::View;
-use crate::machine::{Note, State};
+use crate::machine::{MachineState, Warning};
 
 fn speaks(rig: &mut Rig, sentinel: u8, view: &View) {
     rig.hears(sentinel, view.clone());
@@ -27,7 +27,11 @@ fn a_sentinel_reached_under_many_names_has_one_vote() {
         speaks(&mut rig, 1, &word);
     }
     rig.run(2000);
-    assert!(!rig.deeds().iter().any(|it| it.starts_with("commit")), "{:?}", rig.told());
+    assert!(
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
+        "{:?}",
+        rig.outcomes()
+    );
 }
 
 #[test]
@@ -40,7 +44,7 @@ fn strangers_do_not_vote_however_many_they_are() {
         &view('D', 99, &[11, 12, 13, 14, 15], &[]),
         60_000,
     );
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
     assert_eq!(rig.machine.quorum(), (3, 2));
 }
 
@@ -56,7 +60,7 @@ fn a_merging_cluster_that_one_member_lists_does_not_get_in() {
         60_000,
     );
     assert_eq!(rig.machine.quorum(), (3, 2));
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
 }
 
 #[test]
@@ -73,8 +77,8 @@ fn a_member_that_fell_silent_stays_while_it_is_listed() {
     let mut rig = Rig::booted();
     rig.loses(3).run(600_000);
     assert_eq!(rig.machine.quorum(), (3, 2));
-    assert_eq!(rig.notes(Note::Minority), 0);
-    assert!(rig.told().is_empty());
+    assert_eq!(rig.warnings(Warning::Minority), 0);
+    assert!(rig.outcomes().is_empty());
 }
 
 #[test]
@@ -95,7 +99,7 @@ fn pods_that_were_replaced_do_not_keep_the_living_from_being_a_majority() {
     rig.run(20_000);
     assert_eq!(rig.machine.quorum(), (3, 2));
     rig.promotes('B').all_name('B', 6).run(2000);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
 }
 
 #[test]
@@ -113,13 +117,16 @@ fn all_sentinels_replaced() {
     rig.promotes('B');
     keeps_saying(&mut rig, &[31, 32, 33], &new, 20_000);
     assert!(
-        !rig.deeds().iter().any(|it| it.starts_with("commit")),
+        !rig.outcomes_untimed().iter().any(|it| it.starts_with("commit")),
         "not at once: {:?}",
-        rig.told()
+        rig.outcomes()
     );
     keeps_saying(&mut rig, &[31, 32, 33], &new, 40_000);
     assert_eq!(rig.machine.quorum(), (3, 2));
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@1 Regress"));
+    assert_eq!(
+        rig.outcomes_untimed().last().map(String::as_str),
+        Some("commit B@1 epoch_regression")
+    );
 }
 
 #[test]
@@ -144,9 +151,9 @@ fn replaced_one_after_another() {
         rig.run(40_000);
         assert_eq!(rig.machine.quorum(), (3, 2));
     }
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
     rig.promotes('B').all_name('B', 6).run(2000);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
 }
 
 #[test]
@@ -159,7 +166,7 @@ fn whoever_speaks_first_after_a_long_silence_gains_nothing() {
     rig.finds(1).run(1500);
     keeps_saying(&mut rig, &[9], &view('D', 99, &[], &[]), 60_000);
     assert_eq!(rig.machine.quorum(), (3, 2));
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
 }
 
 #[test]
@@ -170,18 +177,18 @@ fn an_empty_sentinel_among_three_has_no_vote_and_does_not_contradict() {
         it.peers.clear();
     });
     rig.run(10_000);
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6).run(2000);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
 }
 
 #[test]
 fn in_tilt_its_address_and_epoch_count_and_its_flags_do_not() {
     let mut rig = Rig::booted();
     rig.change(1, |it| (it.tilt, it.down, it.failing_over) = (true, true, true)).run(3000);
-    assert_eq!(*rig.machine.state(), State::Stable);
+    assert_eq!(*rig.machine.state(), MachineState::Stable);
     rig.loses(3).promotes('B').names(1, 'B', 6).names(2, 'B', 6).run(2000);
-    assert_eq!(rig.deeds().last().map(String::as_str), Some("commit B@6 Majority"));
+    assert_eq!(rig.outcomes_untimed().last().map(String::as_str), Some("commit B@6 majority"));
 }
 
 #[test]
@@ -207,7 +214,7 @@ fn a_flood_of_names_stays_within_bounds() {
     assert!(rig.machine.views().count() <= 64);
     assert!(rig.machine.nodes().count() <= 66);
     assert!(rig.machine.family.len() <= 64);
-    assert!(rig.told().is_empty());
+    assert!(rig.outcomes().is_empty());
 }
 
 #[test]
@@ -219,6 +226,6 @@ fn one_stranger_is_no_successor_of_three() {
     rig.nodes.insert('D', master('D', "empty", ""));
     rig.sentinels.insert(9, view('D', 0, &[], &[]));
     rig.run(600_000);
-    assert!(rig.told().is_empty(), "{:?}", rig.told());
+    assert!(rig.outcomes().is_empty(), "{:?}", rig.outcomes());
     assert_eq!(rig.machine.quorum(), (3, 2));
 }

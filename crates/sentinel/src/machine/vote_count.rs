@@ -31,7 +31,7 @@ pub struct Claim {
 
 /// The outcome of a count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Finding {
+pub enum VoteOutcome {
     /// No vote that counts.
     Silence,
     /// The committed address at the committed epoch.
@@ -57,26 +57,26 @@ pub(super) fn count(
     votes: &[Vote],
     majority: IsMajority<'_>,
     committed: Option<(&NodeAddr, Epoch)>,
-) -> Finding {
+) -> VoteOutcome {
     let floor = committed.map_or(0, |(_, epoch)| epoch);
     let counting: Vec<&Vote> = votes.iter().filter(|vote| vote.epoch >= floor).collect();
     if counting.is_empty() {
         let all: Vec<&Vote> = votes.iter().collect();
-        return leading(&all, majority, None).map_or(Finding::Silence, Finding::Regressed);
+        return leading(&all, majority, None).map_or(VoteOutcome::Silence, VoteOutcome::Regressed);
     }
     let favourite = committed.map(|(addr, _)| addr);
-    let Some(claim) = leading(&counting, majority, favourite) else { return Finding::Silence };
+    let Some(claim) = leading(&counting, majority, favourite) else { return VoteOutcome::Silence };
     match committed {
         Some((addr, epoch)) if claim.epoch == epoch && (claim.addr == *addr || !claim.majority) => {
             // The same epoch and no majority for anything else: keep what stands.
             let votes = voters(&counting, addr, epoch);
-            Finding::Confirmed {
+            VoteOutcome::Confirmed {
                 votes: votes.len(),
                 majority: majority(&votes),
                 split: votes.len() < counting.len(),
             }
         }
-        _ => Finding::Claimed(claim),
+        _ => VoteOutcome::Claimed(claim),
     }
 }
 
@@ -139,7 +139,7 @@ mod tests {
     fn the_highest_epoch_wins_over_the_larger_number() {
         let at = Instant::now();
         let votes = [vote(at, 1, 1, 5), vote(at, 2, 1, 5), vote(at, 3, 2, 6)];
-        let Finding::Claimed(claim) = count(&votes, &two, Some((&node(1), 5))) else {
+        let VoteOutcome::Claimed(claim) = count(&votes, &two, Some((&node(1), 5))) else {
             panic!("a claim")
         };
         assert_eq!((claim.addr, claim.epoch, claim.votes, claim.majority), (node(2), 6, 1, false));
@@ -152,10 +152,10 @@ mod tests {
         let votes = [vote(at, 1, 1, 4), vote(at, 2, 1, 4), vote(at, 3, 2, 5)];
         assert_eq!(
             count(&votes, &two, Some((&node(2), 5))),
-            Finding::Confirmed { votes: 1, majority: false, split: false }
+            VoteOutcome::Confirmed { votes: 1, majority: false, split: false }
         );
         assert!(
-            matches!(count(&votes[..2], &two, Some((&node(2), 5))), Finding::Regressed(claim) if claim.majority)
+            matches!(count(&votes[..2], &two, Some((&node(2), 5))), VoteOutcome::Regressed(claim) if claim.majority)
         );
     }
 
@@ -165,17 +165,17 @@ mod tests {
         let one = [vote(at, 1, 1, 5), vote(at, 2, 2, 5)];
         assert_eq!(
             count(&one, &two, Some((&node(1), 5))),
-            Finding::Confirmed { votes: 1, majority: false, split: true }
+            VoteOutcome::Confirmed { votes: 1, majority: false, split: true }
         );
         let most = [vote(at, 1, 1, 5), vote(at, 2, 2, 5), vote(at, 3, 2, 5)];
         assert!(
-            matches!(count(&most, &two, Some((&node(1), 5))), Finding::Claimed(claim) if claim.addr == node(2))
+            matches!(count(&most, &two, Some((&node(1), 5))), VoteOutcome::Claimed(claim) if claim.addr == node(2))
         );
     }
 
     #[test]
     fn no_vote_is_silence() {
-        assert_eq!(count(&[], &two, None), Finding::Silence);
-        assert_eq!(count(&[], &two, Some((&node(1), 3))), Finding::Silence);
+        assert_eq!(count(&[], &two, None), VoteOutcome::Silence);
+        assert_eq!(count(&[], &two, Some((&node(1), 3))), VoteOutcome::Silence);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Admission, Machine, State};
+use super::{Admission, Machine, MachineState};
 use crate::{Epoch, MyId, NodeAddr, Probe, View};
 
 impl Machine {
@@ -22,8 +22,8 @@ impl Machine {
     /// Whether more than a single sentinel's list stands behind this node: it is the master in
     /// force or was so last, or the evidence for it is complete.
     #[must_use]
-    pub fn is_sure(&self, node: &NodeAddr) -> bool {
-        let claimed = matches!(&self.state, State::Committing { addr, .. } if addr == node);
+    pub fn is_corroborated(&self, node: &NodeAddr) -> bool {
+        let claimed = matches!(&self.state, MachineState::Committing { addr, .. } if addr == node);
         claimed || self.committed.as_ref().is_some_and(|it| it.addr == *node)
     }
 

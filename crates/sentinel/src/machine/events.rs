@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::electorate::{Heard, MAX_VOTERS};
+use super::electorate::{MAX_VOTERS, ReceivedView};
 use super::nodes::{MAX_NODES, verifies};
-use super::state::{Cause, State};
+use super::state::{HoldCause, MachineState};
 
-use super::{Action, Announced, Event, Machine, Note};
-use crate::{MyId, NodeAddr, Notice, Probe, ProbeFailure, Report, Role, Verify, View};
+use super::{Announced, Machine, MachineAction, MachineEvent, Warning};
+use crate::{MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, Verify, View};
 
 /// Hints of the data plane are taken this often at most, and ever more seldom while nothing comes
 /// of them: legitimate `-READONLY` replies exist.
@@ -17,45 +17,45 @@ pub(super) const HINT_PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(super) const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 impl Machine {
-    pub(super) fn apply(&mut self, now: Instant, event: Event) {
+    pub(super) fn apply(&mut self, now: Instant, event: MachineEvent) {
         match event {
-            Event::View { from, view, asked_at, configured } => {
+            MachineEvent::View { from, view, asked_at, configured } => {
                 self.view(
                     now,
                     &from,
-                    Heard { view, asked_at: asked_at.min(now), at: now, configured },
+                    ReceivedView { view, asked_at: asked_at.min(now), at: now, configured },
                 );
             }
-            Event::Expected(sentinels) => self.electorate.expect(sentinels),
-            Event::Notice { from, notice } => self.notice(now, from.as_ref(), notice),
-            Event::Probed { node, probe } => self.probed(now, &node, &probe),
-            Event::CanaryLost { node } => {
+            MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
+            MachineEvent::Notice { from, notice } => self.notice(now, from.as_ref(), notice),
+            MachineEvent::Probed { node, probe } => self.probed(now, &node, &probe),
+            MachineEvent::ProbeConnectionLost { node } => {
                 self.nodes.ended(now, &node);
                 if self.is_target(&node) {
                     self.suspect(now);
                 }
             }
-            Event::Hint if now >= self.hint_after => {
+            MachineEvent::Hint if now >= self.hint_after => {
                 self.hint_after = now + self.hint_pause;
                 self.hint_pause = (self.hint_pause * 2).min(HINT_PAUSE_MAX);
                 self.suspect(now);
             }
-            Event::Pause(pause) => self.pause = Some(pause),
-            Event::Resume => self.pause = None,
-            Event::Hint | Event::Stalled | Event::Tick => {}
+            MachineEvent::Pause(pause) => self.pause = Some(pause),
+            MachineEvent::Resume => self.pause = None,
+            MachineEvent::Hint | MachineEvent::Stalled | MachineEvent::Tick => {}
         }
     }
 
-    fn view(&mut self, now: Instant, from: &MyId, heard: Heard) {
+    fn view(&mut self, now: Instant, from: &MyId, heard: ReceivedView) {
         let view = &heard.view;
         let committed = self.committed.as_ref().map(|it| (it.addr.clone(), it.epoch));
         let newer = committed.as_ref().is_some_and(|(_, epoch)| view.epoch > *epoch);
         if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
-            self.actions.push(Action::Note(Note::StaleView));
+            self.actions.push(MachineAction::Warning(Warning::StaleView));
         } else if let Some((addr, _)) = &committed {
             let troubled = !view.tilt && (view.down || view.failing_over) && view.addr == *addr;
             if newer {
-                self.story.switched(now);
+                self.timeline.switched(now);
             }
             if troubled || newer {
                 self.suspect(now);
@@ -65,7 +65,7 @@ impl Machine {
             }
         }
         self.follow_announcement(now, from, &heard.view, newer);
-        self.electorate.hear(from, heard);
+        self.electorate.record(from, heard);
         let followers =
             self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
         followers
@@ -98,7 +98,8 @@ impl Machine {
     fn believe_switch(&mut self, now: Instant, follower: &MyId) {
         let Some(announced) = self.updating_from.get_mut(follower) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
-        let Some((addr, epoch)) = self.electorate.word_of(&announced.peer).filter(|_| fresh) else {
+        let Some((addr, epoch)) = self.electorate.named_by(&announced.peer).filter(|_| fresh)
+        else {
             return;
         };
         let newer = self.committed.as_ref().is_some_and(|committed| epoch > committed.epoch);
@@ -130,7 +131,7 @@ impl Machine {
         match (notice, member) {
             (Notice::Switched { to }, member) => {
                 if self.committed.as_ref().is_some_and(|it| it.addr != to) {
-                    self.story.switched(now);
+                    self.timeline.switched(now);
                 }
                 self.suspect(now);
                 if let Some((from, announced)) =
@@ -144,7 +145,7 @@ impl Machine {
                 // It must leave what it named last: then the next view in which its epoch has risen
                 // is the one that follows the hello. An announcement that comes late, from before
                 // that view, is of an earlier switch.
-                if let Some((addr, was)) = self.electorate.word_of(&from)
+                if let Some((addr, was)) = self.electorate.named_by(&from)
                     && addr == leaving
                     && self.updating_from.len() < MAX_VOTERS
                 {
@@ -154,20 +155,20 @@ impl Machine {
             }
             (Notice::CandidateSelected { candidate }, Some(from)) => {
                 self.updating_from.remove(&from);
-                self.arm(now, Cause::Selected, &candidate, Some(from));
+                self.arm(now, HoldCause::Selected, &candidate, Some(from));
             }
             (Notice::PromotionOrdered { candidate }, Some(from)) => {
                 self.updating_from.remove(&from);
-                self.arm(now, Cause::Ordered, &candidate, Some(from));
+                self.arm(now, HoldCause::Ordered, &candidate, Some(from));
             }
             (Notice::Promoted { candidate }, Some(from)) => {
                 self.updating_from.remove(&from);
-                self.arm(now, Cause::Promoted, &candidate, Some(from));
+                self.arm(now, HoldCause::Promoted, &candidate, Some(from));
             }
             (Notice::Aborted, Some(from)) => {
                 // Another sentinel's failed attempt says nothing about the one that is under way.
                 let theirs = self.armed_by.as_ref().is_none_or(|by| *by == from);
-                if theirs && matches!(self.state, State::Armed { .. }) {
+                if theirs && matches!(self.state, MachineState::Armed { .. }) {
                     self.disarm(now);
                 }
                 self.suspect(now);
@@ -183,19 +184,21 @@ impl Machine {
         }
         let since_commit =
             self.committed.as_ref().is_none_or(|committed| probe.asked_at >= committed.since);
-        if since_commit && matches!(&probe.outcome, Ok(Report { role: Role::Replica { .. }, .. })) {
+        if since_commit
+            && matches!(&probe.outcome, Ok(NodeReport { role: Role::Replica { .. }, .. }))
+        {
             self.zombies.remove(node);
         }
-        if matches!(&self.state, State::Committing { addr, .. } if addr == node) {
+        if matches!(&self.state, MachineState::Committing { addr, .. } if addr == node) {
             self.verify(now, node, probe);
         } else if self.committed.as_ref().is_some_and(|committed| committed.addr == *node) {
             self.probed_target(now, node, probe);
         } else if let Ok(report) = &probe.outcome
             && since_commit
             && verifies(report, Verify::Role)
-            && self.is_heir(node, report)
+            && self.is_promoted_replica(node, report)
         {
-            self.arm(now, Cause::Promoted, node, None);
+            self.arm(now, HoldCause::Promoted, node, None);
         }
     }
 
@@ -206,7 +209,7 @@ impl Machine {
         }
         let published = committed.published;
         match &probe.outcome {
-            Ok(Report { role: Role::Replica { .. }, .. }) if published => self.demoted(now),
+            Ok(NodeReport { role: Role::Replica { .. }, .. }) if published => self.demoted(now),
             Ok(report) if verifies(report, self.rules.verify) => {
                 if published {
                     self.target_answered(now, probe.asked_at, report);
@@ -227,7 +230,7 @@ impl Machine {
 
     /// Whether `node`, which says that it is the master, is the committed master's promoted replica
     /// rather than a zombie or a stranger.
-    fn is_heir(&self, node: &NodeAddr, report: &Report) -> bool {
+    fn is_promoted_replica(&self, node: &NodeAddr, report: &NodeReport) -> bool {
         let Some(committed) = &self.committed else { return false };
         let continues = match (&committed.lineage, &report.lineage) {
             (Some(old), Some(new)) => new.continues(old),

@@ -22,7 +22,7 @@ const MAX_ADDRESSES: usize = 32;
 const MAX_LOOKUPS: usize = 16;
 
 /// With an earlier answer in hand, a slow resolver is waited for no longer than this.
-const PATIENCE_WITH_SPARE: Duration = Duration::from_millis(50);
+const PATIENCE_WITH_CACHE: Duration = Duration::from_millis(50);
 
 /// Why a name has no address now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -35,12 +35,12 @@ pub(crate) enum ResolveError {
     TimedOut,
 }
 
-type Ask = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+type LookupFn = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
 /// Who is asked for the addresses behind a name. Clones share the bound on look-ups under way.
 #[derive(Clone)]
 pub struct Resolver {
-    ask: Arc<Ask>,
+    ask: Arc<LookupFn>,
     turns: Arc<Semaphore>,
 }
 
@@ -123,7 +123,7 @@ impl Lookup {
             return Ok(vec![SocketAddr::new(ip, self.port)]);
         }
         let patience =
-            if self.last_good.is_empty() { patience } else { patience.min(PATIENCE_WITH_SPARE) };
+            if self.last_good.is_empty() { patience } else { patience.min(PATIENCE_WITH_CACHE) };
         let pending = self.pending.get_or_insert_with(|| {
             AbortOnDropHandle::new(tokio::spawn(
                 self.resolver.clone().look_up(self.host.clone(), self.port),
@@ -171,11 +171,11 @@ impl Lookup {
     }
 }
 
-/// Whether an address that a sentinel at `said_by` announces can be meant for us. A sentinel on
+/// Whether an address that a sentinel at `announced_by` announces can be meant for us. A sentinel on
 /// another machine that announces a loopback address means itself.
-pub(crate) fn is_usable(ip: IpAddr, said_by: IpAddr) -> bool {
-    let (ip, said_by) = (ip.to_canonical(), said_by.to_canonical());
-    !ip.is_unspecified() && !ip.is_multicast() && (!ip.is_loopback() || said_by.is_loopback())
+pub(crate) fn is_usable(ip: IpAddr, announced_by: IpAddr) -> bool {
+    let (ip, announced_by) = (ip.to_canonical(), announced_by.to_canonical());
+    !ip.is_unspecified() && !ip.is_multicast() && (!ip.is_loopback() || announced_by.is_loopback())
 }
 
 #[cfg(test)]

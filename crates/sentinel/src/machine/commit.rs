@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use super::learn::HINT_PAUSE_MIN;
+use super::events::HINT_PAUSE_MIN;
 use super::nodes::{self, MAX_NODES};
-use super::state::{Basis, Lack, State};
-use super::{Action, Commit, Committed, Machine, Note};
+use super::state::{Basis, MachineState, NoMasterReason};
+use super::{Commit, Committed, Machine, MachineAction, Warning};
 use crate::machine::rules::verify_pause;
-use crate::{Epoch, Minority, NodeAddr, Probe, Report, Role};
+use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe, Role};
 
 impl Machine {
     /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the next
@@ -15,14 +15,14 @@ impl Machine {
     /// claim is new evidence: it may suffice where the older did not, so it needs an answer of its
     /// own.
     pub(super) fn pursue(&mut self, now: Instant, addr: NodeAddr, epoch: Epoch, basis: Basis) {
-        if let State::Committing { addr: same, epoch: as_of, basis: known, .. } = &self.state
+        if let MachineState::Committing { addr: same, epoch: as_of, basis: known, .. } = &self.state
             && *same == addr
             && *as_of == epoch
             && *known >= basis
         {
             return;
         }
-        self.story.evidence(now);
+        self.timeline.evidence(now);
         if basis == Basis::Majority
             && let Some(report) = self.verified_ahead(now, &addr, epoch)
         {
@@ -30,7 +30,14 @@ impl Machine {
         }
         let until = now + self.rules.verify_deadline;
         self.nodes.ask_at(now, &addr);
-        self.state = State::Committing { addr, epoch, basis, evidence_at: now, attempts: 0, until };
+        self.enter(MachineState::Committing {
+            addr,
+            epoch,
+            basis,
+            evidence_at: now,
+            attempts: 0,
+            until,
+        });
     }
 
     /// The answer that makes another question needless. The leader names the new master some 85 ms
@@ -38,22 +45,24 @@ impl Machine {
     /// from after the *first* word for this very claim, which stands since, says as much of it as
     /// one from after the last word would, if it is about as young. Only behind a gate that is
     /// shut, where no byte depends on the moment.
-    fn verified_ahead(&self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Option<Report> {
+    fn verified_ahead(&self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Option<NodeReport> {
         let claim = self
             .pending
             .as_ref()
             .filter(|it| self.held && it.addr == *addr && it.epoch == epoch)?;
-        let report = self.nodes.get(addr)?.young_report(now, claim.since)?;
+        let report = self.nodes.get(addr)?.recent_report(now, claim.since)?;
         nodes::verifies(report, self.rules.verify).then(|| report.clone())
     }
 
     /// An answer of the node that is about to be committed.
     pub(super) fn verify(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
-        let again = matches!(self.state, State::Committing { basis: Basis::Again, .. });
+        let again =
+            matches!(self.state, MachineState::Committing { basis: Basis::Reconfirmed, .. });
         if again && self.doubts_again(now, probe) {
             return;
         }
-        let State::Committing { epoch, basis, evidence_at, attempts, .. } = &mut self.state else {
+        let MachineState::Committing { epoch, basis, evidence_at, attempts, .. } = &mut self.state
+        else {
             return;
         };
         if probe.asked_at < *evidence_at {
@@ -76,15 +85,15 @@ impl Machine {
 
     /// A single sentinel's word moves the points only to a node that continues the present master's
     /// history, or, where histories cannot be read, to one that was listed as its replica.
-    pub(super) fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &Report) -> bool {
+    pub(super) fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &NodeReport) -> bool {
         match (basis, self.continues(report)) {
-            (Basis::Solo, Some(continues)) => continues,
-            (Basis::Solo, None) => self.family.contains(node),
+            (Basis::SingleSentinel, Some(continues)) => continues,
+            (Basis::SingleSentinel, None) => self.family.contains(node),
             _ => true,
         }
     }
 
-    fn continues(&self, report: &Report) -> Option<bool> {
+    fn continues(&self, report: &NodeReport) -> Option<bool> {
         let old = self.committed.as_ref()?.lineage.as_ref()?;
         report.lineage.as_ref().map(|new| new.continues(old))
     }
@@ -95,16 +104,16 @@ impl Machine {
         addr: &NodeAddr,
         epoch: Epoch,
         basis: Basis,
-        report: &Report,
+        report: &NodeReport,
     ) {
         let continues = self.continues(report);
         if continues == Some(false) {
-            self.actions.push(Action::Note(Note::LineageBroken));
+            self.actions.push(MachineAction::Warning(Warning::LineageBroken));
         }
         let lost_bytes = if continues == Some(true) { self.lost_bytes(report) } else { None };
         self.succeed(addr, epoch, basis);
-        self.story.committed(now);
-        self.last_story = std::mem::take(&mut self.story);
+        self.timeline.committed(now);
+        self.last_timeline = std::mem::take(&mut self.timeline);
         self.committed = Some(Committed {
             addr: addr.clone(),
             dialled: report.dialled,
@@ -113,7 +122,7 @@ impl Machine {
             since: now,
             published: true,
         });
-        self.state = State::Stable;
+        self.enter(MachineState::Stable);
         (self.pending, self.doubt) = (None, None);
         self.weigh_minority_after(now, basis);
         self.failed_holds.clear();
@@ -133,12 +142,12 @@ impl Machine {
             lost_bytes,
             held,
         };
-        self.actions.push(Action::Commit(commit));
+        self.actions.push(MachineAction::Commit(commit));
     }
 
     /// Brings the books on who was master, and who may be next, up to date with a new master.
     fn succeed(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
-        if basis == Basis::Regress {
+        if basis == Basis::EpochRegression {
             self.superseded.clear();
             self.zombies.clear();
         }
@@ -175,7 +184,7 @@ impl Machine {
 
     /// What the old master wrote beyond the point at which the new one left its history.
     /// `second_repl_offset` is the first offset that is no longer shared.
-    fn lost_bytes(&self, report: &Report) -> Option<u64> {
+    fn lost_bytes(&self, report: &NodeReport) -> Option<u64> {
         let old = self.committed.as_ref()?.lineage.as_ref()?;
         let new = report.lineage.as_ref()?;
         let shared = u64::try_from(new.second_offset.checked_sub(1)?).ok()?;
@@ -197,49 +206,53 @@ impl Machine {
     }
 
     /// There is no master: cuts the sessions of the present target, if one is published.
-    pub(super) fn take_away(&mut self, now: Instant, lack: Lack) {
-        self.state = State::NoMaster { lack, since: now };
+    pub(super) fn take_away(&mut self, now: Instant, reason: NoMasterReason) {
+        self.enter(MachineState::NoMaster { reason, since: now });
         self.next_ask = self.next_ask.min(now);
-        self.nodes.hurry(now);
+        self.nodes.probe_soon(now);
         self.doubt(now, now, true);
-        self.unpublish(now, lack);
+        self.unpublish(now, reason);
     }
 
     /// The target says that it is a replica. If its successor is being verified, that goes on.
     pub(super) fn demoted(&mut self, now: Instant) {
-        if matches!(self.state, State::Committing { .. }) {
-            self.unpublish(now, Lack::Demoted);
+        if matches!(self.state, MachineState::Committing { .. }) {
+            self.unpublish(now, NoMasterReason::Demoted);
         } else {
-            self.take_away(now, Lack::Demoted);
+            self.take_away(now, NoMasterReason::Demoted);
         }
     }
 
-    fn unpublish(&mut self, now: Instant, lack: Lack) {
+    fn unpublish(&mut self, now: Instant, reason: NoMasterReason) {
         if let Some(committed) = self.committed.as_mut().filter(|committed| committed.published) {
             committed.published = false;
             self.held = false;
-            self.story.suspected(now);
-            self.actions.push(Action::Clear(lack));
+            self.timeline.suspected(now);
+            self.actions.push(MachineAction::Clear(reason));
         }
     }
 
     /// This process was stopped: the points may have moved meanwhile, and every answer in hand is
     /// from before, as is the evidence for whatever was being pursued.
     pub(super) fn wake_from_stall(&mut self, now: Instant) {
-        self.electorate.silence();
+        self.electorate.forget_views();
         self.majority_at = now;
         self.nodes.forget(now);
         self.pending = None;
         self.updating_from.clear();
         self.armed_by = None;
         self.next_ask = now;
-        self.actions.push(Action::Note(Note::Stalled));
-        self.state = match (&self.committed, &self.state) {
-            (None, _) => State::Bootstrap { heard_at: None },
-            (Some(committed), _) if committed.published => State::Unconfirmed { since: now },
-            (Some(_), State::NoMaster { lack, .. }) => State::NoMaster { lack: *lack, since: now },
-            (Some(_), _) => State::NoMaster { lack: Lack::Unverified, since: now },
-        };
+        self.actions.push(MachineAction::Warning(Warning::Stalled));
+        self.enter(match (&self.committed, &self.state) {
+            (None, _) => MachineState::Bootstrap { heard_at: None },
+            (Some(committed), _) if committed.published => MachineState::Unconfirmed { since: now },
+            (Some(_), MachineState::NoMaster { reason, .. }) => {
+                MachineState::NoMaster { reason: *reason, since: now }
+            }
+            (Some(_), _) => {
+                MachineState::NoMaster { reason: NoMasterReason::Unverified, since: now }
+            }
+        });
         if self.committed.is_some() {
             self.doubt(now, now, true);
         }
@@ -254,13 +267,13 @@ impl Machine {
     /// Since when everything is looked at more often; `None` while all is well.
     pub(super) fn alert_since(&self) -> Option<Instant> {
         match &self.state {
-            State::Stable => self.minority.filter(|_| self.rules.minority != Minority::Keep),
-            State::Suspect { since, .. }
-            | State::Unconfirmed { since }
-            | State::Armed { since, .. }
-            | State::NoMaster { since, .. } => Some(*since),
-            State::Committing { evidence_at, .. } => Some(*evidence_at),
-            State::Bootstrap { heard_at } => Some(heard_at.unwrap_or(self.last_step)),
+            MachineState::Stable => self.minority.filter(|_| self.rules.minority != Minority::Keep),
+            MachineState::Suspect { since, .. }
+            | MachineState::Unconfirmed { since }
+            | MachineState::Armed { since, .. }
+            | MachineState::NoMaster { since, .. } => Some(*since),
+            MachineState::Committing { evidence_at, .. } => Some(*evidence_at),
+            MachineState::Bootstrap { heard_at } => Some(heard_at.unwrap_or(self.last_step)),
         }
     }
 }
