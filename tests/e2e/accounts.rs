@@ -120,18 +120,18 @@ impl Accounts {
 
     /// Status against log, for one move.
     fn check_move(&self, told: &Value) {
-        let line = self.line("the points lead to a new master", &told["generation"]);
+        let line = self.line("switched to new master", &told["generation"]);
         assert_eq!(
             (&line["master"], &line["from"], &line["epoch"]),
             (&told["to"], &told["from"], &told["epoch"])
         );
         assert_eq!(
-            (&line["basis"], &line["lost_bytes"]),
+            (&line["decided_by"], &line["lost_bytes"]),
             (&told["basis"], &told["lost_bytes"]),
             "{line} {told}"
         );
         let mut pairs = vec![
-            ("suspected_ms", &line["suspected_ms"], 1.0),
+            ("suspected_ms", &line["duration_ms"], 1.0),
             ("held_ms", &line["held_ms"], 1.0),
             ("switched_ms", &line["switched_us"], 0.001),
             ("verified_ms", &line["verified_us"], 0.001),

@@ -110,7 +110,7 @@ fn the_phases_are_told(pointsman: &Pointsman) {
     assert!(number("first_session_ms") < 1000.0, "{last}");
     // Where only one sentinel was heard in time there was no notice that made a majority, from
     // which a switch is counted.
-    let by_majority = last["basis"] == "Majority";
+    let by_majority = last["basis"] == "majority";
     if by_majority {
         assert!(count("switch") >= 1.0 && number("verified_ms") <= number("switched_ms"), "{last}");
     } else {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request, StreamPermit};
 use bytes::Bytes;
-use sentinel::{Handle, Pause, Plan, Told, switchover};
+use sentinel::{DiscoveryHandle, Pause, Plan, Told, switchover};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -42,13 +42,16 @@ enum Order {
 pub(crate) struct Control {
     /// Without one orders are taken through the socket only.
     token: Option<Secret>,
-    services: Vec<(String, Handle)>,
+    services: Vec<(String, DiscoveryHandle)>,
     runtime: tokio::runtime::Handle,
 }
 
 impl Control {
     /// Orders run on the runtime of the caller.
-    pub(crate) fn new(token: Option<Secret>, services: Vec<(String, Handle)>) -> Arc<Self> {
+    pub(crate) fn new(
+        token: Option<Secret>,
+        services: Vec<(String, DiscoveryHandle)>,
+    ) -> Arc<Self> {
         Arc::new(Self { token, services, runtime: tokio::runtime::Handle::current() })
     }
 
@@ -77,7 +80,7 @@ impl Control {
         })
     }
 
-    fn service(&self, name: Option<&str>) -> Result<&(String, Handle), String> {
+    fn service(&self, name: Option<&str>) -> Result<&(String, DiscoveryHandle), String> {
         let names =
             || self.services.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
         match (name, self.services.as_slice()) {
@@ -95,8 +98,8 @@ impl Control {
     /// answered.
     fn when_taken(
         &self,
-        handle: &Handle,
-        order: sentinel::Order,
+        handle: &DiscoveryHandle,
+        order: sentinel::CommandId,
         done: &serde_json::Value,
         permit: StreamPermit,
     ) -> Reply {
@@ -104,10 +107,10 @@ impl Control {
         let (handle, done) = (handle.clone(), format!("{done}\n"));
         self.runtime.spawn(async move {
             let since = Instant::now();
-            while handle.is_waiting(order) && since.elapsed() <= TAKEN_WITHIN {
+            while handle.is_pending(order) && since.elapsed() <= TAKEN_WITHIN {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let answer = if handle.withdraw(order) {
+            let answer = if handle.cancel(order) {
                 let error = "discovery does not take the order, which was taken back; see /alive";
                 format!("{}\n", json!({ "ok": false, "error": error }))
             } else {
@@ -119,7 +122,13 @@ impl Control {
         Reply::stream("application/x-ndjson", body, permit)
     }
 
-    fn switch_over(&self, name: &str, handle: &Handle, plan: Plan, permit: StreamPermit) -> Reply {
+    fn switch_over(
+        &self,
+        name: &str,
+        handle: &DiscoveryHandle,
+        plan: Plan,
+        permit: StreamPermit,
+    ) -> Reply {
         let (steps, told) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Reply, Request};
 use proxy::{Distribution, Stats};
-use sentinel::Handle;
+use sentinel::DiscoveryHandle;
 use serde_json::{Value, json};
 
 /// The time between two samples.
@@ -81,7 +81,7 @@ impl Track {
 /// One service to keep an eye on.
 struct Watched {
     name: String,
-    discovery: Handle,
+    discovery: DiscoveryHandle,
     track: Mutex<Track>,
 }
 
@@ -93,7 +93,10 @@ pub(crate) struct History {
 
 impl History {
     /// An empty one. The services are in the order of `stats`.
-    pub(crate) fn new(services: impl Iterator<Item = (String, Handle)>, stats: Stats) -> Arc<Self> {
+    pub(crate) fn new(
+        services: impl Iterator<Item = (String, DiscoveryHandle)>,
+        stats: Stats,
+    ) -> Arc<Self> {
         let watched = |(name, discovery)| Watched { name, discovery, track: Mutex::default() };
         Arc::new(Self { services: services.map(watched).collect(), stats })
     }
@@ -109,7 +112,7 @@ impl History {
                 let totals =
                     Totals { at: Instant::now(), commands, bytes, times: traffic.command_time };
                 let generation =
-                    watched.discovery.seen().master.as_ref().map(|master| master.generation);
+                    watched.discovery.snapshot().master.as_ref().map(|master| master.generation);
                 let mut track = watched.track.lock().unwrap_or_else(PoisonError::into_inner);
                 track.note(totals, traffic.open, generation);
             }

@@ -31,7 +31,7 @@ pub struct Watched {
     /// What is in force, for all services.
     pub in_force: InForce,
     /// What discovery sees.
-    pub discovery: sentinel::Handle,
+    pub discovery: sentinel::DiscoveryHandle,
 }
 
 impl Watched {
@@ -104,7 +104,7 @@ impl Report {
     #[must_use]
     pub fn line(&self) -> String {
         let with_master =
-            self.services.iter().filter(|it| it.discovery.seen().master.is_some()).count();
+            self.services.iter().filter(|it| it.discovery.snapshot().master.is_some()).count();
         let open = self.drain.tally().open;
         let phase = self.drain.phase().name();
         format!("{phase}; {with_master} of {} masters known; {open} sessions", self.services.len())
@@ -135,7 +135,7 @@ impl Report {
 
     fn services(&self) -> Vec<health::Service> {
         let facts = |watched: &Watched| {
-            let seen = watched.discovery.seen();
+            let seen = watched.discovery.snapshot();
             health::Service {
                 name: watched.name.clone(),
                 stopped_for: seen.stopped_since.map(|at| at.elapsed()),
@@ -189,7 +189,12 @@ impl Reporter for Report {
             };
             let readers = watched.readers.as_ref().zip(watched.reader_traffic(&traffic));
             let readers = readers.map(|((_, listen), traffic)| of(listen, traffic));
-            status::service(&watched.discovery.seen(), of(&watched.listen, writers), readers, now)
+            status::service(
+                &watched.discovery.snapshot(),
+                of(&watched.listen, writers),
+                readers,
+                now,
+            )
         });
         let status = Status {
             schema: status::SCHEMA,

@@ -115,7 +115,7 @@ fn readers(seen: &sentinel::ReplicaPoolSnapshot, (listen, traffic): Listener) ->
     Readers {
         listen,
         eligible: seen.eligible,
-        empty: if seen.stands_in { "master" } else { "reject" },
+        empty: if seen.master_serves_reads { "master" } else { "reject" },
         ejections: seen.ejections,
         readmissions: seen.readmissions,
         traffic,
@@ -125,7 +125,7 @@ fn readers(seen: &sentinel::ReplicaPoolSnapshot, (listen, traffic): Listener) ->
 fn replica(seen: &sentinel::ReplicaSnapshot) -> Replica {
     Replica {
         addr: seen.addr.to_string(),
-        state: seen.standing.label(),
+        state: seen.state.label(),
         lag_bytes: seen.lag.bytes,
         lag_s: seconds(seen.lag.time),
         sessions: seen.sessions,
@@ -172,18 +172,18 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> Node {
     }
 }
 
-fn failover(seen: &sentinel::Failover, age: impl Fn(Instant) -> f64) -> Failover {
-    let story = &seen.story;
+fn failover(seen: &sentinel::FailoverRecord, age: impl Fn(Instant) -> f64) -> Failover {
+    let story = &seen.timeline;
     Failover {
         from: seen.from.as_ref().map(ToString::to_string),
         to: seen.to.to_string(),
         generation: seen.generation,
         epoch: seen.epoch,
-        basis: format!("{:?}", seen.basis),
+        basis: seen.basis.label().to_owned(),
         age_s: story.committed_at.map(age),
-        suspected_ms: story.suspicion().map(ms),
+        suspected_ms: story.duration().map(ms),
         held_ms: story.hold().map(ms),
-        switched_ms: seen.swap().map(ms),
+        switched_ms: seen.switch_time().map(ms),
         verified_ms: seen.verification().map(ms),
         first_session_ms: seen.first_session().map(ms),
         lost_bytes: seen.lost_bytes,

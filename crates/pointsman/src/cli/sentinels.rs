@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal as _};
 
 use sentinel::Resolver;
 use sentinel::doctor::{self, Account, Context, Finding, NoAnswer, Observed, Says, Severity, Word};
-use sentinel::{Report, Role};
+use sentinel::{NodeReport, Role};
 use serde_json::{Value as Json, json};
 
 use super::args::SentinelsArgs;
@@ -146,7 +146,7 @@ fn says(account: &Account) -> String {
     }
 }
 
-fn role(report: &Report) -> String {
+fn role(report: &NodeReport) -> String {
     let pong = if report.pong { "" } else { ", no PONG" };
     match &report.role {
         Role::Master => format!("master{pong}"),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use proxy::Sockets;
-use sentinel::Handle;
+use sentinel::DiscoveryHandle;
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
@@ -190,7 +190,7 @@ impl Doors {
 /// Keeps the last minutes for the page.
 fn remember(
     config: &Config,
-    handles: &[Handle],
+    handles: &[DiscoveryHandle],
     stats: &proxy::Stats,
     admin: admin_http::Server,
 ) -> admin_http::Server {
@@ -215,7 +215,7 @@ fn tell_of_splicing(config: &Config, splices: Result<(), &std::io::Error>) {
 /// Lets the admin server take orders, where that is on.
 fn take_orders(
     config: &Config,
-    handles: &[Handle],
+    handles: &[DiscoveryHandle],
     admin: admin_http::Server,
 ) -> admin_http::Server {
     if !config.admin.control {

@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 
 use proxy::{ListenAddr, Options, Stateless};
-use sentinel::{Handle, ReplicaRules, Replicas, Watch};
+use sentinel::{DiscoveryConfig, DiscoveryHandle, ReplicaRules, Replicas};
 use target::{Empty, PoolWriter, TargetWriter};
 
 use crate::config::{
@@ -79,7 +79,7 @@ pub struct Layout {
     /// The services of the data plane, one a plane.
     pub services: Vec<proxy::Service>,
     /// What discovery is to watch, in the order of the configuration.
-    pub watches: Vec<Watch>,
+    pub watches: Vec<DiscoveryConfig>,
     /// Who hears what sessions notice.
     pub ears: Ears,
 }
@@ -92,7 +92,7 @@ impl Layout {
         let mut for_readers = Vec::new();
         for (service, limit) in config.services.iter().zip(limits) {
             let (points, route) = TargetWriter::new();
-            let ear = Arc::<OnceLock<Handle>>::default();
+            let ear = Arc::<OnceLock<DiscoveryHandle>>::default();
             layout.services.push(proxy::Service {
                 name: Arc::from(service.name.as_str()),
                 route: Arc::clone(&route).into(),
@@ -122,12 +122,12 @@ impl Layout {
 /// our own addresses before it starts, and the services have to know discovery before they are
 /// bound; so this comes in between.
 #[derive(Default)]
-pub struct Ears(Vec<Arc<OnceLock<Handle>>>);
+pub struct Ears(Vec<Arc<OnceLock<DiscoveryHandle>>>);
 
 impl Ears {
     /// Connects the sessions' hints with the discovery of their service, in the order of the
     /// configuration.
-    pub fn connect(&self, handles: &[Handle]) {
+    pub fn connect(&self, handles: &[DiscoveryHandle]) {
         for (ear, handle) in self.0.iter().zip(handles) {
             let _first = ear.set(handle.clone());
         }
@@ -135,7 +135,7 @@ impl Ears {
 }
 
 /// Discovery's ear for those who write; filled in before any session exists.
-struct Ear(Arc<OnceLock<Handle>>);
+struct Ear(Arc<OnceLock<DiscoveryHandle>>);
 
 impl proxy::Hints for Ear {
     fn hint(&self, _target: &target::Target, _hint: proxy::Hint) {
@@ -148,14 +148,14 @@ impl proxy::Hints for Ear {
 }
 
 /// The same for readers.
-struct ReadersEar(Arc<OnceLock<Handle>>);
+struct ReadersEar(Arc<OnceLock<DiscoveryHandle>>);
 
 impl proxy::Hints for ReadersEar {
     fn hint(&self, _target: &target::Target, hint: proxy::Hint) {
         // What a replica replies is no news: it refuses writes as long as it lives.
         let news = matches!(hint, proxy::Hint::DialFailed(_) | proxy::Hint::UpstreamEnded);
         if let (true, Some(handle)) = (news, self.0.get()) {
-            handle.hint_by_a_reader();
+            handle.hint_from_reader();
         }
     }
 }

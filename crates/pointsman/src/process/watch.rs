@@ -5,16 +5,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sentinel::doctor::Patient;
-use sentinel::{Credentials, NodeAddr, Replicas, Rules, Timeouts, Watch};
+use sentinel::{Credentials, DiscoveryConfig, MachineRules, NodeAddr, Replicas, Timeouts};
 use target::TargetWriter;
 
 use crate::config;
 
 /// One service's discovery.
 #[must_use]
-pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<Replicas>) -> Watch {
+pub fn watch(
+    service: &config::Service,
+    points: TargetWriter,
+    replicas: Option<Replicas>,
+) -> DiscoveryConfig {
     let address_map = address_map(service);
-    Watch {
+    DiscoveryConfig {
         name: Arc::from(service.name.as_str()),
         sentinels: service.sentinels.iter().map(node).collect(),
         sentinel_auth: credentials(&service.sentinel_auth),
@@ -23,7 +27,7 @@ pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<R
         probe_timeout: service.timers.verify_timeout,
         learn: service.learn_sentinels,
         address_map,
-        points,
+        target_writer: points,
         replicas,
     }
 }
@@ -71,9 +75,9 @@ pub fn timeouts(services: &[config::Service]) -> Timeouts {
     }
 }
 
-fn rules(service: &config::Service) -> Rules {
+fn rules(service: &config::Service) -> MachineRules {
     let timers = &service.timers;
-    Rules {
+    MachineRules {
         verify: verify(service),
         minority: match service.minority {
             config::Minority::Keep => sentinel::Minority::Keep,
@@ -92,7 +96,7 @@ fn rules(service: &config::Service) -> Rules {
         bootstrap_grace: timers.bootstrap_grace,
         verify_deadline: timers.verify_deadline,
         unreachable: timers.unreachable_after,
-        ..Rules::default()
+        ..MachineRules::default()
     }
 }
 

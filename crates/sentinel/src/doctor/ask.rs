@@ -18,13 +18,13 @@ use tokio::task::JoinSet;
 use super::Patient;
 use super::observed::{NoAnswer, Observed, ObservedNode, ObservedSentinel};
 use super::read::{self, REPLIES};
-use crate::discovery::loop_guard::leads_back;
-use crate::discovery::resolve::{Lookup, Resolver, is_usable};
 use crate::link::conn::{Conn, ConnError, Protocol, USER_TIMEOUT};
 use crate::link::links::describe;
 use crate::link::{LinkError, hello};
+use crate::net::loop_guard::leads_back;
+use crate::net::resolve::{Lookup, Resolver, is_usable};
 use crate::prober::probe_connection::{ProbeConnection, Trouble};
-use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
+use crate::{MyId, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
 
 /// The most sentinels, and the most nodes, that are asked.
 const MOST: usize = 64;
@@ -215,7 +215,7 @@ async fn ask_node(addr: NodeAddr, patient: Arc<Patient>, resolver: Resolver) -> 
         Err((dialled, why)) => return ObservedNode { addr, dialled, answer: Err(why) },
     };
     let answer = if patient.verify == Verify::Tcp {
-        Ok(Report {
+        Ok(NodeReport {
             dialled: reached,
             role: Role::Unknown,
             pong: false,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::observed::{Account, NoAnswer, Observed, ObservedSentinel, Says, Word};
 use super::{nodes, settings};
-use crate::discovery::resolve::is_usable;
+use crate::net::resolve::is_usable;
 use crate::{Denied, MyId, NodeAddr, Verify};
 
 /// How much a finding matters.

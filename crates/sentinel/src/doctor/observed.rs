@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Denied, Epoch, MyId, NodeAddr, Report};
+use crate::{Denied, Epoch, MyId, NodeAddr, NodeReport};
 
 /// Everything that was seen of one master.
 #[derive(Debug, Clone)]
@@ -138,7 +138,7 @@ pub struct ObservedNode {
     /// map.
     pub dialled: Option<SocketAddr>,
     /// What it said of itself.
-    pub answer: Result<Report, NoAnswer>,
+    pub answer: Result<NodeReport, NoAnswer>,
 }
 
 impl Observed {

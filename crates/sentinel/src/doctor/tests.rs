@@ -9,7 +9,7 @@ use super::{
     Account, Context, Finding, NoAnswer, Observed, ObservedNode, ObservedPeer, ObservedReplica,
     ObservedSentinel, Says, Severity, Word, diagnose,
 };
-use crate::{Denied, Lineage, MyId, NodeAddr, Report, Role, Verify};
+use crate::{Denied, Lineage, MyId, NodeAddr, NodeReport, Role, Verify};
 
 fn id(number: u8) -> MyId {
     MyId::parse(&format!("{number:040x}")).expect("forty digits")
@@ -27,8 +27,8 @@ fn role_of(number: u8) -> Role {
     if number == 1 { Role::Master } else { Role::Replica { master: node(1), connected: true } }
 }
 
-fn report(number: u8) -> Report {
-    Report {
+fn report(number: u8) -> NodeReport {
+    NodeReport {
         dialled: place(number),
         role: role_of(number),
         pong: true,
@@ -285,7 +285,7 @@ fn nodes_that_are_not_what_they_should_be() {
     // What may not be asked is not missed.
     let mut observed = healthy();
     observed.nodes[0].answer =
-        Ok(Report { role: Role::Unknown, pong: false, lineage: None, ..report(1) });
+        Ok(NodeReport { role: Role::Unknown, pong: false, lineage: None, ..report(1) });
     assert_eq!(diagnose(&observed, &Context { verify: Verify::Tcp, ..context() }), []);
 }
 

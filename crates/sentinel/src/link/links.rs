@@ -13,11 +13,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use crate::discovery::resolve::Resolver;
-use crate::discovery::{Incoming, Timeouts};
+use crate::discovery::messages::{DriverMessage, Timeouts};
 use crate::link::auth::Credentials;
 use crate::link::wanted::Wanted;
 use crate::link::{self, LinkId, Spec};
+use crate::net::resolve::Resolver;
 use crate::rate_limiter::Voice;
 use crate::{MyId, NodeAddr};
 
@@ -126,7 +126,7 @@ pub(crate) struct Links {
     timeouts: Timeouts,
     resolver: Resolver,
     own: Arc<[SocketAddr]>,
-    out: mpsc::Sender<Incoming>,
+    out: mpsc::Sender<DriverMessage>,
 }
 
 impl Links {
@@ -137,7 +137,7 @@ impl Links {
         timeouts: Timeouts,
         own: &[SocketAddr],
         resolver: &Resolver,
-        out: mpsc::Sender<Incoming>,
+        out: mpsc::Sender<DriverMessage>,
     ) -> Self {
         let (by_key, credentials, own, resolver) =
             (BTreeMap::new(), Vec::new(), own.into(), resolver.clone());

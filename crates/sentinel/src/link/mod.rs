@@ -26,15 +26,15 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::discovery::loop_guard::leads_back;
-use crate::discovery::resolve::{Lookup, ResolveError, Resolver};
-use crate::discovery::{Incoming, Timeouts};
+use crate::discovery::messages::{DriverMessage, Timeouts};
 use crate::link::auth::{Credentials, Denied};
 use crate::link::backoff::Backoff;
 use crate::link::conn::{Conn, ConnError, Protocol};
 use crate::link::poll::{QUESTIONS, Round, SENTINEL_AUTH, put_command};
 use crate::link::reply::Reply;
 use crate::link::wanted::Wanted;
+use crate::net::loop_guard::leads_back;
+use crate::net::resolve::{Lookup, ResolveError, Resolver};
 use crate::{MyId, NodeAddr, Notice};
 
 /// A torn round is asked again after this long, and if that one is torn too, after twice as long,
@@ -108,7 +108,7 @@ pub(crate) enum LinkError {
 }
 
 /// Runs until its owner drops it.
-pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
+pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<DriverMessage>) {
     let mut lookup = Lookup::new(&spec.resolver, &spec.sentinel.host, spec.sentinel.port);
     let mut backoff = Backoff::new(spec.timeouts.reconnect_min, spec.timeouts.reconnect_max);
     loop {
@@ -120,7 +120,7 @@ pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
         if began.elapsed() > Duration::from_secs(5) {
             backoff.reset();
         }
-        if out.send(Incoming::Link(spec.id, What::Down(error))).await.is_err() {
+        if out.send(DriverMessage::Link(spec.id, What::Down(error))).await.is_err() {
             return;
         }
         tokio::time::sleep(backoff.pause()).await;
@@ -131,7 +131,7 @@ pub(crate) async fn run(mut spec: Spec, out: mpsc::Sender<Incoming>) {
 async fn session(
     spec: &mut Spec,
     lookup: &mut Lookup,
-    out: &mpsc::Sender<Incoming>,
+    out: &mpsc::Sender<DriverMessage>,
 ) -> Result<(), LinkError> {
     let addr = lookup.address(spec.timeouts.command).await?;
     if leads_back(addr, &spec.own) {
@@ -149,7 +149,7 @@ async fn session(
     }
     lookup.worked(addr);
     let up = What::Up { id, addr, protocol: session.queries.protocol, events: session.subscribed };
-    if out.send(Incoming::Link(spec.id, up)).await.is_err() {
+    if out.send(DriverMessage::Link(spec.id, up)).await.is_err() {
         return Ok(());
     }
     loop {
@@ -171,7 +171,7 @@ async fn session(
             () = expiry(deadline) => return Err(LinkError::Silent(patience)),
         };
         for what in heard {
-            if out.send(Incoming::Link(spec.id, what)).await.is_err() {
+            if out.send(DriverMessage::Link(spec.id, what)).await.is_err() {
                 return Ok(());
             }
         }

@@ -23,14 +23,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::discovery::Incoming;
-use crate::discovery::loop_guard::leads_back;
-use crate::discovery::resolve::{Lookup, Resolver};
+use crate::discovery::messages::DriverMessage;
 use crate::link::auth::{Credentials, Denied};
 use crate::link::backoff::Backoff;
 use crate::link::conn::{Conn, USER_TIMEOUT};
+use crate::net::loop_guard::leads_back;
+use crate::net::resolve::{Lookup, Resolver};
 use crate::prober::probe_connection::{Outcome, ProbeConnection, Trouble};
-use crate::{NodeAddr, Probe, ProbeFailure, Report, Role, Verify};
+use crate::{NodeAddr, NodeReport, Probe, ProbeFailure, Role, Verify};
 
 /// A question that has been open for this long is asked again beside, and then after pauses that
 /// grow up to the second.
@@ -111,7 +111,7 @@ pub(crate) async fn run(
     node: NodeAddr,
     keeper: Arc<ProberFactory>,
     bell: Arc<Bell>,
-    out: mpsc::Sender<Incoming>,
+    out: mpsc::Sender<DriverMessage>,
 ) {
     let dial = keeper.address_map.get(&node).unwrap_or(&node);
     let lookup = Lookup::new(&keeper.resolver, &dial.host, dial.port);
@@ -139,7 +139,7 @@ pub(crate) async fn run(
             song = canary.listen() => song,
         };
         let Some(song) = song else { continue };
-        if out.send(Incoming::NodeProber(group, node.clone(), song)).await.is_err() {
+        if out.send(DriverMessage::NodeProber(group, node.clone(), song)).await.is_err() {
             return;
         }
     }
@@ -340,7 +340,7 @@ impl NodeProber {
             }
             if let (Verify::Tcp, Some(perch)) = (verify, &self.perch) {
                 let (dialled, role) = (perch.dialled(), Role::Unknown);
-                let report = Report { dialled, role, pong: false, offset: None, lineage: None };
+                let report = NodeReport { dialled, role, pong: false, offset: None, lineage: None };
                 return (now, Ok(report));
             }
         }

@@ -14,7 +14,7 @@ use crate::link::auth::{Credentials, Denied};
 use crate::link::conn::{Conn, ConnError};
 use crate::link::poll::put_command;
 use crate::link::reply::Reply;
-use crate::{Lineage, NodeAddr, ProbeFailure, Report, Role, Verify};
+use crate::{Lineage, NodeAddr, NodeReport, ProbeFailure, Role, Verify};
 
 /// The configuration section that redis nodes' refusals point to.
 const AUTH: &str = "service.auth";
@@ -58,7 +58,7 @@ impl From<ConnError> for Trouble {
 }
 
 /// What a question came to.
-pub(crate) type Outcome = Result<Report, Trouble>;
+pub(crate) type Outcome = Result<NodeReport, Trouble>;
 
 impl ProbeConnection {
     pub(crate) fn new(conn: Conn, dialled: SocketAddr) -> Self {
@@ -179,7 +179,7 @@ fn questions(verify: Verify) -> &'static [&'static [&'static str]] {
 }
 
 /// Reads the answers to one probe.
-fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<Report, Denied> {
+fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<NodeReport, Denied> {
     let refusal = |at: usize, command, rule| {
         replies
             .get(at)
@@ -201,7 +201,7 @@ fn read(replies: &[Reply], verify: Verify, dialled: SocketAddr) -> Result<Report
         _ => None,
     };
     let offset = replies.get(1).filter(|_| verify == Verify::Role).and_then(read_offset);
-    Ok(Report { dialled, role, pong, offset, lineage })
+    Ok(NodeReport { dialled, role, pong, offset, lineage })
 }
 
 fn read_role(reply: &Reply) -> Role {

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::discovery::Incoming;
-use crate::discovery::learned_addresses::AddressMap;
+use crate::discovery::messages::DriverMessage;
 use crate::link::auth::Denied;
 use crate::prober::{self, Bell, ProberFactory};
 use crate::rate_limiter::Hush;
+use crate::types::AddressMap;
 use crate::{NodeAddr, Probe};
 
 /// New canaries at once: more nodes than most masters have.
@@ -40,11 +40,15 @@ pub(crate) struct ProberSet {
     keeper: Arc<ProberFactory>,
     canaries: BTreeMap<NodeAddr, NodeProber>,
     room: Hush,
-    out: mpsc::Sender<Incoming>,
+    out: mpsc::Sender<DriverMessage>,
 }
 
 impl ProberSet {
-    pub(crate) fn new(group: usize, keeper: ProberFactory, out: mpsc::Sender<Incoming>) -> Self {
+    pub(crate) fn new(
+        group: usize,
+        keeper: ProberFactory,
+        out: mpsc::Sender<DriverMessage>,
+    ) -> Self {
         let room = Hush::new(AT_ONCE, THEN_EVERY);
         Self { group, keeper: Arc::new(keeper), canaries: BTreeMap::new(), room, out }
     }

@@ -15,7 +15,9 @@ use crate::rate_limiter::Hush;
 use crate::replicas::eligibility::{
     Eligibility, Facts, Leader, Member, Pause, ReplicaState, Ruling, listed,
 };
-use crate::{Event, Lack, Machine, NodeAddr, Notice, ReplicaRules, State, View};
+use crate::{
+    Machine, MachineEvent, MachineState, NoMasterReason, NodeAddr, Notice, ReplicaRules, View,
+};
 
 /// Sessions' hints make the replicas be asked again this often at most.
 const HINTS_APART: Duration = Duration::from_millis(100);
@@ -92,8 +94,8 @@ impl ReplicaPublisher {
     }
 
     /// Takes note of what a sentinel announces, before the machine is told.
-    pub(crate) fn hear(&mut self, event: &Event) {
-        if let Event::Notice {
+    pub(crate) fn hear(&mut self, event: &MachineEvent) {
+        if let MachineEvent::Notice {
             from: Some(_),
             notice: Notice::Promoted { .. } | Notice::ReplicaDone,
         } = event
@@ -146,7 +148,7 @@ impl ReplicaPublisher {
             self.tell(now, service, &addr, (from, to));
         }
         self.pause((now, service), failing_over, machine);
-        let calm = !failing_over && *machine.state() == State::Stable && self.roster.sees();
+        let calm = !failing_over && *machine.state() == MachineState::Stable && self.roster.sees();
         self.writer.balance(now, self.rebalance, calm);
     }
 
@@ -154,8 +156,8 @@ impl ReplicaPublisher {
     /// while a failover is under way.
     fn pause(&mut self, (now, service): (Instant, &str), failing_over: bool, machine: &Machine) {
         let next = match machine.state() {
-            State::Armed { candidate, .. } => candidate.as_ref(),
-            State::Committing { addr, .. } => Some(addr),
+            MachineState::Armed { candidate, .. } => candidate.as_ref(),
+            MachineState::Committing { addr, .. } => Some(addr),
             _ => machine.committed().map(|it| &it.addr),
         };
         let members = self.published.as_ref().map_or(&[][..], |(members, _)| members);
@@ -235,13 +237,13 @@ impl ReplicaPublisher {
         };
         let replicas = self.roster.standings().map(|it| ReplicaSnapshot {
             addr: it.addr.clone(),
-            standing: it.standing,
+            state: it.standing,
             lag: it.lag,
             sessions: sessions(it.dialled),
         });
         ReplicaPoolSnapshot {
             eligible: members,
-            stands_in: self.writer.pool().empty() == Empty::Master,
+            master_serves_reads: self.writer.pool().empty() == Empty::Master,
             replicas: replicas.collect(),
             ejections: self.ejections,
             readmissions: self.readmissions,
@@ -252,7 +254,8 @@ impl ReplicaPublisher {
 /// Whether a failover is under way by what is known now, to the moment when the last replica
 /// follows the new master.
 fn is_failing_over(machine: &Machine) -> bool {
-    let announced = matches!(machine.state(), State::Armed { .. } | State::Committing { .. });
+    let announced =
+        matches!(machine.state(), MachineState::Armed { .. } | MachineState::Committing { .. });
     announced || machine.views().any(|(_, member, view, _)| member && view.failing_over)
 }
 
@@ -269,8 +272,8 @@ pub fn judge(roster: &mut Eligibility, now: Instant, machine: &Machine) -> Rulin
         }
     });
     let candidate = match machine.state() {
-        State::Armed { candidate, .. } => candidate.as_ref(),
-        State::Committing { addr, .. } => Some(addr),
+        MachineState::Armed { candidate, .. } => candidate.as_ref(),
+        MachineState::Committing { addr, .. } => Some(addr),
         _ => None,
     };
     let views: Vec<&View> =
@@ -278,8 +281,11 @@ pub fn judge(roster: &mut Eligibility, now: Instant, machine: &Machine) -> Rulin
     let facts = Facts {
         leader,
         candidate,
-        calm: *machine.state() == State::Stable,
-        cut_off: matches!(machine.state(), State::NoMaster { lack: Lack::Minority, .. }),
+        calm: *machine.state() == MachineState::Stable,
+        cut_off: matches!(
+            machine.state(),
+            MachineState::NoMaster { reason: NoMasterReason::Minority, .. }
+        ),
         listed: leader.and_then(|leader| listed(leader.addr, views.iter().copied())),
     };
     let answers = machine.nodes().filter_map(|(addr, probe)| Some((addr, probe?)));

@@ -39,7 +39,7 @@ pub use self::reason::Reason;
 use self::steps::{Action, Input, Sight};
 use self::weigh::{Cast, cast};
 pub use self::weigh::{CatchUp, ReplicationOffsets, Verdict};
-use crate::discovery::handle::Handle;
+use crate::discovery::handle::DiscoveryHandle;
 use crate::{NodeAddr, Pause};
 
 /// Between two looks at what discovery shows.
@@ -105,7 +105,7 @@ pub struct Outcome {
 }
 
 /// The gate, held shut until this is dropped; a commit opens it, too.
-struct Gate<'a>(&'a Handle);
+struct Gate<'a>(&'a DiscoveryHandle);
 
 impl Gate<'_> {
     fn shut(&self, since: Instant, until: Instant) {
@@ -120,7 +120,7 @@ impl Drop for Gate<'_> {
 }
 
 /// One at a time for each service.
-struct Turn<'a>(&'a Handle);
+struct Turn<'a>(&'a DiscoveryHandle);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -135,7 +135,7 @@ impl Drop for Turn<'_> {
 ///
 /// Why there is no new master, or not by this order.
 pub async fn switchover(
-    handle: &Handle,
+    handle: &DiscoveryHandle,
     plan: Plan,
     tell: mpsc::Sender<Told>,
 ) -> Result<Outcome, Reason> {
@@ -157,7 +157,7 @@ pub async fn switchover(
 type Ordered = (NodeAddr, Option<Duration>);
 
 struct Run<'a> {
-    handle: &'a Handle,
+    handle: &'a DiscoveryHandle,
     plan: Plan,
     tell: mpsc::Sender<Told>,
     start: Instant,
@@ -173,7 +173,7 @@ impl Run<'_> {
     /// Connects to everything that takes part, and finds out what can be found out before anything
     /// is held.
     async fn prepare(&self) -> Result<(Cast, Peers, Ordered), Reason> {
-        let (reach, limits) = (self.handle.reach(), self.plan.limits);
+        let (reach, limits) = (self.handle.connection_settings(), self.plan.limits);
         let cast = self.cast().await?;
         let mut nodes = Nodes::open(reach, &cast, limits).await?;
         let (master, replicas) = nodes.look().await?;
@@ -196,7 +196,7 @@ impl Run<'_> {
     /// has a moment for it.
     async fn cast(&self) -> Result<Cast, Reason> {
         loop {
-            match cast(&self.handle.seen()) {
+            match cast(&self.handle.snapshot()) {
                 Err(Reason::Node { .. }) if self.start.elapsed() < self.plan.limits.patience => {
                     tokio::time::sleep(RETRY_EVERY).await;
                 }
@@ -250,7 +250,7 @@ impl Run<'_> {
 
     /// What discovery shows, once it has carried out the latest order.
     fn sight(&self) -> Sight {
-        let seen = self.handle.seen();
+        let seen = self.handle.snapshot();
         let master = seen.master.as_ref().map(|it| (it.addr.clone(), it.generation, it.epoch));
         Sight { holding: seen.holding, master }
     }

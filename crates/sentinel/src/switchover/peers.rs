@@ -19,12 +19,12 @@ use super::steps::{Answer, Input};
 use super::talk::Talk;
 use super::weigh::{Cast, ReplicationOffsets, standing};
 use crate::NodeAddr;
-use crate::discovery::handle::Reach;
-use crate::discovery::resolve::Lookup;
+use crate::discovery::handle::ConnectionSettings;
 use crate::link::auth::Denied;
 use crate::link::conn::Conn;
 use crate::link::poll::{SENTINEL_AUTH, has_flag, put_command, read_tilt};
 use crate::link::reply::Reply;
+use crate::net::resolve::Lookup;
 
 /// Where redis nodes' refusals point to.
 const AUTH: &str = "service.auth";
@@ -59,7 +59,12 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn start(reach: &Reach, nodes: Nodes, leader: Leader, limits: Limits) -> Self {
+    pub(super) fn start(
+        reach: &ConnectionSettings,
+        nodes: Nodes,
+        leader: Leader,
+        limits: Limits,
+    ) -> Self {
         let (out, inputs) = mpsc::channel(BACKLOG);
         let (look, looks) = mpsc::channel(BACKLOG);
         let (clients, pauses) = mpsc::channel(BACKLOG);
@@ -80,7 +85,7 @@ impl Peers {
 }
 
 async fn open_node(
-    reach: &Reach,
+    reach: &ConnectionSettings,
     node: &NodeAddr,
     dialled: SocketAddr,
     limits: Limits,
@@ -97,7 +102,11 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    pub(super) async fn open(reach: &Reach, cast: &Cast, limits: Limits) -> Result<Self, Reason> {
+    pub(super) async fn open(
+        reach: &ConnectionSettings,
+        cast: &Cast,
+        limits: Limits,
+    ) -> Result<Self, Reason> {
         let talk = open_node(reach, &cast.master, cast.dialled, limits).await?;
         let master = (cast.master.clone(), cast.dialled, talk);
         let mut replicas = Vec::new();
@@ -211,7 +220,11 @@ impl Leader {
     /// The first sentinel that can carry out the order, with its events subscribed to. All are
     /// asked, because none of them may be failing over already: two failovers at once can promote
     /// two replicas.
-    pub(super) async fn choose(reach: &Reach, cast: &Cast, limits: Limits) -> Result<Self, Reason> {
+    pub(super) async fn choose(
+        reach: &ConnectionSettings,
+        cast: &Cast,
+        limits: Limits,
+    ) -> Result<Self, Reason> {
         let mut problem = String::from("none can be reached");
         let (mut chosen, mut others): (Option<Self>, Vec<(NodeAddr, Talk)>) = (None, Vec::new());
         for sentinel in &cast.sentinels {
@@ -233,7 +246,11 @@ impl Leader {
         chosen.map(|leader| Self { others, ..leader }).ok_or(Reason::Refused(problem))
     }
 
-    async fn open(reach: &Reach, sentinel: &NodeAddr, limits: Limits) -> Result<Self, String> {
+    async fn open(
+        reach: &ConnectionSettings,
+        sentinel: &NodeAddr,
+        limits: Limits,
+    ) -> Result<Self, String> {
         let auth = (reach.sentinel_auth.as_ref(), SENTINEL_AUTH);
         let mut lookup = Lookup::new(&reach.resolver, &sentinel.host, sentinel.port);
         let addr = lookup.address(limits.patience).await.map_err(|error| error.to_string())?;

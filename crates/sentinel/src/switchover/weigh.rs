@@ -73,7 +73,7 @@ fn eligible(
             },
             Some(Err(_)) | None => "it does not tell where it stands".to_owned(),
         };
-        if node.held_up > 0 {
+        if node.listed_healthy > 0 {
             let problem =
                 format!("{problem}, and a sentinel that holds it to be up might promote it");
             return Err(Reason::Node { node: node.addr.clone(), problem });
@@ -211,7 +211,7 @@ impl CatchUp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MyId, Probe, ProbeFailure, Report};
+    use crate::{MyId, NodeReport, Probe, ProbeFailure};
 
     fn node(port: u16) -> NodeAddr {
         NodeAddr { host: "10.0.0.1".into(), port }
@@ -231,24 +231,25 @@ mod tests {
         let (addr, dialled) = (node(1), "10.0.0.1:1".parse().unwrap());
         let master =
             MasterSnapshot { addr, dialled, generation: 1, epoch: 1, run_id: None, since: at };
-        let seen = |port: u16, outcome: Option<Result<Role, ProbeFailure>>, held_up: usize| {
-            let report = |role| Report {
-                role,
-                pong: true,
-                dialled: SocketAddr::from(([10, 0, 0, 1], port)),
-                lineage: None,
-                offset: None,
+        let seen =
+            |port: u16, outcome: Option<Result<Role, ProbeFailure>>, listed_healthy: usize| {
+                let report = |role| NodeReport {
+                    role,
+                    pong: true,
+                    dialled: SocketAddr::from(([10, 0, 0, 1], port)),
+                    lineage: None,
+                    offset: None,
+                };
+                let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
+                NodeSnapshot {
+                    addr: node(port),
+                    probe,
+                    answered_in: None,
+                    failures: 0,
+                    problem: None,
+                    listed_healthy,
+                }
             };
-            let probe = outcome.map(|it| Probe { asked_at: at, outcome: it.map(report) });
-            NodeSnapshot {
-                addr: node(port),
-                probe,
-                answered_in: None,
-                failures: 0,
-                problem: None,
-                held_up,
-            }
-        };
         let follows = |of: u16, connected| Some(Ok(Role::Replica { master: node(of), connected }));
         let own = seen(1, Some(Ok(Role::Master)), 0);
         let found = |others: &[NodeSnapshot]| {
@@ -404,7 +405,7 @@ mod tests {
             problem: None,
         };
         let role = Role::Replica { master: node(1), connected: true };
-        let report = Report { role, pong: true, dialled, lineage: None, offset: None };
+        let report = NodeReport { role, pong: true, dialled, lineage: None, offset: None };
         let probe = Some(Probe { asked_at: at, outcome: Ok(report) });
         let replica = NodeSnapshot {
             addr: node(2),
@@ -412,7 +413,7 @@ mod tests {
             answered_in: None,
             failures: 0,
             problem: None,
-            held_up: 3,
+            listed_healthy: 3,
         };
         DiscoverySnapshot {
             name: "mymaster".into(),
@@ -436,7 +437,7 @@ mod tests {
             nodes: vec![replica],
             replicas: None,
             failovers: Vec::new(),
-            counts: crate::Counts::default(),
+            counts: crate::DiscoveryCounts::default(),
         }
     }
 

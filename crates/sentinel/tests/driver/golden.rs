@@ -11,7 +11,7 @@ async fn ready() -> (Stage, Driver) {
     let (mut watch, route) = stage.watch();
     // Not even while something is suspected, and no hold ends by itself: whatever waited for the
     // clock would never be seen.
-    watch.rules = sentinel::Rules {
+    watch.rules = sentinel::MachineRules {
         poll_suspect: NEVER,
         probe_suspect: NEVER,
         hold_max: NEVER,
@@ -87,8 +87,8 @@ async fn a_planned_failover_holds_at_the_selection_and_commits_at_the_first_swit
     let decided = lead.decided_at.expect("a majority decided");
     assert!(decided >= switched && lead.evidence_read_at.is_some_and(|read| read >= decided));
     assert!(
-        lead.swap().expect("a move") >= lead.verification().expect("evidence")
-            && lead.swapped_at >= decided
+        lead.switch_time().expect("a move") >= lead.verification().expect("evidence")
+            && lead.published_at >= decided
     );
     assert_eq!(lead.first_session(), None);
     driver.route.open_target().expect("open").note_use();

@@ -153,7 +153,10 @@ async fn a_master_with_a_name_is_pinned_and_followed_to_another_address() {
     one.cut();
     driver.leads_to(two.addr).await;
     assert!(named.fence().has_fallen(), "sessions to the old address are cut");
-    assert_eq!(driver.seen().failovers.last().map(|it| it.basis), Some(sentinel::Basis::Again));
+    assert_eq!(
+        driver.seen().failovers.last().map(|it| it.basis),
+        Some(sentinel::Basis::Reconfirmed)
+    );
     // The same process at the first address again, as with a name of two families: dialled there,
     // and no session is cut.
     one.mind().run_id = "2".repeat(40);

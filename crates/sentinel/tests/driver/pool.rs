@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sentinel::{ReplicaRules, ReplicaState, Replicas, Rules};
+use sentinel::{MachineRules, ReplicaRules, ReplicaState, Replicas};
 use target::{Cause, Empty, Pool, PoolWriter, TargetRef, TargetSource};
 
 use crate::fake::Manner;
@@ -24,7 +24,7 @@ struct Yard {
 
 impl Yard {
     /// Driven, but nothing is waited for. `settle`: as in [`ReplicaRules`].
-    fn open(stage: Stage, empty: Empty, rules: Rules, settle: Duration) -> Self {
+    fn open(stage: Stage, empty: Empty, rules: MachineRules, settle: Duration) -> Self {
         let (mut watch, route) = stage.watch();
         let (writer, pool) = PoolWriter::new(&route, empty);
         // Who is asked seldom has not answered for a while, and is not silent for it.
@@ -42,11 +42,11 @@ impl Yard {
     }
 
     /// Both replicas are in, and all is calm.
-    async fn ready(empty: Empty, rules: Rules) -> Self {
+    async fn ready(empty: Empty, rules: MachineRules) -> Self {
         Self::settled(empty, rules, SETTLE).await
     }
 
-    async fn settled(empty: Empty, rules: Rules, settle: Duration) -> Self {
+    async fn settled(empty: Empty, rules: MachineRules, settle: Duration) -> Self {
         let yard = Self::open(Stage::new(3, 3).await, empty, rules, settle);
         yard.driver.leads_to(yard.stage.addr(0)).await;
         yard.holds(&[1, 2]).await;
@@ -79,7 +79,7 @@ impl Yard {
         self.driver
             .sees(&what, |seen| {
                 let replicas = seen.replicas.iter().flat_map(|it| &it.replicas);
-                replicas.filter(|it| it.addr == addr).any(|it| it.standing == wanted)
+                replicas.filter(|it| it.addr == addr).any(|it| it.state == wanted)
             })
             .await;
     }
@@ -303,7 +303,7 @@ async fn a_readers_hint_has_the_replicas_asked_again_and_nobody_else_suspected()
     yard.stage.quiet().await;
     let master = yard.stage.nodes[0].commands();
     yard.stage.nodes[2].mind().pong = b"-MASTERDOWN Link with MASTER is down\r\n".to_vec();
-    yard.driver.handle.hint_by_a_reader();
+    yard.driver.handle.hint_from_reader();
     yard.holds(&[1]).await;
     assert_eq!(yard.stage.nodes[0].commands(), master, "the master is not asked for it");
     assert_eq!(yard.driver.seen().state, "stable");
@@ -318,13 +318,13 @@ async fn tells_a_repointed_replica_from_one_that_kicked() {
     let cause = |ended: Instant| ride.look().expect("a look").cause(ride.since(), ended);
     let ended = Instant::now();
     assert_eq!(cause(ended), Cause::NotKnown);
-    yard.driver.handle.hint_by_a_reader();
+    yard.driver.handle.hint_from_reader();
     until("it is known that it follows whom it followed", || cause(ended) == Cause::Other).await;
     // Right after another one: a hint that was left out would leave this end without an
     // explanation.
     yard.stage.follow(2, 1);
     let ended = Instant::now();
-    yard.driver.handle.hint_by_a_reader();
+    yard.driver.handle.hint_from_reader();
     until("it is known that it follows another node", || cause(ended) == Cause::Failover).await;
     assert_eq!(yard.driver.seen().state, "stable");
 }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sentinel::{
-    Discovery, DiscoverySnapshot, Handle, Heartbeat, NodeAddr, Resolver, Rules, Timeouts, Watch,
+    Discovery, DiscoveryConfig, DiscoveryHandle, DiscoverySnapshot, Heartbeat, MachineRules,
+    NodeAddr, Resolver, Timeouts,
 };
 use target::{TargetReader, TargetWriter};
 use tokio_util::task::AbortOnDropHandle;
@@ -123,7 +124,7 @@ impl Stage {
     }
 
     /// A watch over this cluster by all its sentinels' addresses.
-    pub(crate) fn watch(&self) -> (Watch, Arc<TargetReader>) {
+    pub(crate) fn watch(&self) -> (DiscoveryConfig, Arc<TargetReader>) {
         watch(NAME, self.sentinels.iter().map(|it| it.addr.into()).collect())
     }
 
@@ -153,8 +154,8 @@ impl Stage {
 /// Ordinary rules made quick where asking again is meant; what is done without a majority, or
 /// because the process itself stood still, is out of reach: no test is about these, and a busy
 /// machine must not bring one of them up in the middle of another.
-pub(crate) fn rules() -> Rules {
-    Rules {
+pub(crate) fn rules() -> MachineRules {
+    MachineRules {
         poll: ms(200),
         poll_suspect: ms(50),
         probe_master: ms(100),
@@ -163,7 +164,7 @@ pub(crate) fn rules() -> Rules {
         bootstrap_grace: PATIENCE,
         solo_grace: PATIENCE,
         stall: PATIENCE,
-        ..Rules::default()
+        ..MachineRules::default()
     }
 }
 
@@ -173,9 +174,15 @@ const _: () = assert!(PATIENCE.as_secs() * 2 < NEVER.as_secs());
 
 /// Rules by which nothing is found out by asking again: what happens, happens because somebody said
 /// so.
-pub(crate) fn patient_rules() -> Rules {
+pub(crate) fn patient_rules() -> MachineRules {
     let long = NEVER;
-    Rules { poll: long, probe_master: long, probe_replica: long, view_expiry: long * 2, ..rules() }
+    MachineRules {
+        poll: long,
+        probe_master: long,
+        probe_replica: long,
+        view_expiry: long * 2,
+        ..rules()
+    }
 }
 
 /// The fakes, the driver and the test share one thread: a server that is merely waiting for its
@@ -196,9 +203,9 @@ pub(crate) fn quick() -> Timeouts {
     Timeouts { connect: ms(300), command: ms(250), ..timeouts() }
 }
 
-pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<TargetReader>) {
+pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (DiscoveryConfig, Arc<TargetReader>) {
     let (points, route) = TargetWriter::new();
-    let watch = Watch {
+    let watch = DiscoveryConfig {
         name: Arc::from(name),
         sentinels,
         sentinel_auth: None,
@@ -208,7 +215,7 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<TargetR
         probe_timeout: Duration::from_secs(5),
         learn: true,
         address_map: BTreeMap::new(),
-        points,
+        target_writer: points,
         replicas: None,
     };
     (watch, route)
@@ -226,33 +233,34 @@ pub(crate) enum Move {
 /// The driver at work for one service.
 pub(crate) struct Driver {
     pub(crate) route: Arc<TargetReader>,
-    pub(crate) handle: Handle,
+    pub(crate) handle: DiscoveryHandle,
     pub(crate) heartbeat: Heartbeat,
     moves: Arc<Mutex<Vec<(Instant, Move)>>>,
     _tasks: Vec<Arc<AbortOnDropHandle<()>>>,
 }
 
 impl Driver {
-    pub(crate) fn one(watched: (Watch, Arc<TargetReader>)) -> Self {
+    pub(crate) fn one(watched: (DiscoveryConfig, Arc<TargetReader>)) -> Self {
         Self::timed(watched, timeouts())
     }
 
-    pub(crate) fn timed(watched: (Watch, Arc<TargetReader>), timeouts: Timeouts) -> Self {
+    pub(crate) fn timed(watched: (DiscoveryConfig, Arc<TargetReader>), timeouts: Timeouts) -> Self {
         Self::all(vec![watched], &[], None, timeouts).remove(0)
     }
 
     pub(crate) fn all(
-        watched: Vec<(Watch, Arc<TargetReader>)>,
+        watched: Vec<(DiscoveryConfig, Arc<TargetReader>)>,
         own: &[SocketAddr],
         resolver: Option<Resolver>,
         timeouts: Timeouts,
     ) -> Vec<Self> {
-        let (watches, routes): (Vec<Watch>, Vec<Arc<TargetReader>>) = watched.into_iter().unzip();
+        let (watches, routes): (Vec<DiscoveryConfig>, Vec<Arc<TargetReader>>) =
+            watched.into_iter().unzip();
         let resolver = resolver.unwrap_or_default();
         let (discovery, handles) = Discovery::with_resolver(watches, timeouts, own, &resolver);
         let heartbeat = discovery.heartbeat();
         let task = Arc::new(AbortOnDropHandle::new(tokio::spawn(discovery.run())));
-        let driver = |(route, handle): (Arc<TargetReader>, Handle)| {
+        let driver = |(route, handle): (Arc<TargetReader>, DiscoveryHandle)| {
             let moves = Arc::new(Mutex::new(Vec::new()));
             let watcher = tokio::spawn(record(Arc::clone(&route), Arc::clone(&moves)));
             let tasks = vec![Arc::clone(&task), Arc::new(AbortOnDropHandle::new(watcher))];
@@ -270,7 +278,7 @@ impl Driver {
     }
 
     pub(crate) fn seen(&self) -> Arc<DiscoverySnapshot> {
-        self.handle.seen()
+        self.handle.snapshot()
     }
 
     /// Waits until traffic flows to `addr`.

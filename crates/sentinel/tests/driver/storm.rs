@@ -79,11 +79,14 @@ async fn ten_failovers_a_second_end_at_the_latest_and_leave_nothing_behind() {
         .await;
     assert!(driver.seen().failovers.len() <= 16, "what is remembered is bounded");
     // The log is bounded too, and tells the end of it all the same.
-    let moves =
-        |log: &Log| log.text().lines().filter(|line| line.contains("the points lead to")).count();
+    let moves = |log: &Log| {
+        log.text().lines().filter(|line| line.contains("switched to new master")).count()
+    };
     until("the last word", || {
         let last = format!("generation={} ", driver.generation());
-        log.text().lines().any(|line| line.contains("the points lead to") && line.contains(&last))
+        log.text()
+            .lines()
+            .any(|line| line.contains("switched to new master") && line.contains(&last))
     })
     .await;
     let (told, seconds) = (moves(&log), usize::try_from(began.elapsed().as_secs()).expect("small"));

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use sentinel::Rules;
+use sentinel::MachineRules;
 
 use crate::players::my_id;
 use crate::stage::{Driver, NAME, PATIENCE, Stage, ms, patient_rules};
@@ -43,17 +43,17 @@ async fn once(stage: &Stage, driver: &Driver, (from, to): (usize, usize), epoch:
     let last = seen.failovers.last().expect("a failover");
     assert_eq!((&last.to, last.epoch), (&stage.addr(to).into(), epoch));
     assert!(
-        last.verification().is_some_and(|it| last.swap() >= Some(it)),
+        last.verification().is_some_and(|it| last.switch_time() >= Some(it)),
         "evidence is a part of it: {last:?}"
     );
-    last.swap().expect("a majority decided")
+    last.switch_time().expect("a majority decided")
 }
 
 /// What `rounds` failovers took, sorted.
-async fn measure(rounds: u64, rules: Rules) -> Vec<Duration> {
+async fn measure(rounds: u64, rules: MachineRules) -> Vec<Duration> {
     let stage = Stage::new(3, 3).await;
     let (mut watched, route) = stage.watch();
-    watched.rules = Rules { calm: ms(50), ..rules };
+    watched.rules = MachineRules { calm: ms(50), ..rules };
     let driver = Driver::one((watched, route));
     driver.leads_to(stage.addr(0)).await;
     driver
@@ -81,7 +81,8 @@ async fn from_the_deciding_switch_to_the_swap_nothing_waits_for_a_timer() {
     // for a busy machine.
     let slow = Duration::from_secs(4);
     let took =
-        measure(20, Rules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() }).await;
+        measure(20, MachineRules { poll_suspect: slow, probe_suspect: slow, ..patient_rules() })
+            .await;
     eprintln!(
         "quartile {:?}, median {:?}, slowest {:?}",
         at(&took, 250),
@@ -96,7 +97,8 @@ async fn what_was_verified_ahead_has_its_evidence_too() {
     // Asked as fast as by default. How often it is fast enough depends on the machine; that the
     // books are whole does not. The leader's word alone is out for longer than its grace on a busy
     // machine.
-    measure(10, Rules { stall: PATIENCE, solo_grace: PATIENCE, ..Rules::default() }).await;
+    measure(10, MachineRules { stall: PATIENCE, solo_grace: PATIENCE, ..MachineRules::default() })
+        .await;
 }
 
 /// `cargo test --release -p pointsman-sentinel --test driver -- --ignored --nocapture swap`, on a
@@ -104,7 +106,7 @@ async fn what_was_verified_ahead_has_its_evidence_too() {
 #[tokio::test]
 #[ignore = "a measurement: its bound holds for an optimised build on a quiet machine"]
 async fn from_the_deciding_switch_to_the_swap_p99_is_at_most_2_ms() {
-    let took = measure(500, Rules::default()).await;
+    let took = measure(500, MachineRules::default()).await;
     eprintln!(
         "500 failovers: p50 {:?}, p90 {:?}, p99 {:?}, p99.9 {:?}, max {:?}",
         at(&took, 500),

@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sentinel::{Basis, Event, Minority, Notice, ProbeFailure};
+use sentinel::{Basis, MachineEvent, Minority, Notice, ProbeFailure};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use world::{Attempt, LAST_EPOCH, LONG, NODES, Node, SENTINELS, SHORT, Said, Who, World, addr, id};
@@ -223,7 +223,7 @@ impl Model for Cluster {
                     }
                     Said::Switched(node) => Notice::Switched { to: addr(node) },
                 };
-                world.step(Event::Notice { from: Some(id(who)), notice });
+                world.step(MachineEvent::Notice { from: Some(id(who)), notice });
             }
             Step::Answer(node, at, master) => world.answer(node, at, master),
             Step::Refuse(node, at, failure) => world.refuse(node, at, failure),

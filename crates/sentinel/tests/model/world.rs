@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use sentinel::{
-    Action, Basis, Commit, Event, Lineage, Machine, Minority, MyId, NodeAddr, Probe, ProbeFailure,
-    ReplicaView, Report, Role, Rules, State, View,
+    Basis, Commit, Lineage, Machine, MachineAction, MachineEvent, MachineRules, MachineState,
+    Minority, MyId, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaView, Role, View,
 };
 
 /// A node's number: 0 is the first master.
@@ -114,8 +114,9 @@ pub(crate) struct Books {
 impl World {
     /// One name leads to all three sentinels, and nothing was heard yet.
     pub(crate) fn new(start: Instant, minority: Minority) -> Self {
-        let mut machine = Machine::new(start, Rules { minority, ..Rules::default() }, 1);
-        machine.step(start, Event::Expected(3));
+        let mut machine =
+            Machine::new(start, MachineRules { minority, ..MachineRules::default() }, 1);
+        machine.step(start, MachineEvent::ExpectedSentinels(3));
         let sentinel = Sentinel {
             alive: true,
             named: vec![(0, 0)],
@@ -148,8 +149,8 @@ impl World {
         world
     }
 
-    pub(crate) fn step(&mut self, event: Event) {
-        if let Event::Probed { node, probe } = &event {
+    pub(crate) fn step(&mut self, event: MachineEvent) {
+        if let MachineEvent::Probed { node, probe } = &event {
             let node = NODES.into_iter().find(|it| addr(*it) == *node).expect("one of ours");
             let master =
                 matches!(&probe.outcome, Ok(report) if report.role == Role::Master && report.pong);
@@ -161,18 +162,18 @@ impl World {
                 self.books.doubted_at = Some(self.now);
             }
         }
-        let unconfirmed = matches!(self.machine.state(), State::Unconfirmed { .. });
+        let unconfirmed = matches!(self.machine.state(), MachineState::Unconfirmed { .. });
         let actions = self.machine.step(self.now, event);
         for action in actions {
             match action {
-                Action::Hold => {
+                MachineAction::Hold => {
                     self.expect(
                         !self.books.held && self.books.published.is_some(),
                         "held twice, or nothing",
                     );
                     self.books.held = true;
                 }
-                Action::Release => {
+                MachineAction::Release => {
                     self.expect(self.books.held, "released what was not held");
                     self.expect(self.may_open(), "opened in a minority");
                     self.expect(
@@ -181,25 +182,25 @@ impl World {
                     );
                     self.books.held = false;
                 }
-                Action::Commit(commit) => self.committed(&commit),
-                Action::Clear(_) => {
+                MachineAction::Commit(commit) => self.committed(&commit),
+                MachineAction::Clear(_) => {
                     self.expect(self.books.published.is_some(), "cleared nothing");
                     self.books.doubted_at = Some(self.now);
                     self.books.published = None;
                     self.books.held = false;
                 }
-                Action::Probe(asked) => {
+                MachineAction::Probe(asked) => {
                     let node = NODES.into_iter().find(|node| addr(*node) == asked);
                     self.open
                         .extend(node.map(|node| (node, self.now, self.masters[usize::from(node)])));
                 }
-                Action::Replies(_) => {
+                MachineAction::Replies(_) => {
                     self.expect(
                         self.books.held,
                         "replies are dropped or wait although traffic flows",
                     );
                 }
-                Action::Ask | Action::Note(_) | Action::Redirect(_) => {}
+                MachineAction::Ask | MachineAction::Warning(_) | MachineAction::Redirect(_) => {}
             }
         }
         let shown = self.machine.committed().filter(|it| it.published).map(|it| it.addr.clone());
@@ -244,12 +245,13 @@ impl World {
     /// good.
     fn is_confirmed(&self) -> bool {
         let Some(doubted_at) = self.books.doubted_at else { return true };
-        self.named_since(doubted_at) >= 1 || self.now - doubted_at >= Rules::default().view_expiry
+        self.named_since(doubted_at) >= 1
+            || self.now - doubted_at >= MachineRules::default().view_expiry
     }
 
     /// Where a minority stops traffic, two of the three have to have been heard lately.
     fn may_open(&self) -> bool {
-        let lately = |at: &Instant| self.now - *at <= Rules::default().minority_after;
+        let lately = |at: &Instant| self.now - *at <= MachineRules::default().minority_after;
         let who: BTreeSet<Who> = self
             .books
             .asked
@@ -284,9 +286,9 @@ impl World {
             && self.now - asked_at <= AHEAD
             && heard >= 1;
         let needed = match commit.basis {
-            Basis::Majority | Basis::Regress => 2,
-            Basis::Solo | Basis::BootstrapMinority => 1,
-            Basis::Again => 0,
+            Basis::Majority | Basis::EpochRegression => 2,
+            Basis::SingleSentinel | Basis::BootstrapMinority => 1,
+            Basis::Reconfirmed => 0,
         };
         self.expect(really >= needed, "committed what too few sentinels ever named");
         self.expect(by_now >= needed, "committed what too few sentinels were heard to name");
@@ -296,16 +298,16 @@ impl World {
         );
         let last = self.books.last;
         self.expect(
-            commit.basis != Basis::Again || last == Some(config),
+            commit.basis != Basis::Reconfirmed || last == Some(config),
             "again, but it never was",
         );
         let voted = self.books.doubted_at.is_none_or(|at| self.named_since(at) >= 1);
         self.expect(
-            commit.basis != Basis::Again || voted,
+            commit.basis != Basis::Reconfirmed || voted,
             "again, without a vote from after the doubt",
         );
         self.expect(commit.held || self.may_open(), "opened in a minority by a commit");
-        if commit.basis == Basis::Regress {
+        if commit.basis == Basis::EpochRegression {
             // Nobody who can still be heard knows better.
             let newer = |it: &Sentinel| it.alive && it.config().1 > commit.epoch;
             self.expect(
@@ -358,7 +360,7 @@ impl World {
                 .map(|replica| ReplicaView { addr: addr(replica), healthy: true })
                 .collect(),
         };
-        self.step(Event::View { from: id(who), view, asked_at, configured: true });
+        self.step(MachineEvent::View { from: id(who), view, asked_at, configured: true });
     }
 
     /// Books: `who` was heard to switch to `node`, which it did with everything it named there.
@@ -385,7 +387,7 @@ impl World {
 
     /// Nobody was there, or nobody answered.
     pub(crate) fn refuse(&mut self, node: Node, asked_at: Instant, failure: ProbeFailure) {
-        self.step(Event::Probed {
+        self.step(MachineEvent::Probed {
             node: addr(node),
             probe: Probe { asked_at, outcome: Err(failure) },
         });
@@ -406,14 +408,14 @@ impl World {
         let readable = self.books.last.is_none_or(|(last, _)| last == 0);
         let role =
             if master { Role::Master } else { Role::Replica { master: addr(0), connected: true } };
-        let report = Report {
+        let report = NodeReport {
             dialled: SocketAddr::from(([127, 0, 0, 1 + node], 6379)),
             role,
             pong: true,
             offset: None,
             lineage: Some(lineage).filter(|_| readable),
         };
-        self.step(Event::Probed {
+        self.step(MachineEvent::Probed {
             node: addr(node),
             probe: Probe { asked_at, outcome: Ok(report) },
         });
@@ -424,10 +426,10 @@ impl World {
         let until = self.now + long;
         while self.machine.next_deadline() <= until {
             self.now = self.machine.next_deadline();
-            self.step(Event::Tick);
+            self.step(MachineEvent::Tick);
         }
         self.now = until;
-        self.step(Event::Tick);
+        self.step(MachineEvent::Tick);
         // Only the youngest question to each node is worth telling apart; an older one proves less.
         let open = std::mem::take(&mut self.open);
         for node in NODES {
@@ -491,7 +493,7 @@ impl World {
                 world.answer(node, at, world.masters[usize::from(node)]);
             }
             let there = world.books.published == Some((node, epoch)) && !world.books.held;
-            if there && matches!(world.machine.state(), State::Stable) {
+            if there && matches!(world.machine.state(), MachineState::Stable) {
                 return world.books.fault.is_none();
             }
         }

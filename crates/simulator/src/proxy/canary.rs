@@ -2,7 +2,7 @@
 //! question at a time, pauses after failures, and a question that stays open on its connection when
 //! no answer comes in time.
 
-use sentinel::{Lineage, NodeAddr, ProbeFailure, Report, Role};
+use sentinel::{Lineage, NodeAddr, NodeReport, ProbeFailure, Role};
 
 use crate::net::{ConnId, Net};
 use crate::wire::{Addr, Body, Info, MS, Pid, SECOND, Us, hex};
@@ -28,7 +28,7 @@ enum Phase {
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum ProbeEvent {
-    Probed(NodeAddr, Us, Result<Report, ProbeFailure>),
+    Probed(NodeAddr, Us, Result<NodeReport, ProbeFailure>),
     Ended(NodeAddr),
 }
 
@@ -280,7 +280,7 @@ impl Canary {
     }
 }
 
-fn report(addr: Addr, info: &Info) -> Report {
+fn report(addr: Addr, info: &Info) -> NodeReport {
     let role = match info.master {
         None => Role::Master,
         Some(master) => Role::Replica { master: master.node(), connected: info.link_up },
@@ -296,7 +296,7 @@ fn report(addr: Addr, info: &Info) -> Report {
         offset: info.offset,
         second_offset: info.second_offset,
     };
-    Report {
+    NodeReport {
         dialled: addr.socket(),
         role,
         pong: true,

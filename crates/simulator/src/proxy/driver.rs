@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use sentinel::simulation::{Eligibility, Peer, Ruling, judge};
 use sentinel::{
-    Action, Basis, Commit, Event, Machine, Minority, MyId, NodeAddr, Note, Notice, Pause, Probe,
-    ProbeFailure, ReplicaRules, Role, Rules, State, View,
+    Basis, Commit, Machine, MachineAction, MachineEvent, MachineRules, MachineState, Minority,
+    MyId, NodeAddr, Notice, Pause, Probe, ProbeFailure, ReplicaRules, Role, View, Warning,
 };
 use target::Replies;
 
@@ -109,7 +109,7 @@ impl Driver {
     /// `expected`: how many sentinels the configuration names.
     pub(crate) fn new(now: Us, minority: Minority, expected: usize) -> Self {
         let base = Instant::now();
-        let rules = Rules { minority, ..Rules::default() };
+        let rules = MachineRules { minority, ..MachineRules::default() };
         let trust = micros(rules.stall.max(rules.poll * 2));
         Self {
             base,
@@ -153,8 +153,8 @@ impl Driver {
     pub(crate) fn held_for(&self, now: Us) -> Us {
         let now = self.instant(now);
         match self.machine.state() {
-            State::Armed { since, .. } => micros(now.saturating_duration_since(*since)),
-            State::Committing { evidence_at, .. } => {
+            MachineState::Armed { since, .. } => micros(now.saturating_duration_since(*since)),
+            MachineState::Committing { evidence_at, .. } => {
                 micros(now.saturating_duration_since(*evidence_at))
             }
             _ => 0,
@@ -214,33 +214,33 @@ impl Driver {
     // What happens, in the words of the simulation.
 
     pub(crate) fn tick(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Tick)
+        self.step(now, MachineEvent::Tick)
     }
 
     pub(crate) fn hint(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Hint)
+        self.step(now, MachineEvent::Hint)
     }
 
     pub(crate) fn canary_lost(&mut self, now: Us, node: NodeAddr) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::CanaryLost { node })
+        self.step(now, MachineEvent::ProbeConnectionLost { node })
     }
 
     pub(crate) fn pause(&mut self, now: Us, span: Us) -> (Vec<Want>, Vec<Happened>) {
         let (since, until) = (self.instant(now), self.instant(now + span));
-        self.step(now, Event::Pause(Pause { since, until, ends_with_commit: true }))
+        self.step(now, MachineEvent::Pause(Pause { since, until, ends_with_commit: true }))
     }
 
     pub(crate) fn resume(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Resume)
+        self.step(now, MachineEvent::Resume)
     }
 
     pub(crate) fn stalled(&mut self, now: Us) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Stalled)
+        self.step(now, MachineEvent::Stalled)
     }
 
     /// The configured names lead to this many addresses now.
     pub(crate) fn expect(&mut self, now: Us, sentinels: usize) -> (Vec<Want>, Vec<Happened>) {
-        self.step(now, Event::Expected(sentinels))
+        self.step(now, MachineEvent::ExpectedSentinels(sentinels))
     }
 
     /// `configured`: the link was dialled for a configured name.
@@ -257,7 +257,10 @@ impl Driver {
         self.unproven_since = None;
         self.claims.entry((view.addr.clone(), view.epoch)).or_insert(now);
         let asked_at = self.instant(asked);
-        self.step(now, Event::View { from: from.clone(), view: view.clone(), asked_at, configured })
+        self.step(
+            now,
+            MachineEvent::View { from: from.clone(), view: view.clone(), asked_at, configured },
+        )
     }
 
     pub(crate) fn notice(
@@ -278,7 +281,7 @@ impl Driver {
             Notice::Aborted => self.evidence = None,
             _ => {}
         }
-        self.step(now, Event::Notice { from, notice })
+        self.step(now, MachineEvent::Notice { from, notice })
     }
 
     fn note_evidence(&mut self, now: Us, candidate: &NodeAddr) {
@@ -292,7 +295,7 @@ impl Driver {
         now: Us,
         node: &NodeAddr,
         asked: Us,
-        outcome: Result<sentinel::Report, ProbeFailure>,
+        outcome: Result<sentinel::NodeReport, ProbeFailure>,
     ) -> (Vec<Want>, Vec<Happened>) {
         let is_master =
             outcome.as_ref().is_ok_and(|report| report.role == Role::Master && report.pong);
@@ -300,16 +303,16 @@ impl Driver {
             self.verified.insert(node.clone(), asked);
         }
         let probe = Probe { asked_at: self.instant(asked), outcome };
-        let done = self.step(now, Event::Probed { node: node.clone(), probe });
+        let done = self.step(now, MachineEvent::Probed { node: node.clone(), probe });
         if is_master
-            && matches!(self.machine.state(), State::Armed { candidate: Some(it), .. } if it == node)
+            && matches!(self.machine.state(), MachineState::Armed { candidate: Some(it), .. } if it == node)
         {
             self.note_evidence(now, node);
         }
         done
     }
 
-    fn step(&mut self, now: Us, event: Event) -> (Vec<Want>, Vec<Happened>) {
+    fn step(&mut self, now: Us, event: MachineEvent) -> (Vec<Want>, Vec<Happened>) {
         let (mut wants, mut happened) = (Vec::new(), Vec::new());
         let before = self.machine.state().label();
         let actions = self.machine.step(self.instant(now), event);
@@ -334,28 +337,28 @@ impl Driver {
     fn carry_out(
         &mut self,
         (now, before): (Us, &str),
-        action: Action,
+        action: MachineAction,
         wants: &mut Vec<Want>,
         happened: &mut Vec<Happened>,
     ) {
         match action {
-            Action::Ask => wants.push(Want::Ask),
-            Action::Probe(node) => {
-                let sure = self.machine.is_sure(&node);
+            MachineAction::Ask => wants.push(Want::Ask),
+            MachineAction::Probe(node) => {
+                let sure = self.machine.is_corroborated(&node);
                 wants.push(Want::Probe(node, sure));
             }
-            Action::Hold => {
+            MachineAction::Hold => {
                 self.counts.holds += 1;
                 self.shut(now);
                 (self.route.shut, self.route.replies) = (true, Replies::Pass);
             }
-            Action::Replies(replies) => self.route.replies = replies,
-            Action::Redirect(dialled) => {
+            MachineAction::Replies(replies) => self.route.replies = replies,
+            MachineAction::Redirect(dialled) => {
                 if let Some(target) = &mut self.route.target {
                     target.addr = Addr::of(&NodeAddr::from(dialled)).unwrap_or(target.addr);
                 }
             }
-            Action::Release => {
+            MachineAction::Release => {
                 self.route.shut = false;
                 self.evidence = None;
                 let target = self.route.target.as_ref().map(|it| it.addr);
@@ -363,14 +366,14 @@ impl Driver {
                     happened.push(self.opened(now, to, format!("released from {before}")))
                 });
             }
-            Action::Commit(commit) => self.commit(now, commit, happened),
-            Action::Clear(_) => {
+            MachineAction::Commit(commit) => self.commit(now, commit, happened),
+            MachineAction::Clear(_) => {
                 self.counts.clears += 1;
                 self.shut(now);
                 (self.route.target, self.route.shut) = (None, false);
             }
-            Action::Note(Note::Stalled) => self.roster.wake(self.instant(now)),
-            Action::Note(_) => {}
+            MachineAction::Warning(Warning::Stalled) => self.roster.wake(self.instant(now)),
+            MachineAction::Warning(_) => {}
         }
     }
 
@@ -424,7 +427,7 @@ impl Driver {
     /// S3 and S4, as far as they show from outside.
     fn check_commit(&mut self, commit: &Commit, happened: &mut Vec<Happened>) {
         // The epoch of the same master is taken over from a majority before it is used again.
-        let may_fall = commit.basis == Basis::Regress || commit.basis == Basis::Again;
+        let may_fall = commit.basis == Basis::EpochRegression || commit.basis == Basis::Reconfirmed;
         if commit.epoch < self.last_epoch && !may_fall {
             happened.push(Happened::Broken(format!(
                 "S3: epoch {} after {}",
@@ -434,7 +437,7 @@ impl Driver {
         self.last_epoch = commit.epoch;
         let claimed = self.claims.get(&(commit.addr.clone(), commit.epoch)).copied();
         let verified = self.verified.get(&commit.addr).copied();
-        if verified.is_none() || (commit.basis != Basis::Again && claimed > verified) {
+        if verified.is_none() || (commit.basis != Basis::Reconfirmed && claimed > verified) {
             happened.push(Happened::Broken(format!(
                 "S4: {} was not verified after its evidence",
                 commit.addr

@@ -266,7 +266,7 @@ impl Proxy {
                     self.perform(done, now, net);
                     let links = &self.links;
                     let reached = |id: &MyId| links.speaker(id).is_some();
-                    if self.learnt.hear(from, peers, &AddressMap::new(), reached) {
+                    if self.learnt.record(from, peers, &AddressMap::new(), reached) {
                         self.reconcile_soon(now);
                     }
                 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use sentinel::{DiscoverySnapshot, Failover};
+use sentinel::{DiscoverySnapshot, FailoverRecord};
 
 use super::exposition::{Exposition, Pair};
 
@@ -21,7 +21,7 @@ const SLOW: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0
 struct Phase {
     name: &'static str,
     bounds: &'static [f64],
-    of: fn(&Failover) -> Option<Duration>,
+    of: fn(&FailoverRecord) -> Option<Duration>,
 }
 
 /// Those that are over at the commit.
@@ -29,21 +29,25 @@ const PHASES: [Phase; 4] = [
     Phase {
         name: "pointsman_failover_suspicion_seconds",
         bounds: SLOW,
-        of: |it| it.story.suspicion(),
+        of: |it| it.timeline.duration(),
     },
-    Phase { name: "pointsman_failover_hold_seconds", bounds: SLOW, of: |it| it.story.hold() },
-    Phase { name: "pointsman_failover_switch_seconds", bounds: FAST, of: Failover::swap },
+    Phase { name: "pointsman_failover_hold_seconds", bounds: SLOW, of: |it| it.timeline.hold() },
+    Phase {
+        name: "pointsman_failover_switch_seconds",
+        bounds: FAST,
+        of: FailoverRecord::switch_time,
+    },
     Phase {
         name: "pointsman_failover_verification_seconds",
         bounds: FAST,
-        of: Failover::verification,
+        of: FailoverRecord::verification,
     },
 ];
 /// The one that comes after it.
 const AFTERWARDS: Phase = Phase {
     name: "pointsman_failover_first_session_seconds",
     bounds: SLOW,
-    of: Failover::first_session,
+    of: FailoverRecord::first_session,
 };
 
 /// One histogram.

@@ -80,9 +80,9 @@ pub(super) fn listener(page: &mut Exposition, kept: &mut Kept, accepting: bool, 
     // A master may stand in for replicas; then the listener works although none of its servers
     // does.
     let up = active > 0
-        || it
-            .replicas
-            .is_some_and(|replicas| replicas.stands_in && it.seen.stopped_since.is_none());
+        || it.replicas.is_some_and(|replicas| {
+            replicas.master_serves_reads && it.seen.stopped_since.is_none()
+        });
     for (state, is) in [("DOWN", !up), ("UP", up)] {
         page.flag("haproxy_backend_status", &[proxy, ("state", state)], is);
     }
@@ -178,7 +178,7 @@ impl Listener<'_> {
             let (up, sessions) = match self.replicas {
                 Some(replicas) => {
                     let replica = replica(replicas)?;
-                    (replica.standing == ReplicaState::Eligible, replica.sessions as u64)
+                    (replica.state == ReplicaState::Eligible, replica.sessions as u64)
                 }
                 None => {
                     let is =

@@ -52,7 +52,7 @@ impl Scraper {
         let mut page = Exposition::new(report.services.len() > SPARSE_ABOVE);
         let facts = report.in_force.facts();
         let seen: Vec<Arc<DiscoverySnapshot>> =
-            report.services.iter().map(|it| it.discovery.seen()).collect();
+            report.services.iter().map(|it| it.discovery.snapshot()).collect();
         let traffic: Vec<(&str, Snapshot)> = report.stats.services().collect();
         process(&mut page, report, now);
         kernel(&mut page, report, self.cpu.as_ref());

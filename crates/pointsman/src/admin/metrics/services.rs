@@ -52,7 +52,7 @@ pub(super) fn discovery(page: &mut Exposition, seen: &DiscoverySnapshot, now: In
         ("pointsman_sentinel_bad_rounds_total", counts.bad_rounds),
         ("pointsman_sentinel_unknown_name_total", counts.unknown_names),
         ("pointsman_sentinel_splits_total", counts.splits),
-        ("pointsman_sentinel_unverified_regressions_total", counts.regress_unverified),
+        ("pointsman_sentinel_unverified_regressions_total", counts.unverified_regressions),
         ("pointsman_lineage_broken_total", counts.lineage_broken),
         ("pointsman_stalls_total", counts.stalls),
     ] {
@@ -100,11 +100,11 @@ pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolS
     let of = [("service", service)];
     page.gauge("pointsman_replicas_eligible", &of, seen.eligible.unwrap_or(0));
     for standing in ReplicaState::ALL {
-        let count = seen.replicas.iter().filter(|it| it.standing == standing).count();
+        let count = seen.replicas.iter().filter(|it| it.state == standing).count();
         page.gauge("pointsman_replicas", &[of[0], ("state", standing.label())], count);
     }
     let serving =
-        || seen.replicas.iter().filter(|it| it.standing == ReplicaState::Eligible).map(|it| it.lag);
+        || seen.replicas.iter().filter(|it| it.state == ReplicaState::Eligible).map(|it| it.lag);
     page.gauge(
         "pointsman_replica_lag_bytes",
         &of,

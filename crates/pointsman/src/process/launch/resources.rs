@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proxy::{Bound, InheritedSockets, ListenAddr};
-use sentinel::{Discovery, Handle};
+use sentinel::{Discovery, DiscoveryHandle};
 use tracing::{debug, info, warn};
 
 use crate::admin::control_socket::{ControlSocket, ControlSocketError};
@@ -232,11 +232,11 @@ fn bind_admin(
 /// Waits until there is a master to send clients to, or nobody else who could serve them. `false`
 /// if told to stop meanwhile.
 async fn masters(
-    handles: &[Handle],
+    handles: &[DiscoveryHandle],
     taken: &Taken,
     signals: &mut Signals,
 ) -> Result<bool, RunError> {
-    let have = || handles.iter().filter(|handle| handle.seen().master.is_some()).count();
+    let have = || handles.iter().filter(|handle| handle.snapshot().master.is_some()).count();
     // Counted and not timed: a process that was stopped meanwhile has not looked.
     let mut glances = MASTER.as_millis() / GLANCE.as_millis();
     while have() < handles.len() {
@@ -271,7 +271,7 @@ async fn masters(
 /// The data plane bound, discovery at work.
 pub(super) struct Ground {
     pub(super) bound: Bound,
-    pub(super) handles: Vec<Handle>,
+    pub(super) handles: Vec<DiscoveryHandle>,
     pub(super) heartbeat: sentinel::Heartbeat,
     pub(super) discovery: tokio::task::JoinHandle<()>,
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::{Answer, Entry, Facts, Leader, ReplicaState};
-use crate::{NodeAddr, ProbeFailure, ReplicaRules, Report, Role};
+use crate::{NodeAddr, NodeReport, ProbeFailure, ReplicaRules, Role};
 
 /// Why a replica may not be used; the gravest first.
 pub(super) fn fault(
@@ -88,7 +88,7 @@ fn is_behind(entry: &Entry, rules: &ReplicaRules) -> bool {
 
 /// Whether a node says that it follows the committed master. A name that it was told to follow is
 /// not looked up: where it does not read like the sentinels' own, the history decides.
-fn follows(master: &NodeAddr, report: &Report, leader: &Leader<'_>) -> bool {
+fn follows(master: &NodeAddr, report: &NodeReport, leader: &Leader<'_>) -> bool {
     let same = master == leader.addr
         || master.ip().is_some_and(|ip| SocketAddr::new(ip, master.port) == leader.dialled);
     let history = report.lineage.as_ref().map(|lineage| &*lineage.replid);

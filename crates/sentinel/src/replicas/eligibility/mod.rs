@@ -47,7 +47,7 @@ use sign::Signs;
 pub use standing::ReplicaState;
 pub(crate) use views::listed;
 
-use crate::{NodeAddr, Probe, ProbeFailure, ReplicaRules, Report, Role};
+use crate::{NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaRules, Role};
 
 /// The most replicas of one master; the machine watches no more either.
 const MOST: usize = 64;
@@ -121,7 +121,7 @@ pub struct Ruling {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Answer {
     asked_at: Instant,
-    report: Report,
+    report: NodeReport,
 }
 
 /// One replica.
@@ -201,7 +201,7 @@ impl Eligibility {
 
     /// The last answer of a node, whichever it is, as often as anybody likes.
     fn hear(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
-        if let (Ok(Report { role: Role::Master, offset: Some(offset), .. }), true) =
+        if let (Ok(NodeReport { role: Role::Master, offset: Some(offset), .. }), true) =
             (&probe.outcome, self.leader.as_ref() == Some(node))
         {
             self.past.note(probe.asked_at, now, *offset);

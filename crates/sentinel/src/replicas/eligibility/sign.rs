@@ -84,11 +84,11 @@ impl Signs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Report;
+    use crate::NodeReport;
     use crate::replicas::eligibility::tests::{follower, ms, node, report};
 
     fn answer(asked_at: Instant, role: Role) -> Probe {
-        Probe { asked_at, outcome: Ok(Report { role, ..report(2, Role::Unknown, 0, "x") }) }
+        Probe { asked_at, outcome: Ok(NodeReport { role, ..report(2, Role::Unknown, 0, "x") }) }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::{Eligibility, Facts, Leader, ReplicaState, Ruling};
-use crate::{Lineage, NodeAddr, Probe, ProbeFailure, ReplicaRules, Report, Role};
+use crate::{Lineage, NodeAddr, NodeReport, Probe, ProbeFailure, ReplicaRules, Role};
 
 pub(super) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -19,10 +19,10 @@ pub(super) fn dialled(number: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, number], 6379))
 }
 
-pub(super) fn report(number: u8, role: Role, offset: u64, replid: &str) -> Report {
+pub(super) fn report(number: u8, role: Role, offset: u64, replid: &str) -> NodeReport {
     let lineage =
         Lineage { run_id: number.to_string().into(), replid: replid.into(), ..Lineage::default() };
-    Report {
+    NodeReport {
         dialled: dialled(number),
         role,
         pong: true,
@@ -47,7 +47,7 @@ pub(super) struct Scene {
     pub(super) listed: BTreeMap<u8, bool>,
     pub(super) silent_sentinels: bool,
     /// What each node answers; none for no answer at all.
-    pub(super) answers: BTreeMap<u8, Result<Report, ProbeFailure>>,
+    pub(super) answers: BTreeMap<u8, Result<NodeReport, ProbeFailure>>,
     heard: BTreeMap<NodeAddr, Probe>,
 }
 
@@ -184,7 +184,7 @@ fn a_node_that_is_loading_is_not_ready() {
     let mut scene = Scene::settled();
     scene
         .answers
-        .insert(2, Ok(Report { pong: false, ..report(2, follower(1, true), 100, "first") }));
+        .insert(2, Ok(NodeReport { pong: false, ..report(2, follower(1, true), 100, "first") }));
     scene.ask();
     assert_eq!((scene.members(), scene.standing(2)), (vec![3], ReplicaState::Unready));
 }
@@ -322,7 +322,8 @@ fn who_follows_the_next_master_before_it_is_committed_stays_in() {
     // Another process on that address is nobody who was let in.
     let lineage =
         Lineage { run_id: "another".into(), replid: "second".into(), ..Lineage::default() };
-    let other = Report { lineage: Some(lineage), ..report(3, follower(2, true), 100, "second") };
+    let other =
+        NodeReport { lineage: Some(lineage), ..report(3, follower(2, true), 100, "second") };
     scene.answers.insert(3, Ok(other));
     scene.run(500);
     assert_eq!((scene.members(), scene.standing(3)), (Vec::new(), ReplicaState::Stranger));
