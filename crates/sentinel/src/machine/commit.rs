@@ -1,4 +1,4 @@
-//! From complete evidence to the move of the points, and the ways a target is taken away.
+//! From complete evidence to the commit, and the removal of a target.
 
 use std::time::Instant;
 
@@ -10,9 +10,9 @@ use crate::machine::rules::verify_pause;
 use crate::{Epoch, Minority, NodeAddr, NodeReport, Probe, Role};
 
 impl Machine {
-    /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the next
-    /// answer of that node to a question asked from now on decides. Better evidence for the same
-    /// claim is new evidence: it may suffice where the older did not, so it needs an answer of its
+    /// The evidence for `addr` at `epoch` is complete. From here on traffic is held, and the node's
+    /// next answer to a query sent from now on decides. Better evidence for the same claim counts
+    /// as new: it may be sufficient where the older was not, and therefore needs an answer of its
     /// own.
     pub(super) fn pursue(&mut self, now: Instant, addr: NodeAddr, epoch: Epoch, basis: Basis) {
         if let MachineState::Committing { addr: same, epoch: as_of, basis: known, .. } = &self.state
@@ -40,11 +40,11 @@ impl Machine {
         });
     }
 
-    /// The answer that makes another question needless. The leader names the new master some 85 ms
-    /// before the first observer does, and all that time the node is asked: an answer to a question
-    /// from after the *first* word for this very claim, which stands since, says as much of it as
-    /// one from after the last word would, if it is about as young. Only behind a gate that is
-    /// shut, where no byte depends on the moment.
+    /// The answer that makes another query unnecessary. The leader names the new master about 85 ms
+    /// before the first observer does, and the node is probed throughout. An answer to a query sent
+    /// after the *first* vote for this exact claim, which has stood since, proves as much as one
+    /// sent after the last vote, if both are about equally recent. Only while the gate is closed,
+    /// when no byte depends on the exact moment.
     fn verified_ahead(&self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Option<NodeReport> {
         let claim = self
             .pending
@@ -54,11 +54,11 @@ impl Machine {
         nodes::verifies(report, self.rules.verify).then(|| report.clone())
     }
 
-    /// An answer of the node that is about to be committed.
+    /// Handles an answer of the node that is about to be committed.
     pub(super) fn verify(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
-        let again =
+        let reconfirming =
             matches!(self.state, MachineState::Committing { basis: Basis::Reconfirmed, .. });
-        if again && self.doubts_again(now, probe) {
+        if reconfirming && self.renew_doubt(now, probe) {
             return;
         }
         let MachineState::Committing { epoch, basis, evidence_at, attempts, .. } = &mut self.state
@@ -66,11 +66,11 @@ impl Machine {
             return;
         };
         if probe.asked_at < *evidence_at {
-            // The answer is older than the evidence and proves nothing about it.
+            // The query is older than the evidence, so the answer proves nothing about it.
             self.nodes.ask_at(now, node);
             return;
         }
-        let (epoch, basis, again) = (*epoch, *basis, now + verify_pause(*attempts));
+        let (epoch, basis, retry_at) = (*epoch, *basis, now + verify_pause(*attempts));
         *attempts = attempts.saturating_add(1);
         match &probe.outcome {
             Ok(report)
@@ -79,12 +79,12 @@ impl Machine {
             {
                 self.commit(now, node, epoch, basis, report);
             }
-            _ => self.nodes.ask_at(again, node),
+            _ => self.nodes.ask_at(retry_at, node),
         }
     }
 
-    /// A single sentinel's word moves the points only to a node that continues the present master's
-    /// history, or, where histories cannot be read, to one that was listed as its replica.
+    /// A single sentinel's vote can commit only a node that continues the current master's history
+    /// or, if the histories cannot be read, one that was listed as its replica.
     pub(super) fn may_succeed(&self, node: &NodeAddr, basis: Basis, report: &NodeReport) -> bool {
         match (basis, self.continues(report)) {
             (Basis::SingleSentinel, Some(continues)) => continues,
@@ -111,7 +111,7 @@ impl Machine {
             self.actions.push(MachineAction::Warning(Warning::LineageBroken));
         }
         let lost_bytes = if continues == Some(true) { self.lost_bytes(report) } else { None };
-        self.succeed(addr, epoch, basis);
+        self.record_succession(addr, epoch, basis);
         self.timeline.committed(now);
         self.last_timeline = std::mem::take(&mut self.timeline);
         self.committed = Some(Committed {
@@ -128,8 +128,7 @@ impl Machine {
         self.failed_holds.clear();
         self.exhausted = false;
         self.hint_pause = HINT_PAUSE_MIN;
-        // A commit opens the gate by itself, unless an operator or the policy for a minority wants
-        // it shut.
+        // A commit opens the gate, unless a pause or the policy for a minority keeps it closed.
         self.held = self.pause_outlives_commit() || self.is_held_by_policy();
         let run_id = report.lineage.as_ref().map(|lineage| lineage.run_id.clone());
         let held = self.held;
@@ -145,8 +144,8 @@ impl Machine {
         self.actions.push(MachineAction::Commit(commit));
     }
 
-    /// Brings the books on who was master, and who may be next, up to date with a new master.
-    fn succeed(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
+    /// Updates the records of former masters and of the possible successors for a new master.
+    fn record_succession(&mut self, addr: &NodeAddr, epoch: Epoch, basis: Basis) {
         if basis == Basis::EpochRegression {
             self.superseded.clear();
             self.zombies.clear();
@@ -155,7 +154,7 @@ impl Machine {
             self.mark_zombie(old.addr.clone());
             self.supersede(old.addr, epoch);
         }
-        // Whoever else says at this moment that it is the master was one on the way here.
+        // Any other node that reports `role:master` at this moment was an intermediate master.
         let others: Vec<NodeAddr> = self
             .nodes
             .iter()
@@ -173,7 +172,7 @@ impl Machine {
             .collect();
     }
 
-    /// `role:master` of `addr` means nothing until it has been seen as a replica.
+    /// Ignores `role:master` from `addr` until the node has been seen as a replica.
     pub(super) fn mark_zombie(&mut self, addr: NodeAddr) {
         if self.zombies.len() >= 2 * MAX_NODES {
             let nodes = &self.nodes;
@@ -182,7 +181,7 @@ impl Machine {
         self.zombies.insert(addr);
     }
 
-    /// What the old master wrote beyond the point at which the new one left its history.
+    /// The bytes that the old master wrote beyond the offset at which the new one left its history.
     /// `second_repl_offset` is the first offset that is no longer shared.
     fn lost_bytes(&self, report: &NodeReport) -> Option<u64> {
         let old = self.committed.as_ref()?.lineage.as_ref()?;
@@ -205,7 +204,7 @@ impl Machine {
         self.superseded.insert(old, by);
     }
 
-    /// There is no master: cuts the sessions of the present target, if one is published.
+    /// There is no master: closes the sessions of the current target, if one is published.
     pub(super) fn take_away(&mut self, now: Instant, reason: NoMasterReason) {
         self.enter(MachineState::NoMaster { reason, since: now });
         self.next_ask = self.next_ask.min(now);
@@ -214,7 +213,7 @@ impl Machine {
         self.unpublish(now, reason);
     }
 
-    /// The target says that it is a replica. If its successor is being verified, that goes on.
+    /// The target reports that it is a replica. A verification of its successor continues.
     pub(super) fn demoted(&mut self, now: Instant) {
         if matches!(self.state, MachineState::Committing { .. }) {
             self.unpublish(now, NoMasterReason::Demoted);
@@ -232,8 +231,8 @@ impl Machine {
         }
     }
 
-    /// This process was stopped: the points may have moved meanwhile, and every answer in hand is
-    /// from before, as is the evidence for whatever was being pursued.
+    /// This process was suspended. A failover may have happened meanwhile: all answers are
+    /// outdated, and so is the evidence for a verification in progress.
     pub(super) fn wake_from_stall(&mut self, now: Instant) {
         self.electorate.forget_views();
         self.majority_at = now;
@@ -244,7 +243,7 @@ impl Machine {
         self.next_ask = now;
         self.actions.push(MachineAction::Warning(Warning::Stalled));
         self.enter(match (&self.committed, &self.state) {
-            (None, _) => MachineState::Bootstrap { heard_at: None },
+            (None, _) => MachineState::Bootstrap { first_view_at: None },
             (Some(committed), _) if committed.published => MachineState::Unconfirmed { since: now },
             (Some(_), MachineState::NoMaster { reason, .. }) => {
                 MachineState::NoMaster { reason: *reason, since: now }
@@ -264,7 +263,7 @@ impl Machine {
             .is_some_and(|committed| committed.published && committed.addr == *node)
     }
 
-    /// Since when everything is looked at more often; `None` while all is well.
+    /// Since when queries are sent more often; `None` in normal operation.
     pub(super) fn alert_since(&self) -> Option<Instant> {
         match &self.state {
             MachineState::Stable => self.minority.filter(|_| self.rules.minority != Minority::Keep),
@@ -273,7 +272,9 @@ impl Machine {
             | MachineState::Armed { since, .. }
             | MachineState::NoMaster { since, .. } => Some(*since),
             MachineState::Committing { evidence_at, .. } => Some(*evidence_at),
-            MachineState::Bootstrap { heard_at } => Some(heard_at.unwrap_or(self.last_step)),
+            MachineState::Bootstrap { first_view_at } => {
+                Some(first_view_at.unwrap_or(self.last_step))
+            }
         }
     }
 }

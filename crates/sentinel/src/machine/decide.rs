@@ -1,5 +1,4 @@
-//! From what is known to what is wanted: the count of votes weighed, holds armed and ended, and
-//! time run out.
+//! Decisions: weighs the vote count, arms and ends holds, and handles expired deadlines.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,13 +10,13 @@ use super::vote_count::{self, Claim, VoteOutcome};
 use super::{Committed, Machine, MachineAction, PendingClaim, Warning};
 use crate::{Epoch, Minority, MyId, NodeAddr, NodeReport, Role};
 
-/// Holds that may end without a commit within [`HOLD_WINDOW`]; after that, signs of a failover no
-/// longer hold.
-const FAILED_HOLDS: usize = 3;
+/// The number of holds within [`HOLD_WINDOW`] that may end without a commit. After that, signs of a
+/// failover no longer cause a hold.
+const MAX_FAILED_HOLDS: usize = 3;
 const HOLD_WINDOW: Duration = Duration::from_secs(60);
 
 impl Machine {
-    /// Brings the states up to date with all that is known.
+    /// Updates the state from all current knowledge.
     pub(super) fn decide(&mut self, now: Instant) {
         self.electorate.refresh(now, self.rules.view_expiry);
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
@@ -32,13 +31,13 @@ impl Machine {
             _ if self.is_cut_off() => {
                 self.pending = None;
                 if self.committed.is_none() {
-                    self.enter(MachineState::Bootstrap { heard_at: None });
+                    self.enter(MachineState::Bootstrap { first_view_at: None });
                 }
             }
             VoteOutcome::Silence => {
                 self.pending = None;
-                if let MachineState::Bootstrap { heard_at } = &mut self.state {
-                    *heard_at = None;
+                if let MachineState::Bootstrap { first_view_at } = &mut self.state {
+                    *first_view_at = None;
                 }
             }
             VoteOutcome::Confirmed { majority, split, .. } => {
@@ -46,23 +45,25 @@ impl Machine {
                     self.actions.push(MachineAction::Warning(Warning::Split));
                 }
                 self.pending = None;
-                self.confirmed(now, majority);
+                self.handle_confirmation(now, majority);
             }
-            VoteOutcome::Claimed(claim) if self.committed.is_none() => self.found(now, &claim),
+            VoteOutcome::Claimed(claim) if self.committed.is_none() => {
+                self.handle_first_claim(now, &claim)
+            }
             VoteOutcome::Claimed(claim) if self.is_zombie_claim(&claim) => {
-                self.regressed(now, &claim)
+                self.handle_regression(now, &claim)
             }
-            VoteOutcome::Claimed(claim) => self.claimed(now, &claim),
-            VoteOutcome::Regressed(claim) => self.regressed(now, &claim),
+            VoteOutcome::Claimed(claim) => self.handle_claim(now, &claim),
+            VoteOutcome::Regressed(claim) => self.handle_regression(now, &claim),
         }
-        self.run_out(now);
+        self.handle_deadlines(now);
         self.weigh_doubt(now);
     }
 
-    /// Ends the founding when a majority stands behind the master, and tells of sentinels that
-    /// nobody knows.
+    /// Ends the founding phase once a majority confirms the master, and warns of sentinels that no
+    /// member knows.
     fn weigh_electorate(&mut self, now: Instant) {
-        if let Some(at) = self.electorate.majority_clock() {
+        if let Some(at) = self.electorate.majority_answered_at() {
             self.majority_at = self.majority_at.max(at.min(now));
         }
         let confirmed = matches!(self.finding, VoteOutcome::Confirmed { majority: true, .. });
@@ -78,14 +79,14 @@ impl Machine {
         self.strangers = strangers;
     }
 
-    /// Whether enough sentinels name this to begin with it.
+    /// Whether enough sentinels name this node to start with it.
     fn has_founders(&self, addr: &NodeAddr, epoch: Epoch) -> bool {
         let votes = self.electorate.votes();
         let ours = votes.iter().filter(|vote| vote.addr == *addr && vote.epoch == epoch);
         self.electorate.may_found(&ours.map(|vote| &vote.voter).collect())
     }
 
-    /// Evidence that a majority has taken back by naming something else since is none any more.
+    /// Drops evidence that a majority has withdrawn by naming something else.
     fn weigh_denials(&mut self, now: Instant) {
         let floor = self.committed.as_ref().map_or(0, |committed| committed.epoch);
         if let MachineState::Committing { addr, epoch, evidence_at, .. } = &self.state
@@ -99,33 +100,33 @@ impl Machine {
         }
     }
 
-    /// The old address at the epoch that superseded it, or below: as hard to believe as an older
-    /// epoch.
+    /// The claim names a former master at the epoch that superseded it or below. It needs the same
+    /// proof as an older epoch.
     fn is_zombie_claim(&self, claim: &Claim) -> bool {
         self.superseded.get(&claim.addr).is_some_and(|epoch| *epoch >= claim.epoch)
     }
 
-    /// The present master is named.
-    fn confirmed(&mut self, now: Instant, majority: bool) {
+    /// The votes confirm the current master.
+    fn handle_confirmation(&mut self, now: Instant, majority: bool) {
         let Some(committed) = &self.committed else { return };
         let (addr, epoch) = (&committed.addr, committed.epoch);
         if let MachineState::Committing { addr: other, epoch: as_of, basis, .. } = &self.state
             && other != addr
             && (majority || *as_of <= epoch || *basis == Basis::SingleSentinel)
         {
-            // A majority's word for a newer master would stand although its voters fell silent;
-            // this is less than that.
+            // Majority votes for a newer master remain valid when the voters fall silent; this
+            // evidence is weaker.
             self.disarm(now);
         }
     }
 
-    /// The start: nothing was committed yet.
-    fn found(&mut self, now: Instant, claim: &Claim) {
+    /// At start: nothing has been committed yet.
+    fn handle_first_claim(&mut self, now: Instant, claim: &Claim) {
         let since = match &mut self.state {
-            MachineState::Bootstrap { heard_at } => *heard_at.get_or_insert(now),
-            // A verification is under way, or came to nothing: only a majority, or another grace,
-            // brings up something else.
-            _ => self.pend(now, &claim.addr, claim.epoch),
+            MachineState::Bootstrap { first_view_at } => *first_view_at.get_or_insert(now),
+            // A verification is in progress or has failed: only a majority, or another grace
+            // period, leads to another claim.
+            _ => self.pending_since(now, &claim.addr, claim.epoch),
         };
         if self.has_founders(&claim.addr, claim.epoch) {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
@@ -136,17 +137,17 @@ impl Machine {
         }
     }
 
-    fn claimed(&mut self, now: Instant, claim: &Claim) {
+    fn handle_claim(&mut self, now: Instant, claim: &Claim) {
         self.suspect(now);
-        let since = self.pend(now, &claim.addr, claim.epoch);
+        let since = self.pending_since(now, &claim.addr, claim.epoch);
         let contradicted = claim.contradicted_at.is_some_and(|at| at >= since);
         if claim.majority && self.is_target(&claim.addr) {
             self.adopt_epoch(now, claim.epoch, since);
         } else if claim.majority
-            && self.only_differs(claim)
+            && self.is_not_newer(claim)
             && self.verified_since(&claim.addr, since) != Some(true)
         {
-            self.alarm_unverified(&claim.addr, since);
+            self.warn_unverified(&claim.addr, since);
         } else if claim.majority {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::Majority);
         } else if let MachineState::Committing {
@@ -161,22 +162,22 @@ impl Machine {
             && !matches!(self.state, MachineState::Committing { .. })
             && !self.is_target(&claim.addr)
             && self.may_hold(now)
-            && self.would_succeed_alone(&claim.addr)
+            && self.is_single_vote_credible(&claim.addr)
         {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::SingleSentinel);
         }
     }
 
-    /// A majority names the present master at another epoch, since `since`: nothing moves, only the
-    /// clock is theirs. If it was away from there in between, the server itself has ended its
-    /// sessions, and if another process is there now, its next answer shows that. A failover that
-    /// was announced before is over.
+    /// A majority names the current master at another epoch, since `since`: only the epoch is
+    /// adopted. If the sentinels had moved away and back in between, the server itself has closed
+    /// its sessions, and if another process is running now, its next answer shows that. A failover
+    /// that was announced earlier is over.
     fn adopt_epoch(&mut self, now: Instant, epoch: Epoch, since: Instant) {
         let Some(committed) = self.committed.as_mut() else { return };
         committed.epoch = epoch;
         self.pending = None;
         match &mut self.state {
-            // It is being used again, at the newer epoch then.
+            // The node is being confirmed again, now at the newer epoch.
             MachineState::Committing { addr, epoch: pursued, .. } if *addr == committed.addr => {
                 *pursued = epoch
             }
@@ -188,30 +189,30 @@ impl Machine {
         }
     }
 
-    /// One sentinel's word shuts the gate only for a node that has already answered as it must:
-    /// otherwise a single liar with a high epoch and a dead address could stop traffic.
-    fn would_succeed_alone(&self, addr: &NodeAddr) -> bool {
+    /// A single sentinel's vote closes the gate only for a node that has already answered as a
+    /// master must. Otherwise one liar with a high epoch and a dead address could stop traffic.
+    fn is_single_vote_credible(&self, addr: &NodeAddr) -> bool {
         let report = self.nodes.get(addr).and_then(NodeRecord::report);
         report.is_some_and(|it| {
             verifies(it, self.rules.verify) && self.may_succeed(addr, Basis::SingleSentinel, it)
         })
     }
 
-    /// Every vote that counts is older than what is committed, or for a master that was left.
-    /// Sentinels that lost their files and were given a replica's address by a script look just
-    /// like this, while the present master is healthy. So the node that they name is verified
-    /// first, without a hold; as long as it does not verify, there is only an alarm.
-    fn regressed(&mut self, now: Instant, claim: &Claim) {
-        let since = self.pend(now, &claim.addr, claim.epoch);
+    /// All votes that count are older than the committed epoch, or name a former master. Sentinels
+    /// that lost their files and were given a replica's address by a script look exactly like this,
+    /// while the current master is healthy. The named node is therefore verified first, without a
+    /// hold; until it verifies there is only a warning.
+    fn handle_regression(&mut self, now: Instant, claim: &Claim) {
+        let since = self.pending_since(now, &claim.addr, claim.epoch);
         let Some(committed) = self.committed.as_ref() else { return };
         if !claim.majority {
             return;
         }
-        let patient = now.saturating_duration_since(since) >= self.rules.regress_grace;
+        let insisted = now.saturating_duration_since(since) >= self.rules.regress_grace;
         let node = self.nodes.get(&committed.addr);
         let bad =
             !committed.published || node.is_some_and(|node| node.is_gone(self.rules.unreachable));
-        if !patient && !bad {
+        if !insisted && !bad {
             return;
         }
         if committed.addr == claim.addr && committed.published {
@@ -220,14 +221,14 @@ impl Machine {
         } else if self.verified_since(&claim.addr, since) == Some(true) {
             self.pursue(now, claim.addr.clone(), claim.epoch, Basis::EpochRegression);
         } else {
-            self.alarm_unverified(&claim.addr, since);
+            self.warn_unverified(&claim.addr, since);
         }
     }
 
-    /// Whether a claim is no newer than what is published: sentinels that lost their files before
-    /// the first failover differ at epoch 0, and Sentinel itself never moves to another master
-    /// without a higher epoch.
-    fn only_differs(&self, claim: &Claim) -> bool {
+    /// Whether a claim is no newer than the published master: sentinels that lost their files
+    /// before the first failover differ at epoch 0, and Sentinel itself never switches without a
+    /// higher epoch.
+    fn is_not_newer(&self, claim: &Claim) -> bool {
         let reachable = |it: &&Committed| {
             !self.nodes.get(&it.addr).is_some_and(|it| it.is_gone(self.rules.unreachable))
         };
@@ -235,8 +236,8 @@ impl Machine {
         published.filter(reachable).is_some_and(|it| claim.epoch <= it.epoch)
     }
 
-    /// Whether `addr` verified in its last answer to a question from `since` on; `None` if there
-    /// was none.
+    /// Whether `addr` verified in its last answer to a query sent at or after `since`; `None`
+    /// without such an answer.
     fn verified_since(&self, addr: &NodeAddr, since: Instant) -> Option<bool> {
         let node = self
             .nodes
@@ -245,17 +246,17 @@ impl Machine {
         Some(node.report().is_some_and(|report| verifies(report, self.rules.verify)))
     }
 
-    /// A majority insists on a node that is no master: told once for each claim.
-    fn alarm_unverified(&mut self, addr: &NodeAddr, since: Instant) {
+    /// Warns, once per claim, that a majority insists on a node that is not a master.
+    fn warn_unverified(&mut self, addr: &NodeAddr, since: Instant) {
         if self.verified_since(addr, since) == Some(false) && !self.unverified_regress {
             self.unverified_regress = true;
             self.actions.push(MachineAction::Warning(Warning::RegressionUnverified));
         }
     }
 
-    /// Since when this very claim has been standing. A new one is a reason to ask the node: the
-    /// answer may be needed soon.
-    fn pend(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
+    /// Since when this exact claim has been pending. A new claim triggers a query to the node,
+    /// because the answer may be needed soon.
+    fn pending_since(&mut self, now: Instant, addr: &NodeAddr, epoch: Epoch) -> Instant {
         if let Some(pending) =
             self.pending.as_ref().filter(|it| it.addr == *addr && it.epoch == epoch)
         {
@@ -266,7 +267,7 @@ impl Machine {
         self.pending.insert(PendingClaim { addr: addr.clone(), epoch, since: now }).since
     }
 
-    /// How long the pending claim has to stand before anything comes of it.
+    /// How long the pending claim has to stand before it has an effect.
     pub(super) fn grace(&self, pending: &PendingClaim) -> Duration {
         let older = |committed: &Committed| pending.epoch < committed.epoch;
         match &self.committed {
@@ -284,7 +285,7 @@ impl Machine {
         }
     }
 
-    /// Feeds suspicion: everything is looked at more often, nothing else changes.
+    /// Raises suspicion: sentinels and nodes are queried more often, nothing else changes.
     pub(super) fn suspect(&mut self, now: Instant) {
         match &mut self.state {
             MachineState::Stable => {
@@ -298,30 +299,30 @@ impl Machine {
         }
     }
 
-    /// Whether a sign short of a majority may still shut the gate.
+    /// Whether a sign that is less than a majority may still close the gate.
     fn may_hold(&mut self, now: Instant) -> bool {
         self.failed_holds.retain(|at| now.saturating_duration_since(*at) < HOLD_WINDOW);
-        self.failed_holds.len() < FAILED_HOLDS
+        self.failed_holds.len() < MAX_FAILED_HOLDS
     }
 
-    /// `candidate_node` is about to be, or was, promoted: hold, if it is one of ours. `by` is whoever
-    /// announced it.
+    /// `promoted` is about to be promoted, or was promoted: holds traffic if it is a replica of
+    /// the committed master. `by` is the sentinel that announced it.
     pub(super) fn arm(
         &mut self,
         now: Instant,
         cause: HoldCause,
-        candidate_node: &NodeAddr,
+        promoted: &NodeAddr,
         by: Option<MyId>,
     ) {
         self.suspect(now);
         let replaceable =
-            self.committed.as_ref().is_some_and(|it| it.published && it.addr != *candidate_node);
-        if !replaceable || !self.family.contains(candidate_node) {
+            self.committed.as_ref().is_some_and(|it| it.published && it.addr != *promoted);
+        if !replaceable || !self.family.contains(promoted) {
             return;
         }
         let may_hold = self.may_hold(now);
-        // A master that does not answer acknowledges nothing when it wakes up, from the selection
-        // on; see `replies`.
+        // A master that does not answer at the selection must not acknowledge anything when it
+        // wakes up; see `replies`.
         let cause = if cause == HoldCause::Selected && self.is_target_silent() {
             HoldCause::Ordered
         } else {
@@ -329,10 +330,10 @@ impl Machine {
         };
         match &mut self.state {
             MachineState::Armed { candidate, cause: was, until, .. } => {
-                *candidate = Some(candidate_node.clone());
-                // What is left then is for the others to hear of it, which has a time of its own.
-                // Only for a promotion that was seen, since anybody can announce one; and once a
-                // hold, so none is longer than twice its most.
+                *candidate = Some(promoted.clone());
+                // What remains is that the other sentinels learn of the promotion, which gets its
+                // own time limit. Only for a promotion that was observed, since any sentinel can
+                // announce one, and once per hold, so that no hold exceeds twice its limit.
                 let known = *was == HoldCause::Selected || *was == HoldCause::Ordered;
                 if by.is_none() && known && cause == HoldCause::Promoted {
                     *was = cause;
@@ -352,7 +353,7 @@ impl Machine {
                 let until = now + self.rules.hold_max;
                 self.enter(MachineState::Armed {
                     cause,
-                    candidate: Some(candidate_node.clone()),
+                    candidate: Some(promoted.clone()),
                     since: now,
                     until,
                 });
@@ -368,25 +369,25 @@ impl Machine {
         }
     }
 
-    /// Ends a hold that came to nothing.
+    /// Ends a hold that led to nothing.
     pub(super) fn disarm(&mut self, now: Instant) {
         if !matches!(self.state, MachineState::Armed { .. } | MachineState::Committing { .. }) {
             return;
         }
         if !self.committed.as_ref().is_some_and(|committed| committed.published) {
-            // Nothing to go back to.
+            // There is no master to return to.
             self.enter(MachineState::NoMaster { reason: NoMasterReason::Unverified, since: now });
             return;
         }
-        if self.failed_holds.len() >= FAILED_HOLDS {
+        if self.failed_holds.len() >= MAX_FAILED_HOLDS {
             self.failed_holds.pop_front();
         }
         self.failed_holds.push_back(now);
         self.enter(MachineState::Suspect { since: now, last_sign_at: now });
     }
 
-    /// The hold lasted too long. A candidate that says it is the master, and that nobody followed
-    /// in all that time, means nothing by it any more.
+    /// The hold reached its time limit. A candidate that reports `role:master`, but that no
+    /// sentinel has followed in all that time, is ignored from now on.
     fn expire_hold(&mut self, now: Instant) {
         self.actions.push(MachineAction::Warning(Warning::HoldExpired));
         if let MachineState::Armed { candidate: Some(candidate), .. } = &self.state {
@@ -397,14 +398,14 @@ impl Machine {
             }
         }
         self.disarm(now);
-        // Nobody followed, as far as was heard: so sentinels have to be heard before the old master
-        // is used again.
+        // No sentinel followed, as far as known. Sentinels have to answer before the old master is
+        // used again.
         if self.committed.as_ref().is_some_and(|committed| committed.published) {
             self.doubt(now, now, true);
         }
     }
 
-    fn run_out(&mut self, now: Instant) {
+    fn handle_deadlines(&mut self, now: Instant) {
         match &self.state {
             MachineState::Armed { until, .. } if now >= *until => self.expire_hold(now),
             MachineState::Committing { until, basis: Basis::SingleSentinel, .. }
@@ -417,7 +418,7 @@ impl Machine {
             }
             _ => {}
         }
-        // Back in suspicion, the gate stays shut without a gap if nobody is there to open it to.
+        // Back in suspicion, the gate stays closed without a gap if the master is unreachable.
         let target = self
             .committed
             .as_ref()

@@ -1,30 +1,30 @@
-//! The electorate: which sentinels may vote on the master, by whose word and since when, and what
-//! each last said.
+//! The electorate: which sentinels may vote on the master, how and when they were admitted, and
+//! what each said last.
 //!
-//! Votes are counted by MYID, never by address: a sentinel that is reached under two names has one
-//! vote, and a pod that inherits an IP address inherits no vote. There are four ways into the
-//! electorate ([`Admission`]):
+//! Votes are counted by MYID, never by address: a sentinel reached under two names has one vote,
+//! and a pod that inherits an IP address inherits no vote. There are four ways to be admitted
+//! ([`Admission`]):
 //!
 //! - **Founder.** Until a majority has decided once, every sentinel that knows anything is
-//!   admitted, since no member could vouch for it. A decision for want of a majority does not end
-//!   this: otherwise the one sentinel that answered first would be an electorate of one for ever,
-//!   and one that has lost its file answers as fast as any other.
+//!   admitted, since there is no member to confirm it. A decision without a majority does not end
+//!   this phase. Otherwise the one sentinel that answered first would remain an electorate of one,
+//!   and a sentinel that lost its file answers as fast as any other.
 //! - **Configured.** Later, a sentinel that answers at a configured address is admitted if it and a
 //!   member know each other.
-//! - **Listed.** A sentinel that more than half of the speaking members list as their peer.
-//! - **Successor.** When no member has spoken for a long time but others do, as many as a majority
-//!   of the members and of the configuration, all sentinels were replaced: those vote. A single
-//!   stranger, such as the only sentinel in reach, which has lost its file, is no electorate.
+//! - **Listed.** A sentinel that more than half of the answering members list as their peer.
+//! - **Successor.** If no member has answered for a long time but others do, at least a majority of
+//!   the members and of the configuration, all sentinels were replaced, and those vote. A single
+//!   stranger, such as the only reachable sentinel after it lost its file, is not an electorate.
 //!
-//! A member leaves when it is silent and at most half of the speaking members list it. So neither a
-//! cluster that merges with this one nor a stray sentinel with an old configuration can vote itself
-//! in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not keep the living from
-//! being a majority.
+//! A member is removed when it is silent and at most half of the answering members list it. A
+//! cluster that merges with this one, or a stray sentinel with an old configuration, therefore
+//! cannot vote itself in, and the entries that Sentinel keeps of replaced pods ("ghosts") do not
+//! prevent the running sentinels from being a majority.
 //!
-//! An observer's `+config-update-from X` followed by its switch is two votes, its own and X's,
-//! since X's hello with the higher epoch is what made it switch. X's half is an
-//! [endorsement](Electorate::endorse): second hand, and superseded by X's own word. Where X has
-//! said it itself already, the observer's half is one, until its own next view.
+//! An observer's `+config-update-from X` followed by its switch is two votes, its own and that of
+//! X, since the hello of X with the higher epoch made it switch. The vote of X is an
+//! [endorsement](Electorate::endorse): second-hand, and superseded by X's own view. If X has voted
+//! itself already, the observer's vote is the endorsement, until the observer's own next view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -32,54 +32,55 @@ use std::time::{Duration, Instant};
 use super::nodes::MAX_NODES;
 use crate::{Epoch, MyId, NodeAddr, View};
 
-/// The most sentinels one master's electorate may have. Far above any real deployment; a bound for
-/// a peer that lies.
+/// The maximum number of sentinels in one electorate. Far above any real deployment; a bound
+/// against a peer that lies.
 pub(super) const MAX_VOTERS: usize = 64;
 
-/// After this many expiry times in which strangers speak and no member does, the electorate is
-/// taken from the strangers. After the same time a silent member that few list is dismissed, even
-/// though no majority of the members is there to do it: with every pod that was replaced the
-/// electorate would otherwise grow, until the living can never again be a majority of it.
+/// After this many expiry periods in which outsiders answer and no member does, the outsiders
+/// become the electorate. After the same time a silent member that few members list is removed,
+/// even if no majority of the members answers. Otherwise the electorate would grow with every
+/// replaced pod, until the running sentinels could never be a majority again.
 const PATIENCE: u32 = 6;
 
-/// One voter's present opinion.
+/// The current vote of one sentinel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Vote {
-    /// Whose.
+    /// The voter.
     pub voter: MyId,
     /// The address it names.
     pub addr: NodeAddr,
-    /// At which config-epoch.
+    /// The config-epoch.
     pub epoch: Epoch,
-    /// When it was heard.
-    pub heard_at: Instant,
-    /// When the question was sent: the vote says nothing about a time before this.
+    /// When it was received.
+    pub received_at: Instant,
+    /// When the query was sent: the vote says nothing about the time before this.
     pub asked_at: Instant,
 }
 
-/// How a sentinel came to vote.
+/// How a sentinel was admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// It spoke before any majority had decided.
+    /// It answered before any majority had decided.
     Founder,
     /// It answers at a configured address, and it and a member list each other, or one of them the
     /// other.
     Configured,
-    /// More than half of the speaking members list it.
+    /// More than half of the answering members list it.
     Listed,
     /// All earlier members had fallen silent.
     Successor,
 }
 
-/// A view with the times and the way it took.
+/// A view with its times and its source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ReceivedView {
     pub view: View,
-    /// When its question was sent.
+    /// When its query was sent.
     pub asked_at: Instant,
-    /// When it was taken in.
+    /// When it was received.
     pub at: Instant,
-    /// It was asked at an address of the configuration, not at one that another sentinel told of.
+    /// The sentinel was queried at an address of the configuration, not at one learned from another
+    /// sentinel.
     pub configured: bool,
 }
 
@@ -91,44 +92,45 @@ impl ReceivedView {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct SentinelRecord {
-    /// How and since when it votes; `None` for a stranger.
+    /// How and when it was admitted; `None` if it has no vote.
     member: Option<(Admission, Instant)>,
     received: Option<ReceivedView>,
     endorsed: Option<Vote>,
-    /// Since when members speak, but neither it nor enough of them about it.
+    /// Since when members answer, but neither it does nor do enough of them list it.
     unlisted_since: Option<Instant>,
 }
 
-/// See the module's header.
+/// The electorate; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Electorate {
     by_id: BTreeMap<MyId, SentinelRecord>,
-    /// How many sentinels the configuration leads to.
+    /// The number of sentinels that the configuration resolves to.
     expected: usize,
     /// No majority has decided yet.
     founding: bool,
-    /// Since when strangers speak and no member does.
+    /// Since when outsiders answer and no member does.
     outsiders_since: Option<Instant>,
 }
 
 impl Electorate {
-    /// An empty one. `expected`: how many sentinels the configuration leads to, as far as is known.
+    /// An empty electorate. `expected` is the number of sentinels that the configuration resolves
+    /// to, as far as known.
     pub(super) fn new(expected: usize) -> Self {
         Self { by_id: BTreeMap::new(), expected, founding: true, outsiders_since: None }
     }
 
-    /// The configuration leads to this many sentinels now.
+    /// The configuration now resolves to this many sentinels.
     pub(super) fn expect(&mut self, sentinels: usize) {
         self.expected = sentinels.min(MAX_VOTERS);
     }
 
-    /// A majority has decided: from now on a sentinel needs a member that vouches for it.
+    /// A majority has decided: from now on a sentinel needs a member that confirms it.
     pub(super) fn close_founding(&mut self) {
         self.founding = false;
     }
 
-    /// Takes note of a view. Lists longer than anything real are cut, since they are kept and
-    /// looked through at every step.
+    /// Stores a view. Lists that are longer than any real one are truncated, since they are kept
+    /// and scanned at every step.
     pub(super) fn record(&mut self, id: &MyId, mut received: ReceivedView) {
         received.view.peers.truncate(MAX_VOTERS);
         received.view.replicas.truncate(MAX_NODES);
@@ -143,23 +145,22 @@ impl Electorate {
         sentinel.received = Some(received);
     }
 
-    /// One sentinel switched because of another's hello: what either of them says now, `who`, the
-    /// other, says too.
+    /// A sentinel switched because of another's hello: `who` names the same as the other.
     pub(super) fn endorse(&mut self, now: Instant, who: &MyId, addr: NodeAddr, epoch: Epoch) {
         if let Some(sentinel) = self.by_id.get_mut(who)
             && sentinel.received.as_ref().is_none_or(|received| received.view.epoch < epoch)
         {
             sentinel.endorsed =
-                Some(Vote { voter: who.clone(), addr, epoch, heard_at: now, asked_at: now });
+                Some(Vote { voter: who.clone(), addr, epoch, received_at: now, asked_at: now });
         }
     }
 
-    /// Drops opinions older than `expiry` and brings the electorate up to date.
+    /// Drops expired views and updates the membership.
     pub(super) fn refresh(&mut self, now: Instant, expiry: Duration) {
         let fresh = |at: Instant| now.saturating_duration_since(at) <= expiry;
         for sentinel in self.by_id.values_mut() {
             sentinel.received = sentinel.received.take().filter(|received| fresh(received.at));
-            sentinel.endorsed = sentinel.endorsed.take().filter(|vote| fresh(vote.heard_at));
+            sentinel.endorsed = sentinel.endorsed.take().filter(|vote| fresh(vote.received_at));
         }
         self.succeed(now, expiry * PATIENCE);
         self.admit(now);
@@ -167,8 +168,8 @@ impl Electorate {
         self.by_id.retain(|_, sentinel| sentinel.member.is_some() || sentinel.received.is_some());
     }
 
-    /// Forgets every opinion: after a stall of this process nothing heard before counts, and
-    /// nobody's silence does.
+    /// Drops all views: after a stall nothing received before counts, and no sentinel's silence
+    /// does.
     pub(super) fn forget_views(&mut self) {
         self.outsiders_since = None;
         for sentinel in self.by_id.values_mut() {
@@ -176,9 +177,9 @@ impl Electorate {
         }
     }
 
-    /// Takes the electorate from the strangers once they have been the only ones to speak for
-    /// `long`. Silence changes nothing, however long: the first sentinel to speak after it gains
-    /// nothing by that.
+    /// Makes the outsiders the electorate once they have been the only ones to answer for `long`.
+    /// Silence changes nothing, however long it lasts: the first sentinel to answer after it gains
+    /// nothing.
     fn succeed(&mut self, now: Instant, long: Duration) {
         let speaks = |sentinel: &SentinelRecord| {
             sentinel.received.as_ref().is_some_and(ReceivedView::knows_something)
@@ -195,7 +196,7 @@ impl Electorate {
         }
     }
 
-    /// How many speaking members there are, and how many of them list each sentinel.
+    /// The number of answering members, and how many of them list each sentinel.
     fn listings(&self) -> (usize, BTreeMap<MyId, usize>) {
         let (mut speaking, mut listed) = (0, BTreeMap::<MyId, usize>::new());
         for (_, received) in self.received_from_members() {
@@ -242,14 +243,14 @@ impl Electorate {
                 return true;
             }
             let since = *sentinel.unlisted_since.get_or_insert(now);
-            // Listed by nobody: a majority may drop it at once. Listed by some: only time tells a
-            // ghost from a restart.
+            // A member that no other lists can be removed by a majority at once. If some list it,
+            // only time distinguishes a ghost from a restart.
             let unlisted = !listed.contains_key(id);
             !(most && unlisted) && now.saturating_duration_since(since) <= long
         });
     }
 
-    /// Sentinels that answer at configured addresses, know something and do not vote.
+    /// Sentinels that answer at configured addresses, know something and have no vote.
     fn configured_strangers(&self) -> impl Iterator<Item = (&MyId, &ReceivedView)> {
         let strangers = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_none());
         let received = strangers
@@ -271,12 +272,12 @@ impl Electorate {
             .filter(|(_, received)| received.knows_something())
     }
 
-    /// The fresh first-hand views of members that are in a state to know anything.
+    /// The unexpired first-hand views of members that know anything.
     pub(super) fn member_views(&self) -> impl Iterator<Item = (&MyId, &View)> {
         self.received_from_members().map(|(id, received)| (id, &received.view))
     }
 
-    /// The same, of answers to questions from `since` on.
+    /// The same, limited to answers to queries sent at or after `since`.
     pub(super) fn member_views_since(&self, since: Instant) -> impl Iterator<Item = &View> {
         self.received_from_members()
             .filter(move |(_, received)| received.asked_at >= since)
@@ -290,7 +291,7 @@ impl Electorate {
             .collect()
     }
 
-    /// What a sentinel's last view names and at which epoch, if that is fresh.
+    /// The address and epoch in a sentinel's last view, if that is unexpired.
     pub(super) fn named_by(&self, id: &MyId) -> Option<(NodeAddr, Epoch)> {
         let received = self.by_id.get(id)?.received.as_ref()?;
         Some((received.view.addr.clone(), received.view.epoch))
@@ -301,15 +302,14 @@ impl Electorate {
         self.by_id.get(id).is_some_and(|sentinel| sentinel.member.is_some())
     }
 
-    /// How and since when each member votes.
+    /// How and when each member was admitted.
     pub(super) fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
         self.by_id
             .iter()
             .filter_map(|(id, sentinel)| sentinel.member.map(|(how, since)| (id, how, since)))
     }
 
-    /// Every fresh view with its age's beginning, whether its sentinel votes, and whether it is a
-    /// configured one: what is shown, not what is counted.
+    /// Each unexpired view and whether its sentinel votes; for display, not for counting.
     pub(super) fn all_views(&self) -> impl Iterator<Item = (&MyId, bool, &ReceivedView)> {
         let received = self
             .by_id
@@ -318,8 +318,8 @@ impl Electorate {
         received.map(|(id, sentinel, received)| (id, sentinel.member.is_some(), received))
     }
 
-    /// Whether a majority has denied `addr` at `epoch` since `since`: by naming something else, at
-    /// most as new and not older than `floor`. A vote that merely expired denies nothing.
+    /// Whether a majority has denied `addr` at `epoch` since `since`: by naming something else that
+    /// is at most as new and not older than `floor`. A vote that merely expired denies nothing.
     pub(super) fn is_denied(
         &self,
         since: Instant,
@@ -329,13 +329,13 @@ impl Electorate {
     ) -> bool {
         let denies = |vote: &&Vote| {
             let other = vote.addr != *addr || vote.epoch != epoch;
-            other && vote.heard_at >= since && (floor..=epoch).contains(&vote.epoch)
+            other && vote.received_at >= since && (floor..=epoch).contains(&vote.epoch)
         };
         let votes = self.votes();
         self.is_majority(&votes.iter().filter(denies).map(|vote| &vote.voter).collect())
     }
 
-    /// What the members said themselves in answer to questions from `since` on.
+    /// The members' own votes in answer to queries sent at or after `since`.
     pub(super) fn own_votes_since(
         &self,
         since: Instant,
@@ -345,7 +345,7 @@ impl Electorate {
         words.map(|(id, received)| (id, &received.view.addr, received.view.epoch))
     }
 
-    /// At most one vote per MYID: its own word, or what it was endorsed with since.
+    /// At most one vote per MYID: its own view, or a later endorsement.
     pub(super) fn votes(&self) -> Vec<Vote> {
         let members = self.by_id.iter().filter(|(_, sentinel)| sentinel.member.is_some());
         let vote = |(id, sentinel): (&MyId, &SentinelRecord)| {
@@ -354,7 +354,7 @@ impl Electorate {
                     voter: id.clone(),
                     addr: received.view.addr.clone(),
                     epoch: received.view.epoch,
-                    heard_at: received.at,
+                    received_at: received.at,
                     asked_at: received.asked_at,
                 },
             );
@@ -363,21 +363,21 @@ impl Electorate {
         members.filter_map(vote).collect()
     }
 
-    /// How many sentinels vote, heard or not.
+    /// The number of members, reachable or not.
     pub(super) fn size(&self) -> usize {
         self.by_id.values().filter(|sentinel| sentinel.member.is_some()).count()
     }
 
-    /// How many votes are more than half of the electorate. At least 1.
+    /// The number of votes that is more than half of the electorate; at least 1.
     pub(super) fn majority(&self) -> usize {
         self.size() / 2 + 1
     }
 
-    /// Whether these voters are a majority: of the electorate; or of the configured sentinels, if
-    /// one of them finds in them a majority of the sentinels that it knows itself, as it would have
-    /// to for its own election. The second one matters where ghosts that some of them still list,
-    /// or a member outside of their cluster, such as a sentinel that lost its file and founded the
-    /// electorate, make the electorate larger than the cluster is.
+    /// Whether these voters are a majority of the electorate. They also are if they are a majority
+    /// of the configured sentinels and one of them finds among them a majority of the sentinels
+    /// that it knows itself, as its own election would require. The second rule matters if ghosts
+    /// that some of them still list, or a member outside of their cluster (such as a sentinel that
+    /// lost its file and founded the electorate), make the electorate larger than the cluster.
     pub(super) fn is_majority(&self, voters: &BTreeSet<&MyId>) -> bool {
         voters.len() >= self.majority() || self.is_own_majority(voters)
     }
@@ -394,9 +394,9 @@ impl Electorate {
             && voters.iter().any(|id| received(&id).is_some_and(could_be_elected))
     }
 
-    /// Whether these voters are enough to begin with: a majority, also of the sentinels that the
-    /// configuration leads to, and no fewer than the quorum that one of them needs to fail over. A
-    /// sentinel that lost its file knows its quorum, and nobody else.
+    /// Whether these voters are enough to start with: a majority, also of the sentinels that the
+    /// configuration resolves to, and at least the quorum that one of them needs for a failover. A
+    /// sentinel that lost its file knows its quorum but no peers.
     pub(super) fn may_found(&self, voters: &BTreeSet<&MyId>) -> bool {
         let quorum = self
             .member_views()
@@ -408,13 +408,13 @@ impl Electorate {
             && voters.len() >= quorum.unwrap_or(0)
     }
 
-    /// Whether a majority can be heard.
+    /// Whether a majority answers.
     pub(super) fn majority_answers(&self) -> bool {
         self.is_majority(&self.received_from_members().map(|(id, _)| id).collect())
     }
 
-    /// When the youngest questions were sent that a majority answered.
-    pub(super) fn majority_clock(&self) -> Option<Instant> {
+    /// When the most recent queries were sent that a majority answered.
+    pub(super) fn majority_answered_at(&self) -> Option<Instant> {
         let mut words: Vec<(Instant, &MyId)> =
             self.received_from_members().map(|(id, received)| (received.asked_at, id)).collect();
         words.sort_unstable_by(|one, two| two.cmp(one));
@@ -425,12 +425,12 @@ impl Electorate {
             .map(|(at, _)| at)
     }
 
-    /// Whether a majority answered questions from `since` on.
+    /// Whether a majority answered queries sent at or after `since`.
     pub(super) fn majority_answered_since(&self, since: Instant) -> bool {
-        self.majority_clock().is_some_and(|at| at >= since)
+        self.majority_answered_at().is_some_and(|at| at >= since)
     }
 
-    /// Whether a majority named this itself in answer to questions from `since` on.
+    /// Whether a majority named this first-hand in answer to queries sent at or after `since`.
     pub(super) fn majority_names_since(
         &self,
         since: Instant,
@@ -442,9 +442,9 @@ impl Electorate {
         self.is_majority(&ours.map(|(id, ..)| id).collect())
     }
 
-    /// Whether every member that can be heard says, by its own count of the peers it knows, that it
-    /// cannot reach a majority of them. Each is judged by its own list, as its own election would
-    /// be. `None` where no view says anything about it: in TILT the count means nothing.
+    /// Whether every answering member reports, by its own count of the peers it knows, that it
+    /// cannot reach a majority of them. Each is judged by its own list, as in its own election.
+    /// `None` if no view says anything about it: in TILT the count means nothing.
     pub(super) fn provable_minority(&self) -> Option<bool> {
         let cut_off = |view: &View| {
             let (known, up) =

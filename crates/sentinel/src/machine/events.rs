@@ -1,5 +1,5 @@
-//! What each event adds to what is known. Notices and probes may feed suspicion or arm a hold;
-//! nothing here moves the points.
+//! How each event changes what the machine knows. Notices and probes may raise suspicion or arm a
+//! hold; nothing here commits.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +10,25 @@ use super::state::{HoldCause, MachineState};
 use super::{Announced, Machine, MachineAction, MachineEvent, Warning};
 use crate::{MyId, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, Verify, View};
 
-/// Hints of the data plane are taken this often at most, and ever more seldom while nothing comes
-/// of them: legitimate `-READONLY` replies exist.
+/// The minimum interval between two hints of the data plane that are acted upon. It doubles while
+/// hints lead to nothing, since some `-READONLY` replies are legitimate.
 pub(super) const HINT_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause between two hints that are taken.
+/// The maximum interval between two hints that are acted upon.
 pub(super) const HINT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 impl Machine {
     pub(super) fn apply(&mut self, now: Instant, event: MachineEvent) {
         match event {
             MachineEvent::View { from, view, asked_at, configured } => {
-                self.view(
+                self.handle_view(
                     now,
                     &from,
                     ReceivedView { view, asked_at: asked_at.min(now), at: now, configured },
                 );
             }
             MachineEvent::ExpectedSentinels(sentinels) => self.electorate.expect(sentinels),
-            MachineEvent::Notice { from, notice } => self.notice(now, from.as_ref(), notice),
-            MachineEvent::Probed { node, probe } => self.probed(now, &node, &probe),
+            MachineEvent::Notice { from, notice } => self.handle_notice(now, from.as_ref(), notice),
+            MachineEvent::Probed { node, probe } => self.handle_probe(now, &node, &probe),
             MachineEvent::ProbeConnectionLost { node } => {
                 self.nodes.ended(now, &node);
                 if self.is_target(&node) {
@@ -46,8 +46,8 @@ impl Machine {
         }
     }
 
-    fn view(&mut self, now: Instant, from: &MyId, heard: ReceivedView) {
-        let view = &heard.view;
+    fn handle_view(&mut self, now: Instant, from: &MyId, received: ReceivedView) {
+        let view = &received.view;
         let committed = self.committed.as_ref().map(|it| (it.addr.clone(), it.epoch));
         let newer = committed.as_ref().is_some_and(|(_, epoch)| view.epoch > *epoch);
         if committed.as_ref().is_some_and(|(_, epoch)| view.epoch < *epoch) {
@@ -61,22 +61,22 @@ impl Machine {
                 self.suspect(now);
             }
             if view.addr == *addr && self.electorate.is_member(from) {
-                self.extend_family(&heard.view);
+                self.extend_family(&received.view);
             }
         }
-        self.follow_announcement(now, from, &heard.view, newer);
-        self.electorate.record(from, heard);
+        self.follow_announcement(now, from, &received.view, newer);
+        self.electorate.record(from, received);
         let followers =
             self.updating_from.iter().filter(|(_, it)| it.peer == *from).map(|(id, _)| id.clone());
         followers
             .collect::<Vec<_>>()
             .iter()
-            .for_each(|follower| self.believe_switch(now, follower));
+            .for_each(|follower| self.count_announced_switch(now, follower));
     }
 
-    /// The first view in which a sentinel's epoch has risen after it announced whose hello it
-    /// follows: what it says now, that peer says too. Anything later it may have learnt elsewhere,
-    /// so the announcement is good for this one view only.
+    /// Handles the first view with a higher epoch after the sentinel announced whose hello it
+    /// adopts: the peer names what this view names. Later views may have another origin, so the
+    /// announcement is valid for this one view only.
     fn follow_announcement(&mut self, now: Instant, from: &MyId, view: &View, newer: bool) {
         let Some(announced) = self.updating_from.get(from) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
@@ -91,11 +91,11 @@ impl Machine {
         }
     }
 
-    /// A sentinel that said whose hello it follows, and then where it switched to, names what the
-    /// peer itself names: the hello carried the peer's own address and epoch. So its vote need not
-    /// wait for its next view, and two sentinels have spoken for themselves. Where the peer's view
-    /// has not been heard yet, this is asked again when it is; and it holds for one switch.
-    fn believe_switch(&mut self, now: Instant, follower: &MyId) {
+    /// A sentinel that announced whose hello it adopts and then where it switched to, names what
+    /// the peer names: the hello carried the peer's address and epoch. Its vote therefore need not
+    /// wait for its next view, and two sentinels have voted. If no view of the peer is known yet,
+    /// this runs again when one arrives. It is valid for one switch.
+    fn count_announced_switch(&mut self, now: Instant, follower: &MyId) {
         let Some(announced) = self.updating_from.get_mut(follower) else { return };
         let fresh = now.saturating_duration_since(announced.at) <= self.rules.view_expiry;
         let Some((addr, epoch)) = self.electorate.named_by(&announced.peer).filter(|_| fresh)
@@ -110,8 +110,8 @@ impl Machine {
         }
     }
 
-    /// Takes the listed replicas into the family. Where there is no room, those that nobody lists
-    /// any more leave first.
+    /// Adds the listed replicas to the family. If the family is full, nodes that are no longer
+    /// listed are removed first.
     fn extend_family(&mut self, view: &View) {
         let new = || view.replicas.iter().map(|replica| &replica.addr);
         if self.family.len() + new().filter(|addr| !self.family.contains(*addr)).count() > MAX_NODES
@@ -125,7 +125,7 @@ impl Machine {
         self.family.extend(fresh);
     }
 
-    fn notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
+    fn handle_notice(&mut self, now: Instant, from: Option<&MyId>, notice: Notice) {
         self.next_ask = self.next_ask.min(now);
         let member = from.filter(|id| self.electorate.is_member(id)).cloned();
         match (notice, member) {
@@ -138,13 +138,13 @@ impl Machine {
                     member.and_then(|it| Some((it.clone(), self.updating_from.get_mut(&it)?)))
                 {
                     announced.to = Some(to);
-                    self.believe_switch(now, &from);
+                    self.count_announced_switch(now, &from);
                 }
             }
             (Notice::ConfigUpdateFrom { peer, leaving }, Some(from)) => {
-                // It must leave what it named last: then the next view in which its epoch has risen
-                // is the one that follows the hello. An announcement that comes late, from before
-                // that view, is of an earlier switch.
+                // The sentinel must leave the address it named last: then the next view with a
+                // higher epoch is the one that follows the hello. An announcement that arrives
+                // late, after that view, belongs to an earlier switch.
                 if let Some((addr, was)) = self.electorate.named_by(&from)
                     && addr == leaving
                     && self.updating_from.len() < MAX_VOTERS
@@ -166,9 +166,9 @@ impl Machine {
                 self.arm(now, HoldCause::Promoted, &candidate, Some(from));
             }
             (Notice::Aborted, Some(from)) => {
-                // Another sentinel's failed attempt says nothing about the one that is under way.
-                let theirs = self.armed_by.as_ref().is_none_or(|by| *by == from);
-                if theirs && matches!(self.state, MachineState::Armed { .. }) {
+                // A failed attempt of another sentinel says nothing about the failover in progress.
+                let same_sentinel = self.armed_by.as_ref().is_none_or(|by| *by == from);
+                if same_sentinel && matches!(self.state, MachineState::Armed { .. }) {
                     self.disarm(now);
                 }
                 self.suspect(now);
@@ -178,8 +178,8 @@ impl Machine {
         }
     }
 
-    fn probed(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
-        if !self.nodes.heard(node, probe.clone()) {
+    fn handle_probe(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+        if !self.nodes.record(node, probe.clone()) {
             return;
         }
         let since_commit =
@@ -192,7 +192,7 @@ impl Machine {
         if matches!(&self.state, MachineState::Committing { addr, .. } if addr == node) {
             self.verify(now, node, probe);
         } else if self.committed.as_ref().is_some_and(|committed| committed.addr == *node) {
-            self.probed_target(now, node, probe);
+            self.handle_target_probe(now, node, probe);
         } else if let Ok(report) = &probe.outcome
             && since_commit
             && verifies(report, Verify::Role)
@@ -202,7 +202,7 @@ impl Machine {
         }
     }
 
-    fn probed_target(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
+    fn handle_target_probe(&mut self, now: Instant, node: &NodeAddr, probe: &Probe) {
         let Some(committed) = self.committed.as_ref().filter(|it| it.addr == *node) else { return };
         if probe.asked_at < committed.since {
             return;
@@ -214,12 +214,13 @@ impl Machine {
                 if published {
                     self.target_answered(now, probe.asked_at, report);
                 } else {
-                    self.notes_another_process(now, probe.asked_at, report);
+                    self.detect_restart(now, probe.asked_at, report);
                 }
             }
-            // It must not be asked, so it says neither good nor bad; but something is there.
+            // The credentials do not permit the query. It is neither a good nor a bad sign, but a
+            // server is present.
             Err(ProbeFailure::Denied) => {}
-            // It is there and full: no sign that it was replaced.
+            // The server is present but full: no sign that it was replaced.
             Err(ProbeFailure::TurnedAway) => self.suspect(now),
             Ok(_) | Err(_) => {
                 self.doubt(now, probe.asked_at, !published);
@@ -228,8 +229,8 @@ impl Machine {
         }
     }
 
-    /// Whether `node`, which says that it is the master, is the committed master's promoted replica
-    /// rather than a zombie or a stranger.
+    /// Whether `node`, which reports `role:master`, is a promoted replica of the committed master
+    /// and not a zombie or a stranger.
     fn is_promoted_replica(&self, node: &NodeAddr, report: &NodeReport) -> bool {
         let Some(committed) = &self.committed else { return false };
         let continues = match (&committed.lineage, &report.lineage) {

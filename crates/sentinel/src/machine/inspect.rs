@@ -1,5 +1,4 @@
-//! What the machine shows of its electorate and its nodes, and of its own soundness: nothing here
-//! changes anything.
+//! Read-only views of the machine: its electorate, its nodes, and a check of its invariants.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -14,26 +13,25 @@ impl Machine {
         self.electorate.is_member(id)
     }
 
-    /// How and since when each member of the electorate votes.
+    /// How each member was admitted to the electorate, and when.
     pub fn members(&self) -> impl Iterator<Item = (&MyId, Admission, Instant)> {
         self.electorate.members()
     }
 
-    /// Whether more than a single sentinel's list stands behind this node: it is the master in
-    /// force or was so last, or the evidence for it is complete.
+    /// Whether more than a single sentinel's list supports this node: it is the current or the last
+    /// master, or the evidence for it is complete.
     #[must_use]
     pub fn is_corroborated(&self, node: &NodeAddr) -> bool {
         let claimed = matches!(&self.state, MachineState::Committing { addr, .. } if addr == node);
         claimed || self.committed.as_ref().is_some_and(|it| it.addr == *node)
     }
 
-    /// Every fresh view: whose, whether it votes, what it says, when it was heard.
+    /// Each unexpired view: the sentinel, whether it votes, the view, and when it was received.
     pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
         self.electorate.all_views().map(|(id, member, heard)| (id, member, &heard.view, heard.at))
     }
 
-    /// What the sentinels name that vote or that the configuration leads to: where these differ, an
-    /// operator has to know.
+    /// What the voting and the configured sentinels name. An operator has to know of differences.
     pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
         let known =
             self.electorate.all_views().filter(|(_, member, heard)| *member || heard.configured);
@@ -41,13 +39,13 @@ impl Machine {
         voiced.map(|(_, _, heard)| (&heard.view.addr, heard.view.epoch)).collect()
     }
 
-    /// Every node under observation with its last answer.
+    /// Each watched node with its last answer.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeAddr, Option<&Probe>)> {
         self.nodes.iter().map(|(addr, node)| (addr, node.last.as_ref()))
     }
 
-    /// The first broken safety rule, if any: for tests, and for a debug build's assertion in the
-    /// driver.
+    /// The first violated safety rule, if any; for tests and for an assertion of the driver in
+    /// debug builds.
     #[must_use]
     pub fn broken_invariant(&self) -> Option<&'static str> {
         let votes = self.electorate.votes();

@@ -1,4 +1,4 @@
-//! Where the machine stands, and what that means for the gate.
+//! The states of the machine, and which of them keep the gate closed.
 
 use std::time::Instant;
 
@@ -10,29 +10,29 @@ use crate::{Epoch, NodeAddr};
 pub enum HoldCause {
     /// A sentinel announced which replica it is about to promote.
     Selected,
-    /// A sentinel ordered the promotion of a replica of ours, or says that it has seen it.
+    /// A sentinel ordered the promotion of a replica of the master, or reports that it has seen it.
     Ordered,
-    /// A replica of ours was seen promoted.
+    /// A probe found a replica of the master promoted.
     Promoted,
 }
 
-/// Why a commit is pursued.
+/// What decided a commit; `decided_by` in logs and status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
-    /// The best view at the start, without a majority, after the grace.
+    /// At start: the best verified view after the grace period, without a majority.
     BootstrapMinority,
-    /// One newer view that nobody contradicted, its lineage checked.
+    /// One newer view that was not contradicted, with verified lineage.
     SingleSentinel,
-    /// A majority insisted on an older epoch: the sentinels were configured anew.
+    /// A majority insisted on an older epoch: the sentinels were reconfigured from scratch.
     EpochRegression,
-    /// The same master came back, or came back as another process.
+    /// The same master was confirmed again after a doubt, possibly as another process.
     Reconfirmed,
     /// More than half of the electorate.
     Majority,
 }
 
 impl Basis {
-    /// The word for logs and the status: `decided_by`.
+    /// The label for logs and status.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -48,9 +48,9 @@ impl Basis {
 /// Why there is no master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NoMasterReason {
-    /// The committed node says that it is a replica.
+    /// The committed node reports that it is a replica.
     Demoted,
-    /// The committed node cannot be reached, and nothing else is named.
+    /// The committed node is unreachable, and no other node is named.
     Unreachable,
     /// A newer master is named but does not verify.
     Unverified,
@@ -61,55 +61,55 @@ pub enum NoMasterReason {
 /// The states of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum MachineState {
-    /// Nothing was ever committed.
+    /// Nothing has been committed yet.
     Bootstrap {
-        /// When the first usable view arrived; the grace runs from here.
-        heard_at: Option<Instant>,
+        /// When the first usable view arrived; the grace period starts here.
+        first_view_at: Option<Instant>,
     },
-    /// All is well.
+    /// Normal operation.
     Stable,
-    /// Something may be wrong: look harder, change nothing.
+    /// Something may be wrong: query more often, change nothing.
     Suspect {
-        /// When suspicion began.
+        /// When the suspicion began.
         since: Instant,
-        /// When it was last fed.
+        /// The last sign of trouble.
         last_sign_at: Instant,
     },
     /// The published master may have been superseded unnoticed: hold until it answers and sentinels
     /// confirm it.
     Unconfirmed {
-        /// When the gate was shut for this.
+        /// When the gate was closed for this.
         since: Instant,
     },
-    /// A switch is about to happen: hold.
+    /// A switch is imminent: hold.
     Armed {
-        /// Why.
+        /// The reason for the hold.
         cause: HoldCause,
-        /// Who will probably be next.
+        /// The probable next master.
         candidate: Option<NodeAddr>,
         /// When the hold began.
         since: Instant,
         /// When it ends without a commit.
         until: Instant,
     },
-    /// The evidence is complete; the verification is under way. Hold.
+    /// The evidence is complete and the verification is in progress: hold.
     Committing {
-        /// What is going to be committed.
+        /// The node to commit.
         addr: NodeAddr,
-        /// At which epoch.
+        /// The config-epoch.
         epoch: Epoch,
-        /// Why.
+        /// What decided it.
         basis: Basis,
-        /// When the evidence was complete. Only an answer to a later question verifies.
+        /// When the evidence was complete. Only an answer to a query sent later verifies.
         evidence_at: Instant,
-        /// Verifications that failed so far.
+        /// Failed verifications so far.
         attempts: u32,
-        /// When the old master's sessions are cut even if nothing verifies.
+        /// When the old master's sessions are closed even if nothing verifies.
         until: Instant,
     },
     /// There is positive evidence that no master exists.
     NoMaster {
-        /// Which.
+        /// The evidence.
         reason: NoMasterReason,
         /// Since when.
         since: Instant,
@@ -131,7 +131,7 @@ impl MachineState {
         }
     }
 
-    /// Whether this state by itself keeps the gate shut.
+    /// Whether this state by itself keeps the gate closed.
     pub(super) fn holds(&self) -> bool {
         let unconfirmed = matches!(self, Self::Unconfirmed { .. });
         unconfirmed
@@ -140,7 +140,7 @@ impl MachineState {
 }
 
 impl Machine {
-    /// The only place that assigns the state, so that every transition can be found by its calls.
+    /// Enters a state. All transitions go through here; no other code assigns `state`.
     pub(super) fn enter(&mut self, state: MachineState) {
         self.state = state;
     }

@@ -1,8 +1,8 @@
-//! What the votes come to.
+//! Counting of the votes.
 //!
-//! The highest config-epoch wins, because Sentinel itself only ever moves to a higher one; among
-//! votes at the same epoch the majority of distinct sentinels does. Reachability, arrival order and
-//! the number of connections play no part.
+//! The highest config-epoch wins, because Sentinel itself only ever moves to a higher one. Among
+//! votes at the same epoch, the majority of distinct sentinels wins. Reachability, order of arrival
+//! and the number of connections play no role.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -10,29 +10,29 @@ use std::time::Instant;
 use super::electorate::Vote;
 use crate::{Epoch, MyId, NodeAddr};
 
-/// Whether these voters are a majority.
+/// Tests whether these voters are a majority.
 pub(super) type IsMajority<'a> = &'a dyn Fn(&BTreeSet<&MyId>) -> bool;
 
-/// An address that some voters name at the highest epoch that counts.
+/// An address that voters name at the highest epoch that counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// The address.
     pub addr: NodeAddr,
-    /// The epoch it is named at.
+    /// The epoch at which it is named.
     pub epoch: Epoch,
-    /// How many distinct voters name it at that epoch.
+    /// The number of distinct voters that name it at that epoch.
     pub votes: usize,
-    /// Whether these are a majority.
+    /// Whether they are a majority.
     pub majority: bool,
-    /// When a voter whose vote counts last named another address, or this one at a lower epoch;
-    /// `None` if none does.
+    /// When a voter whose vote counts last named another address, or this address at a lower epoch;
+    /// `None` if no voter does.
     pub contradicted_at: Option<Instant>,
 }
 
-/// The outcome of a count.
+/// The result of a vote count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum VoteOutcome {
-    /// No vote that counts.
+    /// No vote counts.
     Silence,
     /// The committed address at the committed epoch.
     Confirmed {
@@ -40,19 +40,19 @@ pub enum VoteOutcome {
         votes: usize,
         /// More than half of the electorate.
         majority: bool,
-        /// Some voter names another address at the same epoch; perhaps all who speak at that epoch
-        /// do.
+        /// At least one voter names another address at the same epoch; possibly all voters at that
+        /// epoch do.
         split: bool,
     },
-    /// Something else than what is committed, at a higher epoch; or at the same epoch, by a
+    /// Something other than the committed master: at a higher epoch, or at the same epoch by a
     /// majority.
     Claimed(Claim),
     /// Every vote is below the committed epoch: either all are stale, or the sentinels were
-    /// configured anew.
+    /// reconfigured from scratch.
     Regressed(Claim),
 }
 
-/// Counts. `committed` is what was last published, if anything.
+/// Counts the votes. `committed` is the master that was published last, if any.
 pub(super) fn count(
     votes: &[Vote],
     majority: IsMajority<'_>,
@@ -68,7 +68,7 @@ pub(super) fn count(
     let Some(claim) = leading(&counting, majority, favourite) else { return VoteOutcome::Silence };
     match committed {
         Some((addr, epoch)) if claim.epoch == epoch && (claim.addr == *addr || !claim.majority) => {
-            // The same epoch and no majority for anything else: keep what stands.
+            // The same epoch, and no majority for anything else: the committed master stands.
             let votes = voters(&counting, addr, epoch);
             VoteOutcome::Confirmed {
                 votes: votes.len(),
@@ -81,7 +81,7 @@ pub(super) fn count(
 }
 
 /// The address with most votes at the highest epoch. Ties go to `favourite`, then to the smaller
-/// address, so that every proxy of a fleet breaks them alike.
+/// address, so that all proxies of a fleet resolve them in the same way.
 fn leading(
     votes: &[&Vote],
     majority: IsMajority<'_>,
@@ -104,7 +104,7 @@ fn leading(
         .map(|(addr, _)| (*addr).clone())?;
     let voters = voters(votes, &addr, epoch);
     let other = |vote: &&&Vote| vote.addr != addr || vote.epoch != epoch;
-    let contradicted_at = votes.iter().filter(other).map(|vote| vote.heard_at).max();
+    let contradicted_at = votes.iter().filter(other).map(|vote| vote.received_at).max();
     let (votes, majority) = (voters.len(), majority(&voters));
     Some(Claim { addr, epoch, votes, majority, contradicted_at })
 }
@@ -128,18 +128,18 @@ mod tests {
 
     fn vote(at: Instant, voter: u8, port: u16, epoch: Epoch) -> Vote {
         let voter = MyId::parse(&format!("{voter:040x}")).expect("forty digits");
-        Vote { voter, addr: node(port), epoch, heard_at: at, asked_at: at }
+        Vote { voter, addr: node(port), epoch, received_at: at, asked_at: at }
     }
 
-    fn two(voters: &BTreeSet<&MyId>) -> bool {
+    fn is_majority(voters: &BTreeSet<&MyId>) -> bool {
         voters.len() >= 2
     }
 
     #[test]
-    fn the_highest_epoch_wins_over_the_larger_number() {
+    fn prefers_the_highest_epoch_over_more_votes() {
         let at = Instant::now();
         let votes = [vote(at, 1, 1, 5), vote(at, 2, 1, 5), vote(at, 3, 2, 6)];
-        let VoteOutcome::Claimed(claim) = count(&votes, &two, Some((&node(1), 5))) else {
+        let VoteOutcome::Claimed(claim) = count(&votes, &is_majority, Some((&node(1), 5))) else {
             panic!("a claim")
         };
         assert_eq!((claim.addr, claim.epoch, claim.votes, claim.majority), (node(2), 6, 1, false));
@@ -147,35 +147,35 @@ mod tests {
     }
 
     #[test]
-    fn votes_below_the_committed_epoch_do_not_count() {
+    fn ignores_votes_below_the_committed_epoch() {
         let at = Instant::now();
         let votes = [vote(at, 1, 1, 4), vote(at, 2, 1, 4), vote(at, 3, 2, 5)];
         assert_eq!(
-            count(&votes, &two, Some((&node(2), 5))),
+            count(&votes, &is_majority, Some((&node(2), 5))),
             VoteOutcome::Confirmed { votes: 1, majority: false, split: false }
         );
         assert!(
-            matches!(count(&votes[..2], &two, Some((&node(2), 5))), VoteOutcome::Regressed(claim) if claim.majority)
+            matches!(count(&votes[..2], &is_majority, Some((&node(2), 5))), VoteOutcome::Regressed(claim) if claim.majority)
         );
     }
 
     #[test]
-    fn at_the_same_epoch_only_a_majority_moves_the_points() {
+    fn requires_a_majority_at_the_committed_epoch() {
         let at = Instant::now();
         let one = [vote(at, 1, 1, 5), vote(at, 2, 2, 5)];
         assert_eq!(
-            count(&one, &two, Some((&node(1), 5))),
+            count(&one, &is_majority, Some((&node(1), 5))),
             VoteOutcome::Confirmed { votes: 1, majority: false, split: true }
         );
         let most = [vote(at, 1, 1, 5), vote(at, 2, 2, 5), vote(at, 3, 2, 5)];
         assert!(
-            matches!(count(&most, &two, Some((&node(1), 5))), VoteOutcome::Claimed(claim) if claim.addr == node(2))
+            matches!(count(&most, &is_majority, Some((&node(1), 5))), VoteOutcome::Claimed(claim) if claim.addr == node(2))
         );
     }
 
     #[test]
-    fn no_vote_is_silence() {
-        assert_eq!(count(&[], &two, None), VoteOutcome::Silence);
-        assert_eq!(count(&[], &two, Some((&node(1), 3))), VoteOutcome::Silence);
+    fn reports_silence_without_votes() {
+        assert_eq!(count(&[], &is_majority, None), VoteOutcome::Silence);
+        assert_eq!(count(&[], &is_majority, Some((&node(1), 3))), VoteOutcome::Silence);
     }
 }
