@@ -137,8 +137,7 @@ impl Accounts {
             ("verified_ms", &line["verified_us"], 0.001),
         ];
         if told["first_session_ms"].is_number() {
-            let first =
-                self.line("the first session has reached the new master", &told["generation"]);
+            let first = self.line("first session reached the new master", &told["generation"]);
             assert_eq!(first["master"], told["to"]);
             pairs.push(("first_session_ms", &first["after_ms"], 1.0));
         }

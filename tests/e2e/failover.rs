@@ -118,7 +118,7 @@ fn the_phases_are_told(pointsman: &Pointsman) {
     }
     wait_until("the log to tell the same", PATIENCE, || {
         let log = pointsman.process().log();
-        let told = log.matches("the first session has reached the new master").count() >= 2;
+        let told = log.matches("first session reached the new master").count() >= 2;
         if told && (log.contains("switched_us") || !by_majority) { Ok(()) } else { Err(log) }
     });
 }

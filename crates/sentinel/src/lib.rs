@@ -1,12 +1,13 @@
-//! Turns what sentinels and redis nodes say into one verified move of the points.
+//! Discovery of Redis masters and replicas through Sentinel: turns the views of the sentinels and
+//! the answers of the nodes into verified switches of the target.
 //!
-//! Two halves. The [`Machine`] decides and is pure: views, notices, probes and time go in; holds,
-//! commits and questions come out. Around it a thin driver, [`Discovery`], keeps one connection to
-//! each sentinel (`link`) and an idle one to each redis node (`canary`), and carries out what the
-//! machine wants on the [`target::TargetWriter`].
+//! It has two halves. The [`Machine`] decides and is pure: views, notices, probes and time go in;
+//! holds, commits and queries come out. Around it a thin driver, [`Discovery`], keeps one
+//! connection to each sentinel (`link`) and an idle one to each redis node (`prober`), and executes
+//! the machine's actions on the [`target::TargetWriter`].
 //!
-//! Deliberately absent: clients. This crate never sees one and never knows how many there are;
-//! `route` is all that passes between discovery and the data plane.
+//! Deliberately absent: clients. This crate never sees one and does not know how many there are;
+//! the `target` crate is the only interface between discovery and the data plane.
 
 mod discovery;
 pub mod doctor;
@@ -19,8 +20,8 @@ mod replicas;
 mod switchover;
 mod types;
 
-/// The pure parts of the driver, for the simulator: it answers as sentinels and redis nodes do, and
-/// has these make of it what they make of the real ones.
+/// The pure parts of the driver for the simulator, which emulates sentinels and redis nodes and
+/// processes their answers with the production code.
 pub mod simulation {
     pub use crate::discovery::learned_addresses::LearnedAddresses;
     pub use crate::link::notice::parse as parse_notice;

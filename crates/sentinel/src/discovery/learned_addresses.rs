@@ -1,8 +1,8 @@
-//! What sentinels tell of each other, and which of it is worth a connection.
+//! The sentinels that other sentinels list, and their addresses.
 //!
-//! Hearsay: whoever answers one of our seeds may tell anything. So it is bounded, what most tell
-//! comes first, and where they disagree about an address every version is tried, since the one that
-//! leads to the right MYID shows itself.
+//! Any server that answers at a seed may list anything. The number of addresses is therefore
+//! bounded, and those that most sentinels list come first. Where lists disagree about an address,
+//! every version is tried: only the right one leads to the expected MYID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ use crate::net::resolve::is_usable;
 use crate::types::AddressMap;
 use crate::{MyId, NodeAddr};
 
-/// The most addresses of sentinels that one service learns of.
+/// The maximum number of learned addresses per service.
 const MAX_LEARNED: usize = 64;
 
-/// Who told of which other sentinels, and where they are said to be.
+/// The other sentinels that each sentinel lists, and their addresses.
 #[derive(Debug, Default)]
 pub struct LearnedAddresses {
     listed_by: BTreeMap<MyId, BTreeMap<MyId, NodeAddr>>,
 }
 
 impl LearnedAddresses {
-    /// Takes note of the peers that `teller` lists now, with the addresses to dial. Whether that
-    /// changes anything. What was told by somebody who is not reached any more is forgotten once
-    /// somebody else tells something new.
+    /// Stores the peers that `teller` lists now, with the addresses to dial. Returns whether they
+    /// changed. The list of a sentinel that is no longer reached is dropped when another one
+    /// changes.
     pub fn record(
         &mut self,
         teller: MyId,
@@ -42,15 +42,15 @@ impl LearnedAddresses {
         true
     }
 
-    /// Every sentinel that somebody told of, with the addresses it is said to have; those that most
-    /// agree on come first, and the bound cuts the rest.
+    /// Every listed sentinel with its addresses. Those that most sentinels list come first, and the
+    /// bound cuts off the rest.
     #[must_use]
     pub fn candidates(&self) -> BTreeMap<&MyId, BTreeSet<&NodeAddr>> {
-        let mut tellers: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
-        for said in self.listed_by.values().flatten() {
-            *tellers.entry(said).or_default() += 1;
+        let mut counts: BTreeMap<(&MyId, &NodeAddr), usize> = BTreeMap::new();
+        for entry in self.listed_by.values().flatten() {
+            *counts.entry(entry).or_default() += 1;
         }
-        let mut ranked: Vec<((&MyId, &NodeAddr), usize)> = tellers.into_iter().collect();
+        let mut ranked: Vec<((&MyId, &NodeAddr), usize)> = counts.into_iter().collect();
         ranked.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
         let mut found: BTreeMap<&MyId, BTreeSet<&NodeAddr>> = BTreeMap::new();
         for ((id, addr), _) in ranked.into_iter().take(MAX_LEARNED) {
@@ -60,8 +60,8 @@ impl LearnedAddresses {
     }
 }
 
-/// Leaves out what cannot be meant for us, such as the loopback address of another machine, unless
-/// the operator said what to dial instead.
+/// Removes addresses that cannot be meant for this process, such as the loopback address of another
+/// host, unless the operator mapped them.
 pub(crate) fn usable(round: Round, announced_by: IpAddr, map: &AddressMap) -> Round {
     let fits = |addr: &NodeAddr| {
         map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, announced_by))
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_liar_does_not_crowd_out_what_the_others_agree_on() {
+    fn prefers_addresses_listed_by_most_sentinels() {
         let mut learned_addresses = LearnedAddresses::default();
         let lies = (100..200)
             .map(|number| peer(number, "10.9.9.9"))
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_twice_is_no_news_and_addresses_are_mapped() {
+    fn maps_addresses_and_ignores_repeated_lists() {
         let (mut learned_addresses, map) = (
             LearnedAddresses::default(),
             AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_address_said_from_afar_is_usable_only_if_mapped() {
+    fn rejects_remote_loopback_address_unless_mapped() {
         let view = View {
             addr: node("127.0.0.1"),
             epoch: 1,
@@ -146,11 +146,11 @@ mod tests {
             replicas: Vec::new(),
         };
         let round = || Round::View { view: view.clone(), peers: vec![peer(2, "127.0.0.1")] };
-        let afar: IpAddr = "192.0.2.9".parse().expect("address");
-        assert!(matches!(usable(round(), afar, &AddressMap::new()), Round::Malformed(_)));
+        let remote: IpAddr = "192.0.2.9".parse().expect("address");
+        assert!(matches!(usable(round(), remote, &AddressMap::new()), Round::Malformed(_)));
         let map = AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]);
         assert!(
-            matches!(usable(round(), afar, &map), Round::View { peers, .. } if peers.len() == 1)
+            matches!(usable(round(), remote, &map), Round::View { peers, .. } if peers.len() == 1)
         );
     }
 }

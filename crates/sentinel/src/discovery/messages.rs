@@ -1,4 +1,5 @@
-//! What links, probers and look-ups send to the driver.
+//! The messages of links, node probers and name lookups to the driver, and the timeouts of the
+//! links.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,17 +17,17 @@ pub struct Timeouts {
     pub command: Duration,
     /// The shortest pause before a lost sentinel is dialled again.
     pub reconnect_min: Duration,
-    /// The longest one; pauses double in between, with jitter.
+    /// The longest pause; pauses double in between, with jitter.
     pub reconnect_max: Duration,
     /// How long sent bytes may stay unacknowledged.
     pub user: Duration,
 }
 
-/// What links, canaries and look-ups tell the loop.
+/// A message to the driver.
 #[derive(Debug)]
 pub(crate) enum DriverMessage {
     Link(LinkId, What),
     NodeProber(usize, NodeAddr, ProbeEvent),
-    /// The seed of this number now has these addresses.
+    /// The seed with this index now has these addresses.
     Seed(usize, Vec<SocketAddr>),
 }

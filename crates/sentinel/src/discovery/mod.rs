@@ -1,11 +1,12 @@
-//! The driver: one task, one loop, everything that is known in one place and no lock.
+//! The discovery driver: one task with one loop that owns the state of all services and needs no
+//! lock.
 //!
-//! Links and canaries tell what they hear through one bounded channel; the loop hands it to the
-//! machine of the service it is about and carries out what the machine wants. It wakes for events
-//! and for the machines' own deadlines, and for nothing else.
+//! Links and node probers send messages through one bounded channel. The loop passes each to the
+//! machine of its service and executes the resulting actions. It wakes up for messages and for the
+//! machines' deadlines only.
 //!
-//! The sentinels of the configuration are dialled as soon as their addresses are known; those that
-//! others tell of a few times a second.
+//! Configured sentinels are dialled as soon as their addresses are known. Sentinels learned from
+//! others are dialled a few times per second at most.
 
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
@@ -46,17 +47,17 @@ use crate::prober::{ProbeEvent, ProberFactory};
 use crate::replicas::publisher::Replicas;
 use crate::{MachineEvent, MachineRules, MyId, NodeAddr};
 
-/// Messages on their way to the loop. A peer that floods waits here, and so stops being read.
+/// The capacity of the message channel. A peer that floods fills it, and is then no longer read.
 const QUEUE_LENGTH: usize = 1024;
 
-/// How long an answer may lie about in this process before it is taken note of.
+/// How long an answer may wait inside this process before it is processed.
 const PROCESSING_SLACK: Duration = Duration::from_millis(250);
 
-/// What is seen is published at least this often.
+/// The maximum age of the published snapshot.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
-/// Connections are brought in line with what peers tell this often at most: one that tells
-/// something else each time must not make this process dial without end.
+/// The minimum interval between two updates of the connections to learned sentinels: a peer that
+/// announces other ones each time must not make this process dial without end.
 const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
 /// Configuration of one service's discovery.
@@ -64,31 +65,31 @@ const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 pub struct DiscoveryConfig {
     /// Sentinel's name of the master.
     pub name: Arc<str>,
-    /// Where to begin: names may give several addresses.
+    /// The configured sentinels. A name may have several addresses.
     pub sentinels: Vec<NodeAddr>,
-    /// For the sentinels.
+    /// Credentials for the sentinels.
     pub sentinel_auth: Option<Credentials>,
-    /// For the redis nodes.
+    /// Credentials for the redis nodes.
     pub auth: Option<Credentials>,
-    /// The rules.
+    /// The rules of the machine.
     pub rules: MachineRules,
-    /// How long one probe of a redis node waits.
+    /// The timeout of one probe of a redis node.
     pub probe_timeout: Duration,
-    /// Whether sentinels that others tell of are asked too.
+    /// Whether sentinels learned from other sentinels are queried too.
     pub learn: bool,
     /// Announced address to the address to dial.
     pub address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// What is moved.
+    /// Where the target is published.
     pub target_writer: TargetWriter,
-    /// The replicas for readers, if there are readers.
+    /// The replicas for readers, if configured.
     pub replicas: Option<Replicas>,
 }
 
-/// What is wrong with a sentinel that has another one's identity.
+/// The problem of a sentinel that has another one's identity.
 const DUPLICATE_ID: &str =
-    "another connection leads to a sentinel with this MYID: its word is not counted twice";
+    "another connection leads to a sentinel with this MYID, which has one vote only";
 
-/// The loop and all that it owns. Must be made and run inside a tokio runtime.
+/// The discovery driver. Must be created and run inside a tokio runtime.
 pub struct Discovery {
     services: Vec<ServiceRuntime>,
     links: Links,
@@ -97,10 +98,10 @@ pub struct Discovery {
     handles: Vec<DiscoveryHandle>,
     wake: Arc<Notify>,
     heartbeat: Heartbeat,
-    /// An answer that comes later than this after its question, is about a past that this process
-    /// slept through.
+    /// An answer that arrives later than this after its query is outdated: this process was
+    /// suspended meanwhile.
     stale_after: Duration,
-    /// When the connections have to be brought in line next; `None` while they are.
+    /// When the connections have to be updated next; `None` while they are up to date.
     reconcile_at: Option<Instant>,
     reconciled_at: Option<Instant>,
     incoming: mpsc::Receiver<DriverMessage>,
@@ -108,8 +109,8 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Sets everything up; the handles are in the order of `watches`. `own` are this process's own
-    /// listeners, which no connection may lead back to.
+    /// Sets everything up; the handles are in the order of `watches`. `own` are this process's
+    /// listeners, to which no connection may lead back.
     #[must_use]
     pub fn new(
         watches: Vec<DiscoveryConfig>,
@@ -119,7 +120,7 @@ impl Discovery {
         Self::with_resolver(watches, timeouts, own, &Resolver::default())
     }
 
-    /// The same, with names looked up by `resolver`.
+    /// The same, with a given resolver.
     #[must_use]
     pub fn with_resolver(
         watches: Vec<DiscoveryConfig>,
@@ -131,21 +132,20 @@ impl Discovery {
         let names = watches.iter().map(|watch| Arc::clone(&watch.name)).collect();
         let mut links = Links::new(names, timeouts, own, resolver, out.clone());
         let (mut services, mut seeds, mut learn) = (Vec::new(), Vec::new(), Vec::new());
-        let mut reaches = Vec::new();
+        let mut settings = Vec::new();
         for (number, watch) in watches.into_iter().enumerate() {
-            let key_auth = links.number(watch.sentinel_auth.as_ref());
+            let auth = links.number(watch.sentinel_auth.as_ref());
             for seed in &watch.sentinels {
-                let whose = (number, key_auth);
                 seeds.push(Seed::new(
                     seeds.len(),
-                    whose,
+                    (number, auth),
                     seed,
                     timeouts.command,
                     resolver,
                     out.clone(),
                 ));
             }
-            learn.push((watch.learn, key_auth));
+            learn.push((watch.learn, auth));
             let prober_factory = ProberFactory {
                 credentials: watch.auth,
                 verify: watch.rules.verify,
@@ -159,7 +159,7 @@ impl Discovery {
                 resolver: resolver.clone(),
             };
             let sentinel_auth = watch.sentinel_auth;
-            reaches.push(ConnectionSettings {
+            settings.push(ConnectionSettings {
                 name: Arc::clone(&watch.name),
                 auth: prober_factory.credentials.clone(),
                 sentinel_auth,
@@ -178,9 +178,9 @@ impl Discovery {
         let wake = Arc::new(Notify::new());
         let handles: Vec<DiscoveryHandle> = services
             .iter()
-            .zip(reaches)
-            .map(|(service, reach)| {
-                DiscoveryHandle::new(service.snapshot(), reach, Arc::clone(&wake))
+            .zip(settings)
+            .map(|(service, settings)| {
+                DiscoveryHandle::new(service.snapshot(), settings, Arc::clone(&wake))
             })
             .collect();
         let discovery = Self {
@@ -200,7 +200,7 @@ impl Discovery {
         (discovery, handles)
     }
 
-    /// Tells whether the loop turns.
+    /// The heartbeat of the loop.
     #[must_use]
     pub fn heartbeat(&self) -> Heartbeat {
         self.heartbeat.clone()
@@ -226,8 +226,7 @@ impl Discovery {
                 () = self.wake.notified() => None,
                 () = tokio::time::sleep_until(deadline) => None,
             };
-            // Before what has come is believed: it may have lain here while the machine was
-            // suspended.
+            // Before the message is processed: it may have waited while the host was suspended.
             self.clocks.notice_absence(|away| {
                 self.services
                     .iter_mut()
@@ -235,18 +234,18 @@ impl Discovery {
                     .filter(|long| *long)
                     .count()
             });
-            incoming.into_iter().for_each(|incoming| self.take(incoming));
-            // On every turn: however many messages wait, a hint waits for one of them at most.
-            self.take_hints();
-            // Before the look, so that a stop of the process between the look and the word leaves
-            // the word as it was.
-            let looked = Moment::now();
+            incoming.into_iter().for_each(|message| self.handle_message(message));
+            // In every iteration: however many messages wait, a hint waits for at most one of them.
+            self.handle_requests();
+            // Read before the check: if the process is suspended between the check and the renewal,
+            // the lease is renewed only up to this time.
+            let checked_at = Moment::now();
             let now = Instant::now();
             for service in &mut self.services {
                 if service.next_deadline() <= now {
                     service.step(MachineEvent::Tick, &self.links);
                 }
-                service.renew(looked);
+                service.renew(checked_at);
             }
             if self.reconcile_at.is_some_and(|at| at <= now) {
                 self.reconcile(now);
@@ -261,26 +260,26 @@ impl Discovery {
         }
     }
 
-    fn take_hints(&mut self) {
+    fn handle_requests(&mut self) {
         for (service, handle) in self.services.iter_mut().zip(&self.handles) {
             if handle.take_hint() {
                 service.step(MachineEvent::Hint, &self.links);
             }
             if handle.take_reader_hint() {
-                service.hinted_by_reader();
+                service.handle_reader_hint();
             }
             while let Some((command, event)) = handle.next_command() {
                 service.step(event, &self.links);
-                // Whoever gave it waits to see it.
+                // The sender of the command waits to see it in the snapshot.
                 service.publish(&self.links);
                 handle.mark_executed(command);
             }
         }
     }
 
-    fn take(&mut self, incoming: DriverMessage) {
-        match incoming {
-            DriverMessage::Link(id, what) => self.take_link(id, what),
+    fn handle_message(&mut self, message: DriverMessage) {
+        match message {
+            DriverMessage::Link(id, event) => self.handle_link_event(id, event),
             DriverMessage::NodeProber(number, node, event) => {
                 let Some(service) = self.services.get_mut(number) else { return };
                 match event {
@@ -294,23 +293,26 @@ impl Discovery {
             }
             DriverMessage::Seed(number, found) => {
                 if let Some(seed) = self.seeds.get_mut(number) {
-                    seed.has(found, Instant::now());
+                    seed.update(found, Instant::now());
                 }
-                // No hearsay, and told when it has changed only: a majority is not kept waiting
-                // until the first of them had its time.
+                // Seeds are not rate limited: they are reported only when they change, and a
+                // majority must not wait for the interval that the first one started.
                 self.reconcile_at = Some(Instant::now());
             }
         }
     }
 
-    fn take_link(&mut self, id: LinkId, what: What) {
-        // Messages of a link that was closed meanwhile are about nothing that is still wanted.
+    fn handle_link_event(&mut self, id: LinkId, event: What) {
+        // Messages of a link that was closed meanwhile are ignored.
         let Some(link) = self.links.get_mut(id) else { return };
-        match what {
+        match event {
             What::Up { id, addr, protocol, events } => {
-                let (sentinel, who) = (link.addr.clone(), id.clone());
+                let (sentinel, my_id) = (link.addr.clone(), id.clone());
                 link.voice.say(Instant::now(), move |unsaid| {
-                    info!(%sentinel, id = who.short(), ?protocol, events, unsaid, "sentinel connected");
+                    info!(
+                    %sentinel, id = my_id.short(), ?protocol, events, unsaid,
+                     "sentinel connected"
+                    );
                 });
                 link.up = Some((id, addr));
                 link.events = events;
@@ -332,9 +334,9 @@ impl Discovery {
                 let services = link.groups.clone();
                 for number in services {
                     let Some(service) = self.services.get_mut(number) else { continue };
-                    let speaks =
+                    let may_vote =
                         from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
-                    if speaks && master.as_ref().is_none_or(|master| **master == *service.name) {
+                    if may_vote && master.as_ref().is_none_or(|master| **master == *service.name) {
                         service.handle_event(
                             MachineEvent::Notice { from: from.clone(), notice: notice.clone() },
                             heard_at,
@@ -353,7 +355,7 @@ impl Discovery {
                 let Some((from, addr)) = up else { return };
                 for number in services {
                     if self.services.get(number).is_some_and(|service| service.name == master) {
-                        self.take_round(
+                        self.handle_round(
                             number,
                             id,
                             (from.clone(), addr),
@@ -365,7 +367,7 @@ impl Discovery {
         }
     }
 
-    fn take_round(
+    fn handle_round(
         &mut self,
         number: usize,
         link: LinkId,
@@ -374,28 +376,31 @@ impl Discovery {
     ) {
         let Some(service) = self.services.get_mut(number) else { return };
         let round = usable(round, addr.ip(), service.address_map());
-        let speaks = self.links.speaks(number, link, &from);
-        let trouble =
-            if speaks { trouble_of(&round, &service.name) } else { Some(DUPLICATE_ID.to_owned()) };
+        let may_vote = self.links.speaks(number, link, &from);
+        let problem = if may_vote {
+            trouble_of(&round, &service.name)
+        } else {
+            Some(DUPLICATE_ID.to_owned())
+        };
         let mut configured = false;
         if let Some(link) = self.links.get_mut(link) {
-            link.is_troubled(number, trouble);
+            link.is_troubled(number, problem);
             configured = !link.is_learnt();
         }
-        if !speaks {
+        if !may_vote {
             return;
         }
         match round {
             Round::View { view, peers } => {
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
                 service.handle_event(event, heard_at, &self.links);
-                let learns = self.learn.get(number).is_some_and(|(learn, _)| *learn);
-                if learns && service.learn(from, peers, &self.links) {
+                let learn = self.learn.get(number).is_some_and(|(learn, _)| *learn);
+                if learn && service.learn(from, peers, &self.links) {
                     self.reconcile_soon();
                 }
             }
             Round::UnknownName => service.count(|counts| counts.unknown_names += 1),
-            // A torn round is asked again by its link.
+            // The link repeats a torn round by itself.
             Round::Torn | Round::Malformed(_) | Round::Denied(_) => {
                 service.count(|counts| counts.bad_rounds += 1)
             }

@@ -1,6 +1,8 @@
-//! One service: its machine, the points it moves, and the canaries it sends out.
+//! The runtime of one service: feeds events to its machine, executes the actions and publishes the
+//! snapshot.
 //!
-//! The machine decides; this carries out. Nothing here has an opinion.
+//! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
+//! decisions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,27 +32,28 @@ use crate::{
     VoteOutcome, Warning,
 };
 
-/// What is wrong with a configured sentinel that has no vote.
-const STRANGER: &str = "no sentinel with a vote knows it, and it knows none of them: it has no vote. Does it watch the same master?";
+/// The problem of a configured sentinel without a vote.
+const STRANGER: &str = "it has no vote: no sentinel with a vote knows it, and it knows none of them; \
+                        check that it watches the same master";
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
     pub(crate) name: Arc<str>,
     machine: Machine,
     target_writer: TargetWriter,
-    /// The readers' side, where there is one.
+    /// Publishes the replicas, if readers are configured.
     replica_publisher: Option<ReplicaPublisher>,
-    /// How long the points may be believed after a look at everything: what the machine calls a
-    /// stall.
+    /// For how long workers may trust the target after a check of all deadlines. The machine calls
+    /// a longer gap a stall.
     lease: Duration,
     probers: ProberSet,
     learned_addresses: LearnedAddresses,
-    /// How many sentinels the configuration leads to.
+    /// The number of sentinels that the configuration resolves to.
     expected: usize,
     master: Option<MasterSnapshot>,
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
-    /// Bounds what is logged about this service.
+    /// Rate limit for the log lines of this service.
     voice: Voice,
     failover_history: FailoverHistory,
     counts: DiscoveryCounts,
@@ -118,7 +121,7 @@ impl ServiceRuntime {
         replica_publisher.map_or(machine, |at| at.min(machine))
     }
 
-    /// The configuration leads to this many sentinels now.
+    /// The configuration now resolves to this many sentinels.
     pub(crate) fn expect(&mut self, sentinels: usize, links: &Links) {
         if self.expected != sentinels {
             self.expected = sentinels;
@@ -126,22 +129,23 @@ impl ServiceRuntime {
         }
     }
 
-    /// One event in, everything that follows from it done.
+    /// Processes an event that has just happened.
     pub(crate) fn step(&mut self, event: MachineEvent, links: &Links) {
         self.handle_event(event, Instant::now(), links);
     }
 
-    /// The same for what was read from a socket at `heard_at`.
+    /// Processes an event that was read from a socket at `heard_at`, and executes the resulting
+    /// actions.
     pub(crate) fn handle_event(&mut self, event: MachineEvent, heard_at: Instant, links: &Links) {
         let before = self.machine.state().label();
-        self.failover_history.before(&event, heard_at, &self.machine);
+        self.failover_history.before_step(&event, heard_at, &self.machine);
         self.replica_publisher
             .iter_mut()
             .for_each(|replica_publisher| replica_publisher.hear(&event));
         for action in self.machine.step(Instant::now(), event) {
             self.perform(action, links);
         }
-        self.failover_history.after(heard_at, &self.machine);
+        self.failover_history.after_step(heard_at, &self.machine);
         self.update_replicas();
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
@@ -149,14 +153,14 @@ impl ServiceRuntime {
         if before != self.machine.state().label() {
             let (service, after) = (Arc::clone(&self.name), self.machine.state().label());
             self.voice.say(Instant::now(), move |unsaid| {
-                info!(%service, unsaid, from = before, to = after, "discovery state");
+                info!(%service, unsaid, from = before, to = after, "discovery state changed");
             });
             self.publish(links);
         }
     }
 
-    /// This process was away for so long, by whatever clock. Beyond what the machine calls a stall
-    /// nothing is trusted that was known before. Whether it was that long.
+    /// The process was away for this long, by any clock. Beyond the limit of a stall, nothing known
+    /// before is trusted. Returns whether the limit was exceeded.
     pub(crate) fn check_absence(&mut self, away: Duration, links: &Links) -> bool {
         let long = away > self.lease;
         if long {
@@ -165,18 +169,16 @@ impl ServiceRuntime {
         long
     }
 
-    /// Everything that was due has been looked at since `looked`: the points may be believed for a
-    /// while. Not earlier, because after a stall of the process the machine has to shut the gate
-    /// first.
-    pub(crate) fn renew(&mut self, looked: Moment) {
-        self.target_writer.renew(looked, self.lease);
+    /// Renews the lease of the target: all that was due at `checked_at` has been processed. Not
+    /// earlier, because after a stall of the process the machine has to close the gate first.
+    pub(crate) fn renew(&mut self, checked_at: Moment) {
+        self.target_writer.renew(checked_at, self.lease);
         if let Some(replica_publisher) = &mut self.replica_publisher {
-            replica_publisher.renew(looked, self.lease);
+            replica_publisher.renew(checked_at, self.lease);
         }
     }
 
-    /// Brings readers' replicas in line with what is known, and asks them what sessions want to
-    /// know.
+    /// Updates the replicas for readers, and probes those that sessions gave hints about.
     fn update_replicas(&mut self) {
         let Some(replica_publisher) = &mut self.replica_publisher else { return };
         let now = Instant::now();
@@ -184,14 +186,14 @@ impl ServiceRuntime {
         replica_publisher.take_hint(now).iter().for_each(|member| self.probers.ask(member, false));
     }
 
-    /// A reader's session noticed something: says nothing about the master, so the replicas alone
-    /// are asked.
-    pub(crate) fn hinted_by_reader(&mut self) {
+    /// A reader's session saw a sign of trouble. It says nothing about the master, so only the
+    /// replicas are probed.
+    pub(crate) fn handle_reader_hint(&mut self) {
         self.replica_publisher.iter_mut().for_each(ReplicaPublisher::hint);
         self.update_replicas();
     }
 
-    /// A canary's answer, with what it was refused.
+    /// A node prober's answer, and what it was denied.
     pub(crate) fn probed(
         &mut self,
         node: NodeAddr,
@@ -202,19 +204,19 @@ impl ServiceRuntime {
         if let Some(denied) = self.probers.heard(&node, &probe, denied) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
             self.voice.say(Instant::now(), move |unsaid| {
-                warn!(%service, %node, unsaid, "cannot verify a redis node: {denied}");
+                warn!(%service, %node, unsaid, "cannot verify redis node: {denied}");
             });
         }
         self.step(MachineEvent::Probed { node, probe }, links);
     }
 
-    /// Takes note of the peers that `teller` lists now. Whether that changes anything.
+    /// Stores the peers that `teller` lists now. Returns whether they changed.
     pub(crate) fn learn(&mut self, teller: MyId, peers: Vec<Peer>, links: &Links) -> bool {
         self.learned_addresses
             .record(teller, peers, self.probers.address_map(), |id| links.reaches(self.number, id))
     }
 
-    /// The sentinels that others told of.
+    /// The sentinels learned from others.
     pub(crate) fn learned_addresses(&self) -> &LearnedAddresses {
         &self.learned_addresses
     }
@@ -244,7 +246,7 @@ impl ServiceRuntime {
                 let (service, state) = (Arc::clone(&self.name), self.machine.state().label());
                 self.voice.say(
                     now,
-                    move |unsaid| info!(%service, unsaid, state, "gate shut: traffic is held"),
+                    move |unsaid| info!(%service, unsaid, state, "gate closed, holding traffic"),
                 );
             }
             MachineAction::Release => {
@@ -252,10 +254,10 @@ impl ServiceRuntime {
                 self.end_outage(Instant::now());
                 let service = Arc::clone(&self.name);
                 self.voice.say(Instant::now(), move |unsaid| {
-                    info!(%service, unsaid, "gate open again: the same master goes on");
+                    info!(%service, unsaid, "gate opened, same master");
                 });
             }
-            MachineAction::Replies(replies) => self.replies(replies),
+            MachineAction::Replies(replies) => self.set_replies(replies),
             MachineAction::Commit(commit) => self.commit(commit, links),
             MachineAction::Redirect(dialled) => {
                 self.target_writer.redirect(dialled);
@@ -264,7 +266,7 @@ impl ServiceRuntime {
                 }
                 let service = Arc::clone(&self.name);
                 self.voice.say(Instant::now(), move |unsaid| {
-                    info!(%service, unsaid, %dialled, "master reached at another address, same process");
+                    info!(%service, unsaid, %dialled, "master moved to another address, same process");
                 });
             }
             MachineAction::Clear(reason) => {
@@ -274,19 +276,19 @@ impl ServiceRuntime {
                 self.counts.clears += 1;
                 let service = Arc::clone(&self.name);
                 self.voice.say(Instant::now(), move |unsaid| {
-                    warn!(%service, unsaid, reason = ?reason, "no master: its sessions are cut, new ones wait");
+                    warn!(%service, unsaid, reason = reason.label(), "no master: closing its sessions, new ones wait");
                 });
             }
-            MachineAction::Warning(warn_operator) => self.warn_operator(warn_operator),
+            MachineAction::Warning(warning) => self.handle_warning(warning),
         }
     }
 
-    fn replies(&mut self, replies: Replies) {
+    fn set_replies(&mut self, replies: Replies) {
         self.target_writer.set_replies(replies);
         if replies == Replies::Drop {
             let service = Arc::clone(&self.name);
             self.voice.say(Instant::now(), move |unsaid| {
-                info!(%service, unsaid, "a replica is being promoted: replies of the old master are dropped");
+                info!(%service, unsaid, "replica is being promoted, dropping replies of the old master");
             });
         }
     }
@@ -302,7 +304,7 @@ impl ServiceRuntime {
         } else {
             self.target_writer.commit(destination)
         };
-        // Everything else comes after the move: nobody waits for the books.
+        // Statistics and logs come after the switch.
         let published_at = Instant::now();
         self.failover_history.note_first_session(&self.name);
         if commit.held {
@@ -314,18 +316,18 @@ impl ServiceRuntime {
         let generation = target.generation().get();
         let from = self.master.take().map(|master| master.addr);
         let failover =
-            self.failover_history.moved((from, &commit), (target, published_at), &self.machine);
+            self.failover_history.record((from, &commit), (target, published_at), &self.machine);
         self.counts.commits += 1;
         self.counts.held += failover.timeline.hold().unwrap_or_default();
-        self.failover_history.tell(&self.name, failover);
+        self.failover_history.log(&self.name, failover);
         let Commit { addr, dialled, epoch, run_id, .. } = commit;
         self.master =
             Some(MasterSnapshot { addr, dialled, generation, epoch, run_id, since: published_at });
         self.publish(links);
     }
 
-    /// Something can be sent to a master again. The time until there was one for the first time is
-    /// no outage.
+    /// Traffic can reach a master again. The time before the first master does not count as an
+    /// outage.
     fn end_outage(&mut self, now: Instant) {
         self.held_since = None;
         if let Some(since) = self.stopped_since.take().filter(|_| self.counts.commits > 0) {
@@ -333,19 +335,20 @@ impl ServiceRuntime {
         }
     }
 
-    /// What is looked at now and then: whether a session has reached the master in force.
+    /// Periodic work: detects the first session on the current master, flushes delayed log lines
+    /// and publishes a snapshot.
     pub(crate) fn refresh(&mut self, links: &Links) {
         let now = Instant::now();
         self.failover_history.note_first_session(&self.name);
-        self.failover_history.catch_up(now);
+        self.failover_history.flush_logs(now);
         self.voice.catch_up(now);
         self.update_replicas();
         self.publish(links);
     }
 
-    fn warn_operator(&mut self, warn_operator: Warning) {
+    fn handle_warning(&mut self, warning: Warning) {
         let counts = &mut self.counts;
-        match warn_operator {
+        match warning {
             Warning::StaleView => counts.stale_views += 1,
             Warning::Split => counts.splits += 1,
             Warning::LineageBroken => counts.lineage_broken += 1,
@@ -360,26 +363,25 @@ impl ServiceRuntime {
             Warning::HoldsExhausted | Warning::Minority | Warning::Rebooted | Warning::Stranger => {
             }
         }
-        // A stale view comes with every poll of a stale sentinel; all others come once for what
-        // they tell of.
-        if warn_operator == Warning::StaleView {
+        // A stale view comes with every poll of a stale sentinel; all other warnings come once per
+        // condition.
+        if warning == Warning::StaleView {
             return;
         }
         let service = Arc::clone(&self.name);
-        self.voice.say(
-            Instant::now(),
-            move |unsaid| warn!(%service, unsaid, ?warn_operator, "discovery"),
-        );
+        self.voice
+            .say(Instant::now(), move |unsaid| warn!(%service, unsaid, "{}", warning.message()));
     }
 
-    /// What sentinels are compared with: the published master, or else the leading claim.
+    /// What the sentinels' views are compared with: the published master, or else the leading
+    /// claim.
     fn reference(&self) -> Option<(NodeAddr, u64)> {
         let published = self
             .machine
             .committed()
             .filter(|it| it.published)
             .map(|it| (it.addr.clone(), it.epoch));
-        published.or_else(|| match self.machine.finding() {
+        published.or_else(|| match self.machine.vote_outcome() {
             VoteOutcome::Claimed(claim) | VoteOutcome::Regressed(claim) => {
                 Some((claim.addr.clone(), claim.epoch))
             }
@@ -387,7 +389,7 @@ impl ServiceRuntime {
         })
     }
 
-    /// Puts together what is seen now.
+    /// Publishes a snapshot.
     pub(crate) fn publish(&self, links: &Links) {
         let reference = self.reference();
         let sentinels = links.of(self.number).map(|link| {
@@ -435,7 +437,8 @@ impl ServiceRuntime {
             at: Instant::now(),
             state: self.machine.state().label(),
             holding: self.machine.is_holding(),
-            // The epoch may fall without a move, when the sentinels were configured anew.
+            // The epoch may fall without a switch, when the sentinels were reconfigured from
+            // scratch.
             master: self.master.clone().map(|master| MasterSnapshot {
                 epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
                 ..master

@@ -22,8 +22,8 @@ impl Machine {
         let committed = self.committed.as_ref().map(|it| (&it.addr, it.epoch));
         let is_majority = |voters: &BTreeSet<&MyId>| self.electorate.is_majority(voters);
         let finding = vote_count::count(&self.electorate.votes(), &is_majority, committed);
-        let was_split = matches!(self.finding, VoteOutcome::Confirmed { split: true, .. });
-        self.finding = finding.clone();
+        let was_split = matches!(self.vote_outcome, VoteOutcome::Confirmed { split: true, .. });
+        self.vote_outcome = finding.clone();
         self.weigh_electorate(now);
         self.weigh_minority(now);
         self.weigh_denials(now);
@@ -66,7 +66,7 @@ impl Machine {
         if let Some(at) = self.electorate.majority_answered_at() {
             self.majority_at = self.majority_at.max(at.min(now));
         }
-        let confirmed = matches!(self.finding, VoteOutcome::Confirmed { majority: true, .. });
+        let confirmed = matches!(self.vote_outcome, VoteOutcome::Confirmed { majority: true, .. });
         if let Some(committed) = self.committed.as_ref().filter(|_| confirmed)
             && self.has_founders(&committed.addr, committed.epoch)
         {

@@ -134,3 +134,24 @@ pub enum Warning {
     /// one may be healthy: nothing changes.
     RegressionUnverified,
 }
+
+impl Warning {
+    /// The log message.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::StaleView => "sentinel names an older epoch than the committed one",
+            Self::Split => "sentinels name different masters at the same epoch",
+            Self::LineageBroken => "new master does not continue the history of the old one",
+            Self::HoldExpired => "hold expired without a switch",
+            Self::HoldsExhausted => "too many holds without a switch, the next one is skipped",
+            Self::Minority => "reachable sentinels are a minority",
+            Self::Stalled => "process was suspended, confirming the master again",
+            Self::Rebooted => "another process answers at the master's address",
+            Self::Stranger => "configured sentinel has no vote, it may watch another cluster",
+            Self::RegressionUnverified => {
+                "majority names an older epoch and a node that is not a master"
+            }
+        }
+    }
+}

@@ -28,7 +28,7 @@ impl Machine {
             }
             Some(_) if !strict && provable == Some(false) => self.minority = None,
             Some(since) if strict && provable != Some(true) && !silent => {
-                let leading = match &self.finding {
+                let leading = match &self.vote_outcome {
                     VoteOutcome::Confirmed { .. } => {
                         self.committed.as_ref().map(|it| (&it.addr, it.epoch))
                     }

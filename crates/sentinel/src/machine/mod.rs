@@ -151,7 +151,7 @@ pub struct Machine {
     hint_pause: std::time::Duration,
     last_step: Instant,
     next_ask: Instant,
-    finding: VoteOutcome,
+    vote_outcome: VoteOutcome,
     timeline: FailoverTimeline,
     last_timeline: FailoverTimeline,
     actions: Vec<MachineAction>,
@@ -188,7 +188,7 @@ impl Machine {
             hint_pause: events::HINT_PAUSE_MIN,
             last_step: now,
             next_ask: now,
-            finding: VoteOutcome::Silence,
+            vote_outcome: VoteOutcome::Silence,
             timeline: FailoverTimeline::default(),
             last_timeline: FailoverTimeline::default(),
             actions: Vec::new(),
@@ -279,8 +279,8 @@ impl Machine {
 
     /// The result of the last vote count.
     #[must_use]
-    pub fn finding(&self) -> &VoteOutcome {
-        &self.finding
+    pub fn vote_outcome(&self) -> &VoteOutcome {
+        &self.vote_outcome
     }
 
     /// The timeline of the failover in progress, or of the last one.

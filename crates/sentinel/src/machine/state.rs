@@ -58,6 +58,19 @@ pub enum NoMasterReason {
     Minority,
 }
 
+impl NoMasterReason {
+    /// The label for logs.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Demoted => "demoted",
+            Self::Unreachable => "unreachable",
+            Self::Unverified => "unverified",
+            Self::Minority => "minority",
+        }
+    }
+}
+
 /// The states of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum MachineState {

@@ -1,20 +1,20 @@
-//! The loop guard: whether a connection to an address would come back to one of this process's own
-//! listeners.
+//! The loop guard: detects that a connection to an address would lead back to one of this process's
+//! own listeners.
 //!
-//! A sentinel may name our own address, by mistake or because a virtual address moved here. A
-//! connection to it would be carried on to the master, which answers as the master does, and so the
-//! address would verify.
+//! A sentinel may announce our own address, by mistake or because a virtual address moved here. A
+//! connection to it would be forwarded to the master, which answers as a master, and so the address
+//! would verify.
 //!
-//! A listener on the unspecified address has every address of this machine, and these change at run
-//! time. So the kernel is asked anew before each dial, with a socket that sends nothing: connecting
-//! a datagram socket looks up the route and the source address. Binding alone is no test: with
-//! `net.ipv4.ip_nonlocal_bind=1`, usual beside keepalived, any address can be bound. A list of the
-//! interfaces' addresses would need a netlink socket, which a sandbox may forbid as our own unit
-//! for systemd does, and would be old as soon as it was made.
+//! A listener on the unspecified address has every address of this host, and these change at run
+//! time. The kernel is therefore queried before each dial, with a socket that sends nothing:
+//! connecting a datagram socket looks up the route and the source address. Binding alone is not a
+//! test: with `net.ipv4.ip_nonlocal_bind=1`, common beside keepalived, any address can be bound. A
+//! list of the interfaces' addresses would need a netlink socket, which a sandbox may forbid (our
+//! systemd unit does), and would be outdated as soon as it was made.
 
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Whether a connection to `addr` would come back to one of our own listeners.
+/// Whether a connection to `addr` would lead back to one of our own listeners.
 pub(crate) fn leads_back(addr: SocketAddr, own: &[SocketAddr]) -> bool {
     leads_back_if(addr, own, is_local)
 }
@@ -26,9 +26,9 @@ fn leads_back_if(
 ) -> bool {
     let to = canonical(addr);
     let takes = |ours: SocketAddr| match (ours.ip().is_unspecified(), to.ip().is_unspecified()) {
-        // A listener on :: that was inherited may take connections of both families.
+        // An inherited listener on :: may accept connections of both families.
         (true, false) => (ours.is_ipv6() || to.is_ipv4()) && is_local(to),
-        // Dialling the unspecified address reaches this machine.
+        // Dialling the unspecified address reaches this host.
         (_, true) => true,
         (false, false) => {
             ours.ip() == to.ip() && (scope(ours) == scope(to) || scope(ours) == 0 || scope(to) == 0)
@@ -37,7 +37,7 @@ fn leads_back_if(
     own.iter().filter(|ours| ours.port() == to.port()).any(|ours| takes(canonical(*ours)))
 }
 
-/// An IPv4 address that is written as an IPv6 one is the IPv4 address.
+/// An IPv4-mapped IPv6 address is the IPv4 address.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr.ip().to_canonical() {
         ip if ip == addr.ip() => addr,
@@ -45,7 +45,7 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The interface that a link-local address belongs to; 0 where none is said.
+/// The interface of a link-local address; 0 if there is none.
 fn scope(addr: SocketAddr) -> u32 {
     match addr {
         SocketAddr::V4(_) => 0,
@@ -53,18 +53,18 @@ fn scope(addr: SocketAddr) -> u32 {
     }
 }
 
-/// Whether the address belongs to this machine, as the kernel routes now. An address that cannot
-/// even be looked up is not ours: dialling it fails the same way.
+/// Whether the address belongs to this host, by the kernel's current routes. An address that cannot
+/// be looked up is not ours: dialling it fails in the same way.
 fn is_local(addr: SocketAddr) -> bool {
     let asked = match addr {
-        // Any source can be bound where the system allows it, but the route is looked up only for a
-        // source of our own. The source that the kernel would choose does not tell: for an
+        // Any source can be bound if the system permits it, but the route is looked up only for a
+        // source of our own. The source that the kernel would choose proves nothing: for an
         // interface's second address it is the first one.
         SocketAddr::V4(to) => {
             UdpSocket::bind((*to.ip(), 0)).and_then(|socket| socket.connect(to)).map(|()| true)
         }
-        // To an address of our own the kernel goes from that very address; it does not check a
-        // source that was bound.
+        // To an address of our own, the kernel sends from that very address. It does not check a
+        // bound source.
         SocketAddr::V6(to) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).and_then(|socket| {
             socket.connect(to)?;
             Ok(socket.local_addr()?.ip() == *to.ip())
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn recognises_own_listeners() {
         let own = ["0.0.0.0:6379", "192.0.2.1:7000", "[fe80::1%2]:7001"].map(at);
-        // This machine has no other address here than these.
+        // The test assumes a host with these addresses only.
         let is_local =
             |addr: SocketAddr| addr.ip().is_loopback() || addr.ip() == at("192.0.2.1:1").ip();
         for ours in [
@@ -120,7 +120,7 @@ mod tests {
         for ours in ["127.0.0.1:6379", "127.1.2.3:6379", "[::ffff:127.0.0.1]:6379"] {
             assert!(leads_back(at(ours), &own), "{ours}");
         }
-        // Reserved for documentation: no machine has them.
+        // Reserved for documentation: no host has them.
         for other in
             ["192.0.2.7:6379", "[2001:db8::7]:6379", "[fe80::7]:6379", "255.255.255.255:6379"]
         {

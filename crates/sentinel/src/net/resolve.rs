@@ -1,10 +1,8 @@
-//! Names to addresses, without ever waiting for a name server on a worker and without piling up
-//! look-ups.
+//! Name resolution that never blocks a worker and never accumulates lookups.
 //!
-//! The system's resolver may block for minutes. Each [`Lookup`] therefore has at most one look-up
-//! under way, on the runtime's bounded pool of blocking threads; who asks waits for as long as it
-//! can afford and finds the answer later if it comes late. The last good answer is kept while
-//! look-ups fail.
+//! The system's resolver may block for minutes. Each [`Lookup`] therefore has at most one request
+//! in progress, on the runtime's bounded pool of blocking threads. A caller waits for a limited
+//! time and gets a late answer with a later call. The last good answer is kept while lookups fail.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -14,54 +12,54 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The most addresses taken from one name.
+/// The maximum number of addresses taken from one name.
 const MAX_ADDRESSES: usize = 32;
 
-/// The most look-ups of one process under way at a time. A resolver that hangs takes these threads
-/// and no others.
+/// The maximum number of lookups of one process in progress. A resolver that hangs blocks these
+/// threads and no others.
 const MAX_LOOKUPS: usize = 16;
 
-/// With an earlier answer in hand, a slow resolver is waited for no longer than this.
+/// How long to wait for a slow resolver if an earlier answer is available.
 const PATIENCE_WITH_CACHE: Duration = Duration::from_millis(50);
 
 /// Why a name has no address now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ResolveError {
-    /// The resolver said no, or gave nothing.
+    /// The resolver returned an error or no address.
     #[error("the name does not resolve")]
     NotFound,
-    /// The resolver did not answer in time; it goes on in the background.
+    /// The resolver did not answer in time; the request continues in the background.
     #[error("the name server does not answer")]
     TimedOut,
 }
 
 type LookupFn = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// Who is asked for the addresses behind a name. Clones share the bound on look-ups under way.
+/// A source of addresses for host names. Clones share the limit on lookups in progress.
 #[derive(Clone)]
 pub struct Resolver {
     ask: Arc<LookupFn>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Resolver {
-    /// Asks `ask` for the addresses of a host and port. It may block: it runs on the runtime's
-    /// blocking threads.
+    /// Uses `ask` to look up a host and port. It may block: it runs on the runtime's blocking
+    /// threads.
     #[must_use]
     pub fn new(
         ask: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
-        Self { ask: Arc::new(ask), turns: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
+        Self { ask: Arc::new(ask), permits: Arc::new(Semaphore::new(MAX_LOOKUPS)) }
     }
 
     async fn look_up(self, host: Box<str>, port: u16) -> Vec<SocketAddr> {
-        // The turn goes along and is given back when the resolver returns, even if nobody waits for
-        // the answer any more.
-        let Ok(turn) = self.turns.acquire_owned().await else { return Vec::new() };
+        // The blocking task keeps the permit until the resolver returns, even if the answer is no
+        // longer awaited.
+        let Ok(permit) = self.permits.acquire_owned().await else { return Vec::new() };
         let ask = self.ask;
         let answer = tokio::task::spawn_blocking(move || {
             let found = ask(&host, port).unwrap_or_default();
-            drop(turn);
+            drop(permit);
             found
         });
         let mut found = answer.await.unwrap_or_default();
@@ -73,7 +71,7 @@ impl Resolver {
 }
 
 impl Default for Resolver {
-    /// The system's.
+    /// The system's resolver.
     fn default() -> Self {
         Self::new(|host, port| (host, port).to_socket_addrs().map(Iterator::collect))
     }
@@ -93,9 +91,9 @@ pub(crate) struct Lookup {
     resolver: Resolver,
     pending: Option<AbortOnDropHandle<Vec<SocketAddr>>>,
     last_good: Vec<SocketAddr>,
-    /// The address that was last found to work.
+    /// The address that worked last.
     worked: Option<SocketAddr>,
-    /// How many attempts have failed since.
+    /// Failed attempts since then.
     failures: usize,
 }
 
@@ -112,9 +110,9 @@ impl Lookup {
         }
     }
 
-    /// The addresses now: at once for an IP address, else by asking, for `patience` at most, and
-    /// much less where an earlier answer is there to fall back on. Fails only if there is none.
-    /// Safe to drop.
+    /// The current addresses: at once for an IP address, otherwise by a lookup. Waits up to
+    /// `patience`, and much less if an earlier answer is available. Fails only without any answer.
+    /// Cancel-safe.
     pub(crate) async fn addresses(
         &mut self,
         patience: Duration,
@@ -144,35 +142,35 @@ impl Lookup {
         if self.last_good.is_empty() { Err(error) } else { Ok(self.last_good.clone()) }
     }
 
-    /// The one address to dial now: the one that worked last, as long as the name has it. One
-    /// failure there may be a lost packet, and another address of the same server looks like
-    /// another server, so it is tried a second time before the others get their turn, and twice in
-    /// each round after that. Where none has worked yet they take turns.
+    /// The address to dial now: the one that worked last, as long as the name still has it. A
+    /// single failure may be a lost packet, and another address of the same server looks like
+    /// another server. It is therefore tried a second time before the other addresses, and twice in
+    /// each round after that. If none has worked yet, they are tried in turn.
     pub(crate) async fn address(&mut self, patience: Duration) -> Result<SocketAddr, ResolveError> {
         let found = self.addresses(patience).await?;
         let known = self.worked.filter(|worked| found.contains(worked));
-        let turns = known
+        let order = known
             .into_iter()
             .chain(known)
             .chain(found.iter().copied().filter(|it| known != Some(*it)));
-        let turns: Vec<SocketAddr> = turns.collect();
-        let turn = self.failures.checked_rem(turns.len()).unwrap_or_default();
-        turns.get(turn).copied().ok_or(ResolveError::NotFound)
+        let order: Vec<SocketAddr> = order.collect();
+        let next = self.failures.checked_rem(order.len()).unwrap_or_default();
+        order.get(next).copied().ok_or(ResolveError::NotFound)
     }
 
-    /// The last [`Self::address`] came to nothing.
+    /// Called when a dial of the last [`Self::address`] failed.
     pub(crate) fn failed(&mut self) {
         self.failures = self.failures.wrapping_add(1);
     }
 
-    /// Somebody answered at this address.
+    /// Called when a server answered at this address.
     pub(crate) fn worked(&mut self, addr: SocketAddr) {
         (self.worked, self.failures) = (Some(addr), 0);
     }
 }
 
-/// Whether an address that a sentinel at `announced_by` announces can be meant for us. A sentinel on
-/// another machine that announces a loopback address means itself.
+/// Whether an address that a sentinel at `announced_by` announces can be meant for this process. A
+/// sentinel on another host that announces a loopback address means itself.
 pub(crate) fn is_usable(ip: IpAddr, announced_by: IpAddr) -> bool {
     let (ip, announced_by) = (ip.to_canonical(), announced_by.to_canonical());
     !ip.is_unspecified() && !ip.is_multicast() && (!ip.is_loopback() || announced_by.is_loopback())
@@ -183,20 +181,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_address_needs_no_resolver_and_a_bad_name_is_an_error() {
+    async fn resolves_ip_addresses_and_rejects_bad_names() {
         let mut lookup = Lookup::new(&Resolver::default(), "::1", 26379);
         assert_eq!(
             lookup.addresses(Duration::ZERO).await,
             Ok(vec!["[::1]:26379".parse().expect("address")])
         );
-        // Refused before anybody is asked: what this machine's name server does is not what is
-        // tested here.
+        // Rejected before a resolver is used, so the test does not depend on this host's name
+        // server.
         let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
         assert_eq!(lookup.addresses(Duration::from_secs(30)).await, Err(ResolveError::NotFound));
     }
 
     #[tokio::test]
-    async fn the_last_good_answer_outlives_a_failing_resolver() {
+    async fn keeps_last_good_answer_while_lookups_fail() {
         let good: SocketAddr = "10.1.2.3:1".parse().expect("address");
         let mut lookup = Lookup::new(&Resolver::default(), "no\0name", 1);
         lookup.last_good = vec![good];
@@ -204,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_with_several_addresses_is_tried_through() {
+    async fn tries_all_addresses_of_a_name_in_turn() {
         let both: [SocketAddr; 2] =
             ["10.0.0.1:5", "10.0.0.2:5"].map(|it| it.parse().expect("address"));
         let resolver = Resolver::new(move |_, _| Ok(both.to_vec()));
@@ -216,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_address_that_worked_last_is_tried_twice_before_the_others() {
+    async fn tries_last_working_address_twice_first() {
         let all: [SocketAddr; 3] =
             ["10.0.0.1:5", "10.0.0.2:5", "[fd00::1]:5"].map(|it| it.parse().expect("address"));
         let found = Arc::new(std::sync::Mutex::new(all.to_vec()));
@@ -233,7 +231,7 @@ mod tests {
             assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[turn]));
             lookup.failed();
         }
-        // It is preferred again after one success, and forgotten when the name has lost it.
+        // It is preferred again after one success, and dropped when the name no longer has it.
         lookup.worked(all[2]);
         assert_eq!(lookup.address(Duration::from_secs(30)).await, Ok(all[2]));
         *found.lock().expect("no poison") = all[..2].to_vec();
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_resolver_that_hangs_holds_up_few_threads_and_nobody_with_an_earlier_answer() {
+    async fn bounds_threads_blocked_by_a_hanging_resolver() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = std::sync::Mutex::new(held);
         let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_means_the_speaker_unless_we_share_the_machine() {
+    fn accepts_loopback_only_from_the_same_host() {
         let ip = |text: &str| text.parse::<IpAddr>().expect("address");
         assert!(!is_usable(ip("127.0.0.1"), ip("10.0.0.1")));
         assert!(is_usable(ip("127.0.0.1"), ip("127.0.0.2")));

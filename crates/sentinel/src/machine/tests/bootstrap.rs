@@ -50,7 +50,7 @@ fn silence_commits_nothing_and_asks_without_end() {
     rig.loses(1).loses(2).loses(3);
     rig.run(600_000);
     assert!(rig.outcomes().is_empty());
-    assert_eq!(*rig.machine.finding(), VoteOutcome::Silence);
+    assert_eq!(*rig.machine.vote_outcome(), VoteOutcome::Silence);
     assert!(rig.log.len() <= 6001, "ten questions a second at most: {}", rig.log.len());
 }
 

@@ -69,9 +69,9 @@ fn votes_from_before_the_blackout_confirm_nothing() {
     rig.run(1000);
     assert_eq!(rig.outcomes_untimed(), ["hold"]);
     assert!(
-        rig.machine.finding() != &crate::machine::VoteOutcome::Silence,
+        rig.machine.vote_outcome() != &crate::machine::VoteOutcome::Silence,
         "the votes are there: {:?}",
-        rig.machine.finding()
+        rig.machine.vote_outcome()
     );
     // An answer that comes now, to a question from the blackout, is no younger.
     let view = super::rig::view('A', 5, &[2, 3], &['B', 'C']);
@@ -265,7 +265,7 @@ fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
         ["hold", "release"],
         "{:?} {:?}",
         rig.machine.quorum(),
-        rig.machine.finding()
+        rig.machine.vote_outcome()
     );
     rig.mark();
     rig.run(60_000);

@@ -33,7 +33,7 @@ fn a_stale_sentinel_alone_after_the_others_fell_silent_is_ignored_too() {
     let mut rig = after_failover();
     rig.names(3, 'A', 5).loses(1).loses(2).run(120_000);
     assert!(rig.outcomes().is_empty());
-    assert!(matches!(rig.machine.finding(), VoteOutcome::Regressed(claim) if !claim.majority));
+    assert!(matches!(rig.machine.vote_outcome(), VoteOutcome::Regressed(claim) if !claim.majority));
 }
 
 #[test]
