@@ -1,5 +1,5 @@
-//! Arbitrary streams of events, judged by the independent oracle: whatever sentinels and nodes
-//! say, in whatever order, the safety rules hold; and as soon as they agree, the machine does too.
+//! Arbitrary streams of events, checked by the independent oracle: the safety rules hold whatever
+//! sentinels and nodes report, in any order; and as soon as they agree, the machine converges.
 
 mod streams;
 
@@ -13,7 +13,7 @@ use super::tests::rig::{Answer, Letter, id, lineage, master, ms, node, replica, 
 use super::{Machine, MachineAction, MachineEvent, MachineState, Pause};
 use crate::{Epoch, MachineRules, NodeAddr, NodeReport, Notice, Probe, ProbeFailure, Role, View};
 
-/// A machine, its clock, its open questions, and the oracle.
+/// A machine, its clock, its open queries, and the oracle.
 struct World {
     machine: Machine,
     now: Instant,
@@ -34,9 +34,9 @@ impl World {
     fn step(&mut self, event: MachineEvent) {
         let seen = event.clone();
         let actions = self.machine.step(self.now, event);
-        self.oracle.saw(self.now, &seen, &actions, self.machine.committed());
+        self.oracle.check_step(self.now, &seen, &actions, self.machine.committed());
         assert_eq!(self.machine.broken_invariant(), None);
-        assert!(self.machine.next_deadline() > self.now, "a deadline that has passed already");
+        assert!(self.machine.next_deadline() > self.now, "a deadline in the past");
         let target = self.machine.committed().is_some_and(|it| it.published);
         assert!(
             target
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Time goes on by `long`; after every tick `world` may answer.
+    /// Time advances by `long`; `world` may answer after every tick.
     fn wait(&mut self, long: Duration, mut world: impl FnMut(&mut Self)) {
         let until = self.now + long;
         loop {
@@ -112,7 +112,7 @@ impl World {
         self.now = self.now.max(until);
     }
 
-    /// The world in which everybody agrees on `addr` at `epoch`, and answers within a millisecond.
+    /// All sentinels agree on `addr` at `epoch`, and answer within a millisecond.
     fn agree(&mut self, addr: Letter, epoch: Epoch) {
         while self.asked || !self.open.is_empty() {
             self.now += ms(1);
@@ -145,7 +145,7 @@ impl World {
             && !self.machine.is_holding()
     }
 
-    /// A master is committed, and all is calm.
+    /// A master is committed, and the machine is stable.
     fn boot(&mut self) {
         self.step(MachineEvent::Tick);
         self.agree('A', 5);
@@ -191,7 +191,7 @@ fn outcome(addr: &NodeAddr, probe_outcome: ProbeOutcome) -> Result<NodeReport, P
     })
 }
 
-/// How often `wanted` is in the log within any minute, at most.
+/// The maximum number of `wanted` actions in the log within any minute.
 fn most_in_a_minute(log: &[(Instant, MachineAction)], wanted: &MachineAction) -> usize {
     let times: Vec<Instant> =
         log.iter().filter(|(_, it)| it == wanted).map(|(at, _)| *at).collect();
@@ -205,10 +205,11 @@ fn most_in_a_minute(log: &[(Instant, MachineAction)], wanted: &MachineAction) ->
 proptest! {
     #![proptest_config(ProptestConfig::default())]
 
-    /// S1, S3, S4, S5, S6 and the zombie guard, by the oracle's books.
+    /// S1, S3, S4, S5, S6 and the zombie guard, by the oracle's records.
     #[test]
-    fn whatever_is_said_the_safety_rules_hold(
-        rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(false), 1..250),
+    fn upholds_safety_rules_on_any_stream(
+        rules in rules(), booted in any::<bool>(),
+        stream in prop::collection::vec(happening(false), 1..250),
     ) {
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         if booted {
@@ -219,11 +220,12 @@ proptest! {
         }
     }
 
-    /// The same where sentinels list anybody as their peers: then the electorate is anybody's
-    /// guess, and votes are not counted.
+    /// The same with sentinels that list any peers: the electorate is then arbitrary, and votes are
+    /// not counted.
     #[test]
-    fn whatever_the_electorate_the_safety_rules_hold(
-        rules in rules(), booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..250),
+    fn upholds_safety_rules_for_any_electorate(
+        rules in rules(), booted in any::<bool>(),
+        stream in prop::collection::vec(happening(true), 1..250),
     ) {
         let mut world = World::new(rules.clone(), Oracle::new(rules));
         if booted {
@@ -233,16 +235,18 @@ proptest! {
             world.happens(happening);
         }
         prop_assert!(world.machine.family.len() <= 64 && world.machine.zombies.len() <= 128);
-        prop_assert!(world.machine.updating_from.len() <= 64 && world.machine.failed_holds.len() <= 3);
+        prop_assert!(world.machine.updating_from.len() <= 64);
+        prop_assert!(world.machine.failed_holds.len() <= 3);
     }
 
-    /// Liveness: once everybody agrees at an epoch above everything, and the node verifies, it is
-    /// committed: within a poll and three round trips where the three are the electorate, and after
-    /// strangers and ghosts were dismissed otherwise.
+    /// Liveness: once all agree at an epoch above everything, and the node verifies, it is
+    /// committed. Within a poll and three round trips if the three are the electorate, otherwise
+    /// after strangers and ghosts have been removed.
     #[test]
-    fn once_they_agree_the_machine_does(
+    fn converges_once_sentinels_agree(
         rules in rules(), any_peers in any::<bool>(), addr in letter(),
-        stream in any::<bool>().prop_flat_map(|any_peers| prop::collection::vec(happening(any_peers), 1..120)),
+        stream in any::<bool>()
+            .prop_flat_map(|any_peers| prop::collection::vec(happening(any_peers), 1..120)),
     ) {
         let _ = any_peers;
         let mut world = World::new(rules.clone(), Oracle::new(rules));
@@ -260,17 +264,20 @@ proptest! {
             }
         });
         let took = done_at.expect("it is committed").duration_since(start);
-        let theirs = world.machine.quorum() == (3, 2);
-        prop_assert!(theirs, "strangers and ghosts are gone after a minute: {:?}", world.machine.quorum());
+        let converged = world.machine.quorum() == (3, 2);
+        prop_assert!(
+            converged, "strangers and ghosts remain after a minute: {:?}", world.machine.quorum()
+        );
         prop_assert!(took <= ms(46_000), "{took:?}");
         prop_assert!(world.publishes(addr, 100));
         prop_assert_eq!(world.machine.state(), &MachineState::Stable);
     }
 
-    /// The same, and fast, where strangers and ghosts never spoke.
+    /// The same, and fast, if strangers and ghosts never answered.
     #[test]
-    fn among_themselves_they_are_followed_within_a_poll(
-        rules in rules(), addr in letter(), stream in prop::collection::vec(happening(false), 1..120),
+    fn follows_agreement_within_one_poll(
+        rules in rules(), addr in letter(),
+        stream in prop::collection::vec(happening(false), 1..120),
     ) {
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();
@@ -292,18 +299,18 @@ proptest! {
         prop_assert!(took <= ms(1_010), "{took:?}");
     }
 
-    /// One voice among three, whatever it says and whatever the other nodes do, neither moves the
-    /// points nor takes the master away, and shuts the gate three times a minute at most.
+    /// A single sentinel among three, whatever it reports and whatever the other nodes do, neither
+    /// causes a commit nor removes the master, and closes the gate at most three times per minute.
     #[test]
-    fn one_voice_cannot_stop_traffic(stream in prop::collection::vec(happening(false), 1..300)) {
+    fn bounds_effects_of_a_single_sentinel(stream in prop::collection::vec(happening(false), 1..300)) {
         let rules = MachineRules::default();
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();
         for happening in &stream {
-            let theirs = match happening {
+            let allowed = match happening {
                 Happening::View { from, .. } => *from == 1 || *from > 3,
-                // That an announced switch is two votes is trust in the one who announces it; not
-                // here.
+                // Counting an announced switch as two votes means to trust the announcing sentinel;
+                // not tested here.
                 Happening::Notice { notice: Notice::ConfigUpdateFrom { .. }, .. } => false,
                 Happening::Notice { from, .. } => from.is_none_or(|from| from == 1 || from > 3),
                 Happening::Stall(_) | Happening::Suspend | Happening::Pause { .. } => false,
@@ -316,19 +323,21 @@ proptest! {
                         rest_confirms(&mut world);
                     }
                 }
-                _ if theirs => world.happens(happening),
+                _ if allowed => world.happens(happening),
                 _ => {}
             }
             rest_confirms(&mut world);
         }
-        let moved = world.log.iter().any(|(_, it)| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_)));
-        prop_assert!(!moved, "{:?}", world.log.iter().rev().find(|(_, it)| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_))));
+        let changes =
+            |it: &MachineAction| matches!(it, MachineAction::Commit(_) | MachineAction::Clear(_));
+        let last = world.log.iter().rev().find(|(_, it)| changes(it));
+        prop_assert!(last.is_none(), "{last:?}");
         prop_assert!(most_in_a_minute(&world.log, &MachineAction::Hold) <= 3);
     }
 
-    /// Time alone does nothing but ask, and not too often.
+    /// As time passes, the machine only sends queries, and at a limited rate.
     #[test]
-    fn time_alone_neither_holds_nor_clears_nor_spins(
+    fn only_queries_as_time_passes(
         booted in any::<bool>(), stream in prop::collection::vec(happening(true), 1..60),
     ) {
         let rules = MachineRules::default();
@@ -343,17 +352,19 @@ proptest! {
         (world.log, world.ticks) = (Vec::new(), 0);
         world.wait(ms(60_000), |_| {});
         // Every expiry, grace and hold is over by now.
-        let deeds = world.log.iter().filter(|(_, it)| !matches!(it, MachineAction::Ask | MachineAction::Probe(_))).count();
-        prop_assert_eq!(deeds, 0);
+        let queries =
+            |it: &MachineAction| matches!(it, MachineAction::Ask | MachineAction::Probe(_));
+        let others = world.log.iter().filter(|(_, it)| !queries(it)).count();
+        prop_assert_eq!(others, 0);
         prop_assert!(world.ticks <= 60 * 20, "{} ticks in a minute", world.ticks);
-        // With every question answered at once it is busier, but not busy.
+        // With every query answered at once the rate is higher, but bounded.
         world.ticks = 0;
         world.wait(ms(5_000), |world| world.agree('A', 200));
         prop_assert!(world.ticks <= 5 * 300, "{} ticks in five seconds", world.ticks);
     }
 }
 
-/// The master and the two others answer as they always did.
+/// The master and the two other sentinels answer as before.
 fn rest_confirms(world: &mut World) {
     for sentinel in [2, 3] {
         let peers: Vec<u8> = (1..=3).filter(|peer| *peer != sentinel).collect();

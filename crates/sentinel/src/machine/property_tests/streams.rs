@@ -1,5 +1,5 @@
-//! What can happen, at random: views, notices, answers that come, come twice or never, hints, waits
-//! and stalls.
+//! Random events: views, notices, answers that arrive once, twice or never, hints, waits and
+//! stalls.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::{Epoch, MachineRules, Minority, Notice, ProbeFailure};
 
 pub(super) const LETTERS: [Letter; 4] = ['A', 'B', 'C', 'D'];
 
-/// One thing that happens. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only
+/// One event of the world. Sentinels 1 to 3 know each other; 4 and 5 are strangers that know only
 /// each other.
 #[derive(Debug, Clone)]
 pub(super) enum Happening {
@@ -18,21 +18,20 @@ pub(super) enum Happening {
         epoch: Epoch,
         flags: u8,
         peers: Option<Vec<u8>>,
-        /// How many milliseconds ago its question was sent.
+        /// How many milliseconds ago its query was sent.
         age: u64,
     },
     Notice {
         from: Option<u8>,
         notice: Notice,
     },
-    /// One of the open questions is answered; `keep` leaves it open, so that the answer comes
-    /// twice.
+    /// An open query is answered; `keep` leaves it open, so that the answer arrives twice.
     Answer {
         which: usize,
         answer: ProbeOutcome,
         keep: bool,
     },
-    /// One of the open questions is never answered.
+    /// An open query is never answered.
     Lose {
         which: usize,
     },

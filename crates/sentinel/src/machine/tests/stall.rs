@@ -1,11 +1,11 @@
-//! The process itself was stopped, and wakes up in a world that has moved on.
+//! The process itself was suspended, and the cluster may have changed meanwhile.
 
 use super::rig::{Answer, Rig, master, node, view};
 use crate::MachineRules;
 use crate::machine::{MachineEvent, MachineState, Warning};
 
 #[test]
-fn looks_again_before_it_trusts_the_old_master() {
+fn confirms_master_after_stall() {
     let mut rig = Rig::booted();
     rig.stall(30_000);
     rig.mark();
@@ -15,13 +15,13 @@ fn looks_again_before_it_trusts_the_old_master() {
 }
 
 #[test]
-fn looks_again_after_a_suspend_that_the_clock_does_not_show() {
+fn confirms_master_after_suspend_hidden_from_clock() {
     let mut rig = Rig::booted();
     rig.step(MachineEvent::Stalled);
     rig.run(1000);
     assert_eq!(rig.outcomes(), ["0 hold", "1 release"], "a round trip");
     assert_eq!(rig.warnings(Warning::Stalled), 1);
-    // A failover happened meanwhile: the old master still says master.
+    // A failover happened meanwhile: the old master still reports `role:master`.
     rig.mark();
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
     rig.step(MachineEvent::Stalled);
@@ -30,32 +30,32 @@ fn looks_again_after_a_suspend_that_the_clock_does_not_show() {
 }
 
 #[test]
-fn a_failover_happened_meanwhile() {
+fn detects_failover_during_stall() {
     let mut rig = Rig::booted();
     rig.stall(30_000);
     rig.mark();
-    // The old master still says master, and the isolated third sentinel still names it.
+    // The old master still reports `role:master`, and the isolated third sentinel still names it.
     rig.promotes('B').names(1, 'B', 6).names(2, 'B', 6);
     rig.run(1000);
     assert_eq!(rig.outcomes(), ["0 hold", "2 commit B@6 majority"]);
 }
 
 #[test]
-fn one_stale_sentinel_that_answers_first_does_not_open_the_gate() {
+fn keeps_gate_closed_on_single_stale_sentinel() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2);
+    rig.disconnects(1).disconnects(2);
     rig.stall(30_000);
     rig.mark();
     rig.run(100);
-    assert_eq!(rig.outcomes(), ["0 hold"], "one voice has to stand uncontradicted for a while");
-    rig.promotes('B').finds(1).finds(2).names(1, 'B', 6).names(2, 'B', 6).run(1000);
+    assert_eq!(rig.outcomes(), ["0 hold"], "a single vote has to stand uncontradicted for a while");
+    rig.promotes('B').reconnects(1).reconnects(2).names(1, 'B', 6).names(2, 'B', 6).run(1000);
     assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"]);
 }
 
 #[test]
-fn the_only_sentinel_that_answers_is_believed_after_its_grace() {
+fn accepts_only_answering_sentinel_after_grace() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2);
+    rig.disconnects(1).disconnects(2);
     rig.stall(30_000);
     rig.mark();
     rig.run(2000);
@@ -66,9 +66,9 @@ fn the_only_sentinel_that_answers_is_believed_after_its_grace() {
 }
 
 #[test]
-fn nobody_answers_and_the_hold_runs_out() {
+fn releases_after_stall_if_no_sentinel_answers() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2).loses(3);
+    rig.disconnects(1).disconnects(2).disconnects(3);
     rig.stall(30_000);
     rig.mark();
     rig.run(60_000);
@@ -76,7 +76,7 @@ fn nobody_answers_and_the_hold_runs_out() {
 }
 
 #[test]
-fn an_answer_from_before_the_stall_is_no_answer() {
+fn ignores_answer_queried_before_stall() {
     let mut rig = Rig::booted();
     let asked_at = rig.now;
     rig.stall(30_000);
@@ -92,20 +92,20 @@ fn an_answer_from_before_the_stall_is_no_answer() {
 }
 
 #[test]
-fn a_commit_that_was_under_way_begins_anew() {
+fn restarts_verification_after_stall() {
     let mut rig = Rig::booted();
     rig.nodes.insert('B', Answer::Lost);
     rig.all_name('B', 6).run(1100);
     assert!(matches!(rig.machine.state(), MachineState::Committing { .. }));
     rig.stall(30_000);
     rig.mark();
-    // Meanwhile it came to nothing.
+    // Meanwhile the switch was undone.
     rig.all_name('A', 5).demotes('B', 'A').run(1000);
     assert_eq!(rig.outcomes_untimed(), ["release"]);
 }
 
 #[test]
-fn without_a_target_there_is_still_none() {
+fn stays_without_target_after_stall() {
     let mut rig = Rig::booted();
     rig.demotes('A', 'B').run(2000);
     assert_eq!(rig.outcomes_untimed(), ["clear Demoted"]);
@@ -117,7 +117,7 @@ fn without_a_target_there_is_still_none() {
 }
 
 #[test]
-fn whoever_polls_seldom_is_not_stalled() {
+fn does_not_treat_long_poll_interval_as_stall() {
     let slow = MachineRules { poll: std::time::Duration::from_secs(4), ..MachineRules::default() };
     let mut rig = Rig::with(slow, 1);
     rig.run(60_000);
@@ -125,21 +125,21 @@ fn whoever_polls_seldom_is_not_stalled() {
 }
 
 #[test]
-fn a_stranger_that_speaks_first_after_a_long_stall_gains_nothing() {
+fn ignores_stranger_answering_first_after_stall() {
     let mut rig = Rig::booted();
     rig.stall(3_600_000);
     rig.nodes.insert('D', master('D', "other", ""));
-    rig.hears(9, view('D', 99, &[], &[]));
+    rig.answers(9, view('D', 99, &[], &[]));
     assert_eq!(rig.machine.quorum(), (3, 2));
     rig.run(3000);
     assert!(rig.machine.committed().is_some_and(|it| it.addr == node('A')));
 }
 
 #[test]
-fn restarted_old_master_needs_a_fresh_vote_after_a_stall() {
+fn requires_fresh_vote_for_restarted_master() {
     for late in [0, 300, 1000, 4000] {
         let mut rig = Rig::booted();
-        rig.loses(1).loses(2).loses(3);
+        rig.disconnects(1).disconnects(2).disconnects(3);
         rig.stall(30_000);
         rig.mark();
         // Another process with the same history answers at once, the sentinels later: there was a
@@ -155,7 +155,7 @@ fn restarted_old_master_needs_a_fresh_vote_after_a_stall() {
             "{late} ms late: {:?}",
             rig.outcomes()
         );
-        rig.finds(1).finds(2).finds(3).all_name('B', 6).run(2000);
+        rig.reconnects(1).reconnects(2).reconnects(3).all_name('B', 6).run(2000);
         assert_eq!(rig.outcomes_untimed(), ["hold", "commit B@6 majority"], "{late} ms late");
     }
 }
