@@ -33,13 +33,14 @@ pub mod simulation {
     pub use crate::types::AddressMap;
 }
 
+pub use discovery::Discovery;
+pub use discovery::config::DiscoveryConfig;
 pub use discovery::handle::{CommandId, DiscoveryHandle, Heartbeat};
 pub use discovery::messages::Timeouts;
 pub use discovery::snapshot::{
     DiscoveryCounts, DiscoverySnapshot, FailoverRecord, MasterSnapshot, NodeSnapshot,
     ReplicaPoolSnapshot, ReplicaSnapshot, SentinelSnapshot,
 };
-pub use discovery::{Discovery, DiscoveryConfig};
 pub use link::auth::{Credentials, Denied};
 pub use link::notice::Notice;
 pub use machine::rules::{MachineRules, Minority, ReplicaRules, Verify};

@@ -34,12 +34,15 @@ pub(crate) struct ClockWatch {
 impl ClockWatch {
     #[allow(
         deprecated,
-        reason = "its replacement is unsafe; an `OwnedFd` fulfils the safety contract of that function"
+        reason = "its replacement is unsafe; an `OwnedFd` fulfils its safety contract"
     )]
     pub(crate) fn new() -> Self {
         let timer = timer().map_err(std::io::Error::from).and_then(AsyncFd::new);
         if let Err(error) = &timer {
-            tracing::info!(%error, "no timer for clock changes, checking the clock several times per second");
+            tracing::info!(
+                %error,
+                "no timer for clock changes, checking the clock several times per second"
+            );
         }
         Self { jumps: ClockJumps::new(clocks()), timer: timer.ok(), back_at: None }
     }

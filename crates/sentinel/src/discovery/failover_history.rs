@@ -1,7 +1,8 @@
 //! The history of failovers: the phases of each from the first sign to the first session, logged
 //! once and kept for metrics and status.
 //!
-//! It stands beside the machine and decides nothing. The machine's [`FailoverTimeline`] has the
+//! It stands beside the machine and decides nothing. The machine's
+//! [`FailoverTimeline`](crate::FailoverTimeline) has the
 //! phases by the clock of its steps. Here are the two times that it cannot know: when something was
 //! read from a socket, and when a session reached the new master.
 
@@ -127,7 +128,10 @@ impl FailoverHistory {
         let (service, master, generation) =
             (Arc::clone(service), failover.to.clone(), failover.generation);
         self.voice.say(Instant::now(), move |unsaid| {
-            info!(%service, unsaid, %master, generation, after_ms, "first session reached the new master");
+            info!(
+                %service, unsaid, %master, generation, after_ms,
+                "first session reached the new master"
+            );
         });
     }
 
@@ -138,7 +142,8 @@ impl FailoverHistory {
             let ms = |span: Option<Duration>| span.map(|it| as_u64(it.as_millis()));
             let us = |span: Option<Duration>| span.map(|it| as_u64(it.as_micros()));
             info!(
-                %service, unsaid, from = failover.from.as_ref().map(ToString::to_string), to = %failover.to,
+                %service, unsaid,
+                from = failover.from.as_ref().map(ToString::to_string), to = %failover.to,
                 epoch = failover.epoch, generation = failover.generation,
                 decided_by = failover.basis.label(), duration_ms = ms(failover.timeline.duration()),
                 held_ms = ms(failover.timeline.hold()), switched_us = us(failover.switch_time()),

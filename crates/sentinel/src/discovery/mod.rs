@@ -10,6 +10,7 @@
 
 pub(crate) mod clock_jumps;
 pub(crate) mod clock_watch;
+pub(crate) mod config;
 pub(crate) mod failover_history;
 pub(crate) mod handle;
 pub(crate) mod learned_addresses;
@@ -23,29 +24,27 @@ pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use target::{Moment, TargetWriter};
+use target::Moment;
 use tokio::sync::{Notify, mpsc};
 use tracing::info;
 
 use crate::discovery::clock_watch::ClockWatch;
+use crate::discovery::config::{DiscoveryConfig, prober_factory};
 use crate::discovery::handle::{ConnectionSettings, DiscoveryHandle, Heartbeat};
 use crate::discovery::learned_addresses::usable;
 use crate::discovery::messages::{DriverMessage, Timeouts};
 use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
-use crate::link::auth::Credentials;
 use crate::link::links::{Links, describe};
 use crate::link::poll::{Round, trouble_of};
 use crate::link::{LinkId, What};
 use crate::net::resolve::Resolver;
-use crate::prober::{ProbeEvent, ProberFactory};
-use crate::replicas::publisher::Replicas;
-use crate::{MachineEvent, MachineRules, MyId, NodeAddr};
+use crate::prober::ProbeEvent;
+use crate::{MachineEvent, MyId};
 
 /// The capacity of the message channel. A peer that floods fills it, and is then no longer read.
 const QUEUE_LENGTH: usize = 1024;
@@ -59,31 +58,6 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 /// The minimum interval between two updates of the connections to learned sentinels: a peer that
 /// announces other ones each time must not make this process dial without end.
 const RECONCILE_EVERY: Duration = Duration::from_millis(250);
-
-/// Configuration of one service's discovery.
-#[derive(Debug)]
-pub struct DiscoveryConfig {
-    /// Sentinel's name of the master.
-    pub name: Arc<str>,
-    /// The configured sentinels. A name may have several addresses.
-    pub sentinels: Vec<NodeAddr>,
-    /// Credentials for the sentinels.
-    pub sentinel_auth: Option<Credentials>,
-    /// Credentials for the redis nodes.
-    pub auth: Option<Credentials>,
-    /// The rules of the machine.
-    pub rules: MachineRules,
-    /// The timeout of one probe of a redis node.
-    pub probe_timeout: Duration,
-    /// Whether sentinels learned from other sentinels are queried too.
-    pub learn: bool,
-    /// Announced address to the address to dial.
-    pub address_map: BTreeMap<NodeAddr, NodeAddr>,
-    /// Where the target is published.
-    pub target_writer: TargetWriter,
-    /// The replicas for readers, if configured.
-    pub replicas: Option<Replicas>,
-}
 
 /// The problem of a sentinel that has another one's identity.
 const DUPLICATE_ID: &str =
@@ -146,18 +120,7 @@ impl Discovery {
                 ));
             }
             learn.push((watch.learn, auth));
-            let prober_factory = ProberFactory {
-                credentials: watch.auth,
-                verify: watch.rules.verify,
-                patience: watch.probe_timeout,
-                address_map: watch
-                    .address_map
-                    .into_iter()
-                    .map(|(from, to)| (from.normal(), to))
-                    .collect(),
-                own: own.to_vec(),
-                resolver: resolver.clone(),
-            };
+            let prober_factory = prober_factory(&watch, own, resolver);
             let sentinel_auth = watch.sentinel_auth;
             settings.push(ConnectionSettings {
                 name: Arc::clone(&watch.name),

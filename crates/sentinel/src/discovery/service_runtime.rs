@@ -4,6 +4,8 @@
 //! It publishes the target, closes and opens the gate, and owns the node probers. It makes no
 //! decisions.
 
+mod publish;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,9 +18,7 @@ use tracing::{info, warn};
 use crate::discovery::failover_history::FailoverHistory;
 use crate::discovery::learned_addresses::LearnedAddresses;
 use crate::discovery::messages::DriverMessage;
-use crate::discovery::snapshot::{
-    DiscoveryCounts, DiscoverySnapshot, MasterSnapshot, NodeSnapshot, SentinelSnapshot,
-};
+use crate::discovery::snapshot::{DiscoveryCounts, DiscoverySnapshot, MasterSnapshot};
 use crate::link::auth::Denied;
 use crate::link::links::Links;
 use crate::link::poll::Peer;
@@ -28,13 +28,8 @@ use crate::rate_limiter::Voice;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::types::AddressMap;
 use crate::{
-    Commit, Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, View,
-    VoteOutcome, Warning,
+    Commit, Machine, MachineAction, MachineEvent, MachineRules, MyId, NodeAddr, Probe, Warning,
 };
-
-/// The problem of a configured sentinel without a vote.
-const STRANGER: &str = "it has no vote: no sentinel with a vote knows it, and it knows none of them; \
-                        check that it watches the same master";
 
 pub(crate) struct ServiceRuntime {
     pub(crate) number: usize,
@@ -266,7 +261,10 @@ impl ServiceRuntime {
                 }
                 let service = Arc::clone(&self.name);
                 self.voice.say(Instant::now(), move |unsaid| {
-                    info!(%service, unsaid, %dialled, "master moved to another address, same process");
+                    info!(
+                    %service, unsaid, %dialled,
+                    "master moved to another address, same process"
+                    );
                 });
             }
             MachineAction::Clear(reason) => {
@@ -276,7 +274,10 @@ impl ServiceRuntime {
                 self.counts.clears += 1;
                 let service = Arc::clone(&self.name);
                 self.voice.say(Instant::now(), move |unsaid| {
-                    warn!(%service, unsaid, reason = reason.label(), "no master: closing its sessions, new ones wait");
+                    warn!(
+                    %service, unsaid, reason = reason.label(),
+                    "no master: closing its sessions, new ones wait"
+                    );
                 });
             }
             MachineAction::Warning(warning) => self.handle_warning(warning),
@@ -288,7 +289,10 @@ impl ServiceRuntime {
         if replies == Replies::Drop {
             let service = Arc::clone(&self.name);
             self.voice.say(Instant::now(), move |unsaid| {
-                info!(%service, unsaid, "replica is being promoted, dropping replies of the old master");
+                info!(
+                %service, unsaid,
+                "replica is being promoted, dropping replies of the old master"
+                );
             });
         }
     }
@@ -371,88 +375,5 @@ impl ServiceRuntime {
         let service = Arc::clone(&self.name);
         self.voice
             .say(Instant::now(), move |unsaid| warn!(%service, unsaid, "{}", warning.message()));
-    }
-
-    /// What the sentinels' views are compared with: the published master, or else the leading
-    /// claim.
-    fn reference(&self) -> Option<(NodeAddr, u64)> {
-        let published = self
-            .machine
-            .committed()
-            .filter(|it| it.published)
-            .map(|it| (it.addr.clone(), it.epoch));
-        published.or_else(|| match self.machine.vote_outcome() {
-            VoteOutcome::Claimed(claim) | VoteOutcome::Regressed(claim) => {
-                Some((claim.addr.clone(), claim.epoch))
-            }
-            VoteOutcome::Silence | VoteOutcome::Confirmed { .. } => None,
-        })
-    }
-
-    /// Publishes a snapshot.
-    pub(crate) fn publish(&self, links: &Links) {
-        let reference = self.reference();
-        let sentinels = links.of(self.number).map(|link| {
-            let id = link.id().cloned();
-            let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
-            let unknown =
-                view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
-            let stranger = unknown && !link.is_learnt();
-            SentinelSnapshot {
-                addr: link.addr.clone(),
-                stranger,
-                up: link.up.is_some(),
-                events: link.events,
-                member: view.as_ref().is_some_and(|(_, member, ..)| *member),
-                disagrees: view.as_ref().is_some_and(|(_, _, view, _)| {
-                    reference
-                        .as_ref()
-                        .is_some_and(|(addr, epoch)| view.addr != *addr || view.epoch != *epoch)
-                }),
-                tilt: view.as_ref().is_some_and(|(_, _, view, _)| view.tilt),
-                view: view.map(|(_, _, view, at)| (view.addr.clone(), view.epoch, at)),
-                problem: link
-                    .problem_for(self.number)
-                    .or_else(|| stranger.then(|| STRANGER.to_owned())),
-                id,
-            }
-        });
-        let nodes = self.machine.nodes().map(|(addr, probe)| {
-            let (answered_in, failures) = self.probers.answers(addr);
-            let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
-            let listed_healthy =
-                self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
-            let (addr, problem) = (addr.clone(), self.probers.problem(addr));
-            NodeSnapshot {
-                addr,
-                probe: probe.cloned(),
-                answered_in,
-                failures,
-                problem,
-                listed_healthy,
-            }
-        });
-        self.snapshot.store(Arc::new(DiscoverySnapshot {
-            name: Arc::clone(&self.name),
-            at: Instant::now(),
-            state: self.machine.state().label(),
-            holding: self.machine.is_holding(),
-            // The epoch may fall without a switch, when the sentinels were reconfigured from
-            // scratch.
-            master: self.master.clone().map(|master| MasterSnapshot {
-                epoch: self.machine.committed().map_or(master.epoch, |it| it.epoch),
-                ..master
-            }),
-            stopped_since: self.stopped_since,
-            held_since: self.held_since,
-            disagreement: self.machine.named_masters().len() > 1,
-            minority: self.machine.is_minority(),
-            quorum: self.machine.quorum(),
-            sentinels: sentinels.collect(),
-            nodes: nodes.collect(),
-            replicas: self.replica_publisher.as_ref().map(ReplicaPublisher::seen),
-            failovers: self.failover_history.failovers().to_vec(),
-            counts: self.counts,
-        }));
     }
 }

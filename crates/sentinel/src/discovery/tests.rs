@@ -2,7 +2,12 @@
 
 use std::io;
 
+use std::collections::BTreeMap;
+
+use target::TargetWriter;
+
 use super::*;
+use crate::{MachineRules, NodeAddr};
 
 #[tokio::test]
 async fn dials_seeds_at_once_and_limits_learned_sentinels() {

@@ -267,9 +267,9 @@ impl Machine {
     }
 
     fn confirm(&mut self, now: Instant) {
-        let Some((doubt, committed, word)) = self.doubted() else { return };
-        let refused = word.outcome.is_err();
-        let relation = match &word.outcome {
+        let Some((doubt, committed, answer)) = self.doubted() else { return };
+        let refused = answer.outcome.is_err();
+        let relation = match &answer.outcome {
             Ok(report) => relation(committed, report),
             Err(_) if self.sentinels_see_same_process(doubt, committed) => ProcessRelation::Same,
             // A process that refuses the query may be any process: it is treated like one with
@@ -286,7 +286,7 @@ impl Machine {
             self.doubt = None;
             self.enter(MachineState::Suspect { since: now, last_sign_at: now });
         } else if !refused {
-            let successor = word.outcome.as_ref().ok().map(process);
+            let successor = answer.outcome.as_ref().ok().map(process);
             if let Some(doubt) = &mut self.doubt {
                 doubt.successor = successor;
             }

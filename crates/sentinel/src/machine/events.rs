@@ -119,9 +119,9 @@ impl Machine {
             let listed = self.electorate.listed_replicas();
             self.family.retain(|addr| listed.contains(addr));
         }
-        let room = MAX_NODES.saturating_sub(self.family.len());
+        let free = MAX_NODES.saturating_sub(self.family.len());
         let fresh: Vec<NodeAddr> =
-            new().filter(|addr| !self.family.contains(*addr)).take(room).cloned().collect();
+            new().filter(|addr| !self.family.contains(*addr)).take(free).cloned().collect();
         self.family.extend(fresh);
     }
 

@@ -28,15 +28,20 @@ impl Machine {
 
     /// Each unexpired view: the sentinel, whether it votes, the view, and when it was received.
     pub fn views(&self) -> impl Iterator<Item = (&MyId, bool, &View, Instant)> {
-        self.electorate.all_views().map(|(id, member, heard)| (id, member, &heard.view, heard.at))
+        self.electorate
+            .all_views()
+            .map(|(id, member, received)| (id, member, &received.view, received.at))
     }
 
     /// What the voting and the configured sentinels name. An operator has to know of differences.
     pub fn named_masters(&self) -> BTreeSet<(&NodeAddr, Epoch)> {
-        let known =
-            self.electorate.all_views().filter(|(_, member, heard)| *member || heard.configured);
-        let voiced = known.filter(|(_, member, heard)| *member || !heard.view.is_empty_state());
-        voiced.map(|(_, _, heard)| (&heard.view.addr, heard.view.epoch)).collect()
+        let known = self
+            .electorate
+            .all_views()
+            .filter(|(_, member, received)| *member || received.configured);
+        let naming =
+            known.filter(|(_, member, received)| *member || !received.view.is_empty_state());
+        naming.map(|(_, _, received)| (&received.view.addr, received.view.epoch)).collect()
     }
 
     /// Each watched node with its last answer.

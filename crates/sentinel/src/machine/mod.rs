@@ -37,6 +37,7 @@ mod doubt;
 mod electorate;
 mod events;
 pub(crate) mod failover_timeline;
+mod hold;
 mod inspect;
 mod messages;
 mod minority;

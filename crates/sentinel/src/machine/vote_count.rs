@@ -154,9 +154,8 @@ mod tests {
             count(&votes, &is_majority, Some((&node(2), 5))),
             VoteOutcome::Confirmed { votes: 1, majority: false, split: false }
         );
-        assert!(
-            matches!(count(&votes[..2], &is_majority, Some((&node(2), 5))), VoteOutcome::Regressed(claim) if claim.majority)
-        );
+        let outcome = count(&votes[..2], &is_majority, Some((&node(2), 5)));
+        assert!(matches!(outcome, VoteOutcome::Regressed(claim) if claim.majority));
     }
 
     #[test]
@@ -168,9 +167,8 @@ mod tests {
             VoteOutcome::Confirmed { votes: 1, majority: false, split: true }
         );
         let most = [vote(at, 1, 1, 5), vote(at, 2, 2, 5), vote(at, 3, 2, 5)];
-        assert!(
-            matches!(count(&most, &is_majority, Some((&node(1), 5))), VoteOutcome::Claimed(claim) if claim.addr == node(2))
-        );
+        let outcome = count(&most, &is_majority, Some((&node(1), 5)));
+        assert!(matches!(outcome, VoteOutcome::Claimed(claim) if claim.addr == node(2)));
     }
 
     #[test]

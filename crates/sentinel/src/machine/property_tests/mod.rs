@@ -302,7 +302,9 @@ proptest! {
     /// A single sentinel among three, whatever it reports and whatever the other nodes do, neither
     /// causes a commit nor removes the master, and closes the gate at most three times per minute.
     #[test]
-    fn bounds_effects_of_a_single_sentinel(stream in prop::collection::vec(happening(false), 1..300)) {
+    fn bounds_effects_of_a_single_sentinel(
+        stream in prop::collection::vec(happening(false), 1..300),
+    ) {
         let rules = MachineRules::default();
         let mut world = World::new(rules.clone(), Oracle::new(rules).of_electorate(3));
         world.boot();

@@ -65,9 +65,11 @@ pub(super) fn letter() -> impl Strategy<Value = Letter> {
 pub(super) fn notice() -> impl Strategy<Value = Notice> {
     prop_oneof![
         3 => letter().prop_map(|to| Notice::Switched { to: node(to) }),
-        3 => (1_u8..=5, letter())
-            .prop_map(|(peer, leaving)| Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) }),
-        2 => letter().prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
+        3 => (1_u8..=5, letter()).prop_map(|(peer, leaving)| {
+            Notice::ConfigUpdateFrom { peer: id(peer), leaving: node(leaving) }
+        }),
+        2 => letter()
+            .prop_map(|candidate| Notice::CandidateSelected { candidate: node(candidate) }),
         1 => letter().prop_map(|candidate| Notice::PromotionOrdered { candidate: node(candidate) }),
         1 => letter().prop_map(|candidate| Notice::Promoted { candidate: node(candidate) }),
         1 => Just(Notice::Aborted),
@@ -86,7 +88,7 @@ pub(super) fn probe_outcome() -> impl Strategy<Value = ProbeOutcome> {
         1 => Just(ProbeOutcome::Loading),
         3 => Just(ProbeOutcome::Replica),
         3 => Just(ProbeOutcome::Failed(Unreachable)),
-        1 => prop::sample::select(vec![ProbeOutcome::Failed(Silent), ProbeOutcome::Failed(Denied), ProbeOutcome::Failed(Rejected)]),
+        1 => prop::sample::select(vec![Silent, Denied, Rejected]).prop_map(ProbeOutcome::Failed),
     ]
 }
 
@@ -113,7 +115,8 @@ pub(super) fn a_view(any_peers: bool) -> BoxedStrategy<Happening> {
 pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
     prop_oneof![
         8 => a_view(any_peers),
-        3 => (prop::option::of(1_u8..=5), notice()).prop_map(|(from, notice)| Happening::Notice { from, notice }),
+        3 => (prop::option::of(1_u8..=5), notice())
+            .prop_map(|(from, notice)| Happening::Notice { from, notice }),
         10 => (any::<usize>(), probe_outcome(), prop::bool::weighted(0.1))
             .prop_map(|(which, answer, keep)| Happening::Answer { which, answer, keep }),
         1 => any::<usize>().prop_map(|which| Happening::Lose { which }),
@@ -122,7 +125,8 @@ pub(super) fn happening(any_peers: bool) -> impl Strategy<Value = Happening> {
         1 => (0_u64..20_000, any::<bool>())
             .prop_map(|(millis, ends_with_commit)| Happening::Pause { millis, ends_with_commit }),
         1 => Just(Happening::Resume),
-        4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000].prop_map(Happening::Wait),
+        4 => prop_oneof![4 => 0_u64..50, 3 => 50_u64..600, 1 => 600_u64..12_000]
+            .prop_map(Happening::Wait),
         1 => prop_oneof![9 => Just(1_u64), 1 => 3_000_u64..40_000].prop_map(Happening::Stall),
         1 => Just(Happening::Suspend),
     ]

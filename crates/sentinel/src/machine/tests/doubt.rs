@@ -106,19 +106,19 @@ fn does_not_hold_for_busy_master_with_majority() {
 
 #[test]
 fn opens_gate_after_grace_of_uncontradicted_vote() {
-    for (heard, least) in [(1_u8, 1500), (0, 5000)] {
+    for (answering, least) in [(1_u8, 1500), (0, 5000)] {
         let mut rig = Rig::booted();
         outage(&mut rig, ProbeFailure::Unreachable);
         rig.run(4000);
         old_master_is_back(&mut rig);
-        if heard == 1 {
+        if answering == 1 {
             rig.reconnects(1);
         }
         rig.mark();
         rig.run(least - 30);
-        assert!(rig.outcomes().is_empty(), "{heard} heard: {:?}", rig.outcomes());
+        assert!(rig.outcomes().is_empty(), "{answering} answering: {:?}", rig.outcomes());
         rig.run(100);
-        assert_eq!(rig.outcomes_untimed(), ["release"], "{heard} heard");
+        assert_eq!(rig.outcomes_untimed(), ["release"], "{answering} answering");
     }
 }
 
@@ -218,7 +218,7 @@ fn reuses_demoted_master_only_on_fresh_votes() {
     assert_eq!(
         rig.outcomes_untimed(),
         ["clear Demoted"],
-        "what was heard before it was a replica says nothing"
+        "views from before it was a replica prove nothing"
     );
     rig.reconnects(1).reconnects(2).run(300);
     assert_eq!(rig.outcomes_untimed(), ["clear Demoted", "commit A@5 reconfirmed"]);

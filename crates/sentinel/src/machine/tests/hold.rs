@@ -59,12 +59,12 @@ fn restarts_hold_limit_only_at_promotion() {
     rig.selects(1, 'B').at(2500).selects(1, 'B').at(3500);
     assert_eq!(rig.outcomes(), ["0 hold", "3001 release"]);
     // Neither does an announcement that the replica itself does not confirm.
-    for word in [
+    for notice in [
         Notice::Promoted { candidate: node('B') },
         Notice::PromotionOrdered { candidate: node('B') },
     ] {
         let mut rig = Rig::booted();
-        rig.selects(1, 'B').at(2500).publishes(1, word).at(3500);
+        rig.selects(1, 'B').at(2500).publishes(1, notice).at(3500);
         assert_eq!(rig.outcomes(), ["0 hold", "3001 release"]);
     }
     // The order that precedes the promotion does not use up the extension.
@@ -161,9 +161,8 @@ fn ignores_stranger_with_role_master() {
 fn replaces_candidate_within_the_same_hold() {
     let mut rig = Rig::booted();
     rig.selects(1, 'B').at(1000).selects(2, 'C');
-    assert!(
-        matches!(rig.machine.state(), MachineState::Armed { candidate: Some(it), .. } if *it == node('C'))
-    );
+    let MachineState::Armed { candidate, .. } = rig.machine.state() else { panic!("not armed") };
+    assert_eq!(*candidate, Some(node('C')));
     rig.at(10_000);
     assert_eq!(rig.outcomes(), ["0 hold", "3001 release"]);
 }

@@ -59,7 +59,7 @@ pub(in crate::machine) struct Oracle {
     /// When the latest query was sent to which each sentinel answered with each claim.
     asked_about: BTreeMap<(Claim, MyId), Instant>,
     /// The last input other than the passage of time.
-    heard_at: Option<Instant>,
+    last_input: Option<Instant>,
     last_step: Option<Instant>,
     /// The number of votes that is a majority; `None` if the scenario changes the electorate.
     majority: Option<usize>,
@@ -84,7 +84,7 @@ impl Oracle {
             doubted_at: None,
             processes: (None, None),
             asked_about: BTreeMap::new(),
-            heard_at: None,
+            last_input: None,
             last_step: None,
             majority: None,
         }
@@ -108,7 +108,7 @@ impl Oracle {
         let stalled = gap || *event == MachineEvent::Stalled;
         self.last_step = Some(now);
         if stalled || *event != MachineEvent::Tick {
-            self.heard_at = Some(now);
+            self.last_input = Some(now);
         }
         if stalled {
             (self.stalled_at, self.doubted_at) = (Some(now), Some(now));
@@ -122,8 +122,8 @@ impl Oracle {
                     assert!(!self.held, "held twice");
                     let paused = self.pause.is_some() || self.rules.minority == Minority::Hold;
                     let doubted = self.doubted_at.is_some();
-                    let heard = self.heard_within(now, self.rules.view_expiry);
-                    assert!(paused || doubted || heard, "S5: held out of silence");
+                    let recent = self.had_input_within(now, self.rules.view_expiry);
+                    assert!(paused || doubted || recent, "S5: held out of silence");
                     self.held = true;
                 }
                 MachineAction::Release => {
@@ -310,8 +310,8 @@ impl Oracle {
     }
 
     /// Silence for longer than any view remains valid, and any verification lasts, causes nothing.
-    fn heard_within(&self, now: Instant, long: Duration) -> bool {
-        self.heard_at.is_some_and(|at| now <= at + long + Duration::from_millis(1))
+    fn had_input_within(&self, now: Instant, long: Duration) -> bool {
+        self.last_input.is_some_and(|at| now <= at + long + Duration::from_millis(1))
     }
 
     fn record_vote(&mut self, claim: Claim, by: MyId, at: Instant) {
@@ -438,7 +438,7 @@ impl Oracle {
     fn cleared(&mut self, now: Instant, reason: NoMasterReason, event: &MachineEvent) {
         let Some((target, _)) = self.published.take() else { panic!("cleared without a target") };
         let long = self.rules.view_expiry + self.rules.verify_deadline;
-        assert!(self.heard_within(now, long), "S5: cleared out of silence");
+        assert!(self.had_input_within(now, long), "S5: cleared out of silence");
         match reason {
             NoMasterReason::Demoted => {
                 let MachineEvent::Probed { node, probe } = event else {

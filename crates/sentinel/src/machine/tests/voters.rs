@@ -22,9 +22,9 @@ fn repeats(rig: &mut Rig, sentinels: &[u8], view: &View, millis: u64) {
 fn counts_sentinel_with_many_names_once() {
     let mut rig = Rig::booted();
     rig.promotes('B').names(1, 'B', 6);
-    let word = rig.sentinels[&1].clone();
+    let view = rig.sentinels[&1].clone();
     for _ in 0..10 {
-        answers(&mut rig, 1, &word);
+        answers(&mut rig, 1, &view);
     }
     rig.run(2000);
     assert!(
