@@ -247,10 +247,10 @@ impl Discovery {
                 let Some(service) = self.services.get_mut(number) else { return };
                 match event {
                     ProbeEvent::Probed { probe, denied } => {
-                        service.probed(node, *probe, denied, &self.links)
+                        service.probed(node, *probe, denied, &self.links);
                     }
                     ProbeEvent::Ended => {
-                        service.step(MachineEvent::ProbeConnectionLost { node }, &self.links)
+                        service.step(MachineEvent::ProbeConnectionLost { node }, &self.links);
                     }
                 }
             }
@@ -311,7 +311,7 @@ impl Discovery {
             What::Round { master, asked_at, .. }
                 if self.clocks.is_old(asked_at, self.stale_after) =>
             {
-                link.ask(&master)
+                link.ask(&master);
             }
             What::Round { master, asked_at, heard_at, round } => {
                 let (up, services) = (link.up.clone(), link.groups.clone());
@@ -365,7 +365,7 @@ impl Discovery {
             Round::UnknownName => service.count(|counts| counts.unknown_names += 1),
             // The link repeats a torn round by itself.
             Round::Torn | Round::Malformed(_) | Round::Denied(_) => {
-                service.count(|counts| counts.bad_rounds += 1)
+                service.count(|counts| counts.bad_rounds += 1);
             }
         }
     }

@@ -43,10 +43,10 @@ impl Machine {
                 self.handle_confirmation(now, majority);
             }
             VoteOutcome::Claimed(claim) if self.committed.is_none() => {
-                self.handle_first_claim(now, &claim)
+                self.handle_first_claim(now, &claim);
             }
             VoteOutcome::Claimed(claim) if self.is_zombie_claim(&claim) => {
-                self.handle_regression(now, &claim)
+                self.handle_regression(now, &claim);
             }
             VoteOutcome::Claimed(claim) => self.handle_claim(now, &claim),
             VoteOutcome::Regressed(claim) => self.handle_regression(now, &claim),
@@ -174,7 +174,7 @@ impl Machine {
         match &mut self.state {
             // The node is being confirmed again, now at the newer epoch.
             MachineState::Committing { addr, epoch: pursued, .. } if *addr == committed.addr => {
-                *pursued = epoch
+                *pursued = epoch;
             }
             MachineState::Committing { .. } => self.disarm(now),
             MachineState::Armed { since: armed, .. } if *armed <= since => {
@@ -286,10 +286,10 @@ impl Machine {
             MachineState::Committing { until, basis: Basis::SingleSentinel, .. }
                 if now >= *until =>
             {
-                self.disarm(now)
+                self.disarm(now);
             }
             MachineState::Committing { until, .. } if now >= *until => {
-                self.take_away(now, NoMasterReason::Unverified)
+                self.take_away(now, NoMasterReason::Unverified);
             }
             _ => {}
         }

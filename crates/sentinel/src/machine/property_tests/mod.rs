@@ -68,7 +68,7 @@ impl World {
                 self.step(MachineEvent::View { from: id(from), view, asked_at, configured });
             }
             Happening::Notice { from, notice } => {
-                self.step(MachineEvent::Notice { from: from.map(id), notice })
+                self.step(MachineEvent::Notice { from: from.map(id), notice });
             }
             Happening::Answer { which, answer, keep } if !self.open.is_empty() => {
                 let which = which % self.open.len();
@@ -82,7 +82,7 @@ impl World {
             }
             Happening::Answer { .. } | Happening::Lose { .. } => {}
             Happening::Prober(letter) => {
-                self.step(MachineEvent::ProbeConnectionLost { node: node(letter) })
+                self.step(MachineEvent::ProbeConnectionLost { node: node(letter) });
             }
             Happening::Hint => self.step(MachineEvent::Hint),
             Happening::Pause { millis, ends_with_commit } => {

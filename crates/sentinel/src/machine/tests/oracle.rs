@@ -145,10 +145,10 @@ impl Oracle {
                     }
                 }
                 MachineAction::Redirect(_) => {
-                    assert!(self.published.is_some(), "redirected without a target")
+                    assert!(self.published.is_some(), "redirected without a target");
                 }
                 MachineAction::Replies(_) => {
-                    assert!(self.held, "replies are dropped or wait while the gate is open")
+                    assert!(self.held, "replies are dropped or wait while the gate is open");
                 }
                 MachineAction::Ask | MachineAction::Warning(_) => {}
             }
@@ -410,7 +410,7 @@ impl Oracle {
                 );
             }
             Basis::BootstrapMinority => {
-                assert!(voters >= 1, "no sentinel named {commit:?} before the query")
+                assert!(voters >= 1, "no sentinel named {commit:?} before the query");
             }
             Basis::Majority | Basis::EpochRegression => {
                 let (needed, now_are) = (self.majority.unwrap_or(1), self.voters_by(claim, now));

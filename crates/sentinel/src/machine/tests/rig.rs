@@ -229,7 +229,7 @@ impl Rig {
                     }
                 }
                 MachineAction::Probe(addr) => {
-                    self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now))
+                    self.later(Self::ANSWER * 2, Due::ProbeOf(addr.clone(), self.now));
                 }
                 _ => {}
             }
