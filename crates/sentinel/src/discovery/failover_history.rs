@@ -49,26 +49,26 @@ impl Default for FailoverHistory {
 }
 
 impl FailoverHistory {
-    /// An event was read at `heard_at`; called before the machine processes it.
+    /// An event was read at `read_at`; called before the machine processes it.
     pub(crate) fn before_step(
         &mut self,
         event: &MachineEvent,
-        heard_at: Instant,
+        read_at: Instant,
         machine: &Machine,
     ) {
-        self.read_at = heard_at;
+        self.read_at = read_at;
         if let MachineEvent::Notice { from: Some(from), notice } = event
             && machine.is_member(from)
         {
-            self.majority_clock.record(from, notice, heard_at);
+            self.majority_clock.record(from, notice, read_at);
         }
     }
 
     /// Called after the machine has processed the event.
-    pub(crate) fn after_step(&mut self, heard_at: Instant, machine: &Machine) {
+    pub(crate) fn after_step(&mut self, read_at: Instant, machine: &Machine) {
         let evidence_at = machine.timeline().evidence_at;
         if evidence_at != self.evidence.map(|(at, _)| at) {
-            self.evidence = evidence_at.map(|at| (at, heard_at));
+            self.evidence = evidence_at.map(|at| (at, read_at));
         }
     }
 

@@ -22,23 +22,23 @@ pub struct LearnedAddresses {
 }
 
 impl LearnedAddresses {
-    /// Stores the peers that `teller` lists now, with the addresses to dial. Returns whether they
+    /// Stores the peers that `from` lists now, with the addresses to dial. Returns whether they
     /// changed. The list of a sentinel that is no longer reached is dropped when another one
     /// changes.
     pub fn record(
         &mut self,
-        teller: MyId,
+        from: MyId,
         peers: Vec<Peer>,
         map: &AddressMap,
         reached: impl Fn(&MyId) -> bool,
     ) -> bool {
         let mapped = |peer: Peer| (peer.id, map.get(&peer.addr).cloned().unwrap_or(peer.addr));
         let peers: BTreeMap<MyId, NodeAddr> = peers.into_iter().map(mapped).collect();
-        if self.listed_by.get(&teller) == Some(&peers) {
+        if self.listed_by.get(&from) == Some(&peers) {
             return false;
         }
         self.listed_by.retain(|id, _| reached(id));
-        self.listed_by.insert(teller, peers);
+        self.listed_by.insert(from, peers);
         true
     }
 
@@ -104,9 +104,9 @@ mod tests {
             .chain([peer(7, "10.6.6.6")])
             .collect();
         assert!(learned_addresses.record(id(1), lies, &AddressMap::new(), |_| true));
-        for teller in [2, 3] {
+        for sentinel in [2, 3] {
             assert!(learned_addresses.record(
-                id(teller),
+                id(sentinel),
                 vec![peer(7, "10.0.0.7"), peer(900, "10.0.0.8")],
                 &AddressMap::new(),
                 |_| true

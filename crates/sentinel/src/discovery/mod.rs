@@ -335,7 +335,7 @@ impl Discovery {
         number: usize,
         link: LinkId,
         (from, addr): (MyId, SocketAddr),
-        (asked_at, heard_at, round): (Instant, Instant, Round),
+        (asked_at, read_at, round): (Instant, Instant, Round),
     ) {
         let Some(service) = self.services.get_mut(number) else { return };
         let round = usable(round, addr.ip(), service.address_map());
@@ -356,7 +356,7 @@ impl Discovery {
         match round {
             Round::View { view, peers } => {
                 let event = MachineEvent::View { from: from.clone(), view, asked_at, configured };
-                service.handle_event(event, heard_at, &self.links);
+                service.handle_event(event, read_at, &self.links);
                 let learn = self.learn.get(number).is_some_and(|(learn, _)| *learn);
                 if learn && service.learn(from, peers, &self.links) {
                     self.reconcile_soon();

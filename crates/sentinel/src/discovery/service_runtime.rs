@@ -129,18 +129,18 @@ impl ServiceRuntime {
         self.handle_event(event, Instant::now(), links);
     }
 
-    /// Processes an event that was read from a socket at `heard_at`, and executes the resulting
+    /// Processes an event that was read from a socket at `read_at`, and executes the resulting
     /// actions.
-    pub(crate) fn handle_event(&mut self, event: MachineEvent, heard_at: Instant, links: &Links) {
+    pub(crate) fn handle_event(&mut self, event: MachineEvent, read_at: Instant, links: &Links) {
         let before = self.machine.state().label();
-        self.failover_history.before_step(&event, heard_at, &self.machine);
+        self.failover_history.before_step(&event, read_at, &self.machine);
         self.replica_publisher
             .iter_mut()
             .for_each(|replica_publisher| replica_publisher.hear(&event));
         for action in self.machine.step(Instant::now(), event) {
             self.perform(action, links);
         }
-        self.failover_history.after_step(heard_at, &self.machine);
+        self.failover_history.after_step(read_at, &self.machine);
         self.update_replicas();
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
@@ -205,10 +205,10 @@ impl ServiceRuntime {
         self.step(MachineEvent::Probed { node, probe }, links);
     }
 
-    /// Stores the peers that `teller` lists now. Returns whether they changed.
-    pub(crate) fn learn(&mut self, teller: MyId, peers: Vec<Peer>, links: &Links) -> bool {
+    /// Stores the peers that `from` lists now. Returns whether they changed.
+    pub(crate) fn learn(&mut self, from: MyId, peers: Vec<Peer>, links: &Links) -> bool {
         self.learned_addresses
-            .record(teller, peers, self.probers.address_map(), |id| links.reaches(self.number, id))
+            .record(from, peers, self.probers.address_map(), |id| links.reaches(self.number, id))
     }
 
     /// The sentinels learned from others.

@@ -20,7 +20,7 @@
 //! - a sentinel that knows nothing (`View::is_empty_state`) votes:
 //!   `bootstrap::ignores_sentinel_in_empty_state`
 //! - a single sentinel followed without lineage:
-//!   `failover::rejects_stranger_named_by_single_sentinel`
+//!   `single_sentinel::rejects_stranger_named_by_single_sentinel`
 //! - a single sentinel followed without its grace: prop,
 //!   `failover::requires_more_than_the_contradicted_leader`
 //! - a single sentinel followed although contradicted: prop,
@@ -85,6 +85,7 @@ pub(crate) mod oracle;
 mod pause;
 mod replies;
 pub(super) mod rig;
+mod single_sentinel;
 mod stall;
 mod voters;
 mod zombie;
