@@ -122,7 +122,7 @@ impl Accounts {
     fn check_move(&self, told: &Value) {
         let line = self.line("switched to new master", &told["generation"]);
         assert_eq!(
-            (&line["master"], &line["from"], &line["epoch"]),
+            (&line["to"], &line["from"], &line["epoch"]),
             (&told["to"], &told["from"], &told["epoch"])
         );
         assert_eq!(

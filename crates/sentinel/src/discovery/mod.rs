@@ -61,7 +61,7 @@ const RECONCILE_EVERY: Duration = Duration::from_millis(250);
 
 /// The problem of a sentinel that has another one's identity.
 const DUPLICATE_ID: &str =
-    "another connection leads to a sentinel with this MYID, which has one vote only";
+    "another connection leads to a sentinel with this MYID, its vote is not counted twice";
 
 /// The discovery driver. Must be created and run inside a tokio runtime.
 pub struct Discovery {
