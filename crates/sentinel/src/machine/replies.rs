@@ -5,11 +5,11 @@
 //! promotion on, replies are therefore dropped, so that none acknowledges a write. Evidence is: the
 //! order of the promotion, the leader's or the candidate's own report that it happened, and the
 //! votes of a majority for a newer master. The mere selection of a candidate comes 50 to 90 ms
-//! earlier and is not evidence: what a healthy master answers until the promotion is replicated,
-//! and without these replies every planned failover would cause errors. There is one exception. If
-//! the master does not answer when a candidate is selected, none of its later replies counts: the
-//! promotion becomes known only two messages later, and a master that wakes up at that moment may
-//! be faster.
+//! earlier and is not evidence: until the promotion, the writes that a healthy master acknowledges
+//! still reach the candidate, and without these replies every planned failover would cause errors.
+//! There is one exception. If the master does not answer when a candidate is selected, none of its
+//! later replies counts: the promotion becomes known only two messages later, and a master that
+//! wakes up at that moment may be faster.
 //!
 //! While the master is unconfirmed or unreachable, replies wait until it is known whether it is
 //! still the master: requests sent during a network outage are executed when the network is back,
