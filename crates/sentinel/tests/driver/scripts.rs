@@ -1,15 +1,15 @@
-//! The two kinds of server: a sentinel that says what a test tells it to, and a redis node with a
-//! role and a history.
+//! The scripted servers: a sentinel that answers what a test sets, and a Redis node with a role and a
+//! replication history.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::fake::{Gate, Mind, Standing, common};
+use crate::fake::{AccessRules, ConnectionState, Script, common};
 use crate::wire;
 
-/// What a sentinel says of one master.
+/// A sentinel's answers about one master.
 #[derive(Debug, Clone)]
-pub(crate) struct Word {
+pub(crate) struct MasterRecord {
     pub(crate) ip: String,
     pub(crate) port: u16,
     pub(crate) epoch: u64,
@@ -17,45 +17,45 @@ pub(crate) struct Word {
     pub(crate) run_id: String,
     /// Announced addresses of the replicas.
     pub(crate) replicas: Vec<(String, u16)>,
-    /// The ports of those that it holds to be down.
+    /// The ports of the replicas that it considers down.
     pub(crate) down: Vec<u16>,
     /// The other sentinels: MYID, ip, port.
     pub(crate) peers: Vec<(String, String, u16)>,
-    /// If set, the second question for the address is answered with this port instead.
+    /// If set, the second query of the address in a poll is answered with this port instead.
     pub(crate) torn: Option<u16>,
 }
 
 /// A sentinel.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SentinelMind {
+pub(crate) struct SentinelScript {
     pub(crate) id: String,
-    pub(crate) gate: Gate,
+    pub(crate) access: AccessRules,
     pub(crate) tilt: bool,
-    pub(crate) masters: BTreeMap<String, Word>,
+    pub(crate) masters: BTreeMap<String, MasterRecord>,
     /// Raw answers by the beginning of the command, in capitals.
-    pub(crate) instead: BTreeMap<String, Vec<u8>>,
-    /// Connections that subscribed get no answer any more.
-    pub(crate) deaf: bool,
+    pub(crate) overrides: BTreeMap<String, Vec<u8>>,
+    /// Subscribed connections get no answer any more.
+    pub(crate) ignores_subscribers: bool,
     asked: usize,
 }
 
-/// Forty digits.
+/// A MYID of forty digits.
 pub(crate) fn my_id(number: usize) -> String {
     format!("{number:040x}")
 }
 
-impl SentinelMind {
+impl SentinelScript {
     pub(crate) fn new(number: usize) -> Self {
         Self { id: my_id(number), ..Self::default() }
     }
 
-    /// What it says of `mymaster`.
-    pub(crate) fn word(&mut self) -> &mut Word {
+    /// Its answers about `mymaster`.
+    pub(crate) fn record(&mut self) -> &mut MasterRecord {
         self.masters.get_mut("mymaster").expect("it watches mymaster")
     }
 
     fn about(&mut self, what: &str, name: &str, resp3: bool) -> Vec<u8> {
-        let Some(word) = self.masters.get(name).cloned() else {
+        let Some(record) = self.masters.get(name).cloned() else {
             return match what {
                 "GET-MASTER-ADDR-BY-NAME" => wire::nothing(resp3),
                 _ => b"-ERR No such master with that name\r\n".to_vec(),
@@ -65,11 +65,11 @@ impl SentinelMind {
             "GET-MASTER-ADDR-BY-NAME" => {
                 self.asked += 1;
                 let port = if self.asked.is_multiple_of(2) {
-                    word.torn.unwrap_or(word.port)
+                    record.torn.unwrap_or(record.port)
                 } else {
-                    word.port
+                    record.port
                 };
-                wire::words(&[&word.ip, &port.to_string()])
+                wire::words(&[&record.ip, &port.to_string()])
             }
             "MASTER" => wire::fields(
                 resp3,
@@ -77,12 +77,12 @@ impl SentinelMind {
                     ("name", name.to_owned()),
                     ("ip", "203.0.113.9".to_owned()),
                     ("port", "1".to_owned()),
-                    ("runid", word.run_id),
-                    ("flags", word.flags),
-                    ("config-epoch", word.epoch.to_string()),
+                    ("runid", record.run_id),
+                    ("flags", record.flags),
+                    ("config-epoch", record.epoch.to_string()),
                 ],
             ),
-            "SENTINELS" => wire::array(word.peers.iter().map(|(id, ip, port)| {
+            "SENTINELS" => wire::array(record.peers.iter().map(|(id, ip, port)| {
                 let at = [("ip", ip.clone()), ("port", port.to_string())];
                 wire::fields(
                     resp3,
@@ -94,10 +94,10 @@ impl SentinelMind {
                     ],
                 )
             })),
-            "REPLICAS" => wire::array(word.replicas.iter().map(|(ip, port)| {
+            "REPLICAS" => wire::array(record.replicas.iter().map(|(ip, port)| {
                 let at = [("ip", ip.clone()), ("port", port.to_string())];
                 let flags =
-                    if word.down.contains(port) { "s_down,slave,disconnected" } else { "slave" };
+                    if record.down.contains(port) { "s_down,slave,disconnected" } else { "slave" };
                 let state = [("flags", flags.to_owned()), ("master-link-status", "ok".to_owned())];
                 wire::fields(
                     resp3,
@@ -109,30 +109,27 @@ impl SentinelMind {
     }
 }
 
-impl Mind for SentinelMind {
-    fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8> {
-        if self.deaf && standing.subscribed {
+impl Script for SentinelScript {
+    fn answer(&mut self, command: &[String], state: &mut ConnectionState) -> Vec<u8> {
+        if self.ignores_subscribers && state.subscribed {
             return Vec::new();
         }
-        if let Some(answer) = common(&self.gate, command, standing) {
+        if let Some(answer) = common(&self.access, command, state) {
             return answer;
         }
         let whole = command.join(" ").to_ascii_uppercase();
         if let Some((_, answer)) =
-            self.instead.iter().find(|(beginning, _)| whole.starts_with(beginning.as_str()))
+            self.overrides.iter().find(|(beginning, _)| whole.starts_with(beginning.as_str()))
         {
             return answer.clone();
         }
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
         match words.as_slice() {
             ["SUBSCRIBE", channels @ ..] => {
-                standing.subscribed = true;
+                state.subscribed = true;
                 let confirm = |(number, channel): (usize, &&str)| {
                     let count = format!(":{}\r\n", number + 1).into_bytes();
-                    wire::push(
-                        standing.resp3,
-                        [wire::bulk("subscribe"), wire::bulk(channel), count],
-                    )
+                    wire::push(state.resp3, [wire::bulk("subscribe"), wire::bulk(channel), count])
                 };
                 channels.iter().enumerate().flat_map(confirm).collect()
             }
@@ -142,9 +139,7 @@ impl Mind for SentinelMind {
                 u8::from(self.tilt)
             )),
             ["SENTINEL", what, ..] if what.eq_ignore_ascii_case("MYID") => wire::bulk(&self.id),
-            ["SENTINEL", what, name] => {
-                self.about(&what.to_ascii_uppercase(), name, standing.resp3)
-            }
+            ["SENTINEL", what, name] => self.about(&what.to_ascii_uppercase(), name, state.resp3),
             _ => b"-ERR unknown command\r\n".to_vec(),
         }
     }
@@ -152,11 +147,11 @@ impl Mind for SentinelMind {
 
 /// A redis node.
 #[derive(Debug, Clone)]
-pub(crate) struct RedisMind {
-    pub(crate) gate: Gate,
-    /// The master it follows, as it was told; `None`: it is one.
+pub(crate) struct RedisScript {
+    pub(crate) access: AccessRules,
+    /// The master that it follows, as configured; `None` for a master.
     pub(crate) follows: Option<(String, u16)>,
-    /// The state of its link to that, as `ROLE` tells it.
+    /// The state of its replication link, as reported by `ROLE`.
     pub(crate) link: &'static str,
     pub(crate) pong: Vec<u8>,
     pub(crate) run_id: String,
@@ -164,16 +159,16 @@ pub(crate) struct RedisMind {
     pub replid2: String,
     pub(crate) offset: u64,
     pub(crate) second_offset: i64,
-    /// Ends a connection at the second PING on it.
+    /// Closes a connection at the second PING on it.
     pub(crate) once: bool,
-    /// Said behind every answer.
+    /// Sent after every answer.
     pub(crate) chatter: Vec<u8>,
 }
 
-impl RedisMind {
+impl RedisScript {
     pub(crate) fn master(number: usize) -> Self {
         Self {
-            gate: Gate::default(),
+            access: AccessRules::default(),
             follows: None,
             link: "connected",
             pong: b"+PONG\r\n".to_vec(),
@@ -191,7 +186,7 @@ impl RedisMind {
         Self { follows: Some((of.ip().to_string(), of.port())), ..Self::master(number) }
     }
 
-    /// `SLAVEOF NO ONE`: a history of its own, that continues the old one.
+    /// `SLAVEOF NO ONE`: a new history that continues the old one.
     pub(crate) fn promote(&mut self) {
         self.follows = None;
         self.second_offset = i64::try_from(self.offset).expect("small") + 1;
@@ -205,18 +200,18 @@ impl RedisMind {
     }
 }
 
-impl Mind for RedisMind {
-    fn answer(&mut self, command: &[String], standing: &mut Standing) -> Vec<u8> {
-        standing.over = self.once && standing.answered > 3 && command == ["PING"];
-        let mut said = self.reply(command, standing);
+impl Script for RedisScript {
+    fn answer(&mut self, command: &[String], state: &mut ConnectionState) -> Vec<u8> {
+        state.over = self.once && state.answered > 3 && command == ["PING"];
+        let mut said = self.reply(command, state);
         said.extend(&self.chatter);
         said
     }
 }
 
-impl RedisMind {
-    fn reply(&self, command: &[String], standing: &mut Standing) -> Vec<u8> {
-        if let Some(answer) = common(&self.gate, command, standing) {
+impl RedisScript {
+    fn reply(&self, command: &[String], state: &mut ConnectionState) -> Vec<u8> {
+        if let Some(answer) = common(&self.access, command, state) {
             return answer;
         }
         let words: Vec<&str> = command.iter().map(String::as_str).collect();

@@ -1,76 +1,76 @@
-//! The word for where a replica stands: one for status, metrics and logs alike.
+//! The state of a replica: one label for status, metrics and logs alike.
 //!
-//! An enum and not a text, so that the number of time series is bounded.
+//! An enum and not a string, so that the number of time series is bounded.
 
-/// Where a replica stands.
+/// Whether a replica may serve reads, or why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReplicaState {
-    /// Readers may be sent there.
+    /// It may serve reads.
     Eligible,
-    /// It has not been asked yet.
+    /// It has not been probed yet.
     Unknown,
     /// No sentinel lists it any more.
     Unlisted,
-    /// Most sentinels that list it hold it to be down or disconnected.
-    Flagged,
-    /// Nobody is there.
+    /// Most sentinels that list it consider it down or disconnected.
+    FlaggedBySentinel,
+    /// No connection can be made to it.
     Unreachable,
     /// Connected, but it does not answer.
-    Silent,
-    /// It refuses our questions.
+    Unresponsive,
+    /// It refuses our commands.
     Denied,
-    /// It does not answer `PING` with `PONG`: it is loading, for example.
-    Unready,
-    /// It says that it is a master, or it is the committed one.
+    /// It does not answer `PING` with `PONG`, for example while it loads its data.
+    NotReady,
+    /// It reports that it is a master, or it is the committed master.
     Master,
     /// It is about to be promoted.
     Candidate,
-    /// It follows somebody else.
-    Stranger,
+    /// It follows another master.
+    FollowsOtherMaster,
     /// Its link to the master is down.
     LinkDown,
-    /// It is too far behind.
-    Behind,
-    /// It is sound again, and has to stay so for a while.
+    /// Its lag exceeds the limit.
+    Lagging,
+    /// It is free of faults again, and must stay so for a while.
     Recovering,
 }
 
 impl ReplicaState {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 14] = [
         Self::Eligible,
         Self::Unknown,
         Self::Unlisted,
-        Self::Flagged,
+        Self::FlaggedBySentinel,
         Self::Unreachable,
-        Self::Silent,
+        Self::Unresponsive,
         Self::Denied,
-        Self::Unready,
+        Self::NotReady,
         Self::Master,
         Self::Candidate,
-        Self::Stranger,
+        Self::FollowsOtherMaster,
         Self::LinkDown,
-        Self::Behind,
+        Self::Lagging,
         Self::Recovering,
     ];
 
-    /// A stable word in snake case, for metrics, status and logs.
+    /// A stable label in snake case, for metrics, status and logs.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Eligible => "eligible",
             Self::Unknown => "unknown",
             Self::Unlisted => "unlisted",
-            Self::Flagged => "flagged",
+            Self::FlaggedBySentinel => "flagged_by_sentinel",
             Self::Unreachable => "unreachable",
-            Self::Silent => "silent",
+            Self::Unresponsive => "unresponsive",
             Self::Denied => "denied",
-            Self::Unready => "unready",
+            Self::NotReady => "not_ready",
             Self::Master => "master",
             Self::Candidate => "candidate",
-            Self::Stranger => "stranger",
+            Self::FollowsOtherMaster => "follows_other_master",
             Self::LinkDown => "link_down",
-            Self::Behind => "behind",
+            Self::Lagging => "lagging",
             Self::Recovering => "recovering",
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_distinct_and_in_snake_case() {
+    fn labels_are_distinct_and_in_snake_case() {
         let words: BTreeSet<&str> = ReplicaState::ALL.iter().map(|it| it.label()).collect();
         assert_eq!(words.len(), ReplicaState::ALL.len());
         assert!(

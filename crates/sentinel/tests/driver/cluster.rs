@@ -1,5 +1,4 @@
-//! The stage: sentinels and redis nodes with their parts, the real driver among them, and what a
-//! test waits for.
+//! A cluster of scripted servers with the real driver, and the conditions that tests wait for.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,39 +11,41 @@ use sentinel::{
 use target::{TargetReader, TargetWriter};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::fake::Fake;
-use crate::players::{RedisMind, SentinelMind, Word, my_id};
+use crate::fake::FakeServer;
+use crate::scripts::{MasterRecord, RedisScript, SentinelScript, my_id};
 
-pub(crate) type Sentinel = Fake<SentinelMind>;
-pub(crate) type Redis = Fake<RedisMind>;
+pub(crate) type Sentinel = FakeServer<SentinelScript>;
+pub(crate) type Redis = FakeServer<RedisScript>;
 
 pub(crate) const NAME: &str = "mymaster";
 
-/// Longer than anything here takes, so that only something that never happens runs into it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any expected wait, so that only an event that never happens reaches it.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) fn ms(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
 /// A cluster: node 0 is the master at epoch 1, and every sentinel says so.
-pub(crate) struct Stage {
+pub(crate) struct FakeCluster {
     pub(crate) sentinels: Vec<Sentinel>,
     pub(crate) nodes: Vec<Redis>,
 }
 
-impl Stage {
+impl FakeCluster {
     pub(crate) async fn new(sentinels: usize, nodes: usize) -> Self {
-        let master = Fake::start(RedisMind::master(1)).await;
-        let mut stage = Self { sentinels: Vec::new(), nodes: vec![master] };
+        let master = FakeServer::start(RedisScript::master(1)).await;
+        let mut cluster = Self { sentinels: Vec::new(), nodes: vec![master] };
         for number in 1..nodes {
-            stage.nodes.push(Fake::start(RedisMind::replica(number + 1, stage.addr(0))).await);
+            cluster
+                .nodes
+                .push(FakeServer::start(RedisScript::replica(number + 1, cluster.addr(0))).await);
         }
         for number in 0..sentinels {
-            stage.sentinels.push(Fake::start(SentinelMind::new(number + 1)).await);
+            cluster.sentinels.push(FakeServer::start(SentinelScript::new(number + 1)).await);
         }
-        stage.all_say(0, 1);
-        stage
+        cluster.all_set_master(0, 1);
+        cluster
     }
 
     pub(crate) fn addr(&self, node: usize) -> SocketAddr {
@@ -58,15 +59,15 @@ impl Stage {
             .collect()
     }
 
-    /// What an honest sentinel says when `node` is the master at `epoch`.
-    pub(crate) fn word(&self, sentinel: usize, node: usize, epoch: u64) -> Word {
+    /// The answers of a correct sentinel when `node` is the master at `epoch`.
+    pub(crate) fn record(&self, sentinel: usize, node: usize, epoch: u64) -> MasterRecord {
         let others = self.nodes.iter().enumerate().filter(|(number, _)| *number != node);
-        Word {
+        MasterRecord {
             ip: self.addr(node).ip().to_string(),
             port: self.addr(node).port(),
             epoch,
             flags: "master".to_owned(),
-            run_id: self.nodes[node].mind().run_id.clone(),
+            run_id: self.nodes[node].script().run_id.clone(),
             replicas: others.map(|(_, it)| (it.addr.ip().to_string(), it.addr.port())).collect(),
             down: Vec::new(),
             peers: self.peers(sentinel),
@@ -75,32 +76,32 @@ impl Stage {
     }
 
     /// From now on this sentinel names `node` at `epoch`. Nothing is published.
-    pub(crate) fn say(&self, sentinel: usize, node: usize, epoch: u64) {
-        let word = self.word(sentinel, node, epoch);
-        self.sentinels[sentinel].mind().masters.insert(NAME.to_owned(), word);
+    pub(crate) fn set_master(&self, sentinel: usize, node: usize, epoch: u64) {
+        let record = self.record(sentinel, node, epoch);
+        self.sentinels[sentinel].script().masters.insert(NAME.to_owned(), record);
     }
 
-    pub(crate) fn all_say(&self, node: usize, epoch: u64) {
-        (0..self.sentinels.len()).for_each(|sentinel| self.say(sentinel, node, epoch));
+    pub(crate) fn all_set_master(&self, node: usize, epoch: u64) {
+        (0..self.sentinels.len()).for_each(|sentinel| self.set_master(sentinel, node, epoch));
     }
 
-    /// The node becomes a master that continues its history; its clients are killed, as Sentinel
+    /// The node becomes a master that continues its history; its connections are closed, as Sentinel
     /// does it.
     pub(crate) fn promote(&self, node: usize) {
-        self.nodes[node].mind().promote();
+        self.nodes[node].script().promote();
         self.nodes[node].cut();
     }
 
-    /// The node follows another; its clients are killed.
+    /// The node follows another; its connections are closed.
     pub(crate) fn follow(&self, node: usize, master: usize) {
-        let lead = self.nodes[master].mind().clone();
-        self.nodes[node].mind().follow(&lead, self.addr(master));
+        let lead = self.nodes[master].script().clone();
+        self.nodes[node].script().follow(&lead, self.addr(master));
         self.nodes[node].cut();
     }
 
-    /// This sentinel switches, and says so.
+    /// This sentinel switches and publishes the event.
     pub(crate) fn switch(&self, sentinel: usize, from: usize, to: usize, epoch: u64) {
-        self.say(sentinel, to, epoch);
+        self.set_master(sentinel, to, epoch);
         let (old, new) = (self.addr(from), self.addr(to));
         let payload = format!("{NAME} {} {} {} {}", old.ip(), old.port(), new.ip(), new.port());
         self.sentinels[sentinel].publish("+switch-master", &payload);
@@ -127,12 +128,12 @@ impl Stage {
         watch(NAME, self.sentinels.iter().map(|it| it.addr.into()).collect())
     }
 
-    /// Waits until nobody asks anybody anything any more: until in so many looks, between which
-    /// everybody has a turn, there was no new command. Only with rules that poll seldom.
+    /// Waits until no commands are sent any more: until a number of consecutive checks, between
+    /// which every task runs, see no new command. Only for rules with long poll intervals.
     pub(crate) async fn quiet(&self) {
         let commands = || {
-            let sentinels = self.sentinels.iter().map(Fake::commands);
-            sentinels.chain(self.nodes.iter().map(Fake::commands)).sum::<usize>()
+            let sentinels = self.sentinels.iter().map(FakeServer::commands);
+            sentinels.chain(self.nodes.iter().map(FakeServer::commands)).sum::<usize>()
         };
         let (mut last, mut looks) = (commands(), 0);
         while looks < 60 {
@@ -144,15 +145,15 @@ impl Stage {
         }
     }
 
-    /// The driver, with ordinary rules made quick.
+    /// The driver, with the usual rules at short intervals.
     pub(crate) fn drive(&self) -> Driver {
         Driver::one(self.watch())
     }
 }
 
-/// Ordinary rules made quick where asking again is meant; what is done without a majority, or
-/// because the process itself stood still, is out of reach: no test is about these, and a busy
-/// machine must not bring one of them up in the middle of another.
+/// The usual rules with short intervals. What happens without a majority, or after a stall of the
+/// process, is disabled: no test is about that, and a busy machine must not trigger it in the middle
+/// of another test.
 pub(crate) fn rules() -> Rules {
     Rules {
         poll: ms(200),
@@ -160,26 +161,25 @@ pub(crate) fn rules() -> Rules {
         probe_master: ms(100),
         probe_replica: ms(100),
         probe_suspect: ms(20),
-        bootstrap_grace: PATIENCE,
-        solo_grace: PATIENCE,
-        stall: PATIENCE,
+        bootstrap_grace: DEADLINE,
+        solo_grace: DEADLINE,
+        stall: DEADLINE,
         ..Rules::default()
     }
 }
 
-/// Longer than any wait of a test: what would only come about after this, is seen never to come.
+/// Longer than any wait of a test: an event that is due after this time does not happen.
 pub(crate) const NEVER: Duration = Duration::from_secs(60);
-const _: () = assert!(PATIENCE.as_secs() * 2 < NEVER.as_secs());
+const _: () = assert!(DEADLINE.as_secs() * 2 < NEVER.as_secs());
 
-/// Rules by which nothing is found out by asking again: what happens, happens because somebody said
-/// so.
-pub(crate) fn patient_rules() -> Rules {
+/// Rules without polling: whatever happens is caused by a published event.
+pub(crate) fn event_only_rules() -> Rules {
     let long = NEVER;
     Rules { poll: long, probe_master: long, probe_replica: long, view_expiry: long * 2, ..rules() }
 }
 
-/// The fakes, the driver and the test share one thread: a server that is merely waiting for its
-/// turn must not be taken for a silent one.
+/// The fake servers, the driver and the test share one thread: a server that is waiting to be
+/// scheduled must not count as unresponsive.
 pub(crate) fn timeouts() -> Timeouts {
     let long = Duration::from_secs(5);
     Timeouts {
@@ -191,7 +191,7 @@ pub(crate) fn timeouts() -> Timeouts {
     }
 }
 
-/// For tests in which somebody is silent, and others may be taken to be for a moment.
+/// For tests with an unresponsive server, in which others may count as unresponsive for a moment.
 pub(crate) fn quick() -> Timeouts {
     Timeouts { connect: ms(300), command: ms(250), ..timeouts() }
 }
@@ -204,7 +204,7 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<TargetR
         sentinel_auth: None,
         auth: None,
         rules: rules(),
-        // As with `timeouts`.
+        // The same reason as for `timeouts`.
         probe_timeout: Duration::from_secs(5),
         learn: true,
         address_map: BTreeMap::new(),
@@ -214,21 +214,21 @@ pub(crate) fn watch(name: &str, sentinels: Vec<NodeAddr>) -> (Watch, Arc<TargetR
     (watch, route)
 }
 
-/// A move of the points, as a session would see it.
+/// A change of the target, as a session would observe it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Move {
-    Shut,
-    Open,
+pub(crate) enum TargetChange {
+    GateClosed,
+    GateOpened,
     To(SocketAddr),
-    Nowhere,
+    Cleared,
 }
 
-/// The driver at work for one service.
+/// The driver, running for one service.
 pub(crate) struct Driver {
     pub(crate) route: Arc<TargetReader>,
     pub(crate) handle: Handle,
     pub(crate) heartbeat: Heartbeat,
-    moves: Arc<Mutex<Vec<(Instant, Move)>>>,
+    changes: Arc<Mutex<Vec<(Instant, TargetChange)>>>,
     _tasks: Vec<Arc<AbortOnDropHandle<()>>>,
 }
 
@@ -253,10 +253,10 @@ impl Driver {
         let heartbeat = discovery.heartbeat();
         let task = Arc::new(AbortOnDropHandle::new(tokio::spawn(discovery.run())));
         let driver = |(route, handle): (Arc<TargetReader>, Handle)| {
-            let moves = Arc::new(Mutex::new(Vec::new()));
-            let watcher = tokio::spawn(record(Arc::clone(&route), Arc::clone(&moves)));
+            let changes = Arc::new(Mutex::new(Vec::new()));
+            let watcher = tokio::spawn(record(Arc::clone(&route), Arc::clone(&changes)));
             let tasks = vec![Arc::clone(&task), Arc::new(AbortOnDropHandle::new(watcher))];
-            Self { route, handle, heartbeat: heartbeat.clone(), moves, _tasks: tasks }
+            Self { route, handle, heartbeat: heartbeat.clone(), changes, _tasks: tasks }
         };
         routes.into_iter().zip(handles).map(driver).collect()
     }
@@ -274,48 +274,51 @@ impl Driver {
     }
 
     /// Waits until traffic flows to `addr`.
-    pub(crate) async fn leads_to(&self, addr: SocketAddr) {
+    pub(crate) async fn wait_for_target(&self, addr: SocketAddr) {
         let open = || self.route.open_target().is_some_and(|target| target.addr() == addr);
         let started = Instant::now();
         while !open() {
             assert!(
-                started.elapsed() < PATIENCE,
-                "the points never led to {addr}; last seen: {:#?}",
+                started.elapsed() < DEADLINE,
+                "the target never became {addr}; last snapshot: {:#?}",
                 self.seen()
             );
             tokio::time::sleep(ms(2)).await;
         }
     }
 
-    /// Waits until the picture satisfies `wanted`.
-    pub(crate) async fn sees(&self, what: &str, wanted: impl Fn(&DiscoverySnapshot) -> bool) {
+    /// Waits until the snapshot satisfies `wanted`.
+    pub(crate) async fn wait_for(&self, what: &str, wanted: impl Fn(&DiscoverySnapshot) -> bool) {
         let started = Instant::now();
         while !wanted(&self.seen()) {
             assert!(
-                started.elapsed() < PATIENCE,
-                "never seen: {what}; last seen: {:#?}",
+                started.elapsed() < DEADLINE,
+                "never observed: {what}; last snapshot: {:#?}",
                 self.seen()
             );
             tokio::time::sleep(ms(2)).await;
         }
     }
 
-    /// The moves so far, with their times.
-    pub(crate) fn moves(&self) -> Vec<(Instant, Move)> {
-        self.moves.lock().expect("no poison").clone()
+    /// The changes so far, with their times.
+    pub(crate) fn changes(&self) -> Vec<(Instant, TargetChange)> {
+        self.changes.lock().expect("no poison").clone()
     }
 
-    /// Waits for a move and gives its time.
-    pub(crate) async fn moved(&self, what: Move, since: Instant) -> Instant {
+    /// Waits for a change and returns its time.
+    pub(crate) async fn wait_for_change(&self, what: TargetChange, since: Instant) -> Instant {
         let find = || {
-            self.moves().into_iter().find(|(at, it)| *at >= since && *it == what).map(|(at, _)| at)
+            self.changes()
+                .into_iter()
+                .find(|(at, it)| *at >= since && *it == what)
+                .map(|(at, _)| at)
         };
         until(&format!("{what:?}"), || find().is_some()).await;
         find().expect("just seen")
     }
 }
 
-async fn record(route: Arc<TargetReader>, moves: Arc<Mutex<Vec<(Instant, Move)>>>) {
+async fn record(route: Arc<TargetReader>, changes: Arc<Mutex<Vec<(Instant, TargetChange)>>>) {
     let (mut shut, mut generation) = (false, None);
     loop {
         let moved = route.moved();
@@ -324,32 +327,32 @@ async fn record(route: Arc<TargetReader>, moves: Arc<Mutex<Vec<(Instant, Move)>>
         let current = target.as_ref().map(|it| it.generation());
         if current != generation {
             generation = current;
-            now.push(target.map_or(Move::Nowhere, |it| Move::To(it.addr())));
+            now.push(target.map_or(TargetChange::Cleared, |it| TargetChange::To(it.addr())));
         }
         if route.is_shut() != shut {
             shut = !shut;
-            now.push(if shut { Move::Shut } else { Move::Open });
+            now.push(if shut { TargetChange::GateClosed } else { TargetChange::GateOpened });
         }
-        moves.lock().expect("no poison").extend(now.into_iter().map(|it| (Instant::now(), it)));
+        changes.lock().expect("no poison").extend(now.into_iter().map(|it| (Instant::now(), it)));
         moved.await;
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while !so() {
-        assert!(started.elapsed() < PATIENCE, "it never came to be that {what}");
+        assert!(started.elapsed() < DEADLINE, "condition never held: {what}");
         tokio::time::sleep(ms(2)).await;
     }
 }
 
-/// Looks again and again for `long` that something stays so. For what must not happen there is no
-/// event to wait for.
+/// Checks repeatedly for `long` that a condition holds. There is no event to wait for in the case of
+/// something that must not happen.
 pub(crate) async fn stays(long: Duration, what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while started.elapsed() < long {
-        assert!(so(), "it did not stay so that {what}");
+        assert!(so(), "condition did not keep holding: {what}");
         tokio::time::sleep(ms(2)).await;
     }
 }

@@ -1,10 +1,10 @@
-//! One connection to a sentinel or a redis node: commands out, whole replies in, everything
-//! bounded.
+//! A RESP connection to a sentinel or Redis node: sends commands, reads whole replies, bounds
+//! everything.
 //!
-//! The frame's end is found by the same incremental scanner that the data plane uses, which knows
-//! limits for length, number and depth and never looks at a byte twice; only a whole frame is given
-//! to the decoder. A peer that sends garbage, claims gigabytes, nests without end or dribbles
-//! therefore costs this connection and nothing more.
+//! The incremental scanner of the data plane finds the end of each frame. It enforces limits for
+//! length, number and depth and never scans a byte twice; only whole frames reach the decoder. A
+//! peer that sends garbage, announces gigabytes, nests without end or sends a byte at a time
+//! therefore affects this connection only.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use tokio::net::TcpStream;
 
 use crate::link::reply::Reply;
 
-/// No reply that is asked for here comes near this size, in bytes.
+/// Limit for one reply, in bytes. No reply to the commands used here comes near it.
 const LONGEST_REPLY: usize = 1024 * 1024;
 
-/// Replies nest three deep at most; the decoder recurses, so that the bound matters.
+/// Replies nest at most three levels deep; the bound matters because the decoder recurses.
 const LIMITS: Limits = Limits {
     inline_bytes: 64 * 1024,
     bulk_bytes: LONGEST_REPLY as u64,
@@ -33,25 +33,24 @@ const LIMITS: Limits = Limits {
     names: 0,
 };
 
-/// For connections to redis nodes: an unanswered write or keepalive probe ends the connection after
-/// this long.
+/// For connections to Redis nodes: an unanswered write or keepalive probe ends the connection after
+/// this time.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often the kernel asks a silent peer's kernel whether the connection is still there. A host
-/// that has taken over the address of another says no at once, and nobody else could find that out
-/// while a question is open.
+/// How often the kernel probes an idle peer's kernel. A host that took over another's address
+/// answers with a reset at once; nothing else detects that while a request is unanswered.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// Which protocol a connection speaks.
+/// The RESP version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Resp2,
     Resp3,
 }
 
-/// Why a connection is of no use any more.
+/// Why a connection is unusable.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnError {
+pub(crate) enum ConnectionError {
     /// The dial failed.
     #[error("cannot connect")]
     Connect(#[source] io::Error),
@@ -64,43 +63,44 @@ pub(crate) enum ConnError {
     /// Reading or writing failed.
     #[error("the connection broke")]
     Io(#[source] io::Error),
-    /// A reply beyond every bound, or no RESP at all.
-    #[error("the peer does not speak RESP within bounds: {0}")]
+    /// The reply exceeds a limit, or is not RESP.
+    #[error("the peer sends invalid or oversized RESP: {0}")]
     Malformed(&'static str),
 }
 
-/// A connection.
+/// A connection with its read buffer and frame scanner.
 #[derive(Debug)]
-pub(crate) struct Conn {
+pub(crate) struct RespConnection {
     stream: TcpStream,
     input: BytesMut,
     frames: resp::Frames,
-    /// Bytes of `input` that `frames` has seen.
+    /// Bytes of `input` that `frames` has scanned.
     scanned: usize,
     /// When the last bytes were read.
     read_at: Instant,
     pub(crate) protocol: Protocol,
 }
 
-impl Conn {
-    /// Connects within `patience`. Dead peers are noticed by the kernel after `user_timeout`.
+impl RespConnection {
+    /// Connects within `timeout`. The kernel ends the connection after `user_timeout` without
+    /// acknowledgement from the peer.
     pub(crate) async fn connect(
         addr: SocketAddr,
-        patience: Duration,
+        timeout: Duration,
         user_timeout: Duration,
-    ) -> Result<Self, ConnError> {
-        let stream = tokio::time::timeout(patience, TcpStream::connect(addr))
+    ) -> Result<Self, ConnectionError> {
+        let stream = tokio::time::timeout(timeout, TcpStream::connect(addr))
             .await
-            .map_err(|_| ConnError::ConnectTimeout(patience))?
-            .map_err(ConnError::Connect)?;
+            .map_err(|_| ConnectionError::ConnectTimeout(timeout))?
+            .map_err(ConnectionError::Connect)?;
         let socket = SockRef::from(&stream);
-        // The number of probes means nothing beside a user timeout.
+        // The number of keepalive probes has no effect with a user timeout.
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket
             .set_tcp_nodelay(true)
             .and_then(|()| socket.set_tcp_keepalive(&keepalive))
             .and_then(|()| socket.set_tcp_user_timeout(Some(user_timeout)))
-            .map_err(ConnError::Connect)?;
+            .map_err(ConnectionError::Connect)?;
         Ok(Self {
             stream,
             input: BytesMut::new(),
@@ -111,14 +111,14 @@ impl Conn {
         })
     }
 
-    /// Writes it all. Commands are small, so that this waits only behind a peer that stopped
-    /// reading; bring a timeout.
-    pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnError> {
-        self.stream.write_all(commands).await.map_err(ConnError::Io)
+    /// Writes all of it. Commands are small, so this blocks only if the peer has stopped reading;
+    /// callers wrap it in a timeout.
+    pub(crate) async fn send(&mut self, commands: &[u8]) -> Result<(), ConnectionError> {
+        self.stream.write_all(commands).await.map_err(ConnectionError::Io)
     }
 
-    /// The next whole reply. Safe to drop: nothing read is lost.
-    pub(crate) async fn next(&mut self) -> Result<Reply, ConnError> {
+    /// The next whole reply. Cancel-safe: no bytes that were read are lost.
+    pub(crate) async fn next(&mut self) -> Result<Reply, ConnectionError> {
         loop {
             if let Some(length) = self.frame_end()? {
                 let frame = self.input.split_to(length).freeze();
@@ -126,33 +126,33 @@ impl Conn {
                 return decode(&frame, self.protocol);
             }
             if self.input.len() > LONGEST_REPLY {
-                return Err(ConnError::Malformed("a reply is longer than 1 MiB"));
+                return Err(ConnectionError::Malformed("a reply is longer than 1 MiB"));
             }
             self.input.reserve(4096);
-            if self.stream.read_buf(&mut self.input).await.map_err(ConnError::Io)? == 0 {
-                return Err(ConnError::Closed);
+            if self.stream.read_buf(&mut self.input).await.map_err(ConnectionError::Io)? == 0 {
+                return Err(ConnectionError::Closed);
             }
             self.read_at = Instant::now();
         }
     }
 
-    /// When the end of the reply that was given last was read from the socket.
+    /// When the end of the most recently returned reply was read from the socket.
     pub(crate) fn read_at(&self) -> Instant {
         self.read_at
     }
 
-    /// Whether something has been read that nobody took.
+    /// Whether bytes were read that have not been returned as a reply.
     pub(crate) fn has_input(&self) -> bool {
         !self.input.is_empty()
     }
 
-    /// Where the first frame of the input ends, if it is all there.
-    fn frame_end(&mut self) -> Result<Option<usize>, ConnError> {
+    /// Where the first frame of the input ends, if it is complete.
+    fn frame_end(&mut self) -> Result<Option<usize>, ConnectionError> {
         let unseen = self.input.get(self.scanned..).unwrap_or_default();
         let end = self
             .frames
             .end(unseen)
-            .map_err(|_| ConnError::Malformed("not RESP, or beyond the limits"))?;
+            .map_err(|_| ConnectionError::Malformed("not RESP, or beyond the limits"))?;
         match end {
             Some(length) => Ok(Some(self.scanned + length)),
             None => {
@@ -163,9 +163,9 @@ impl Conn {
     }
 }
 
-/// Decodes one whole frame.
-fn decode(frame: &bytes::Bytes, protocol: Protocol) -> Result<Reply, ConnError> {
-    let malformed = || ConnError::Malformed("a frame that cannot be decoded");
+/// Decodes one complete frame.
+fn decode(frame: &bytes::Bytes, protocol: Protocol) -> Result<Reply, ConnectionError> {
+    let malformed = || ConnectionError::Malformed("a frame that cannot be decoded");
     match protocol {
         Protocol::Resp2 => match resp2::decode::decode_bytes(frame) {
             Ok(Some((decoded, _))) => Ok(Reply::from(decoded)),
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces that a frame is made of, and some that no frame is made of.
+    /// Fragments of valid frames, and fragments that occur in no valid frame.
     fn piece() -> impl Strategy<Value = Vec<u8>> {
         let header = (prop::sample::select(b"*$%~>|+-:#,_(!=;.".to_vec()), -2_i64..9)
             .prop_map(|(kind, number)| format!("{}{number}\r\n", char::from(kind)).into_bytes());
@@ -216,7 +216,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
         #[test]
-        fn whatever_the_scanner_lets_through_the_decoder_survives(pieces in prop::collection::vec(piece(), 1..24)) {
+        fn decodes_or_rejects_every_scanned_frame(pieces in prop::collection::vec(piece(), 1..24)) {
             let wire = pieces.concat();
             if let Ok(Some(length)) = resp::Frames::new(LIMITS).end(&wire) {
                 prop_assert!(length <= wire.len() && length > 0);
