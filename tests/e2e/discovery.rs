@@ -60,7 +60,7 @@ fn an_unknown_master_name_is_told_and_does_not_make_it_ready() {
     });
     assert_eq!(pointsman.get("/ready").expect("ready").0, 503);
     let (_, status) = pointsman.get("/status").expect("status");
-    assert!(status.contains("it watches no master named nosuch"), "{status}");
+    assert!(status.contains("it monitors no master named nosuch"), "{status}");
 }
 
 #[test]

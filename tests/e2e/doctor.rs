@@ -71,7 +71,7 @@ fn a_healthy_cluster_is_called_so_and_what_the_flags_get_wrong_is_named() {
     let first = cluster.sentinel_addrs()[0].to_string();
     let said = find(&document, "unknown-name", &first).expect("an unknown name");
     assert!(
-        said.contains("watches no master named nosuch") && said.contains("it watches: mymaster"),
+        said.contains("monitors no master named nosuch") && said.contains("it monitors: mymaster"),
         "{said}"
     );
 
@@ -122,12 +122,12 @@ fn passwords_and_acls_are_told_with_the_setting_or_the_rule_and_never_shown() {
     };
     let nobody = said("", "password", &sentinel);
     assert!(
-        nobody.contains("asks for a password") && nobody.contains("set service.sentinel_auth"),
+        nobody.contains("requires a password") && nobody.contains("set service.sentinel_auth"),
         "{nobody}"
     );
     let wrong = said("[service.sentinel_auth]\npassword = \"not-it-pw\"", "password", &sentinel);
     assert!(
-        wrong.contains("refuses the user or the password; check service.sentinel_auth"),
+        wrong.contains("rejects the user or the password; check service.sentinel_auth"),
         "{wrong}"
     );
     let wrong = "[service.auth]\npassword = \"not-it-pw\"\n[service.sentinel_auth]\npassword = \"sentinel-pw\"";
@@ -164,7 +164,7 @@ fn dead_sentinels_and_an_unreachable_quorum_are_told() {
     cluster.sentinels()[1].stop();
     wait_until("the lack of a quorum to be told", PATIENCE, || {
         let (_, document) = examine(&cluster, "mymaster", "");
-        find(&document, "silent", &two)?;
+        find(&document, "unresponsive", &two)?;
         let quorum = find(&document, "quorum", &one)?;
         assert!(quorum.contains("NOQUORUM"), "{quorum}");
         find(&document, "majority", "mymaster")

@@ -54,7 +54,9 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     for client in &mut clients {
         client.send(&encode(&["SET", "during", "1"])).expect("SET");
     }
-    wait_until("the prober to notice", PATIENCE, || status(&pointsman).contains("\"silent\""));
+    wait_until("the prober to notice", PATIENCE, || {
+        status(&pointsman).contains("\"unresponsive\"")
+    });
     assert!(admin.read_value().expect("the end of the sleep").is_ok());
     let woke = Instant::now();
     assert!(admin.read_value().expect("CONFIG SET").is_ok());
@@ -71,7 +73,7 @@ fn keeps_gate_open_while_master_is_busy_and_full() {
     assert_eq!(killed.int(), Some(1));
     wait_until("the limit to be told", PATIENCE, || {
         let status = status(&pointsman);
-        if status.contains("raise maxclients") && status.contains("\"turned_away\"") {
+        if status.contains("raise maxclients") && status.contains("\"connection_rejected\"") {
             Ok(())
         } else {
             Err(status)
@@ -135,7 +137,9 @@ fn finds_a_replaced_node_at_the_same_address() {
     // A question that the other kernel has acknowledged and that nobody will answer: nothing is
     // left to send again.
     node.stop();
-    wait_until("the prober to notice", PATIENCE, || status(&pointsman).contains("\"silent\""));
+    wait_until("the prober to notice", PATIENCE, || {
+        status(&pointsman).contains("\"unresponsive\"")
+    });
     // The host vanishes without a word, and another process comes up at its address.
     let filter = Filter::drop_all(node.addr().port()).expect("a filter");
     node.kill();

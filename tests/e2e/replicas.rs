@@ -277,7 +277,7 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
     let writes = vec![vec!["SET", "k", &value]; 500];
     wait_until("the busy one to be too far behind", PATIENCE, || {
         assert!(writer.pipeline(&writes).expect("SET").iter().all(harness::Value::is_ok));
-        if state_of(&pointsman, slow) == "behind" { Ok(()) } else { Err(states(&pointsman)) }
+        if state_of(&pointsman, slow) == "lagging" { Ok(()) } else { Err(states(&pointsman)) }
     });
     // Each request that was taken was answered; then the session went on elsewhere, in the database
     // that it had chosen.
@@ -289,7 +289,7 @@ fn who_is_on_a_replica_that_falls_behind_goes_on_with_another_behind_its_answer(
     }
     // It is free now, catches up, and comes back.
     wait_eligible(&pointsman, 2);
-    assert!(pointsman.process().log().contains("\"is\":\"behind\""), "put out for another reason");
+    assert!(pointsman.process().log().contains("\"to\":\"lagging\""), "put out for another reason");
     assert!(
         closed(&pointsman, "fenced") + closed(&pointsman, "dismissed") < 0.5,
         "nobody was cut off"

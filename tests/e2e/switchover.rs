@@ -123,7 +123,7 @@ fn whoever_goes_away_before_the_order_takes_it_back() {
     // The log is written by a thread of its own.
     wait_until("the log to tell of it", PATIENCE, || {
         let log = pointsman.process().log();
-        if log.contains("went away") { Ok(()) } else { Err(log) }
+        if log.contains("requester disconnected") { Ok(()) } else { Err(log) }
     });
     assert!((generation(&pointsman) - 1.0).abs() < 0.1);
     let mut client = pointsman.client();

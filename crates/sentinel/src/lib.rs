@@ -23,11 +23,11 @@ mod types;
 pub mod simulation {
     pub use crate::discovery::learned_addresses::{AddressMap, LearnedAddresses};
     pub use crate::link::notice::parse as parse_notice;
-    pub use crate::link::poll::{Peer, Round, read_round};
+    pub use crate::link::poll::{Peer, PollOutcome, read_poll};
     pub use crate::link::reply::Reply;
-    pub use crate::replicas::eligibility::{Eligibility, Member, Ruling};
-    pub use crate::replicas::publisher::judge;
-    pub use crate::switchover::{CatchUp, ReplicationOffsets, Verdict};
+    pub use crate::replicas::eligibility::{Eligibility, PoolMember, PoolUpdate};
+    pub use crate::replicas::publisher::evaluate;
+    pub use crate::switchover::{CatchUp, CatchUpStatus, ReplicationOffsets};
 }
 
 pub use discovery::handle::{Handle, Heartbeat, Order};
@@ -46,7 +46,10 @@ pub use machine::{
 };
 pub use replicas::eligibility::{Lag, ReplicaState};
 pub use replicas::publisher::Replicas;
-pub use switchover::{Limits, Outcome, Plan, Reason, Told, switchover};
+pub use switchover::{
+    SwitchoverError, SwitchoverLimits, SwitchoverOptions, SwitchoverOutcome, SwitchoverStep,
+    switchover,
+};
 pub use types::{
     Epoch, Lineage, MyId, NodeAddr, Probe, ProbeFailure, ReplicaView, Report, Role, View,
 };

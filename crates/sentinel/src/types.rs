@@ -208,15 +208,15 @@ pub enum ProbeFailure {
     /// The name did not resolve, the connection was refused, reset or timed out.
     Unreachable,
     /// Connected, but no whole answer came in time.
-    Silent,
+    Unresponsive,
     /// It answered a new connection with an error and closed it, as a server at `maxclients` or in
     /// protected mode does: somebody is there, and nothing more is known.
-    TurnedAway,
+    ConnectionRejected,
     /// `NOAUTH`, `WRONGPASS` or `NOPERM`: it cannot be verified with these credentials.
     Denied,
     /// The address may not be used: it would lead back to this very proxy, or it is not an address
     /// at all.
-    Rejected,
+    UnusableAddress,
 }
 
 /// The outcome of one probe of one node, with the moment at which its question was written.

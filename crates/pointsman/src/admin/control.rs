@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use admin_http::{Handler, Method, Reply, Request, StreamPermit};
 use bytes::Bytes;
-use sentinel::{Handle, Pause, Plan, Told, switchover};
+use sentinel::{Handle, Pause, SwitchoverOptions, SwitchoverStep, switchover};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -119,7 +119,13 @@ impl Control {
         Reply::stream("application/x-ndjson", body, permit)
     }
 
-    fn switch_over(&self, name: &str, handle: &Handle, plan: Plan, permit: StreamPermit) -> Reply {
+    fn switch_over(
+        &self,
+        name: &str,
+        handle: &Handle,
+        plan: SwitchoverOptions,
+        permit: StreamPermit,
+    ) -> Reply {
         let (steps, told) = mpsc::channel(16);
         let (lines, body) = mpsc::channel(16);
         let (name, handle) = (name.to_owned(), handle.clone());
@@ -203,7 +209,7 @@ impl Handler for Path {
                 self.control.switch_over(
                     name,
                     handle,
-                    Plan { pause_clients, ..Plan::default() },
+                    SwitchoverOptions { pause_clients, ..SwitchoverOptions::default() },
                     permit,
                 )
             }
@@ -219,7 +225,7 @@ const STILL_THERE: Duration = Duration::from_millis(100);
 /// Passes the steps on as lines, until there are no more or nobody listens: then the other end of
 /// `told` notices that too, which must not wait for the next step.
 async fn pass_on(
-    mut told: mpsc::Receiver<Told>,
+    mut told: mpsc::Receiver<SwitchoverStep>,
     lines: mpsc::Sender<Bytes>,
 ) -> mpsc::Sender<Bytes> {
     loop {
@@ -264,7 +270,7 @@ fn millis(span: Duration) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use sentinel::Told;
+    use sentinel::SwitchoverStep;
     use tokio::sync::mpsc;
 
     use super::{pass_on, same};
@@ -274,7 +280,11 @@ mod tests {
         let (steps, told) = mpsc::channel(1);
         let (lines, mut body) = mpsc::channel(1);
         let passing = tokio::spawn(pass_on(told, lines));
-        let it = Told { after: Duration::from_millis(7), step: "hold", text: "held".to_owned() };
+        let it = SwitchoverStep {
+            after: Duration::from_millis(7),
+            step: "hold",
+            text: "held".to_owned(),
+        };
         steps.send(it).await.unwrap();
         let line = body.recv().await.unwrap();
         assert_eq!(&line[..], b"{\"after_ms\":7,\"step\":\"hold\",\"text\":\"held\"}\n");

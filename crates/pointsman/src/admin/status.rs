@@ -125,7 +125,7 @@ fn readers(seen: &sentinel::ReplicaPoolSnapshot, (listen, traffic): Listener) ->
 fn replica(seen: &sentinel::ReplicaSnapshot) -> Replica {
     Replica {
         addr: seen.addr.to_string(),
-        state: seen.standing.label(),
+        state: seen.state.label(),
         lag_bytes: seen.lag.bytes,
         lag_s: seconds(seen.lag.time),
         sessions: seen.sessions,
@@ -157,10 +157,10 @@ fn node(seen: &sentinel::NodeSnapshot, age: impl Fn(Instant) -> f64) -> Node {
             Role::Unknown => "unknown",
         },
         Some(Err(ProbeFailure::Unreachable)) => "unreachable",
-        Some(Err(ProbeFailure::Silent)) => "silent",
-        Some(Err(ProbeFailure::TurnedAway)) => "turned_away",
+        Some(Err(ProbeFailure::Unresponsive)) => "unresponsive",
+        Some(Err(ProbeFailure::ConnectionRejected)) => "connection_rejected",
         Some(Err(ProbeFailure::Denied)) => "denied",
-        Some(Err(ProbeFailure::Rejected)) => "rejected",
+        Some(Err(ProbeFailure::UnusableAddress)) => "unusable_address",
     };
     Node {
         addr: seen.addr.to_string(),

@@ -10,7 +10,10 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 
 use sentinel::Resolver;
-use sentinel::doctor::{self, Account, Context, Finding, NoAnswer, Observed, Says, Severity, Word};
+use sentinel::doctor::{
+    self, Context, ExamineError, Finding, MasterAnswer, Observed, ObservedMaster, SentinelAnswer,
+    Severity,
+};
 use sentinel::{Report, Role};
 use serde_json::{Value as Json, json};
 
@@ -98,36 +101,36 @@ async fn examine(config: &Config, service: &config::Service, is_own: bool) -> Ex
     Examined { observed, findings }
 }
 
-fn why(why: &NoAnswer) -> String {
+fn why(why: &ExamineError) -> String {
     match why {
-        NoAnswer::Unresolved(why) | NoAnswer::Unreachable(why) => why.clone(),
-        NoAnswer::Silent => "no answer".to_owned(),
-        NoAnswer::Denied(denied) => denied.to_string(),
-        NoAnswer::Stranger => "neither a sentinel nor a redis".to_owned(),
-        NoAnswer::Other => "another sentinel answers here".to_owned(),
-        NoAnswer::LeadsBack => "our own listener".to_owned(),
+        ExamineError::Unresolved(why) | ExamineError::Unreachable(why) => why.clone(),
+        ExamineError::Unresponsive => "no answer".to_owned(),
+        ExamineError::Denied(denied) => denied.to_string(),
+        ExamineError::UnexpectedServer => "neither a sentinel nor a redis".to_owned(),
+        ExamineError::OtherSentinel => "another sentinel answers here".to_owned(),
+        ExamineError::LeadsBack => "our own listener".to_owned(),
     }
 }
 
 /// One word for it, for scripts.
-fn label(why: &NoAnswer) -> &'static str {
+fn label(why: &ExamineError) -> &'static str {
     match why {
-        NoAnswer::Unresolved(_) => "unresolved",
-        NoAnswer::Unreachable(_) => "unreachable",
-        NoAnswer::Silent => "silent",
-        NoAnswer::Denied(_) => "denied",
-        NoAnswer::Stranger => "stranger",
-        NoAnswer::Other => "other",
-        NoAnswer::LeadsBack => "leads_back",
+        ExamineError::Unresolved(_) => "unresolved",
+        ExamineError::Unreachable(_) => "unreachable",
+        ExamineError::Unresponsive => "unresponsive",
+        ExamineError::Denied(_) => "denied",
+        ExamineError::UnexpectedServer => "unexpected_server",
+        ExamineError::OtherSentinel => "other",
+        ExamineError::LeadsBack => "leads_back",
     }
 }
 
-fn says(account: &Account) -> String {
-    match &account.says {
-        Says::Unknown => "watches no such master".to_owned(),
-        Says::Refused => "does not let us ask".to_owned(),
-        Says::Malformed(what) => (*what).to_owned(),
-        Says::Knows(word) => {
+fn says(account: &SentinelAnswer) -> String {
+    match &account.master {
+        MasterAnswer::UnknownName => "watches no such master".to_owned(),
+        MasterAnswer::Denied => "does not let us ask".to_owned(),
+        MasterAnswer::Malformed(what) => (*what).to_owned(),
+        MasterAnswer::Known(word) => {
             let up = word.peers.iter().filter(|it| it.up).count();
             let state = if word.failing_over {
                 ", failing over"
@@ -236,7 +239,7 @@ fn document(examined: &Examined) -> Json {
             "tilt": account.map(|it| it.tilt),
             "resp3": account.map(|it| it.resp3),
             "watches": account.map(|it| &it.watched),
-            "says": account.and_then(|it| match &it.says { Says::Knows(word) => Some(said(word)), _ => None }),
+            "says": account.and_then(|it| match &it.master { MasterAnswer::Known(word) => Some(said(word)), _ => None }),
         })
     });
     let nodes = observed.nodes.iter().map(|it| {
@@ -273,7 +276,7 @@ fn document(examined: &Examined) -> Json {
     })
 }
 
-fn said(word: &Word) -> Json {
+fn said(word: &ObservedMaster) -> Json {
     json!({
         "master": word.addr.to_string(),
         "epoch": word.epoch,
@@ -303,7 +306,7 @@ mod tests {
 
     fn examined() -> Examined {
         let addr = NodeAddr { host: "10.0.0.2".into(), port: 26379 };
-        let answer = Err(NoAnswer::Unreachable("cannot connect: refused".to_owned()));
+        let answer = Err(ExamineError::Unreachable("cannot connect: refused".to_owned()));
         let observed = Observed {
             name: Arc::from("mymaster"),
             sentinels: vec![ObservedSentinel { addr, configured: true, answer }],

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sentinel::doctor::Patient;
+use sentinel::doctor::Examination;
 use sentinel::{Credentials, NodeAddr, Replicas, Rules, Timeouts, Watch};
 use target::TargetWriter;
 
@@ -30,8 +30,8 @@ pub fn watch(service: &config::Service, points: TargetWriter, replicas: Option<R
 
 /// What the doctor needs of the same service; `own` are our listeners.
 #[must_use]
-pub fn patient(service: &config::Service, own: Vec<SocketAddr>) -> Patient {
-    Patient {
+pub fn patient(service: &config::Service, own: Vec<SocketAddr>) -> Examination {
+    Examination {
         name: Arc::from(service.name.as_str()),
         sentinels: service.sentinels.iter().map(node).collect(),
         sentinel_auth: credentials(&service.sentinel_auth),

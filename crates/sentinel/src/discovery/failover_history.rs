@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::discovery::majority_clock::MajorityClock;
 use crate::discovery::snapshot::{Failover, REMEMBERED};
-use crate::rate_limiter::Voice;
+use crate::rate_limiter::RateLimiter;
 use crate::{Basis, Commit, Event, Machine, NodeAddr};
 
 /// See the module's header.
@@ -30,19 +30,20 @@ pub(crate) struct FailoverHistory {
     target: Option<Arc<Target>>,
     /// Sentinel itself bounds how often it fails over; whoever only pretends to be one is bounded
     /// here, but for the last word.
-    voice: Voice,
+    log_limiter: RateLimiter,
 }
 
 impl Default for FailoverHistory {
     fn default() -> Self {
-        let (tidings, voice) = (MajorityClock::default(), Voice::new(20, Duration::from_secs(1)));
+        let (tidings, log_limiter) =
+            (MajorityClock::default(), RateLimiter::new(20, Duration::from_secs(1)));
         Self {
             tidings,
             reading: Instant::now(),
             evidence: None,
             failovers: Vec::new(),
             target: None,
-            voice,
+            log_limiter,
         }
     }
 }
@@ -120,19 +121,19 @@ impl FailoverHistory {
         let after_ms = failover.first_session().map(|it| logged(it.as_millis()));
         let (service, master, generation) =
             (Arc::clone(service), failover.to.clone(), failover.generation);
-        self.voice.say(Instant::now(), move |unsaid| {
-            info!(%service, unsaid, %master, generation, after_ms, "the first session has reached the new master");
+        self.log_limiter.log(Instant::now(), move |suppressed| {
+            info!(%service, suppressed, %master, generation, after_ms, "the first session has reached the new master");
         });
     }
 
     /// Tells of a move with its durations.
     pub(crate) fn tell(&mut self, service: &Arc<str>, failover: Failover) {
         let service = Arc::clone(service);
-        self.voice.say(failover.swapped_at, move |unsaid| {
+        self.log_limiter.log(failover.swapped_at, move |suppressed| {
             let ms = |span: Option<Duration>| span.map(|it| logged(it.as_millis()));
             let us = |span: Option<Duration>| span.map(|it| logged(it.as_micros()));
             info!(
-                %service, unsaid, master = %failover.to, epoch = failover.epoch, generation = failover.generation,
+                %service, suppressed, master = %failover.to, epoch = failover.epoch, generation = failover.generation,
                 basis = ?failover.basis, from = failover.from.as_ref().map(ToString::to_string),
                 suspected_ms = ms(failover.story.suspicion()), held_ms = ms(failover.story.hold()),
                 switched_us = us(failover.swap()), verified_us = us(failover.verification()),
@@ -143,7 +144,7 @@ impl FailoverHistory {
 
     /// Tells what could not be told before.
     pub(crate) fn catch_up(&mut self, now: Instant) {
-        self.voice.catch_up(now);
+        self.log_limiter.flush(now);
     }
 
     /// The last moves of the points, oldest first.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::discovery::resolve::is_usable;
-use crate::link::poll::{Peer, Round};
+use crate::link::poll::{Peer, PollOutcome};
 use crate::{MyId, NodeAddr};
 
 /// The most addresses of sentinels that one service learns of.
@@ -64,18 +64,18 @@ impl LearnedAddresses {
 
 /// Leaves out what cannot be meant for us, such as the loopback address of another machine, unless
 /// the operator said what to dial instead.
-pub(crate) fn usable(round: Round, said_by: IpAddr, map: &AddressMap) -> Round {
+pub(crate) fn usable(round: PollOutcome, said_by: IpAddr, map: &AddressMap) -> PollOutcome {
     let fits = |addr: &NodeAddr| {
         map.contains_key(addr) || addr.ip().is_none_or(|ip| is_usable(ip, said_by))
     };
     match round {
-        Round::View { view, .. } if !fits(&view.addr) => {
-            Round::Malformed("it announces an address that only it can reach")
+        PollOutcome::View { view, .. } if !fits(&view.addr) => {
+            PollOutcome::Malformed("it announces an address that only it can reach")
         }
-        Round::View { mut view, mut peers } => {
+        PollOutcome::View { mut view, mut peers } => {
             view.replicas.retain(|replica| fits(&replica.addr));
             peers.retain(|peer| fits(&peer.addr));
-            Round::View { view, peers }
+            PollOutcome::View { view, peers }
         }
         other => other,
     }
@@ -147,12 +147,12 @@ mod tests {
             peers: Vec::new(),
             replicas: Vec::new(),
         };
-        let round = || Round::View { view: view.clone(), peers: vec![peer(2, "127.0.0.1")] };
+        let round = || PollOutcome::View { view: view.clone(), peers: vec![peer(2, "127.0.0.1")] };
         let afar: IpAddr = "192.0.2.9".parse().expect("address");
-        assert!(matches!(usable(round(), afar, &AddressMap::new()), Round::Malformed(_)));
+        assert!(matches!(usable(round(), afar, &AddressMap::new()), PollOutcome::Malformed(_)));
         let map = AddressMap::from([(node("127.0.0.1"), node("192.0.2.1"))]);
         assert!(
-            matches!(usable(round(), afar, &map), Round::View { peers, .. } if peers.len() == 1)
+            matches!(usable(round(), afar, &map), PollOutcome::View { peers, .. } if peers.len() == 1)
         );
     }
 }

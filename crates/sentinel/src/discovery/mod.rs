@@ -24,8 +24,8 @@ use crate::discovery::seeds::Seed;
 use crate::discovery::service_runtime::ServiceRuntime;
 use crate::link::auth::Credentials;
 use crate::link::links::{Links, describe};
-use crate::link::poll::{Round, trouble_of};
-use crate::link::{LinkId, What};
+use crate::link::poll::{PollOutcome, poll_error};
+use crate::link::{LinkEvent, LinkId};
 use crate::prober::{ProbeEvent, ProberFactory};
 use crate::replicas::publisher::Replicas;
 use crate::{Event, MyId, NodeAddr, Rules};
@@ -90,7 +90,7 @@ const TWIN: &str =
 /// What links, canaries and look-ups tell the loop.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    Link(LinkId, What),
+    Link(LinkId, LinkEvent),
     NodeProber(usize, NodeAddr, ProbeEvent),
     /// The seed of this number now has these addresses.
     Seed(usize, Vec<SocketAddr>),
@@ -153,7 +153,7 @@ impl Discovery {
             let keeper = ProberFactory {
                 credentials: watch.auth,
                 verify: watch.rules.verify,
-                patience: watch.probe_timeout,
+                timeout: watch.probe_timeout,
                 address_map: watch
                     .address_map
                     .into_iter()
@@ -255,7 +255,7 @@ impl Discovery {
             }
             if tokio::time::Instant::now() >= publish_at {
                 publish_at = tokio::time::Instant::now() + PUBLISH_EVERY;
-                self.links.catch_up(now);
+                self.links.flush_logs(now);
                 for group in &mut self.groups {
                     group.look(&self.links);
                 }
@@ -289,7 +289,9 @@ impl Discovery {
                     ProbeEvent::Probed { probe, denied } => {
                         group.probed(node, *probe, denied, &self.links)
                     }
-                    ProbeEvent::Ended => group.step(Event::CanaryLost { node }, &self.links),
+                    ProbeEvent::ConnectionLost => {
+                        group.step(Event::CanaryLost { node }, &self.links)
+                    }
                 }
             }
             Incoming::Seed(number, found) => {
@@ -303,37 +305,38 @@ impl Discovery {
         }
     }
 
-    fn take_link(&mut self, id: LinkId, what: What) {
+    fn take_link(&mut self, id: LinkId, what: LinkEvent) {
         // Messages of a link that was closed meanwhile are about nothing that is still wanted.
         let Some(link) = self.links.get_mut(id) else { return };
         match what {
-            What::Up { id, addr, protocol, events } => {
+            LinkEvent::Up { id, addr, protocol, events } => {
                 let (sentinel, who) = (link.addr.clone(), id.clone());
-                link.voice.say(Instant::now(), move |unsaid| {
-                    info!(%sentinel, id = who.short(), ?protocol, events, unsaid, "sentinel connected");
+                link.log_limiter.log(Instant::now(), move |suppressed| {
+                    info!(%sentinel, id = who.short(), ?protocol, events, suppressed, "sentinel connected");
                 });
                 link.up = Some((id, addr));
                 link.events = events;
                 link.problem = None;
                 self.reconcile_soon();
             }
-            What::Down(error) => {
+            LinkEvent::Down(error) => {
                 let problem = describe(&error);
                 if link.up.is_some() || link.problem.as_ref() != Some(&problem) {
                     link.warn(&problem);
                 }
                 link.up = None;
                 link.problem = Some(problem);
-                link.troubles.clear();
+                link.poll_errors.clear();
                 self.reconcile_soon();
             }
-            What::Notice { master, notice, heard_at } => {
+            LinkEvent::Notice { master, notice, received_at: heard_at } => {
                 let from = link.id().cloned();
-                let groups = link.groups.clone();
+                let groups = link.services.clone();
                 for number in groups {
                     let Some(group) = self.groups.get_mut(number) else { continue };
-                    let speaks =
-                        from.as_ref().is_some_and(|from| self.links.speaks(number, id, from));
+                    let speaks = from
+                        .as_ref()
+                        .is_some_and(|from| self.links.is_voting_link(number, id, from));
                     if speaks && master.as_ref().is_none_or(|master| **master == *group.name) {
                         group.heard(
                             Event::Notice { from: from.clone(), notice: notice.clone() },
@@ -343,13 +346,13 @@ impl Discovery {
                     }
                 }
             }
-            What::Round { master, asked_at, .. }
+            LinkEvent::Polled { master, asked_at, .. }
                 if self.clocks.is_old(asked_at, self.stale_after) =>
             {
                 link.ask(&master)
             }
-            What::Round { master, asked_at, heard_at, round } => {
-                let (up, groups) = (link.up.clone(), link.groups.clone());
+            LinkEvent::Polled { master, asked_at, received_at: heard_at, outcome: round } => {
+                let (up, groups) = (link.up.clone(), link.services.clone());
                 let Some((from, addr)) = up else { return };
                 for number in groups {
                     if self.groups.get(number).is_some_and(|group| group.name == master) {
@@ -370,22 +373,22 @@ impl Discovery {
         number: usize,
         link: LinkId,
         (from, addr): (MyId, SocketAddr),
-        (asked_at, heard_at, round): (Instant, Instant, Round),
+        (asked_at, heard_at, round): (Instant, Instant, PollOutcome),
     ) {
         let Some(group) = self.groups.get_mut(number) else { return };
         let round = usable(round, addr.ip(), group.address_map());
-        let speaks = self.links.speaks(number, link, &from);
-        let trouble = if speaks { trouble_of(&round, &group.name) } else { Some(TWIN.to_owned()) };
+        let speaks = self.links.is_voting_link(number, link, &from);
+        let trouble = if speaks { poll_error(&round, &group.name) } else { Some(TWIN.to_owned()) };
         let mut configured = false;
         if let Some(link) = self.links.get_mut(link) {
-            link.is_troubled(number, trouble);
-            configured = !link.is_learnt();
+            link.set_poll_error(number, trouble);
+            configured = !link.is_learned();
         }
         if !speaks {
             return;
         }
         match round {
-            Round::View { view, peers } => {
+            PollOutcome::View { view, peers } => {
                 let event = Event::View { from: from.clone(), view, asked_at, configured };
                 group.heard(event, heard_at, &self.links);
                 let learns = self.learn.get(number).is_some_and(|(learn, _)| *learn);
@@ -393,9 +396,9 @@ impl Discovery {
                     self.reconcile_soon();
                 }
             }
-            Round::UnknownName => group.count(|counts| counts.unknown_names += 1),
+            PollOutcome::UnknownName => group.count(|counts| counts.unknown_names += 1),
             // A torn round is asked again by its link.
-            Round::Torn | Round::Malformed(_) | Round::Denied(_) => {
+            PollOutcome::Torn | PollOutcome::Malformed(_) | PollOutcome::Denied(_) => {
                 group.count(|counts| counts.bad_rounds += 1)
             }
         }

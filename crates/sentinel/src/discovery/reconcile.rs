@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{Discovery, RECONCILE_EVERY};
 use crate::NodeAddr;
 use crate::discovery::seeds::{self, Seed};
-use crate::link::links::{Key, Wish};
+use crate::link::links::{LinkKey, LinkRequest};
 
 impl Discovery {
     /// Somebody told something new: brings the connections in line now, or as soon as it may be
@@ -22,31 +22,31 @@ impl Discovery {
     /// Brings the connections in line with the seeds and with what was learnt.
     pub(super) fn reconcile(&mut self, now: Instant) {
         (self.reconcile_at, self.reconciled_at) = (None, Some(now));
-        let mut wishes: BTreeMap<Key, Wish> = BTreeMap::new();
+        let mut wishes: BTreeMap<LinkKey, LinkRequest> = BTreeMap::new();
         for seed in &mut self.seeds {
             let (group, auth) = (seed.group, seed.auth);
             for addr in seed.wanted(now, |addr| self.links.is_up(&(NodeAddr::from(addr), auth))) {
-                wishes.entry((NodeAddr::from(addr), auth)).or_default().want(group);
+                wishes.entry((NodeAddr::from(addr), auth)).or_default().add_service(group);
             }
         }
         for (group, (_, auth)) in self.groups.iter().zip(&self.learn) {
             for (id, addrs) in group.learnt().candidates() {
                 // Whoever is reached needs no second connection; until then every address it is
                 // said to have is tried.
-                let reached = self.links.speaker(group.number, id).map(|link| &link.addr);
+                let reached = self.links.voting_link(group.number, id).map(|link| &link.addr);
                 for addr in
                     addrs.into_iter().filter(|addr| reached.is_none_or(|there| there == *addr))
                 {
                     match wishes.entry((addr.clone(), *auth)) {
                         Entry::Occupied(mut known) => {
-                            known.get_mut().want(group.number);
+                            known.get_mut().add_service(group.number);
                             if let Some(expected) = &mut known.get_mut().expect {
                                 expected.insert(id.clone());
                             }
                         }
                         Entry::Vacant(vacant) => {
                             let expect = Some(BTreeSet::from([id.clone()]));
-                            vacant.insert(Wish { groups: vec![group.number], expect });
+                            vacant.insert(LinkRequest { services: vec![group.number], expect });
                         }
                     }
                 }
@@ -58,7 +58,7 @@ impl Discovery {
             let found = seeds().map(Seed::found);
             let expected = seeds::expected(found, |addr| {
                 let auth = seeds().find(|seed| seed.found().contains(&addr))?.auth;
-                self.links.answers_at(&(NodeAddr::from(addr), auth)).cloned()
+                self.links.sentinel_at(&(NodeAddr::from(addr), auth)).cloned()
             });
             group.expect(expected, &self.links);
         }

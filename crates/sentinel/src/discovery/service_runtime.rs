@@ -22,7 +22,7 @@ use crate::link::links::Links;
 use crate::link::poll::Peer;
 use crate::prober::ProberFactory;
 use crate::prober::prober_set::ProberSet;
-use crate::rate_limiter::Voice;
+use crate::rate_limiter::RateLimiter;
 use crate::replicas::publisher::{ReplicaPublisher, Replicas};
 use crate::{Action, Commit, Event, Finding, Machine, MyId, NodeAddr, Note, Probe, Rules, View};
 
@@ -47,7 +47,7 @@ pub(crate) struct ServiceRuntime {
     stopped_since: Option<Instant>,
     held_since: Option<Instant>,
     /// Bounds what is logged about this service.
-    voice: Voice,
+    log_limiter: RateLimiter,
     chronicle: FailoverHistory,
     counts: Counts,
     seen: Arc<ArcSwap<DiscoverySnapshot>>,
@@ -95,7 +95,7 @@ impl ServiceRuntime {
             master: None,
             stopped_since: Some(now),
             held_since: None,
-            voice: Voice::new(60, Duration::from_millis(500)),
+            log_limiter: RateLimiter::new(60, Duration::from_millis(500)),
             chronicle: FailoverHistory::default(),
             counts: Counts::default(),
             seen: Arc::new(ArcSwap::from_pointee(first)),
@@ -131,7 +131,7 @@ impl ServiceRuntime {
     pub(crate) fn heard(&mut self, event: Event, heard_at: Instant, links: &Links) {
         let before = self.machine.state().label();
         self.chronicle.before(&event, heard_at, &self.machine);
-        self.yard.iter_mut().for_each(|yard| yard.hear(&event));
+        self.yard.iter_mut().for_each(|yard| yard.on_event(&event));
         for action in self.machine.step(Instant::now(), event) {
             self.perform(action, links);
         }
@@ -139,11 +139,11 @@ impl ServiceRuntime {
         self.turn_the_yard();
         debug_assert_eq!(self.machine.broken_invariant(), None);
         let wanted: BTreeSet<&NodeAddr> = self.machine.nodes().map(|(addr, _)| addr).collect();
-        self.aviary.keep(&wanted);
+        self.aviary.retain(&wanted);
         if before != self.machine.state().label() {
             let (service, after) = (Arc::clone(&self.name), self.machine.state().label());
-            self.voice.say(Instant::now(), move |unsaid| {
-                info!(%service, unsaid, from = before, to = after, "discovery state");
+            self.log_limiter.log(Instant::now(), move |suppressed| {
+                info!(%service, suppressed, from = before, to = after, "discovery state");
             });
             self.publish(links);
         }
@@ -174,7 +174,7 @@ impl ServiceRuntime {
     fn turn_the_yard(&mut self) {
         let Some(yard) = &mut self.yard else { return };
         let now = Instant::now();
-        yard.turn(now, &self.name, &self.machine);
+        yard.update(now, &self.name, &self.machine);
         yard.take_hint(now).iter().for_each(|member| self.aviary.ask(member, false));
     }
 
@@ -193,10 +193,10 @@ impl ServiceRuntime {
         denied: Option<Denied>,
         links: &Links,
     ) {
-        if let Some(denied) = self.aviary.heard(&node, &probe, denied) {
+        if let Some(denied) = self.aviary.record(&node, &probe, denied) {
             let (service, node) = (Arc::clone(&self.name), node.clone());
-            self.voice.say(Instant::now(), move |unsaid| {
-                warn!(%service, %node, unsaid, "cannot verify a redis node: {denied}");
+            self.log_limiter.log(Instant::now(), move |suppressed| {
+                warn!(%service, %node, suppressed, "cannot verify a redis node: {denied}");
             });
         }
         self.step(Event::Probed { node, probe }, links);
@@ -205,7 +205,7 @@ impl ServiceRuntime {
     /// Takes note of the peers that `teller` lists now. Whether that changes anything.
     pub(crate) fn learn(&mut self, teller: MyId, peers: Vec<Peer>, links: &Links) -> bool {
         self.learnt
-            .hear(teller, peers, self.aviary.address_map(), |id| links.reaches(self.number, id))
+            .hear(teller, peers, self.aviary.address_map(), |id| links.is_reached(self.number, id))
     }
 
     /// The sentinels that others told of.
@@ -236,17 +236,17 @@ impl ServiceRuntime {
                 self.held_since.get_or_insert(now);
                 self.counts.holds += 1;
                 let (service, state) = (Arc::clone(&self.name), self.machine.state().label());
-                self.voice.say(
+                self.log_limiter.log(
                     now,
-                    move |unsaid| info!(%service, unsaid, state, "gate shut: traffic is held"),
+                    move |suppressed| info!(%service, suppressed, state, "gate shut: traffic is held"),
                 );
             }
             Action::Release => {
                 self.points.release();
                 self.flows_since(Instant::now());
                 let service = Arc::clone(&self.name);
-                self.voice.say(Instant::now(), move |unsaid| {
-                    info!(%service, unsaid, "gate open again: the same master goes on");
+                self.log_limiter.log(Instant::now(), move |suppressed| {
+                    info!(%service, suppressed, "gate open again: the same master goes on");
                 });
             }
             Action::Replies(replies) => self.replies(replies),
@@ -257,8 +257,8 @@ impl ServiceRuntime {
                     master.dialled = dialled;
                 }
                 let service = Arc::clone(&self.name);
-                self.voice.say(Instant::now(), move |unsaid| {
-                    info!(%service, unsaid, %dialled, "master reached at another address, same process");
+                self.log_limiter.log(Instant::now(), move |suppressed| {
+                    info!(%service, suppressed, %dialled, "master reached at another address, same process");
                 });
             }
             Action::Clear(lack) => {
@@ -267,8 +267,8 @@ impl ServiceRuntime {
                 (self.master, self.held_since) = (None, None);
                 self.counts.clears += 1;
                 let service = Arc::clone(&self.name);
-                self.voice.say(Instant::now(), move |unsaid| {
-                    warn!(%service, unsaid, reason = ?lack, "no master: its sessions are cut, new ones wait");
+                self.log_limiter.log(Instant::now(), move |suppressed| {
+                    warn!(%service, suppressed, reason = ?lack, "no master: its sessions are cut, new ones wait");
                 });
             }
             Action::Note(note) => self.note(note),
@@ -279,8 +279,8 @@ impl ServiceRuntime {
         self.points.set_replies(replies);
         if replies == Replies::Drop {
             let service = Arc::clone(&self.name);
-            self.voice.say(Instant::now(), move |unsaid| {
-                info!(%service, unsaid, "a replica is being promoted: replies of the old master are dropped");
+            self.log_limiter.log(Instant::now(), move |suppressed| {
+                info!(%service, suppressed, "a replica is being promoted: replies of the old master are dropped");
             });
         }
     }
@@ -289,7 +289,7 @@ impl ServiceRuntime {
         let (name, run_id) = (commit.addr.to_string().into(), commit.run_id.clone());
         let destination = Destination { addr: commit.dialled, name, epoch: commit.epoch, run_id };
         if let Some(yard) = &mut self.yard {
-            yard.bar(commit.dialled);
+            yard.fence(commit.dialled);
         }
         let target = if commit.held {
             self.points.commit_held(destination)
@@ -331,7 +331,7 @@ impl ServiceRuntime {
         let now = Instant::now();
         self.chronicle.note_first_session(&self.name);
         self.chronicle.catch_up(now);
-        self.voice.catch_up(now);
+        self.log_limiter.flush(now);
         self.turn_the_yard();
         self.publish(links);
     }
@@ -346,7 +346,7 @@ impl ServiceRuntime {
             Note::Stalled => {
                 counts.stalls += 1;
                 if let Some(yard) = &mut self.yard {
-                    yard.wake(Instant::now());
+                    yard.on_resume(Instant::now());
                 }
             }
             Note::RegressUnverified => counts.regress_unverified += 1,
@@ -358,7 +358,8 @@ impl ServiceRuntime {
             return;
         }
         let service = Arc::clone(&self.name);
-        self.voice.say(Instant::now(), move |unsaid| warn!(%service, unsaid, ?note, "discovery"));
+        self.log_limiter
+            .log(Instant::now(), move |suppressed| warn!(%service, suppressed, ?note, "discovery"));
     }
 
     /// What sentinels are compared with: the published master, or else the leading claim.
@@ -379,12 +380,12 @@ impl ServiceRuntime {
     /// Puts together what is seen now.
     pub(crate) fn publish(&self, links: &Links) {
         let reference = self.reference();
-        let sentinels = links.of(self.number).map(|link| {
+        let sentinels = links.for_service(self.number).map(|link| {
             let id = link.id().cloned();
             let view = self.machine.views().find(|(voter, ..)| id.as_ref() == Some(*voter));
             let unknown =
                 view.as_ref().is_some_and(|(_, member, view, _)| !member && !view.is_empty_state());
-            let stranger = unknown && !link.is_learnt();
+            let stranger = unknown && !link.is_learned();
             SentinelSnapshot {
                 addr: link.addr.clone(),
                 stranger,
@@ -405,7 +406,7 @@ impl ServiceRuntime {
             }
         });
         let nodes = self.machine.nodes().map(|(addr, probe)| {
-            let (answered_in, failures) = self.aviary.answers(addr);
+            let (answered_in, failures) = self.aviary.stats(addr);
             let lists = |view: &View| view.replicas.iter().any(|it| it.healthy && it.addr == *addr);
             let held_up =
                 self.machine.views().filter(|(_, member, view, _)| *member && lists(view)).count();
@@ -429,7 +430,7 @@ impl ServiceRuntime {
             quorum: self.machine.quorum(),
             sentinels: sentinels.collect(),
             nodes: nodes.collect(),
-            replicas: self.yard.as_ref().map(ReplicaPublisher::seen),
+            replicas: self.yard.as_ref().map(ReplicaPublisher::snapshot),
             failovers: self.chronicle.failovers().to_vec(),
             counts: self.counts,
         }));

@@ -132,7 +132,7 @@ pub struct ReplicaSnapshot {
     /// As announced.
     pub addr: NodeAddr,
     /// Whether readers may be sent there, and if not, why.
-    pub standing: ReplicaState,
+    pub state: ReplicaState,
     /// How far it was behind when it last answered.
     pub lag: Lag,
     /// Readers that are on it now.

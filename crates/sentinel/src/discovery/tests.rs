@@ -36,7 +36,7 @@ async fn each_seed_is_dialled_as_soon_as_its_address_is_known_and_hearsay_has_it
         discovery.take(Incoming::Seed(number, addr(host)));
         assert!(is_due(&discovery), "seed {number} has to wait");
         discovery.reconcile(Instant::now());
-        assert_eq!(discovery.links.of(0).count(), number + 1);
+        assert_eq!(discovery.links.for_service(0).count(), number + 1);
     }
     let last = discovery.reconciled_at.expect("just now");
     discovery.reconcile_soon();

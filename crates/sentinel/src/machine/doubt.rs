@@ -250,7 +250,7 @@ impl Machine {
         let speaks = match &last.outcome {
             Ok(report) => verifies(report, self.rules.verify),
             Err(ProbeFailure::Denied) => true,
-            Err(ProbeFailure::TurnedAway) => self.sentinels_see_the_same(doubt, committed),
+            Err(ProbeFailure::ConnectionRejected) => self.sentinels_see_the_same(doubt, committed),
             Err(_) => false,
         };
         (speaks && last.asked_at >= doubt.until).then_some(last)

@@ -217,7 +217,7 @@ impl Machine {
             // It must not be asked, so it says neither good nor bad; but something is there.
             Err(ProbeFailure::Denied) => {}
             // It is there and full: no sign that it was replaced.
-            Err(ProbeFailure::TurnedAway) => self.suspect(now),
+            Err(ProbeFailure::ConnectionRejected) => self.suspect(now),
             Ok(_) | Err(_) => {
                 self.doubt(now, probe.asked_at, !published);
                 self.suspect(now);

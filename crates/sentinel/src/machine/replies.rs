@@ -37,7 +37,7 @@ impl Machine {
     pub(super) fn is_target_silent(&self) -> bool {
         let target = self.committed.as_ref().and_then(|committed| self.nodes.get(&committed.addr));
         let outcome = target.and_then(|node| node.last.as_ref()).map(|probe| &probe.outcome);
-        matches!(outcome, Some(Err(ProbeFailure::Silent | ProbeFailure::Unreachable)))
+        matches!(outcome, Some(Err(ProbeFailure::Unresponsive | ProbeFailure::Unreachable)))
     }
 
     fn replies_by_state(&self, was: Replies) -> Replies {

@@ -178,7 +178,7 @@ impl Listener<'_> {
             let (up, sessions) = match self.replicas {
                 Some(replicas) => {
                     let replica = replica(replicas)?;
-                    (replica.standing == ReplicaState::Eligible, replica.sessions as u64)
+                    (replica.state == ReplicaState::Eligible, replica.sessions as u64)
                 }
                 None => {
                     let is =
@@ -210,10 +210,10 @@ fn check(node: &NodeSnapshot, reads: bool) -> &'static str {
             _ => "L7STS",
         },
         Some(Err(ProbeFailure::Unreachable)) => "L4CON",
-        Some(Err(ProbeFailure::Silent)) => "L7TOUT",
-        Some(Err(ProbeFailure::TurnedAway | ProbeFailure::Denied | ProbeFailure::Rejected)) => {
-            "L7RSP"
-        }
+        Some(Err(ProbeFailure::Unresponsive)) => "L7TOUT",
+        Some(Err(
+            ProbeFailure::ConnectionRejected | ProbeFailure::Denied | ProbeFailure::UnusableAddress,
+        )) => "L7RSP",
     }
 }
 

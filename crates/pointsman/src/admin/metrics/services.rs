@@ -99,12 +99,12 @@ pub(super) fn sentinels<'a>(
 pub(super) fn replicas(page: &mut Exposition, service: &str, seen: &ReplicaPoolSnapshot) {
     let of = [("service", service)];
     page.gauge("pointsman_replicas_eligible", &of, seen.eligible.unwrap_or(0));
-    for standing in ReplicaState::ALL {
-        let count = seen.replicas.iter().filter(|it| it.standing == standing).count();
-        page.gauge("pointsman_replicas", &[of[0], ("state", standing.label())], count);
+    for state in ReplicaState::ALL {
+        let count = seen.replicas.iter().filter(|it| it.state == state).count();
+        page.gauge("pointsman_replicas", &[of[0], ("state", state.label())], count);
     }
     let serving =
-        || seen.replicas.iter().filter(|it| it.standing == ReplicaState::Eligible).map(|it| it.lag);
+        || seen.replicas.iter().filter(|it| it.state == ReplicaState::Eligible).map(|it| it.lag);
     page.gauge(
         "pointsman_replica_lag_bytes",
         &of,

@@ -16,7 +16,7 @@ const held = v => {
 };
 const suspected = v => {
   const node = v.nodes.find(n => n.addr === v.target.name);
-  const how = { unreachable: "cannot be reached", silent: "does not answer", turned_away: "turns new connections away", denied: "refuses our questions", rejected: "refuses our questions", replica: "says that it is a replica" };
+  const how = { unreachable: "cannot be reached", unresponsive: "does not answer", connection_rejected: "turns new connections away", denied: "refuses our questions", unusable_address: "refuses our questions", replica: "says that it is a replica" };
   const what = node && how[node.role] ? `The master ${v.target.name} ${how[node.role]}` : `Something may be wrong with the master ${v.target.name}`;
   return ["warn", `${what}; clients stay with it until the sentinels decide${waiting(v)}.`];
 };

@@ -206,8 +206,8 @@ pub struct Sentinel {
 pub struct Node {
     /// As announced.
     pub addr: String,
-    /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `silent`,
-    /// `turned_away`, `denied`, `rejected`.
+    /// `master`, `replica`, `unknown`, or how the last probe failed: `unreachable`, `unresponsive`,
+    /// `connection_rejected`, `denied`, `unusable_address`.
     pub role: &'static str,
     /// It answered PING with PONG.
     pub pong: bool,

@@ -78,7 +78,7 @@ pub(super) fn notice() -> impl Strategy<Value = Notice> {
 }
 
 pub(super) fn said() -> impl Strategy<Value = Said> {
-    use ProbeFailure::{Denied, Rejected, Silent, Unreachable};
+    use ProbeFailure::{Denied, Unreachable, Unresponsive, UnusableAddress};
     prop_oneof![
         4 => Just(Said::Master),
         3 => Just(Said::Promoted),
@@ -87,7 +87,7 @@ pub(super) fn said() -> impl Strategy<Value = Said> {
         1 => Just(Said::Loading),
         3 => Just(Said::Replica),
         3 => Just(Said::Failed(Unreachable)),
-        1 => prop::sample::select(vec![Said::Failed(Silent), Said::Failed(Denied), Said::Failed(Rejected)]),
+        1 => prop::sample::select(vec![Said::Failed(Unresponsive), Said::Failed(Denied), Said::Failed(UnusableAddress)]),
     ]
 }
 

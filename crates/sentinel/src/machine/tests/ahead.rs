@@ -186,7 +186,9 @@ fn an_answer_before_the_idle_connection_ended_verifies_nothing_ahead() {
 
 #[test]
 fn an_answer_that_a_worse_one_followed_verifies_nothing_ahead() {
-    for worse in [replica('B', 'A', "history-1"), Answer::Failure(crate::ProbeFailure::Silent)] {
+    for worse in
+        [replica('B', 'A', "history-1"), Answer::Failure(crate::ProbeFailure::Unresponsive)]
+    {
         let rig = verified_later(|rig| {
             rig.nodes.insert('B', worse);
             rig.run(30);

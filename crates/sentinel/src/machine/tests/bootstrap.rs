@@ -152,9 +152,9 @@ fn whoever_does_not_verify_is_not_committed() {
     };
     let failing = [
         ProbeFailure::Unreachable,
-        ProbeFailure::Silent,
+        ProbeFailure::Unresponsive,
         ProbeFailure::Denied,
-        ProbeFailure::Rejected,
+        ProbeFailure::UnusableAddress,
     ];
     let mut answers: Vec<Answer> = failing.into_iter().map(Answer::Failure).collect();
     answers.extend([loading(), unreadable(), replica('A', 'B', "history-1"), Answer::Lost]);

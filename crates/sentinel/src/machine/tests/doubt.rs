@@ -25,8 +25,8 @@ fn old_masters_own_word_does_not_open_the_gate() {
     // The network of this process is gone for a while, in which a planned failover takes place.
     for (failure, dark) in [
         (ProbeFailure::Unreachable, 4000),
-        (ProbeFailure::Silent, 2000),
-        (ProbeFailure::Silent, 600),
+        (ProbeFailure::Unresponsive, 2000),
+        (ProbeFailure::Unresponsive, 600),
     ] {
         for late in [300, 1000, 2000] {
             let mut rig = Rig::booted();
@@ -87,13 +87,13 @@ fn votes_from_before_the_blackout_confirm_nothing() {
 #[test]
 fn a_master_that_was_busy_while_sentinels_were_heard_costs_no_hold() {
     let mut rig = Rig::booted();
-    rig.fails('A', ProbeFailure::Silent).run(6000);
+    rig.fails('A', ProbeFailure::Unresponsive).run(6000);
     old_master_is_back(&mut rig);
     rig.run(3000);
     assert!(rig.told().is_empty(), "{:?}", rig.told());
     // Nor where the sentinels had been gone for long.
     rig.loses(1).loses(2).loses(3).run(20_000);
-    rig.fails('A', ProbeFailure::Silent).run(6000);
+    rig.fails('A', ProbeFailure::Unresponsive).run(6000);
     old_master_is_back(&mut rig);
     rig.run(3000);
     assert!(rig.told().is_empty(), "{:?}", rig.told());
@@ -266,7 +266,7 @@ fn a_stranger_at_the_same_epoch_does_not_keep_the_gate_shut() {
 #[test]
 fn a_network_too_slow_for_questions_stops_traffic_for_ten_seconds_only() {
     let mut rig = Rig::booted();
-    rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Silent).run(60_000);
+    rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Unresponsive).run(60_000);
     assert_eq!(rig.deeds(), ["hold", "release"], "{:?}", rig.told());
     let at: u64 = rig.told()[1].split(' ').next().and_then(|it| it.parse().ok()).expect("a time");
     assert!((10_000..=11_500).contains(&at), "{:?}", rig.told());
@@ -278,7 +278,7 @@ fn a_full_master_is_confirmed_by_sentinels_that_see_the_same_process() {
         let mut rig = Rig::booted();
         rig.fails('A', ProbeFailure::Unreachable).run(3000);
         // It is back, and its clients were faster than the prober.
-        rig.fails('A', ProbeFailure::TurnedAway);
+        rig.fails('A', ProbeFailure::ConnectionRejected);
         for sentinel in 1..=3 {
             rig.change(sentinel, |it| it.run_id = run_id.into());
         }

@@ -57,7 +57,7 @@ fn golden_sigkill() {
 #[test]
 fn golden_sigstop() {
     let mut rig = Rig::booted();
-    rig.fails('A', ProbeFailure::Silent);
+    rig.fails('A', ProbeFailure::Unresponsive);
     rig.at(2024).says(1, Notice::Trouble).change(1, |it| it.down = true);
     rig.at(2429).says(1, Notice::Trouble);
     from_selection(&mut rig, [2585, 2638, 3472, 3536, 3536, 4549]);

@@ -72,7 +72,7 @@ fn unreachable_for_a_moment_is_nothing() {
 
 #[test]
 fn hung_is_not_gone() {
-    for answer in [Answer::Failure(ProbeFailure::Silent), Answer::Lost] {
+    for answer in [Answer::Failure(ProbeFailure::Unresponsive), Answer::Lost] {
         let mut rig = Rig::booted();
         rig.nodes.insert('A', answer);
         rig.at(600_000);

@@ -83,7 +83,7 @@ fn drops_them_while_a_majoritys_master_is_verified() {
     // Every event was lost, and the next master takes its time to answer.
     let mut rig = Rig::booted();
     let zero = rig.now;
-    rig.fails('B', ProbeFailure::Silent).all_name('B', 6).run(1200);
+    rig.fails('B', ProbeFailure::Unresponsive).all_name('B', 6).run(1200);
     assert!(matches!(rig.machine.state(), State::Committing { .. }));
     let said = told(&rig, zero);
     assert!(said.len() == 2 && said[0].ends_with("Hold") && said[1].ends_with("Drop"), "{said:?}");
@@ -91,7 +91,7 @@ fn drops_them_while_a_majoritys_master_is_verified() {
 
 #[test]
 fn drops_them_from_the_selection_on_where_the_master_is_silent() {
-    for failure in [ProbeFailure::Silent, ProbeFailure::Unreachable] {
+    for failure in [ProbeFailure::Unresponsive, ProbeFailure::Unreachable] {
         let mut rig = Rig::booted();
         let zero = rig.now;
         rig.fails('A', failure).at(900).selects(1, 'B');
@@ -165,7 +165,7 @@ fn waits_with_them_after_a_stop_until_the_master_is_confirmed() {
 fn waits_with_them_while_the_master_is_unconfirmed() {
     let mut rig = Rig::booted();
     let zero = rig.now;
-    rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Silent).run(3000);
+    rig.loses(1).loses(2).loses(3).fails('A', ProbeFailure::Unresponsive).run(3000);
     // Requests that were sent into the outage are executed now. Nobody knows yet whether it still
     // is the master.
     rig.nodes.insert('A', master('A', "history-1", ""));

@@ -40,7 +40,7 @@ fn a_stale_sentinel_alone_after_the_others_fell_silent_is_ignored_too() {
 fn an_old_master_that_wakes_up_holds_nothing_and_gets_nothing() {
     for lineage in [true, false] {
         let mut rig = after_failover();
-        rig.fails('A', ProbeFailure::Silent).run(5000);
+        rig.fails('A', ProbeFailure::Unresponsive).run(5000);
         rig.nodes.insert('A', master('A', "history-1", ""));
         if !lineage {
             rig.without_lineage();
