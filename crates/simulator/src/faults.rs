@@ -40,10 +40,10 @@ impl Simulation {
                 self.undo_at(until.min(now + 5 * SECOND), FaultEnd::StartProxy(at));
             }
             FaultKind::DnsMissing | FaultKind::DnsSubset | FaultKind::DnsLate => {
-                self.fail_dns(kind, until)
+                self.fail_dns(kind, until);
             }
             FaultKind::Failover | FaultKind::TwoFailovers => {
-                self.order_failovers(if kind == FaultKind::Failover { 1 } else { 2 })
+                self.order_failovers(if kind == FaultKind::Failover { 1 } else { 2 });
             }
             FaultKind::Switchover => {
                 let at = self.net.rng.below(self.proxies.len());
@@ -167,8 +167,8 @@ impl Simulation {
         }
     }
 
-    /// A file as it was before the sentinel first ran: it names its own Redis node, the first master, or
-    /// the right one.
+    /// A file as it was before the sentinel first ran: it names its own Redis node, the first
+    /// master, or the right one.
     fn fresh_file(&mut self, at: usize) -> SentinelFile {
         let named = match self.net.rng.range(0, 3) {
             0 => at.min(self.redis.len() - 1),

@@ -2,21 +2,21 @@
 //! clock.
 //!
 //! Proxies run the real discovery machine, the real replica eligibility and the real catch-up check
-//! of switchovers, against sentinels that behave as `redis:src/sentinel.c` does and Redis nodes with
-//! real replication histories, over a network that cuts, delays and heals. The oracle knows the whole
-//! state and checks, at every step, what the documentation promises. The same seed gives the same run,
-//! event for event, so a failure can be read as a timeline and repeated.
+//! of switchovers, against sentinels that behave as `redis:src/sentinel.c` does and Redis nodes
+//! with real replication histories, over a network that cuts, delays and heals. The oracle knows
+//! the whole state and checks, at every step, what the documentation promises. The same seed gives
+//! the same run, event for event, so a failure can be read as a timeline and repeated.
 //!
 //! # How to use it
 //!
-//! - `cargo xtask simulate` runs 2000 seeds; `--seeds N` runs another number, `--keep-going` lists all
-//!   failures instead of stopping at the first.
+//! - `cargo xtask simulate` runs 2000 seeds; `--seeds N` runs another number, `--keep-going` lists
+//!   all failures instead of stopping at the first.
 //! - `cargo xtask simulate --seed S` runs one seed and prints its timeline, the broken rule and the
 //!   process at which it was broken. The output is the same on every machine.
 //! - `--with KINDS` runs only seeds with these faults ([`FaultKind`]); `--ignore RULES` continues
 //!   after violations of these rules ([`Rule`]), to see what they hide.
-//! - `cargo xtask simulate --mutations` applies each patch of `mutations/`, which puts a known fault
-//!   back into a copy of the product, and requires that the simulator finds it.
+//! - `cargo xtask simulate --mutations` applies each patch of `mutations/`, which puts a known
+//!   fault back into a copy of the product, and requires that the simulator finds it.
 //!
 //! # Where to find what
 //!

@@ -108,7 +108,7 @@ fn show(seed: u64, ignored: &[Rule]) -> RunResult {
     match &run.violation {
         None => println!("no invariant was broken"),
         Some(it) => {
-            println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text)
+            println!("{:?} broken at {} ms at {}: {}", it.rule, it.at / 1000, it.who, it.text);
         }
     }
     let rules: Vec<String> = ignored.iter().map(|it| format!("{it:?}")).collect();

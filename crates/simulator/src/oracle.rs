@@ -1,10 +1,10 @@
-//! The oracle: checks the invariants in every run. It knows the whole state, which no proxy does, and
-//! judges each proxy by what it could have known.
+//! The oracle: checks the invariants in every run. It knows the whole state, which no proxy does,
+//! and judges each proxy by what it could have known.
 //!
 //! The **right** master is the address that a majority of all sentinels names. A proxy that could
-//! reach a majority of sentinels that name it, for longer than a bound, must not acknowledge writes of
-//! another master. A proxy that could not reach them is judged by its policy, and by its state when
-//! its gate opened.
+//! reach a majority of sentinels that name it, for longer than a bound, must not acknowledge writes
+//! of another master. A proxy that could not reach them is judged by its policy, and by its state
+//! when its gate opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ const LIVE: Micros = 15 * SECOND;
 /// How long all must be well before the run ends.
 const CALM: Micros = 3 * SECOND;
 
-/// What is recorded of one proxy.
+/// The record of one proxy.
 #[derive(Debug, Clone, Default)]
 struct ProxyRecord {
     wrong_since: Option<Micros>,
@@ -154,7 +154,7 @@ impl Oracle {
                 self.judge_ack(pid, node, executed, simulation);
             }
             Observation::RouteEvent(pid, RouteEvent::InvariantBroken(text)) => {
-                self.violate(Rule::Safety, pid, text, simulation)
+                self.violate(Rule::Safety, pid, text, simulation);
             }
             Observation::RouteEvent(
                 pid,
@@ -170,7 +170,8 @@ impl Oracle {
                 let named = fresh.len();
                 if named == 0 {
                     let text = format!(
-                        "opened to {to} ({how}) without a view of it since the gate closed; {right} is right"
+                        "opened to {to} ({how}) without a view of it since the gate closed; \
+                         {right} is right"
                     );
                     let expired = how.starts_with("released") && !how.ends_with("no_master");
                     let rule = if expired { Rule::ReleasedUnheard } else { Rule::OpenedUnheard };
@@ -185,7 +186,8 @@ impl Oracle {
                     && named <= simulation.sentinels.len() / 2
                 {
                     let text = format!(
-                        "held as a minority, then opened to {to} ({how}) by {named} views; {right} is right"
+                        "held as a minority, then opened to {to} ({how}) by {named} views; \
+                         {right} is right"
                     );
                     self.violate(Rule::HoldOpened, pid, text, simulation);
                 }
@@ -216,13 +218,15 @@ impl Oracle {
         });
         if let Some(at) = resumed {
             let text = format!(
-                "{addr} acknowledged before any view was received after the process was stopped until {} ms",
+                "{addr} acknowledged before any view was received after the process was stopped \
+                 until {} ms",
                 at / MS
             );
             self.violate(Rule::WroteAfterSleep, pid, text, simulation);
         } else if let Some(at) = evidence {
             let text = format!(
-                "acknowledged what {addr} executed at {} ms, after another node was promoted at {} ms and with evidence of it since {} ms",
+                "acknowledged what {addr} executed at {} ms, after another node was promoted at \
+                 {} ms and with evidence of it since {} ms",
                 executed / MS,
                 newer.unwrap_or(0) / MS,
                 at / MS
@@ -230,7 +234,8 @@ impl Oracle {
             self.violate(Rule::AckAfterEvidence, pid, text, simulation);
         } else if let Some(at) = late {
             let text = format!(
-                "{addr} acknowledged, although a majority that names another was reachable for {} ms",
+                "{addr} acknowledged, although a majority that names another was reachable for \
+                 {} ms",
                 (now - at) / MS
             );
             self.violate(Rule::LateMajority, pid, text, simulation);
@@ -295,7 +300,8 @@ impl Oracle {
             it.healthy_shut_since.filter(|at| now - at > HEALTHY_SHUT + simulation.slowest());
         if let Some(at) = taken {
             let text = format!(
-                "closed for {} ms, although the committed master is healthy and the only one ({state})",
+                "closed for {} ms, although the committed master is healthy and the only one \
+                 ({state})",
                 (now - at) / MS
             );
             self.violate(Rule::HealthyTaken, pid, text, simulation);
@@ -455,7 +461,7 @@ impl Simulation {
         lost * 2 > self.sentinels.len() && self.net.now - at < 120 * SECOND
     }
 
-    /// What the slowest host adds to a few round trips.
+    /// Additional time for a few round trips with the slowest host.
     fn slowest(&self) -> Micros {
         if self.plan.faults.iter().any(|it| it.kind == crate::plan::FaultKind::SlowHost) {
             4 * SECOND

@@ -1,7 +1,7 @@
 //! The plan of a seed: a cluster, and the faults applied to it.
 //!
-//! Most seeds have one fault, or a pair of faults whose times overlap, since pairs are interesting and
-//! can be counted; some have more.
+//! Most seeds have one fault, or a pair of faults whose times overlap, since pairs are interesting
+//! and can be counted; some have more.
 
 use sentinel::Minority;
 
@@ -216,8 +216,8 @@ impl FaultPlan {
         self.faults.iter().map(|it| it.at).max().unwrap_or(0)
     }
 
-    /// Whether there are only planned failovers, with enough time in between to complete: an old master
-    /// is not a replica before that, and Sentinel promotes it nevertheless.
+    /// Whether there are only planned failovers, with enough time in between to complete: an old
+    /// master is not a replica before that, and Sentinel promotes it nevertheless.
     pub(crate) fn is_planned(&self) -> bool {
         let mut begin: Vec<Micros> = self.faults.iter().map(|it| it.at).collect();
         begin.sort_unstable();

@@ -11,23 +11,24 @@ use crate::wire::{MS, Micros, SECOND};
 pub enum Rule {
     /// S1 to S6 of the machine: one target, rising epochs, verified, one vote each.
     Safety,
-    /// No write is acknowledged by a superseded master once a majority with the new one was reachable
-    /// for a while.
+    /// No write is acknowledged by a superseded master once a majority with the new one was
+    /// reachable for a while.
     LateMajority,
     /// After blindness the gate does not open to a superseded master, by a commit or by a release,
     /// without a fresh view of it.
     OpenedUnheard,
     /// A hold does not end in favour of a superseded master without a fresh view of it.
     ReleasedUnheard,
-    /// After it was stopped, or its host suspended, a proxy sends nothing before it has received a view
-    /// of a sentinel.
+    /// After it was stopped, or its host suspended, a proxy sends nothing before it has received a
+    /// view of a sentinel.
     WroteAfterSleep,
     /// A gate that is closed because of a minority does not open to a superseded master without a
     /// majority.
     HoldOpened,
     /// With `hold` and `cut`, writes stop when no majority is reachable.
     BlindWrites,
-    /// After evidence of a promotion a reply of the old master is not passed on as an acknowledgement.
+    /// After evidence of a promotion a reply of the old master is not passed on as an
+    /// acknowledgement.
     AckAfterEvidence,
     /// A healthy master is not taken out of service.
     HealthyTaken,
@@ -75,7 +76,7 @@ pub struct Violation {
     pub at: Micros,
     /// The process.
     pub who: String,
-    /// What was observed.
+    /// The observation.
     pub text: String,
 }
 

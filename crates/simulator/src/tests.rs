@@ -1,8 +1,8 @@
-//! The model compared with measurements of real servers (Redis and Sentinel 7.0.15, three sentinels,
-//! `down-after-milliseconds 2000`).
+//! The model compared with measurements of real servers (Redis and Sentinel 7.0.15, three
+//! sentinels, `down-after-milliseconds 2000`).
 //!
-//! A range is wider than one measurement: Sentinel's own timer, its `PING` each second and its `INFO`
-//! each ten seconds are not in step with the cause. Each test runs several seeds.
+//! A range is wider than one measurement: Sentinel's own timer, its `PING` each second and its
+//! `INFO` each ten seconds are not in step with the cause. Each test runs several seeds.
 #![allow(clippy::expect_used, reason = "tests report by a clear panic")]
 
 use sentinel::Minority;
@@ -158,8 +158,8 @@ fn failover_of_a_cut_master_takes_as_long_as_measured() {
     }
 }
 
-/// Between `+promoted-slave` and its own switch the leader reports the new address, and `MASTER` the
-/// old one with the new epoch.
+/// Between `+promoted-slave` and its own switch the leader reports the new address, and `MASTER`
+/// the old one with the new epoch.
 #[test]
 fn leader_reports_old_address_with_new_epoch() {
     let mut simulation = quiet(3);
@@ -181,8 +181,8 @@ fn leader_reports_old_address_with_new_epoch() {
     );
 }
 
-/// A request in the socket of a stopped server runs when it continues, although the sender has closed
-/// the connection.
+/// A request in the socket of a stopped server runs when it continues, although the sender has
+/// closed the connection.
 #[test]
 fn stopped_server_runs_what_was_queued() {
     let mut simulation = quiet(1);
@@ -241,8 +241,8 @@ fn same_seed_gives_the_same_run() {
     }
 }
 
-/// A node that follows a promoted one continues from its offset; one that accepted writes alone needs
-/// a full copy.
+/// A node that follows a promoted one continues from its offset; one that accepted writes alone
+/// needs a full copy.
 #[test]
 fn replicas_continue_and_lone_masters_start_over() {
     let mut simulation = quiet(5);

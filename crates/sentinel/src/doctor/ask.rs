@@ -19,9 +19,10 @@ use super::observed::{ExamineError, Observed, ObservedNode, ObservedSentinel};
 use super::read::{self, REPLIES};
 use crate::discovery::loop_guard::leads_back;
 use crate::discovery::resolve::{Lookup, Resolver, is_usable};
+use crate::link::LinkError;
 use crate::link::connection::{ConnectionError, Protocol, RespConnection, USER_TIMEOUT};
+use crate::link::handshake::hello;
 use crate::link::links::describe;
-use crate::link::{LinkError, hello};
 use crate::prober::probe_connection::{ProbeConnection, ProbeError};
 use crate::{MyId, NodeAddr, ProbeFailure, Report, Role, Verify};
 

@@ -3,7 +3,7 @@
 //! Each rule checks one thing and describes it for the operator: what was observed, where, and the
 //! next step. A cause is reported once, and not again for each of its consequences.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::observed::{
     ExamineError, MasterAnswer, Observed, ObservedMaster, ObservedSentinel, SentinelAnswer,
 };
-use super::{nodes, settings};
+use super::{electorate, nodes, settings};
 use crate::discovery::resolve::is_usable;
-use crate::{Denied, MyId, NodeAddr, Verify};
+use crate::{Denied, NodeAddr, Verify};
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,9 +47,9 @@ pub struct Finding {
     pub code: &'static str,
     /// The subject: an address, or the name of the master.
     pub about: String,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -66,7 +66,7 @@ pub struct Context {
     pub mapped: BTreeSet<NodeAddr>,
     /// How long a client may wait for a master.
     pub hold_timeout: Option<Duration>,
-    /// What a node has to prove: commands that were not sent are not missed.
+    /// The required proof of a node: commands that were not sent are not missed.
     pub verify: Verify,
 }
 
@@ -102,9 +102,9 @@ pub fn diagnose(observed: &Observed, context: &Context) -> Vec<Finding> {
             Ok(answer) => one_sentinel(&mut findings, observed, sentinel, answer, context),
         }
     }
-    identities(&mut findings, observed);
-    agreement(&mut findings, observed);
-    quorum(&mut findings, observed);
+    electorate::identities(&mut findings, observed);
+    electorate::agreement(&mut findings, observed);
+    electorate::quorum(&mut findings, observed);
     settings::diagnose(&mut findings, observed, context);
     nodes::diagnose(&mut findings, observed, context);
     findings.0.sort();
@@ -130,27 +130,47 @@ fn no_answer(
             describe_error(error)
         );
         let remedy = format!(
-            "if it is gone for good, run SENTINEL RESET {name} on one sentinel after the other, 30 seconds apart: until then \
+            "if it is gone for good, run SENTINEL RESET {name} on one sentinel after the other, \
+             30 seconds apart: until then \
              it counts towards the majority. If it runs, make its port reachable from this host"
         );
         findings.add((Severity::Warning, "ghost"), at, what, remedy);
         return;
     }
     let (code, remedy) = match error {
-        ExamineError::Unresolved(_) => {
-            ("dns", "check the spelling, the search domain and the name server that this host uses".to_owned())
-        }
+        ExamineError::Unresolved(_) => (
+            "dns",
+            "check the spelling, the search domain and the name server that this host \
+                     uses"
+                .to_owned(),
+        ),
         ExamineError::Unreachable(_) => (
             "unreachable",
-            "check that it runs, and that firewalls and network policies allow connections from this host to its port".to_owned(),
+            "check that it runs, and that firewalls and network policies allow connections from \
+             this host to its port"
+                .to_owned(),
         ),
-        ExamineError::Unresponsive => ("unresponsive", "the process may be stopped, or starved of CPU: check its host".to_owned()),
-        ExamineError::Denied(denied) => return refusals(findings, at, std::slice::from_ref(denied), "sentinel"),
+        ExamineError::Unresponsive => (
+            "unresponsive",
+            "the process may be stopped, or starved \
+                  of CPU: check its host"
+                .to_owned(),
+        ),
+        ExamineError::Denied(denied) => {
+            return refusals(findings, at, std::slice::from_ref(denied), "sentinel");
+        }
         ExamineError::UnexpectedServer | ExamineError::OtherSentinel => (
             "no-sentinel",
-            "Sentinel usually listens on port 26379 and Redis on 6379; Sentinel 6.2 or newer is required".to_owned(),
+            "Sentinel usually listens on port 26379 and Redis on 6379; Sentinel 6.2 or newer is \
+             required"
+                .to_owned(),
         ),
-        ExamineError::LeadsBack => ("loop", "configure the address of a sentinel, not of this proxy".to_owned()),
+        ExamineError::LeadsBack => (
+            "loop",
+            "configure the address of a sentinel, not of this \
+                  proxy"
+                .to_owned(),
+        ),
     };
     findings.add((Severity::Fault, code), at, describe_error(error), remedy);
 }
@@ -195,7 +215,8 @@ pub(super) fn refusals(findings: &mut Findings, about: &NodeAddr, refused: &[Den
                 (Severity::Fault, "connection-rejected"),
                 about,
                 "it has reached its limit of clients",
-                "raise maxclients, or find the clients that hold so many connections with CLIENT LIST",
+                "raise maxclients, or find the clients that hold so many connections with CLIENT \
+                 LIST",
             ),
             Denied::ProtectedMode => findings.add(
                 (Severity::Fault, "connection-rejected"),
@@ -257,11 +278,13 @@ fn one_sentinel(
             let others = answer.watched.join(", ");
             let remedy = if others.is_empty() {
                 format!(
-                    "add \"sentinel monitor {name} …\" to its configuration, or configure another sentinel"
+                    "add \"sentinel monitor {name} …\" to its configuration, or configure \
+                     another sentinel"
                 )
             } else {
                 format!(
-                    "it monitors: {others}; correct the service's name, or that sentinel's configuration"
+                    "it monitors: {others}; correct the service's name, or that sentinel's \
+                     configuration"
                 )
             };
             findings.add(
@@ -300,7 +323,8 @@ fn announced(
     let nodes = std::iter::once(&view.addr).chain(view.replicas.iter().map(|it| &it.addr));
     for addr in nodes.filter(useless) {
         let what = format!("it announces {addr}, which only its own host can reach");
-        let remedy = "make the node announce a reachable address (replica-announce-ip, and sentinel monitor with that address), or set address_map";
+        let remedy = "make the node announce a reachable address (replica-announce-ip, and \
+                      sentinel monitor with that address), or set address_map";
         findings.add((Severity::Fault, "announced"), &sentinel.addr, what, remedy);
     }
     for addr in view.peers.iter().filter_map(|it| it.addr.as_ref()).filter(useless) {
@@ -312,129 +336,5 @@ fn announced(
             what,
             "set sentinel announce-ip there, or set address_map",
         );
-    }
-}
-
-/// Two sentinels with the same MYID were created from one configuration file.
-fn identities(findings: &mut Findings, observed: &Observed) {
-    let mut by_id: BTreeMap<&MyId, BTreeSet<String>> = BTreeMap::new();
-    for (_, answer) in observed.answered() {
-        by_id.entry(&answer.id).or_default().insert(answer.reached.to_string());
-    }
-    for (id, places) in by_id.iter().filter(|(_, places)| places.len() > 1) {
-        let places: Vec<&str> = places.iter().map(String::as_str).collect();
-        let what =
-            format!("the sentinels at {} have the same MYID {}", places.join(" and "), id.short());
-        let remedy = "if they are two sentinels: stop one, remove the line \"sentinel myid\" from its file and start it. If it is one \
-                      sentinel with two addresses, configure one of them";
-        findings.add((Severity::Warning, "same-id"), &observed.name, what, remedy);
-    }
-}
-
-/// Which sentinels name which master, at which epoch.
-fn agreement(findings: &mut Findings, observed: &Observed) {
-    let highest = observed.views().map(|(_, _, view)| view.epoch).max().unwrap_or_default();
-    for (sentinel, _, view) in observed.views().filter(|(_, _, view)| view.epoch < highest) {
-        let what = format!(
-            "it names {} at epoch {}, while other sentinels are at epoch {highest}",
-            view.addr, view.epoch
-        );
-        let remedy = "it missed a failover: check that it reaches the Redis nodes and its peers; if it stays behind, restart it";
-        findings.add((Severity::Fault, "stale-epoch"), &sentinel.addr, what, remedy);
-    }
-    let mut named: BTreeMap<&NodeAddr, Vec<String>> = BTreeMap::new();
-    for (sentinel, _, view) in observed.views().filter(|(_, _, view)| view.epoch == highest) {
-        named.entry(&view.addr).or_default().push(sentinel.addr.to_string());
-    }
-    if named.len() > 1 {
-        let sides = named.iter().map(|(addr, who)| format!("{addr} by {}", who.join(", ")));
-        let what = format!(
-            "at epoch {highest} different masters are named: {}",
-            sides.collect::<Vec<_>>().join("; ")
-        );
-        let remedy = format!(
-            "determine the right master by ROLE and its data; then, on each sentinel that is wrong: first SENTINEL REMOVE {0}, then \
-             SENTINEL MONITOR {0} <ip> <port> <quorum> with the right address, then SENTINEL SET {0} for its other settings",
-            observed.name
-        );
-        findings.add((Severity::Fault, "disagreement"), &observed.name, what, remedy);
-    }
-    if observed.views().any(|(_, _, view)| view.failing_over) {
-        findings.add(
-            (Severity::Note, "failover"),
-            &observed.name,
-            "a failover is in progress",
-            "run the doctor again in a few seconds",
-        );
-    } else if let Some((sentinel, _, view)) = observed.views().find(|(_, _, view)| view.down) {
-        let what = format!("it considers the master {} down", view.addr);
-        findings.add(
-            (Severity::Fault, "master-down"),
-            &sentinel.addr,
-            what,
-            "check whether it can reach the master; the other findings may explain why no replica is promoted",
-        );
-    }
-}
-
-/// Whether enough sentinels are reachable.
-fn quorum(findings: &mut Findings, observed: &Observed) {
-    let name = &observed.name;
-    for (sentinel, _, view) in observed.views() {
-        if let Some(Err(error)) = &view.ckquorum {
-            let what = format!("CKQUORUM reports that no failover is possible: {error}");
-            let remedy = "start the missing sentinels, or remove those that are gone for good with SENTINEL RESET; check that sentinels reach each other";
-            findings.add((Severity::Fault, "quorum"), &sentinel.addr, what, remedy);
-        }
-        let down = view.peers.iter().filter(|peer| !peer.up).count();
-        if down > 0 {
-            let what = format!("it considers {down} of its {} peers down", view.peers.len());
-            let remedy = format!(
-                "if they are gone for good: SENTINEL RESET {name}; otherwise check the network between them"
-            );
-            findings.add((Severity::Warning, "peers-down"), &sentinel.addr, what, remedy);
-        }
-    }
-    let reached: BTreeSet<&MyId> = observed.answered().map(|(_, answer)| &answer.id).collect();
-    let listed = observed
-        .views()
-        .flat_map(|(_, _, view)| view.peers.iter().filter_map(|peer| peer.id.as_ref()));
-    let all: BTreeSet<&MyId> = listed.chain(reached.iter().copied()).collect();
-    if all.is_empty() {
-        findings.add(
-            (Severity::Fault, "no-sentinels"),
-            name,
-            "no sentinel answers",
-            "resolve the findings about the individual sentinels; without one, no master is known",
-        );
-        return;
-    }
-    let majority = all.len() / 2 + 1;
-    if reached.len() < majority {
-        let what = format!(
-            "only {} of {} sentinels are reachable from this host, and {majority} are a majority",
-            reached.len(),
-            all.len()
-        );
-        let remedy = "a switch cannot be confirmed from this host; make the other sentinels reachable (learn_sentinels, address_map, network policies)";
-        findings.add((Severity::Fault, "majority"), name, what, remedy);
-    }
-    if all.len() < 3 {
-        let what = format!("there are only {} sentinels", all.len());
-        let remedy = "run at least three, each on a host of its own: with fewer, the loss of one makes failovers impossible";
-        findings.add((Severity::Warning, "few-sentinels"), name, what, remedy);
-    }
-    for (sentinel, _, view) in observed.views() {
-        if let Some(quorum) =
-            view.quorum.filter(|quorum| *quorum > all.len() as u64 || *quorum == 0)
-        {
-            let what = format!("its quorum is {quorum}, with {} sentinels in total", all.len());
-            findings.add(
-                (Severity::Fault, "quorum-setting"),
-                &sentinel.addr,
-                what,
-                format!("SENTINEL SET {name} quorum {majority}"),
-            );
-        }
     }
 }

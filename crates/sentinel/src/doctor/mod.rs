@@ -11,6 +11,7 @@
 
 mod ask;
 mod diagnose;
+mod electorate;
 mod nodes;
 mod observed;
 mod read;
@@ -41,7 +42,7 @@ pub struct Examination {
     pub sentinel_auth: Option<Credentials>,
     /// For the redis nodes.
     pub auth: Option<Credentials>,
-    /// What a node has to prove, and hence which commands may be sent to it.
+    /// The required proof of a node, and hence which commands may be sent to it.
     pub verify: Verify,
     /// Whether sentinels that other sentinels list are examined, too.
     pub learn: bool,

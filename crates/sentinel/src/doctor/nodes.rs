@@ -18,7 +18,7 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
         let is_master = masters.contains(&node.addr);
         match &node.answer {
             Err(ExamineError::Denied(denied)) => {
-                refusals(findings, &node.addr, std::slice::from_ref(denied), "redis")
+                refusals(findings, &node.addr, std::slice::from_ref(denied), "redis");
             }
             Err(error) => unreachable(findings, node, error, is_master, context),
             Ok(_) if context.verify == Verify::Tcp => {}
@@ -48,11 +48,13 @@ fn unreachable(
     let (code, remedy) = match error {
         ExamineError::Unresolved(_) => (
             "dns",
-            "the announced name must resolve on this host; see announce-hostnames, or set address_map",
+            "the announced name must resolve on this host; see announce-hostnames, or set \
+             address_map",
         ),
         ExamineError::LeadsBack => (
             "loop",
-            "the address belongs to this proxy: remove it from the sentinels, or correct address_map",
+            "the address belongs to this proxy: remove it from the sentinels, or correct \
+             address_map",
         ),
         ExamineError::Unresponsive => ("unresponsive", "it is busy or stopped; check its host"),
         _ if context.mapped.contains(&node.addr) => {
@@ -60,7 +62,8 @@ fn unreachable(
         }
         _ => (
             "not-dialable",
-            "if it runs, this address is not valid on this host: make the node announce another (replica-announce-ip), set \
+            "if it runs, this address is not valid on this host: make the node announce another \
+             (replica-announce-ip), set \
              address_map for NAT, or open firewalls and network policies",
         ),
     };
@@ -77,7 +80,8 @@ fn answered(
 ) {
     let Ok(report) = &node.answer else { return };
     if !report.pong {
-        let what = "it does not answer PING with PONG: it is loading its data, or has no link to its master";
+        let what = "it does not answer PING with PONG: it is loading its data, or has no link to \
+                    its master";
         let severity = if is_master { Severity::Fault } else { Severity::Warning };
         findings.add(
             (severity, "no-pong"),
@@ -89,19 +93,24 @@ fn answered(
     match (&report.role, is_master) {
         (Role::Replica { master, .. }, true) => {
             let what = format!(
-                "the sentinels name it as the master, and it reports that it is a replica of {master}"
+                "the sentinels name it as the master, and it reports that it is a replica of \
+                 {master}"
             );
             let remedy = format!(
-                "a failover may be in progress: run the doctor again. If it stays, determine the right master by ROLE and its data. \
-                 If it is this node: REPLICAOF NO ONE there. Otherwise, on each sentinel that is wrong, in this order: SENTINEL REMOVE \
-                 {name}, then SENTINEL MONITOR {name} <ip> <port> <quorum>, then SENTINEL SET {name} for its other settings \
+                "a failover may be in progress: run the doctor again. If it stays, determine the \
+                 right master by ROLE and its data. \
+                 If it is this node: REPLICAOF NO ONE there. Otherwise, on each sentinel that is \
+                 wrong, in this order: SENTINEL REMOVE \
+                 {name}, then SENTINEL MONITOR {name} <ip> <port> <quorum>, then SENTINEL SET \
+                 {name} for its other settings \
                  (SENTINEL RESET changes neither address nor epoch)"
             );
             findings.add((Severity::Fault, "not-master"), &node.addr, what, remedy);
         }
         (Role::Master, false) => {
             let what = "it reports that it is a master, and the sentinels name another";
-            let remedy = "for about ten seconds after a failover this is normal; if it stays, it accepts writes that will be lost: \
+            let remedy = "for about ten seconds after a failover this is normal; if it stays, it \
+                          accepts writes that will be lost: \
                           make it a replica with REPLICAOF";
             findings.add((Severity::Fault, "second-master"), &node.addr, what, remedy);
         }
@@ -110,18 +119,21 @@ fn answered(
         {
             let what =
                 format!("it follows {master}, which the sentinels do not name as the master");
-            let remedy = "if both addresses belong to one host, make all servers announce the same one; otherwise REPLICAOF the master";
+            let remedy = "if both addresses belong to one host, make all servers announce the \
+                          same one; otherwise REPLICAOF the master";
             findings.add((Severity::Warning, "wrong-master"), &node.addr, what, remedy);
         }
         (Role::Replica { connected: false, .. }, false) => {
             let what = "its link to the master is broken";
-            let remedy = "check INFO replication there: masterauth, masteruser and the network are the usual causes";
+            let remedy = "check INFO replication there: masterauth, masteruser and the network \
+                          are the usual causes";
             findings.add((Severity::Warning, "broken-link"), &node.addr, what, remedy);
         }
         _ => {}
     }
     if report.role != Role::Unknown && report.lineage.is_none() && report.pong {
-        let what = "its ACL does not allow our user to run INFO: the lineage of a new master cannot be checked";
+        let what = "its ACL does not allow our user to run INFO: the lineage of a new master \
+                    cannot be checked";
         findings.add(
             (Severity::Warning, "acl"),
             &node.addr,
@@ -168,7 +180,8 @@ fn replicas(findings: &mut Findings, observed: &Observed, masters: &BTreeSet<&No
                 broken.join(", ")
             );
             let remedy = format!(
-                "check that they run and follow the master; those that are gone for good stay listed until SENTINEL RESET {name}"
+                "check that they run and follow the master; those that are gone for good stay \
+                 listed until SENTINEL RESET {name}"
             );
             findings.add((Severity::Warning, "replica-down"), &sentinel.addr, what, remedy);
         }

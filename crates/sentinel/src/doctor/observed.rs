@@ -46,8 +46,8 @@ pub enum ExamineError {
     /// The address is one of our own listeners.
     LeadsBack,
 }
+
 /// The answer of a sentinel.
-/// What a sentinel that let us in said.
 #[derive(Debug, Clone)]
 pub struct SentinelAnswer {
     /// Its MYID.
@@ -65,8 +65,8 @@ pub struct SentinelAnswer {
     /// Its answer about our master.
     pub master: MasterAnswer,
 }
+
 /// A sentinel's answer about the master.
-/// What a sentinel says of the master.
 #[derive(Debug, Clone)]
 pub enum MasterAnswer {
     /// It monitors no master of this name.
@@ -78,8 +78,8 @@ pub enum MasterAnswer {
     /// Its view.
     Known(Box<ObservedMaster>),
 }
+
 /// A sentinel's view of the master.
-/// A sentinel's knowledge of the master.
 #[derive(Debug, Clone)]
 pub struct ObservedMaster {
     /// The master's announced address.
@@ -103,7 +103,7 @@ pub struct ObservedMaster {
     /// The result of `SENTINEL CKQUORUM`. `None` if the command was refused.
     pub ckquorum: Option<Result<(), String>>,
 }
-/// A sentinel in the list of another.
+
 /// A sentinel in the list of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedPeer {
@@ -114,7 +114,7 @@ pub struct ObservedPeer {
     /// Not considered down.
     pub up: bool,
 }
-/// A replica in the list of a sentinel.
+
 /// A replica in the list of a sentinel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedReplica {
@@ -128,14 +128,14 @@ pub struct ObservedReplica {
     pub priority: Option<u64>,
 }
 
-/// One redis node.
+/// One Redis node.
 #[derive(Debug, Clone)]
 pub struct ObservedNode {
     /// As announced.
     pub addr: NodeAddr,
     /// The dialled address, once known: the resolved one, or that of the address map.
     pub dialled: Option<SocketAddr>,
-    /// What it reported.
+    /// Its report.
     pub answer: Result<Report, ExamineError>,
 }
 

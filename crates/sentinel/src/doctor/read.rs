@@ -57,7 +57,8 @@ pub(super) fn read(
     let id = match my_id.text().and_then(MyId::parse) {
         Some(id) => id,
         None if my_id.error().is_some_and(|line| line.starts_with("DENIED")) => {
-            let what = "it accepts connections from its own host only (protected mode): set bind and a password there, or protected-mode no";
+            let what = "it accepts connections from its own host only (protected mode): set bind \
+                        and a password there, or protected-mode no";
             return Err(ExamineError::Unreachable(what.to_owned()));
         }
         // Without an identity no answer counts; a refusal is reported as such.

@@ -1,5 +1,5 @@
-//! Findings about the sentinels' settings: those that differ between sentinels, and those that do not
-//! fit each other or Pointsman's configuration.
+//! Findings about the sentinels' settings: those that differ between sentinels, and those that do
+//! not fit each other or Pointsman's configuration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,8 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
                 .join(", ");
             let what = format!("{key} differs between sentinels: {list}");
             let remedy = format!(
-                "set it on each of them with SENTINEL SET {name} {key}: sentinels do not share this setting"
+                "set it on each of them with SENTINEL SET {name} {key}: sentinels do not share \
+                 this setting"
             );
             findings.add((Severity::Warning, "settings-differ"), name, what, remedy);
         }
@@ -43,7 +44,8 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
     let quickest = observed.views().filter_map(|(_, _, view)| view.down_after).min();
     if let Some(span) = quickest.filter(|span| *span < Duration::from_secs(2)) {
         let what = format!("down-after-milliseconds is {}", ms(span));
-        let remedy = "Sentinel sends PING once per second: set at least 2000, or a short load peak causes a failover";
+        let remedy = "Sentinel sends PING once per second: set at least 2000, or a short load \
+                      peak causes a failover";
         findings.add((Severity::Warning, "down-after"), name, what, remedy);
     }
     // After it has found the master down, a failover takes Sentinel about two seconds.
@@ -52,7 +54,8 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
         && whole(span) > hold
     {
         let what = format!(
-            "a dead master is replaced after at least {} s (down-after-milliseconds {}), and clients wait for {} s (hold_timeout)",
+            "a dead master is replaced after at least {} s (down-after-milliseconds {}), and \
+             clients wait for {} s (hold_timeout)",
             whole(span).as_secs(),
             ms(span),
             hold.as_secs()
@@ -69,7 +72,8 @@ pub(super) fn diagnose(findings: &mut Findings, observed: &Observed, context: &C
     };
     if let Some((sentinel, ..)) = observed.views().find(|(_, _, view)| tight(view)) {
         let what = "failover-timeout is below down-after-milliseconds";
-        let remedy = "a failover is abandoned before the death of a replica could be detected; 180000 is the default, 10000 is short";
+        let remedy = "a failover is abandoned before the death of a replica could be detected; \
+                      180000 is the default, 10000 is short";
         findings.add((Severity::Warning, "failover-timeout"), &sentinel.addr, what, remedy);
     }
 }

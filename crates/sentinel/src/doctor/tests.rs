@@ -1,5 +1,5 @@
-//! Diagnosis of made-up observations: every kind of trouble has its finding, and a healthy cluster has
-//! none.
+//! Diagnosis of made-up observations: every kind of trouble has its finding, and a healthy cluster
+//! has none.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ fn reports_too_few_sentinels_in_each_way() {
         view(it, 0).peers.truncate(1);
     });
     among("no-sentinels", |it| {
-        it.sentinels.iter_mut().for_each(|it| it.answer = Err(ExamineError::Unresponsive))
+        it.sentinels.iter_mut().for_each(|it| it.answer = Err(ExamineError::Unresponsive));
     });
     among("quorum-setting", |it| (0..3).for_each(|number| view(it, number).quorum = Some(4)));
 }
@@ -277,10 +277,10 @@ fn reports_nodes_in_wrong_role_or_state() {
     only("wrong-master", Severity::Warning, |it| role(it, 1, follows(7, true)));
     only("broken-link", Severity::Warning, |it| role(it, 1, follows(1, false)));
     only("no-pong", Severity::Fault, |it| {
-        it.nodes[0].answer.as_mut().expect("a report").pong = false
+        it.nodes[0].answer.as_mut().expect("a report").pong = false;
     });
     only("acl", Severity::Warning, |it| {
-        it.nodes[0].answer.as_mut().expect("a report").lineage = None
+        it.nodes[0].answer.as_mut().expect("a report").lineage = None;
     });
     only("replica-down", Severity::Warning, |it| view(it, 0).replicas[0].linked = false);
     only("no-replicas", Severity::Warning, |it| {
@@ -289,7 +289,7 @@ fn reports_nodes_in_wrong_role_or_state() {
     });
     let none = |it: &mut Observed| {
         (0..3).for_each(|number| {
-            view(it, number).replicas.iter_mut().for_each(|it| it.priority = Some(0))
+            view(it, number).replicas.iter_mut().for_each(|it| it.priority = Some(0));
         });
     };
     only("no-candidate", Severity::Fault, none);
@@ -303,14 +303,14 @@ fn reports_nodes_in_wrong_role_or_state() {
 #[test]
 fn reports_settings_that_differ_or_do_not_fit() {
     let all = |it: &mut Observed, change: fn(&mut ObservedMaster)| {
-        (0..3).for_each(|number| change(view(it, number)))
+        (0..3).for_each(|number| change(view(it, number)));
     };
     only("settings-differ", Severity::Warning, |it| view(it, 1).quorum = Some(3));
     only("down-after", Severity::Warning, |it| {
-        all(it, |view| view.down_after = Some(Duration::from_millis(500)))
+        all(it, |view| view.down_after = Some(Duration::from_millis(500)));
     });
     let found = only("down-after", Severity::Warning, |it| {
-        all(it, |view| view.down_after = Some(Duration::from_secs(30)))
+        all(it, |view| view.down_after = Some(Duration::from_secs(30)));
     });
     assert!(found.what.contains("hold_timeout"), "{found}");
     only("failover-timeout", Severity::Warning, |it| {

@@ -66,12 +66,14 @@ pub enum Denied {
     },
     /// `ERR max number of clients reached`, after which it closes the connection.
     #[error(
-        "it has reached its limit of clients: raise maxclients, or find the clients that hold so many connections"
+        "it has reached its limit of clients: raise maxclients, or find the clients that hold so \
+         many connections"
     )]
     TooManyClients,
     /// `DENIED`, after which it closes the connection.
     #[error(
-        "it is in protected mode and accepts connections from its own host only: set a password there, or protected-mode no"
+        "it is in protected mode and accepts connections from its own host only: set a password \
+         there, or protected-mode no"
     )]
     ProtectedMode,
     /// Any other error, after which it closed the connection.

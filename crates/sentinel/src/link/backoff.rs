@@ -1,5 +1,5 @@
-//! Pauses between connection attempts: doubling, bounded, with full jitter, so that the proxies of a
-//! fleet that lost the same sentinel do not reconnect in step.
+//! Pauses between connection attempts: doubling, bounded, with full jitter, so that the proxies of
+//! a fleet that lost the same sentinel do not reconnect in step.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The set of links to sentinels, each opened once and shared by all services that need it.
 //!
-//! A sentinel is shared by every service that configures or learns it with the same credentials. The
-//! set of required links is computed anew whenever something changes, and `reconcile` applies the
-//! difference; nothing else opens or closes a link.
+//! A sentinel is shared by every service that configures or learns it with the same credentials.
+//! The set of required links is computed anew whenever something changes, and `reconcile` applies
+//! the difference; nothing else opens or closes a link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ pub(crate) struct Link {
     pub(crate) events: bool,
     /// Why the link is down, for operators.
     pub(crate) problem: Option<String>,
-    /// What is wrong with its answers about one service, by the service's number.
+    /// Problems of its answers about a service, by the service's number.
     pub(crate) poll_errors: BTreeMap<usize, String>,
     /// Limits the log lines about this link.
     pub(crate) log_limiter: RateLimiter,
@@ -100,7 +100,7 @@ impl Link {
         }
     }
 
-    /// What is wrong with this link as far as this service is concerned, for operators.
+    /// The problem of this link as far as this service is concerned, for operators.
     pub(crate) fn problem_for(&self, service: usize) -> Option<String> {
         let unsubscribed = (self.up.is_some() && !self.events).then(|| {
             "its ACL does not allow SUBSCRIBE: switches are found by polling only".to_owned()
@@ -151,12 +151,13 @@ impl Links {
         })
     }
 
-    /// Opens requested links and closes the others. If there are more requests than
+    /// Opens requested links and closes all other links. If there are more requests than
     /// [`MAX_LINKS`], configured sentinels take precedence over learned ones.
     pub(crate) fn reconcile(&mut self, requests: &BTreeMap<LinkKey, LinkRequest>) {
         self.by_key.retain(|key, link| {
             let request = requests.get(key);
-            // A connected sentinel that was not announced there must be dialled anew, or not at all.
+            // A connected sentinel that was not announced there must be dialled anew, or not at
+            // all.
             request.is_some_and(|request| match (&request.expect, link.id()) {
                 (Some(expected), Some(id)) => expected.contains(id),
                 _ => true,

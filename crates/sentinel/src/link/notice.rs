@@ -1,10 +1,10 @@
 //! Parses the events that a sentinel publishes.
 //!
-//! Payloads follow `redis:src/sentinel.c:sentinelEvent`: `%@` stands for `<type> <name> <ip> <port>`
-//! and, for anything but a master, ` @ <master> <ip> <port>`. Pub/Sub has no delivery guarantee, so
-//! a notice only ever causes a poll, suspicion or a hold; no notice changes the target by itself.
-//! `+switch-master` and `+config-update-from`, together with the view of the peer that the latter
-//! names, make a vote (`machine/learn.rs`).
+//! Payloads follow `redis:src/sentinel.c:sentinelEvent`: `%@` stands for `<type> <name> <ip>
+//! <port>` and, for anything but a master, ` @ <master> <ip> <port>`. Pub/Sub has no delivery
+//! guarantee, so a notice only ever causes a poll, suspicion or a hold; no notice changes the
+//! target by itself. `+switch-master` and `+config-update-from`, together with the view of the peer
+//! that the latter names, make a vote (`machine/learn.rs`).
 
 use crate::{MyId, NodeAddr};
 
@@ -20,32 +20,35 @@ pub enum Notice {
     ConfigUpdateFrom {
         /// The peer.
         peer: MyId,
-        /// The master that this sentinel named before. Distinguishes this switch from an earlier one.
+        /// The master that this sentinel named before. Distinguishes this switch from an earlier
+        /// one.
         leaving: NodeAddr,
     },
-    /// `+selected-slave`, `+failover-state-send-slaveof-noone`: this replica will be promoted in about
-    /// 50 to 90 ms.
+    /// `+selected-slave`, `+failover-state-send-slaveof-noone`: this replica will be promoted in
+    /// about 50 to 90 ms.
     CandidateSelected {
         /// The candidate.
         candidate: NodeAddr,
     },
-    /// `+failover-state-wait-promotion`: the leader has sent the promotion command, which takes about
-    /// 2 ms.
+    /// `+failover-state-wait-promotion`: the leader has sent the promotion command, which takes
+    /// about 2 ms.
     PromotionOrdered {
         /// The candidate.
         candidate: NodeAddr,
     },
-    /// `+promoted-slave`: the leader has observed the promotion and names the candidate from now on.
+    /// `+promoted-slave`: the leader has observed the promotion and names the candidate from now
+    /// on.
     Promoted {
         /// The promoted node.
         candidate: NodeAddr,
     },
-    /// `+slave-reconf-done`: a replica follows the new master. The next one, if any, is reconfigured
-    /// within 100 ms.
+    /// `+slave-reconf-done`: a replica follows the new master. The next one, if any, is
+    /// reconfigured within 100 ms.
     ReplicaDone,
     /// `-failover-abort-*`: the failover was abandoned.
     Aborted,
-    /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and similar, about the master.
+    /// `+sdown`, `+odown`, `+try-failover`, `+elected-leader`, `+reboot` and similar, about the
+    /// master.
     Trouble,
     /// Any other event that may have changed a view: replicas, peers, epochs, TILT, configuration.
     Changed,

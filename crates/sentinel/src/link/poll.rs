@@ -1,8 +1,8 @@
 //! One poll of a sentinel: the commands, and how the replies become a [`View`].
 //!
 //! The order matters: the address, then everything else, then the address again. If the two
-//! addresses differ, a switch happened during the poll, and the replies in between do not describe a
-//! single moment.
+//! addresses differ, a switch happened during the poll, and the replies in between do not describe
+//! a single moment.
 
 use bytes::{BufMut, BytesMut};
 
@@ -155,10 +155,10 @@ pub(crate) fn has_flag(reply: &Reply, flag: &str) -> bool {
     reply.field("flags").is_some_and(|flags| flags.split(',').any(|it| it == flag))
 }
 
-/// The MYID of a peer, whether it is up, and its address. A peer with port 0 does not count: another
-/// sentinel was since heard at its address, which means it was replaced. Sentinel keeps such entries
-/// until `SENTINEL RESET`, and a majority that includes them might never be reached. A newly
-/// discovered peer is not connected yet, which does not mean that it is down.
+/// The MYID of a peer, whether it is up, and its address. A peer with port 0 does not count:
+/// another sentinel was since heard at its address, which means it was replaced. Sentinel keeps
+/// such entries until `SENTINEL RESET`, and a majority that includes them might never be reached. A
+/// newly discovered peer is not connected yet, which does not mean that it is down.
 fn peer(reply: &Reply) -> Option<(MyId, bool, NodeAddr)> {
     let addr = NodeAddr::parse(reply.field("ip")?, reply.field("port")?)?;
     let up = !has_flag(reply, "s_down");
@@ -177,10 +177,10 @@ fn is_healthy(node: &Reply) -> bool {
     !["s_down", "o_down", "disconnected"].iter().any(|flag| has_flag(node, flag))
 }
 
-/// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may take more
-/// than a second, the leader already names the new master but still lists the replicas of the old
-/// one: the new master is among them, and the old master, which is about to become a replica, is
-/// not. Without this correction no view would list the old master in that time.
+/// The replicas of the master at `addr`. From the promotion to `+switch-master`, which may take
+/// more than a second, the leader already names the new master but still lists the replicas of the
+/// old one: the new master is among them, and the old master, which is about to become a replica,
+/// is not. Without this correction no view would list the old master in that time.
 fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<ReplicaView> {
     let recorded = master
         .field("ip")
@@ -194,7 +194,7 @@ fn replicas_of(addr: &NodeAddr, master: &Reply, listed: &[Reply]) -> Vec<Replica
     listed.chain(outgoing).collect()
 }
 
-/// What is wrong with a poll about `master`, for operators.
+/// The problem of a poll about `master`, for operators.
 pub(crate) fn poll_error(round: &PollOutcome, master: &str) -> Option<String> {
     match round {
         PollOutcome::View { .. } | PollOutcome::Torn => None,

@@ -1,8 +1,8 @@
 //! The queue of polls requested of a link.
 //!
-//! Several services share the link to a sentinel, and each polls at its own interval. A request names
-//! the master, and the link polls only the requested masters: with fifty services, every service's
-//! poll would otherwise cover all fifty.
+//! Several services share the link to a sentinel, and each polls at its own interval. A request
+//! names the master, and the link polls only the requested masters: with fifty services, every
+//! service's poll would otherwise cover all fifty.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! One reply, independent of the protocol version.
 //!
-//! `redis-protocol` decodes the frames; this module folds its RESP2 and RESP3 types into one, so that
-//! callers read `SENTINEL MASTER` alike whether it arrived as a flat array or as a map.
+//! `redis-protocol` decodes the frames; this module folds its RESP2 and RESP3 types into one, so
+//! that callers read `SENTINEL MASTER` alike whether it arrived as a flat array or as a map.
 
 use bytes::Bytes;
 use redis_protocol::resp2::types::BytesFrame as Frame2;
@@ -18,7 +18,8 @@ pub enum Reply {
     Number(i64),
     /// An array, a set, or a map as alternating keys and values.
     List(Vec<Reply>),
-    /// A RESP3 push. The reader of a subscribed RESP2 connection tells messages apart itself.
+    /// A RESP3 push. The reader of a subscribed RESP2 connection tells messages from replies
+    /// itself.
     Push(Vec<Reply>),
     /// Any null.
     Null,

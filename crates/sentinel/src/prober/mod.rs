@@ -1,10 +1,10 @@
 //! The node prober: probes one Redis node and watches an idle connection to it.
 //!
-//! Promotion and reconfiguration make a node disconnect its clients, so the end of this connection is
-//! the earliest sign of a failover. A probe without an answer stays pending on its connection for as
-//! long as the kernel considers the connection alive: probing again on a new connection would fill
-//! the accept queue of a server that is merely busy, and a server at `maxclients` would reject it.
-//! The late answer counts with the time at which its probe was sent.
+//! Promotion and reconfiguration make a node disconnect its clients, so the end of this connection
+//! is the earliest sign of a failover. A probe without an answer stays pending on its connection
+//! for as long as the kernel considers the connection alive: probing again on a new connection
+//! would fill the accept queue of a server that is merely busy, and a server at `maxclients` would
+//! reject it. The late answer counts with the time at which its probe was sent.
 //!
 //! The kernel ends the connection if the remote host is gone or another host took over its address,
 //! but it knows only its direct peer: a proxy or a mesh in between may keep the connection alive to
@@ -44,8 +44,8 @@ const LOST_INTERVAL: Duration = Duration::from_millis(100);
 const REFUSED_MIN: Duration = Duration::from_millis(100);
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 
-/// Bounds of the pause after a server rejected the connection. A slot may become free at any moment,
-/// but each attempt costs a busy server something.
+/// Bounds of the pause after a server rejected the connection. A slot may become free at any
+/// moment, but each attempt costs a busy server something.
 const REJECTED_MIN: Duration = Duration::from_millis(20);
 const REJECTED_MAX: Duration = Duration::from_millis(100);
 
@@ -95,7 +95,7 @@ pub(crate) struct ProberFactory {
     pub(crate) resolver: Resolver,
 }
 
-/// What a node prober reports.
+/// An event of a node prober.
 #[derive(Debug)]
 pub(crate) enum ProbeEvent {
     /// A probe was answered, or failed.
@@ -244,8 +244,8 @@ impl NodeProber {
             }
             Err(ProbeError::Denied(denied)) => {
                 self.lookup.worked(dialled);
-                // A missing ACL rule can be added while the connection lasts; everything else requires
-                // a new one.
+                // A missing ACL rule can be added while the connection lasts; everything else
+                // requires a new one.
                 !matches!(denied, Denied::NotPermitted { .. })
             }
         };
@@ -381,7 +381,7 @@ impl NodeProber {
     }
 }
 
-/// What the result on a new connection means while a probe is pending on an older connection that
+/// The meaning of a result on a new connection while a probe is pending on an older connection that
 /// is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RetryOutcome {

@@ -3,8 +3,8 @@
 //! Sentinels name the nodes to probe, and one of them may be faulty or malicious: a new list of
 //! addresses with every answer would make this process dial arbitrary addresses as often as it
 //! polls. New probers for addresses that are merely listed are therefore started at a bounded rate;
-//! the rest is retried shortly after, as if an answer had been lost. The current master, and the node
-//! that a commit waits for, are exempt from the limit.
+//! the rest is retried shortly after, as if an answer had been lost. The current master, and the
+//! node that a commit waits for, are exempt from the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

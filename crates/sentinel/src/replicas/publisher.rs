@@ -1,5 +1,5 @@
-//! Publishes the set of replicas that may serve reads. `Eligibility` decides which replicas qualify;
-//! this module applies its decisions to the `Pool`.
+//! Publishes the set of replicas that may serve reads. `Eligibility` decides which replicas
+//! qualify; this module applies its decisions to the `Pool`.
 //!
 //! The service runtime calls it after every machine step and several times per second. It sends no
 //! queries: the probers that feed the machine also feed eligibility.
@@ -21,7 +21,7 @@ use crate::{Event, Lack, Machine, NodeAddr, Notice, ReplicaRules, State, View};
 /// Minimum time between probes that sessions' hints cause.
 const HINT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a service with readers needs.
+/// The configuration of a service with readers.
 #[derive(Debug)]
 pub struct Replicas {
     /// Rules for eligible replicas.
@@ -73,8 +73,8 @@ impl ReplicaPublisher {
         self.writer.bar(dialled);
     }
 
-    /// The process was stopped: the published set is not trusted until the replicas have been probed
-    /// again.
+    /// The process was stopped: the published set is not trusted until the replicas have been
+    /// probed again.
     pub(crate) fn on_resume(&mut self, now: Instant) {
         self.eligibility.on_resume(now);
     }
@@ -108,8 +108,9 @@ impl ReplicaPublisher {
         hint.into_iter().chain(self.pause.deadline()).min()
     }
 
-    /// The members to probe again because of a hint. A hint shortly after another one is delayed and
-    /// not dropped: the answer to an earlier probe would not say what the session needs to know.
+    /// The members to probe again because of a hint. A hint shortly after another one is delayed
+    /// and not dropped: the answer to an earlier probe would not say what the session needs to
+    /// know.
     pub(crate) fn take_hint(&mut self, now: Instant) -> Vec<NodeAddr> {
         if !self.hinted || self.hint_after.is_some_and(|at| now < at) {
             return Vec::new();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::NodeAddr;
 
-/// Why a switchover does not start, or ends without a new master. Unless the message says otherwise,
-/// nothing was changed.
+/// Why a switchover does not start, or ends without a new master. Unless the message says
+/// otherwise, nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchoverError {
     /// There is no settled master to switch from.
@@ -15,7 +15,8 @@ pub enum SwitchoverError {
     Unsettled,
     /// The sentinels could not agree on a new master, either.
     #[error(
-        "only {agree} of {members} sentinels are reachable and name the current master; {majority} are required"
+        "only {agree} of {members} sentinels are reachable and name the current master; \
+         {majority} are required"
     )]
     NoMajority {
         /// Sentinels that are up and agree.
@@ -46,7 +47,8 @@ pub enum SwitchoverError {
     NotPaused(String),
     /// A pause that is long enough would make the sentinels consider the master down.
     #[error(
-        "clients that bypass this proxy cannot be paused for long enough: down-after-milliseconds is {} ms, and the \
+        "clients that bypass this proxy cannot be paused for long enough: \
+         down-after-milliseconds is {} ms, and the \
          sentinels get no answer to PING during a pause; repeat it without --pause-clients",
         .0.as_millis()
     )]
@@ -67,14 +69,16 @@ pub enum SwitchoverError {
     Refused(String),
     /// The sentinel that accepted the command does not start the failover.
     #[error(
-        "sentinel {0} accepted the failover command and did not start it within {wait} ms: it may be in TILT, and may still start it; \
+        "sentinel {0} accepted the failover command and did not start it within {wait} ms: it \
+         may be in TILT, and may still start it; \
          traffic flows again",
         wait = .1.as_millis()
     )]
     NotBegun(NodeAddr, Duration),
     /// The sentinel aborted the failover.
     #[error(
-        "sentinel {sentinel} aborted the failover ({event}): the old master stays, and traffic flows again"
+        "sentinel {sentinel} aborted the failover ({event}): the old master stays, and traffic \
+         flows again"
     )]
     Aborted {
         /// The sentinel.
@@ -84,7 +88,8 @@ pub enum SwitchoverError {
     },
     /// The connection to the sentinel that accepted the command was lost.
     #[error(
-        "sentinel {sentinel} accepted the failover command and was lost ({problem}): whether it promotes a replica is unknown; \
+        "sentinel {sentinel} accepted the failover command and was lost ({problem}): whether it \
+         promotes a replica is unknown; \
          traffic follows the sentinels"
     )]
     LeaderLost {
@@ -95,7 +100,8 @@ pub enum SwitchoverError {
     },
     /// There is a new master, but not as a result of this command.
     #[error(
-        "{to} became the master by another failover than the one that was requested; traffic flows to it"
+        "{to} became the master by another failover than the one that was requested; traffic \
+         flows to it"
     )]
     OtherFailover {
         /// The new master.
@@ -103,7 +109,8 @@ pub enum SwitchoverError {
     },
     /// The failover was started, and no new master was verified in time.
     #[error(
-        "the failover was started, but no new master was verified in time; traffic follows the sentinels"
+        "the failover was started, but no new master was verified in time; traffic follows the \
+         sentinels"
     )]
     NoCommit,
     /// Another switchover is in progress.

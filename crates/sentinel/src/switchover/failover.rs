@@ -62,7 +62,8 @@ impl Failover {
             LeaderEvent::Aborted(event) if self.begun && !self.promoted => {
                 return FailoverUpdate::Aborted(event);
             }
-            // After a promotion it completes, whether every replica was reconfigured in time or not.
+            // After a promotion it completes, whether every replica was reconfigured in time or
+            // not.
             _ => {}
         }
         FailoverUpdate::Nothing

@@ -39,8 +39,8 @@ pub(super) enum LeaderEvent {
     Promoted(NodeAddr),
     /// The failover is complete, even if some replicas were not reconfigured in time.
     Ended,
-    /// The failover was aborted, with nothing promoted as far as this sentinel knows. Holds the event's
-    /// name.
+    /// The failover was aborted, with nothing promoted as far as this sentinel knows. Holds the
+    /// event's name.
     Aborted(Box<str>),
 }
 

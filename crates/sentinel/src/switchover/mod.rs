@@ -1,8 +1,8 @@
 //! Planned switchover: promotes another replica on request, without losing acknowledged writes.
 //!
-//! A failover by command alone (`SENTINEL FAILOVER`) promotes a replica while traffic flows. Here the
-//! gate closes first, so that nothing new is written through this process; then the replicas get
-//! time to apply everything that was written, which takes a few round trips; only then is the
+//! A failover by command alone (`SENTINEL FAILOVER`) promotes a replica while traffic flows. Here
+//! the gate closes first, so that nothing new is written through this process; then the replicas
+//! get time to apply everything that was written, which takes a few round trips; only then is the
 //! failover started. The resulting commit of discovery opens the gate.
 //!
 //! Writers that do not pass through this proxy are not stopped by default. Another proxy holds its
@@ -18,27 +18,30 @@
 //!
 //! Deliberately absent: authorization of the request, and the transport of the reports.
 
+mod catch_up;
 mod command_connection;
 mod error;
 mod failover;
 mod leader;
+mod leader_task;
+mod participants;
 mod pausing;
 mod phase;
 mod state_machine;
 mod steps;
 mod tasks;
-mod weigh;
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+pub use self::catch_up::{CatchUp, CatchUpStatus, ReplicationOffsets};
 pub use self::error::SwitchoverError;
+use self::leader_task::{FailoverLeader, LeaderCommand};
+use self::participants::{Participants, select_participants};
 use self::state_machine::SwitchoverMachine;
 use self::steps::{Action, DiscoveryState, Input};
-use self::tasks::{FailoverLeader, LeaderCommand, PauseCommand, ReplicationNodes, ServerTasks};
-pub use self::weigh::{CatchUp, CatchUpStatus, ReplicationOffsets};
-use self::weigh::{Participants, participants};
+use self::tasks::{PauseCommand, ReplicationNodes, ServerTasks};
 use crate::discovery::handle::Handle;
 use crate::{NodeAddr, Pause};
 
@@ -85,7 +88,7 @@ pub struct SwitchoverStep {
     /// A stable label: `check`, `hold`, `pause`, `catch-up`, `order`, `select`, `promote`,
     /// `commit`, `abort`.
     pub step: &'static str,
-    /// What was done, for operators.
+    /// A description for operators.
     pub text: String,
 }
 
@@ -181,7 +184,8 @@ impl Run<'_> {
         self.report(
             "check",
             format!(
-                "{} is the master at offset {}, with {} replicas; sentinel {} can start the failover",
+                "{} is the master at offset {}, with {} replicas; sentinel {} can start the \
+                 failover",
                 participants.master,
                 master.offset,
                 replicas.len(),
@@ -195,7 +199,7 @@ impl Run<'_> {
     /// The nodes and sentinels that take part. Retries briefly while a node has not answered.
     async fn participants(&self) -> Result<Participants, SwitchoverError> {
         loop {
-            match participants(&self.handle.seen()) {
+            match select_participants(&self.handle.seen()) {
                 Err(SwitchoverError::Node { .. })
                     if self.start.elapsed() < self.options.limits.timeout =>
                 {
@@ -242,9 +246,9 @@ impl Run<'_> {
                 input = tasks.inputs.recv() => input,
                 () = tokio::time::sleep_until(wake_at.into()) => None,
             };
-            // After a stop of this process many inputs may be queued. The leader's events precede the
-            // commit that they led to, and everything received precedes the deadlines that passed
-            // meanwhile.
+            // After a stop of this process many inputs may be queued. The leader's events precede
+            // the commit that they led to, and everything received precedes the deadlines that
+            // passed meanwhile.
             let waiting = std::iter::from_fn(|| tasks.inputs.try_recv().ok());
             let mut inputs: Vec<Input> = first.into_iter().chain(waiting).collect();
             inputs.push(Input::Discovery(self.discovery()));
@@ -279,7 +283,7 @@ impl Run<'_> {
             Action::ReadOffsets => drop(tasks.look.try_send(())),
             Action::StartFailover => drop(tasks.leader.try_send(LeaderCommand::StartFailover)),
             Action::PollLeader => drop(tasks.leader.try_send(LeaderCommand::View)),
-            Action::Report(step, text) => self.report(step, text),
+            Action::ReportStep(step, text) => self.report(step, text),
             Action::Done(result) => return Some(result),
         }
         None

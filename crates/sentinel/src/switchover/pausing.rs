@@ -2,8 +2,8 @@
 //! considers the master down.
 //!
 //! `CLIENT PAUSE … WRITE` stops every command that may replicate, and `PUBLISH` is one: the hello
-//! message of a sentinel waits at the paused master, and every PING that the sentinel sends later on
-//! the same connection waits as well. A pause of `down-after-milliseconds` therefore makes the
+//! message of a sentinel waits at the paused master, and every PING that the sentinel sends later
+//! on the same connection waits as well. A pause of `down-after-milliseconds` therefore makes the
 //! sentinels consider the master down, and fail over once more. However this process ends, the
 //! pause that it leaves ends by itself soon.
 

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::SwitchoverOutcome;
+use super::catch_up::CatchUp;
 use super::error::SwitchoverError;
-use super::weigh::CatchUp;
 
 /// The phases in their order; see `state_machine` for the transitions.
 #[derive(Debug)]

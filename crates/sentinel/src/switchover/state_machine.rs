@@ -5,11 +5,11 @@
 //!                '--- only with --pause-clients ---'                      '-> LeaderLost
 //! ```
 //!
-//! Until the failover command everything can be revoked, and is, at the first irregularity. After it
-//! only Sentinel decides, and the hold ends with the first of: the commit, the leader's abort, the
-//! loss of the leader, the time limit. It may end before the promotion is decided, because it is not
-//! what keeps writes safe from then on: once a replica is selected, the discovery machine holds by
-//! itself.
+//! Until the failover command everything can be revoked, and is, at the first irregularity. After
+//! it only Sentinel decides, and the hold ends with the first of: the commit, the leader's abort,
+//! the loss of the leader, the time limit. It may end before the promotion is decided, because it
+//! is not what keeps writes safe from then on: once a replica is selected, the discovery machine
+//! holds by itself.
 //!
 //! A commit is a success only if it belongs to the requested failover: of the replica that the
 //! leader selected, at the epoch at which the failover began. Every exit opens the gate and, if the
@@ -17,13 +17,14 @@
 
 use std::time::{Duration, Instant};
 
+use super::catch_up::{CatchUp, CatchUpStatus, ReplicationOffsets};
 use super::error::SwitchoverError;
 use super::failover::{Failover, FailoverUpdate};
 use super::leader::{LeaderEvent, LeaderView};
+use super::participants::Participants;
 use super::pausing::{self, PauseSchedule};
 use super::phase::SwitchoverPhase;
 use super::steps::{Action, DiscoveryState, FailoverReply, Input};
-use super::weigh::{CatchUp, CatchUpStatus, Participants, ReplicationOffsets};
 use super::{SwitchoverLimits, SwitchoverOutcome};
 use crate::NodeAddr;
 
@@ -112,7 +113,7 @@ impl SwitchoverMachine {
             Input::View(view) => self.view(now, view),
             Input::LeaderLost(problem) => self.leader_lost(now, problem),
             Input::Abandoned if self.phase.is_revocable() => {
-                self.end(Err(SwitchoverError::Abandoned))
+                self.end(Err(SwitchoverError::Abandoned));
             }
             Input::Abandoned => {}
         }
@@ -145,8 +146,8 @@ impl SwitchoverMachine {
         phase.into_iter().chain(renewal).min()
     }
 
-    /// The switchover ends by then even if a task does not answer: the gate opens by itself earlier,
-    /// and the pause ends by itself.
+    /// The switchover ends by then even if a task does not answer: the gate opens by itself
+    /// earlier, and the pause ends by itself.
     fn last_deadline(&self) -> Instant {
         self.start
             + self.limits.catch_up
@@ -157,7 +158,7 @@ impl SwitchoverMachine {
     }
 
     fn report(&mut self, step: &'static str, text: String) {
-        self.actions.push(Action::Report(step, text));
+        self.actions.push(Action::ReportStep(step, text));
     }
 
     /// Opens the gate, unpauses the clients, and completes once that is done.
@@ -197,7 +198,8 @@ impl SwitchoverMachine {
             SwitchoverPhase::ClosingGate if discovery.holding => {
                 self.report("hold", "traffic is held; requests in flight are answered".to_owned());
                 if self.pausing.is_some() {
-                    // A request of ours that is still in flight would be paused, too, and get no reply.
+                    // A request of ours that is still in flight would be paused, too, and get no
+                    // reply.
                     self.phase = SwitchoverPhase::Settling { until: now + SETTLE_TIME };
                 } else {
                     self.catch_up(now, now + self.limits.catch_up);
@@ -237,7 +239,7 @@ impl SwitchoverMachine {
             }
             (Ok(()), false) => {}
             (Err(problem), _) if self.phase.is_revocable() => {
-                self.end(Err(SwitchoverError::NotPaused(problem)))
+                self.end(Err(SwitchoverError::NotPaused(problem)));
             }
             (Err(problem), _) if self.phase.keeps_clients_paused() => {
                 self.report(
@@ -319,10 +321,10 @@ impl SwitchoverMachine {
         match update {
             FailoverUpdate::Nothing => {}
             FailoverUpdate::Selected(node) => {
-                self.report("select", format!("{node} is to be promoted"))
+                self.report("select", format!("{node} is to be promoted"));
             }
             FailoverUpdate::Promoted(node) => {
-                self.report("promote", format!("{node} was promoted"))
+                self.report("promote", format!("{node} was promoted"));
             }
             FailoverUpdate::Aborted(event) => {
                 let sentinel = self.leader.clone();
@@ -370,7 +372,8 @@ impl SwitchoverMachine {
         self.report(
             "commit",
             format!(
-                "{to} is the master; traffic was held for {} ms, of which Sentinel's promotion took {} ms",
+                "{to} is the master; traffic was held for {} ms, of which Sentinel's promotion \
+                 took {} ms",
                 held.as_millis(),
                 sentinel.as_millis()
             ),
@@ -400,13 +403,13 @@ impl SwitchoverMachine {
         }
         match &self.phase {
             SwitchoverPhase::ClosingGate if now >= self.start + limits.timeout => {
-                self.end(Err(SwitchoverError::Unsettled))
+                self.end(Err(SwitchoverError::Unsettled));
             }
             SwitchoverPhase::Settling { until } if now >= *until => {
-                self.phase = SwitchoverPhase::Pausing
+                self.phase = SwitchoverPhase::Pausing;
             }
             SwitchoverPhase::Following { since, .. } if now >= *since + limits.follow => {
-                self.end(Err(SwitchoverError::NoCommit))
+                self.end(Err(SwitchoverError::NoCommit));
             }
             SwitchoverPhase::Following { since, .. }
                 if self.has_not_begun() && now >= *since + limits.begin =>

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::SwitchoverOutcome;
+use super::catch_up::ReplicationOffsets;
 use super::error::SwitchoverError;
 use super::leader::{LeaderEvent, LeaderView};
-use super::weigh::ReplicationOffsets;
 use crate::NodeAddr;
 
 /// The state shown by discovery.
@@ -64,7 +64,7 @@ pub(super) enum Action {
     StartFailover,
     /// Poll the leader about the failover.
     PollLeader,
-    Report(&'static str, String),
+    ReportStep(&'static str, String),
     /// It is over, with this result.
     Done(Result<SwitchoverOutcome, SwitchoverError>),
 }

@@ -85,8 +85,8 @@ impl FakeCluster {
         (0..self.sentinels.len()).for_each(|sentinel| self.set_master(sentinel, node, epoch));
     }
 
-    /// The node becomes a master that continues its history; its connections are closed, as Sentinel
-    /// does it.
+    /// The node becomes a master that continues its history; its connections are closed, as
+    /// Sentinel does it.
     pub(crate) fn promote(&self, node: usize) {
         self.nodes[node].script().promote();
         self.nodes[node].cut();
@@ -152,8 +152,8 @@ impl FakeCluster {
 }
 
 /// The usual rules with short intervals. What happens without a majority, or after a stall of the
-/// process, is disabled: no test is about that, and a busy machine must not trigger it in the middle
-/// of another test.
+/// process, is disabled: no test is about that, and a busy machine must not trigger it in the
+/// middle of another test.
 pub(crate) fn rules() -> Rules {
     Rules {
         poll: ms(200),
@@ -347,8 +347,8 @@ pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// Checks repeatedly for `long` that a condition holds. There is no event to wait for in the case of
-/// something that must not happen.
+/// Checks repeatedly for `long` that a condition holds. There is no event to wait for in the case
+/// of something that must not happen.
 pub(crate) async fn stays(long: Duration, what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while started.elapsed() < long {

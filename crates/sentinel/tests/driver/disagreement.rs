@@ -1,5 +1,5 @@
-//! Sentinels that disagree, are stale, answer nothing, or cannot be reached: rows 4 to 10, 12, 16 and
-//! 17.
+//! Sentinels that disagree, are stale, answer nothing, or cannot be reached: rows 4 to 10, 12, 16
+//! and 17.
 
 use std::collections::BTreeMap;
 

@@ -26,8 +26,8 @@ pub(crate) enum Behavior {
     /// Does nothing until its behavior changes, like a server that executes a long command, and
     /// then processes everything at once.
     Busy,
-    /// Reads and never sends a byte: no answer, no event, no end of the connection, like a host that
-    /// lost its power.
+    /// Reads and never sends a byte: no answer, no event, no end of the connection, like a host
+    /// that lost its power.
     Mute,
     /// Answers, and publishes no event.
     NoEvents,

@@ -57,7 +57,7 @@ async fn second_resp2_connection_is_part_of_heartbeat() {
 async fn polls_without_subscribe_and_reports_it() {
     let cluster = FakeCluster::new(3, 2).await;
     cluster.sentinels.iter().for_each(|it| {
-        it.script().access.refused = vec!["SUBSCRIBE".to_owned(), "PING".to_owned()]
+        it.script().access.refused = vec!["SUBSCRIBE".to_owned(), "PING".to_owned()];
     });
     let driver = cluster.drive();
     driver.wait_for_target(cluster.addr(0)).await;

@@ -1,6 +1,6 @@
 //! The real driver against scripted sentinels and Redis nodes, for faults that a real server cannot
-//! be made to show on demand. Everything runs on loopback ports chosen by the kernel, and every wait
-//! is for a condition.
+//! be made to show on demand. Everything runs on loopback ports chosen by the kernel, and every
+//! wait is for a condition.
 //!
 //! The faults of discovery by their number in the fault table, each with the tests that cover it:
 //! here, or against real servers in `tests/e2e`.

@@ -1,5 +1,5 @@
-//! Redis nodes that are loading, stale, hung, demoted or restarted; probe connections; hints. Rows 2,
-//! 5 and 19.
+//! Redis nodes that are loading, stale, hung, demoted or restarted; probe connections; hints. Rows
+//! 2, 5 and 19.
 
 use std::time::{Duration, Instant};
 

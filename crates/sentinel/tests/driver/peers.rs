@@ -1,10 +1,11 @@
-//! Peers that violate RESP: rows 13 and 14. Such a peer affects its own connection and nothing else.
+//! Peers that violate RESP: rows 13 and 14. Such a peer affects its own connection and nothing
+//! else.
 
 use crate::cluster::{Driver, FakeCluster, ms, quick, stays, timeouts, until};
 use crate::fake::Behavior;
 
 const SILENT: &str = "does not answer within";
-const NO_RESP: &str = "does not speak RESP within bounds";
+const NO_RESP: &str = "sends invalid or oversized RESP";
 
 /// `problem`: what is reported about a sentinel with this behavior; `None` if it is tolerated.
 async fn check_odd_peer(behavior: Behavior, problem: Option<&str>) {

@@ -1,6 +1,6 @@
 //! The replicas for readers, from the sockets to the pool: which are members, why one is not, and
-//! what happens to a reader that is connected to it. The decisions are tested with eligibility; these
-//! tests check that they take effect.
+//! what happens to a reader that is connected to it. The decisions are tested with eligibility;
+//! these tests check that they take effect.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ fn misfortunes() -> [FaultCase; 9] {
             false,
             |it| {
                 it.nodes[2].script().pong =
-                    b"-LOADING Redis is loading the dataset in memory\r\n".to_vec()
+                    b"-LOADING Redis is loading the dataset in memory\r\n".to_vec();
             },
             |it| it.nodes[2].script().pong = b"+PONG\r\n".to_vec(),
         ),
@@ -169,8 +169,8 @@ fn misfortunes() -> [FaultCase; 9] {
             |it| all_set_master(it, |record, port| record.replicas.retain(|(_, it)| *it != port)),
             |it| {
                 all_set_master(it, |record, port| {
-                    record.replicas.push(("127.0.0.1".to_owned(), port))
-                })
+                    record.replicas.push(("127.0.0.1".to_owned(), port));
+                });
             },
         ),
         alas(
@@ -204,7 +204,8 @@ async fn ejects_unfit_replica_with_reason_and_readmits_it() {
         inject(&pool_cluster.cluster);
         pool_cluster.stands(2, state).await;
         pool_cluster.holds(&[1]).await;
-        // Merely ineligible: its readers are asked to leave. Fenced: no byte is sent there any more.
+        // Merely ineligible: its readers are asked to leave. Fenced: no byte is sent there any
+        // more.
         assert!(fenced || there.is_draining(), "{name}");
         assert_eq!(there.fence().has_fallen(), fenced, "{name}");
         for _ in 0..4 {

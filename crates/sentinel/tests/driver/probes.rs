@@ -61,8 +61,8 @@ async fn keeps_probe_connection_of_busy_full_master() {
         })
         .await;
     driver.wait_for("calm", |seen| seen.state == "stable").await;
-    // The next probe was sent after the pending one was answered: an answer never counts for a later
-    // probe.
+    // The next probe was sent after the pending one was answered: an answer never counts for a
+    // later probe.
     driver
         .wait_for("a younger question", |seen| {
             last(&cluster, seen).is_some_and(|probe| probe.asked_at > woke)

@@ -1,5 +1,5 @@
-//! Credentials that are missing, wrong, or lack rules. Row 15: a clear error, back-off, and no secret
-//! in any log.
+//! Credentials that are missing, wrong, or lack rules. Row 15: a clear error, back-off, and no
+//! secret in any log.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};

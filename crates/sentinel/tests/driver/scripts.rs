@@ -1,5 +1,5 @@
-//! The scripted servers: a sentinel that answers what a test sets, and a Redis node with a role and a
-//! replication history.
+//! The scripted servers: a sentinel that answers what a test sets, and a Redis node with a role and
+//! a replication history.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -144,8 +144,8 @@ async fn opens_gate_to_same_master_after_failover_abort() {
     stays(ms(200), "nothing changes", || driver.changes().len() == changes).await;
 }
 
-/// Unexpected addresses: each leads to this one listener, which counts connections and never sends a
-/// byte.
+/// Unexpected addresses: each leads to this one listener, which counts connections and never sends
+/// a byte.
 async fn decoys()
 -> (u16, std::sync::Arc<std::sync::atomic::AtomicUsize>, tokio_util::task::AbortOnDropHandle<()>) {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a port");
@@ -190,7 +190,7 @@ async fn limits_dials_to_replicas_listed_by_a_liar() {
     let most = 16 + 8 * took.as_millis() / 1000 + 10;
     assert!(dials as u128 <= most, "{dials} dials to wherever it liked in {took:?}, {lie} lists");
     assert!(driver.route.open_target().is_some() && driver.generation() == 1);
-    // It keeps lying, and the others fail over.
+    // It keeps lying, and the other sentinels fail over.
     cluster.promote(1);
     [0, 1].into_iter().for_each(|it| cluster.switch(it, 0, 1, 2));
     driver.wait_for_target(cluster.addr(1)).await;

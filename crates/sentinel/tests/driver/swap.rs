@@ -1,9 +1,9 @@
-//! The time from the `+switch-master` that makes a majority to the change of the target: the promise
-//! of 2 ms.
+//! The time from the `+switch-master` that makes a majority to the change of the target: the
+//! promise of 2 ms.
 //!
-//! Every failover here is complete, from the selection of a candidate to the last sentinel's switch,
-//! so that polls, probes and ends of connections happen when they happen in reality. Only the second
-//! in which Sentinel waits for its own timers is left out.
+//! Every failover here is complete, from the selection of a candidate to the last sentinel's
+//! switch, so that polls, probes and ends of connections happen when they happen in reality. Only
+//! the second in which Sentinel waits for its own timers is left out.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn once(
     cluster.switch(1, from, to, epoch);
     driver.wait_for_target(cluster.addr(to)).await;
     [2, 0].into_iter().for_each(|it| cluster.switch(it, from, to, epoch));
-    // The other replica is told by the leader, the old master only seconds later.
+    // The leader reconfigures the other replica at once, and the old master only seconds later.
     (0..cluster.nodes.len()).filter(|it| *it != to).for_each(|it| cluster.follow(it, to));
     driver.wait_for("all of one script", |seen| !seen.disagreement && seen.state == "stable").await;
     let seen = driver.seen();
@@ -54,7 +54,7 @@ async fn once(
     last.swap().expect("a majority decided")
 }
 
-/// What `rounds` failovers took, sorted.
+/// The durations of `rounds` failovers, sorted.
 async fn measure(rounds: u64, rules: Rules) -> Vec<Duration> {
     let cluster = FakeCluster::new(3, 3).await;
     let (mut watched, route) = cluster.watch();

@@ -1,21 +1,21 @@
 //! Exhaustive model checking of the real machine: every interleaving, up to a stated depth, of a
 //! small but faithful model of Sentinel.
 //!
-//! Three sentinels, three Redis nodes, epochs 0 to 2. A planned failover follows Sentinel's steps: a
-//! leader takes the next epoch, selects a candidate (`+selected-slave`), promotes it while the old
-//! master still reports that it is a master, observes the promotion (`+promoted-slave`; from here on
-//! it names the candidate), and sends hellos; an observer that receives a hello with a higher epoch
-//! follows it (`+config-update-from`, `+switch-master`). A leader may die between any two of these
-//! steps. Two leaders may be active at once, even at the same epoch, as was measured.
+//! Three sentinels, three Redis nodes, epochs 0 to 2. A planned failover follows Sentinel's steps:
+//! a leader takes the next epoch, selects a candidate (`+selected-slave`), promotes it while the
+//! old master still reports that it is a master, observes the promotion (`+promoted-slave`; from
+//! here on it names the candidate), and sends hellos; an observer that receives a hello with a
+//! higher epoch follows it (`+config-update-from`, `+switch-master`). A leader may die between any
+//! two of these steps. Two leaders may be active at once, even at the same epoch, as was measured.
 //!
 //! The network to the machine is as bad as possible. Whatever was ever published may arrive at any
 //! later time, in any order, any number of times, or never. A view may be as old as the last long
 //! pause, but a connection does not run backwards. A probe may be answered late, twice or never,
 //! with what was true when it was sent or when it was answered.
 //!
-//! Time stands still except for two kinds of pauses, a few of each: one in which a solo grace passes,
-//! and one in which holds and votes expire. States that differ only in the order of events within one
-//! moment are therefore one state.
+//! Time stands still except for two kinds of pauses, a few of each: one in which a solo grace
+//! passes, and one in which holds and votes expire. States that differ only in the order of events
+//! within one moment are therefore one state.
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::print_stdout)]
 
@@ -76,8 +76,8 @@ impl Model for Cluster {
     type Action = ModelStep;
 
     /// Four initial states, so that the same depth reaches further: all is well; a failover was
-    /// committed, and the old master still reports that it is a master; a leader died right after its
-    /// promotion was observed; a failover of which nothing was received.
+    /// committed, and the old master still reports that it is a master; a leader died right after
+    /// its promotion was observed; a failover of which nothing was received.
     fn init_states(&self) -> Vec<ModelState> {
         if self.beginnings == 0 {
             // Nothing was received yet, and one of three sentinels has lost its file.
@@ -287,8 +287,8 @@ impl Model for Cluster {
     }
 }
 
-/// Searches every state reachable from the first `beginnings` within `steps` steps. Returns the number
-/// of distinct states.
+/// Searches every state reachable from the first `beginnings` within `steps` steps. Returns the
+/// number of distinct states.
 fn search(beginnings: usize, steps: usize, pauses: (u8, u8)) -> usize {
     search_with(Minority::Keep, false, beginnings, steps, pauses)
 }
@@ -332,8 +332,8 @@ fn to_the_daily_depth() {
 }
 
 /// The master is restarted with and without its data, does not answer, or is unreachable; with each
-/// policy for a minority. That sentinels are heard again one by one needs no step: every view arrives
-/// at any time, or never.
+/// policy for a minority. That sentinels are heard again one by one needs no step: every view
+/// arrives at any time, or never.
 #[test]
 fn follows_rules_when_master_is_lost_and_found() {
     for minority in [Minority::Keep, Minority::Hold, Minority::Cut] {

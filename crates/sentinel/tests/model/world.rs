@@ -20,8 +20,8 @@ pub(crate) const SENTINELS: [SentinelNumber; 3] = [0, 1, 2];
 pub(crate) const NODES: [Node; 3] = [0, 1, 2];
 pub(crate) const LAST_EPOCH: u64 = 2;
 
-/// Long enough for a solo grace, a verification pause and an alert poll; too short for a hold to time
-/// out.
+/// Long enough for a solo grace, a verification pause and an alert poll; too short for a hold to
+/// time out.
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 /// Long enough for a hold to time out and for votes to expire.
 pub(crate) const LONG: Duration = Duration::from_millis(5500);
@@ -448,8 +448,8 @@ impl ModelState {
         sentinel.since.push(now);
     }
 
-    /// The configuration that the sentinels agree on if they are left alone: the highest epoch of the
-    /// running ones, if they name one master at it.
+    /// The configuration that the sentinels agree on if they are left alone: the highest epoch of
+    /// the running ones, if they name one master at it.
     pub(crate) fn settled(&self) -> Option<Config> {
         let living: Vec<Config> =
             self.sentinels.iter().filter(|it| it.alive).map(Sentinel::config).collect();
@@ -459,8 +459,8 @@ impl ModelState {
         (at_highest.len() == 1).then(|| at_highest.first().map(|node| (*node, highest))).flatten()
     }
 
-    /// From here on nothing fails any more, hellos arrive, and every probe is answered at once: does the
-    /// machine follow?
+    /// From here on nothing fails any more, hellos arrive, and every probe is answered at once:
+    /// does the machine follow?
     pub(crate) fn converges(&self) -> bool {
         let mut state = self.clone();
         let Some((node, epoch)) = state.settled() else { return true };

@@ -23,7 +23,7 @@ pub(crate) enum ProcessInput {
     Continued,
 }
 
-/// What the oracle observes.
+/// An observation for the oracle.
 #[derive(Debug)]
 pub(crate) enum Observation {
     /// A write was acknowledged to a client, by this node, at this time.

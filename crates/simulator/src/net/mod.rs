@@ -1,9 +1,10 @@
-//! Time, processes, connections and the paths between hosts. Actors interact only through this module.
+//! Time, processes, connections and the paths between hosts. Actors interact only through this
+//! module.
 //!
-//! A connection keeps its order, as TCP does. A path that is cut loses nothing that is on a connection:
-//! it waits, and arrives after the path has healed and a retransmission is due, unless the connection
-//! was closed by then. A stopped process (SIGSTOP) still has a kernel that accepts connections and
-//! receives bytes; it handles them, in order, when it continues.
+//! A connection keeps its order, as TCP does. A path that is cut loses nothing that is on a
+//! connection: it waits, and arrives after the path has healed and a retransmission is due, unless
+//! the connection was closed by then. A stopped process (SIGSTOP) still has a kernel that accepts
+//! connections and receives bytes; it handles them, in order, when it continues.
 
 mod event;
 mod paths;
@@ -351,8 +352,8 @@ impl Net {
         }
     }
 
-    /// Continues a stopped process: queued inputs are handled in order. `suspended`: its monotonic clock
-    /// stood still.
+    /// Continues a stopped process: queued inputs are handled in order. `suspended`: its monotonic
+    /// clock stood still.
     pub(crate) fn resume(&mut self, pid: Pid, suspended: bool) {
         let now = self.now;
         let process = &mut self.processes[pid];

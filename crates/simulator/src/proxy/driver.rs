@@ -1,8 +1,8 @@
 //! Drives the real machine; the only file that knows its events and actions.
 //!
-//! It models what `sentinel/src/discovery/service_runtime.rs` and `sentinel/src/discovery/mod.rs` do
-//! with sockets and tasks: an event goes in, the actions are applied to this proxy's target, and what
-//! matters to the oracle is recorded.
+//! It models what `sentinel/src/discovery/service_runtime.rs` and `sentinel/src/discovery/mod.rs`
+//! do with sockets and tasks: an event goes in, the actions are applied to this proxy's target, and
+//! what matters to the oracle is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) struct TargetState {
     /// The lease: how long the target may be trusted, on this proxy's monotonic clock.
     pub(crate) trusted_until: Micros,
     pub(crate) generation: u64,
-    /// What happens to the target's replies while the gate is closed.
+    /// The policy for the target's replies while the gate is closed.
     pub(crate) replies: Replies,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct ProxyTarget {
     pub(crate) run_id: Option<Box<str>>,
 }
 
-/// What the machine requests from the rest of the proxy.
+/// A request of the machine to the rest of the proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Poll all sentinels.
@@ -56,7 +56,8 @@ pub(crate) enum RouteEvent {
     Opened {
         to: Addr,
         how: String,
-        /// Distinct sentinels that named this address in a poll that was sent after the gate closed.
+        /// Distinct sentinels that named this address in a poll that was sent after the gate
+        /// closed.
         fresh: BTreeSet<MyId>,
         /// The gate was closed because the reachable sentinels were a minority.
         minority: bool,
@@ -193,7 +194,7 @@ impl MachineDriver {
         self.route.shut || now > self.route.trusted_until
     }
 
-    /// What happens to replies of a session of this generation.
+    /// The policy for replies of a session of this generation.
     pub(crate) fn replies(&self, generation: u64, now: Micros) -> Replies {
         if self.route.target.as_ref().is_none_or(|target| target.generation != generation) {
             return Replies::Drop;
@@ -370,7 +371,7 @@ impl MachineDriver {
                 self.evidence = None;
                 let target = self.route.target.as_ref().map(|it| it.addr);
                 target.into_iter().for_each(|to| {
-                    route_events.push(self.opened(now, to, format!("released from {before}")))
+                    route_events.push(self.opened(now, to, format!("released from {before}")));
                 });
             }
             Action::Commit(commit) => self.commit(now, commit, route_events),

@@ -1,5 +1,5 @@
-//! Links to sentinels, modelled on `sentinel/src/link/mod.rs` and `sentinel/src/link/links.rs`: polls,
-//! events, and reconnects with growing pauses.
+//! Links to sentinels, modelled on `sentinel/src/link/mod.rs` and `sentinel/src/link/links.rs`:
+//! polls, events, and reconnects with growing pauses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,8 +66,8 @@ impl Links {
         Self { pid, all: Vec::new(), made: 0, rounds: base, tokens: base }
     }
 
-    /// Opens and closes links until exactly the requested ones exist; a set of MYIDs means that only
-    /// these count.
+    /// Opens and closes links until exactly the requested ones exist; a set of MYIDs means that
+    /// only these count.
     pub(crate) fn reconcile(
         &mut self,
         requests: &BTreeMap<NodeAddr, Option<BTreeSet<MyId>>>,
@@ -156,7 +156,7 @@ impl Links {
                     }
                 }
                 LinkPhase::Greeting { until } if now >= until => {
-                    events.push(self.down(at, now, net))
+                    events.push(self.down(at, now, net));
                 }
                 LinkPhase::Up if link.round.is_some_and(|(_, asked)| now >= asked + TIMEOUT) => {
                     events.push(self.down(at, now, net));

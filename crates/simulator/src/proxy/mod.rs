@@ -1,8 +1,8 @@
 //! One proxy: links to sentinels, probe connections, the machine, and the clients it serves.
 //!
-//! The loop models `sentinel/src/discovery/mod.rs`: it passes every event to the machine, executes the
-//! machine's actions, and several times per second reconciles the links with the resolved names and
-//! the learned sentinels.
+//! The loop models `sentinel/src/discovery/mod.rs`: it passes every event to the machine, executes
+//! the machine's actions, and several times per second reconciles the links with the resolved names
+//! and the learned sentinels.
 
 pub(crate) mod driver;
 mod links;
@@ -108,7 +108,7 @@ impl Proxy {
                 }
             }
             ProcessInput::Timer(key) if key >= sessions::TIMERS => {
-                self.sessions.timer(key, &self.driver, now, net)
+                self.sessions.timer(key, &self.driver, now, net);
             }
             ProcessInput::Dialled(token, connection) if token >= switchover::TOKENS => {
                 self.switchover.dialled(self.pid, token, connection, net);

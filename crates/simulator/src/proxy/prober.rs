@@ -1,6 +1,6 @@
-//! Probe connections, modelled on `sentinel/src/prober/mod.rs`: one idle connection to each node, one
-//! probe at a time, pauses after failures, and a probe that stays pending on its connection when no
-//! answer arrives in time.
+//! Probe connections, modelled on `sentinel/src/prober/mod.rs`: one idle connection to each node,
+//! one probe at a time, pauses after failures, and a probe that stays pending on its connection
+//! when no answer arrives in time.
 
 use sentinel::{Lineage, NodeAddr, ProbeFailure, Report, Role};
 
@@ -14,7 +14,7 @@ const FAILED_MIN: Micros = 20 * MS;
 const FAILED_MAX: Micros = SECOND;
 const TIMEOUT: Micros = 250 * MS;
 
-/// What an error line before the end of a new connection means.
+/// The meaning of an error line before the end of a new connection.
 const AFTER_ERROR_LINE: ProbeFailure = ProbeFailure::ConnectionRejected;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

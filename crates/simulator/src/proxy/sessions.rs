@@ -87,7 +87,7 @@ impl Sessions {
                 self.advance(at, driver, now, net);
             }
             SessionPhase::InFlight { sent, .. } if net.now >= sent + GIVE_UP => {
-                self.drop_session(at, net)
+                self.drop_session(at, net);
             }
             _ => {}
         }

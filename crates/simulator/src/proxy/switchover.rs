@@ -1,8 +1,8 @@
 //! A planned switchover by one proxy, with the product's own catch-up check.
 //!
-//! The gate closes, the offsets of the master and its replicas are read until the replicas have caught
-//! up, and only then a sentinel receives the failover command. The hold ends with the commit, or by
-//! itself.
+//! The gate closes, the offsets of the master and its replicas are read until the replicas have
+//! caught up, and only then a sentinel receives the failover command. The hold ends with the
+//! commit, or by itself.
 
 use std::time::{Duration, Instant};
 
@@ -198,8 +198,8 @@ impl ActiveSwitchover {
             }
         }
         let all = answers.len() == self.nodes.len();
-        // The next reading starts after this one is complete, so that the replicas' answers are not older
-        // than the master's.
+        // The next reading starts after this one is complete, so that the replicas' answers are not
+        // older than the master's.
         for node in &mut self.nodes {
             if let (Some(connection), true) = (node.connection, all || node.info.is_none()) {
                 node.info = None;

@@ -1,8 +1,8 @@
 //! A Redis node: its role, its history, its replicas and the connections that a promotion ends.
 //!
-//! A write is an entry of 100 bytes in the replication stream and one number in the data set, so that
-//! acknowledged writes can be looked up at the end. A history has an ID (`replid`); a promoted node
-//! begins a new one and remembers which one it continues (`replid2`).
+//! A write is an entry of 100 bytes in the replication stream and one number in the data set, so
+//! that acknowledged writes can be looked up at the end. A history has an ID (`replid`); a promoted
+//! node begins a new one and remembers which one it continues (`replid2`).
 
 mod replication;
 

@@ -1,9 +1,9 @@
-//! A sentinel that behaves as `redis:src/sentinel.c` of 7.0 does, as far as its peers and clients can
-//! observe it.
+//! A sentinel that behaves as `redis:src/sentinel.c` of 7.0 does, as far as its peers and clients
+//! can observe it.
 //!
-//! One monitored master. The timer, the links, the hellos, the votes and the failover are modelled step
-//! by step with their original constants, since their order and their delays are what a proxy has to
-//! cope with. Deliberately absent: scripts, ACLs, host names.
+//! One monitored master. The timer, the links, the hellos, the votes and the failover are modelled
+//! step by step with their original constants, since their order and their delays are what a proxy
+//! has to cope with. Deliberately absent: scripts, ACLs, host names.
 
 mod failover;
 mod hello;

@@ -5,8 +5,8 @@ use crate::net::Net;
 use crate::wire::{Addr, Message, hex};
 
 impl Sentinel {
-    /// `SENTINEL IS-MASTER-DOWN-BY-ADDR` to every peer: the query, and from the start of a failover on
-    /// the request for a vote.
+    /// `SENTINEL IS-MASTER-DOWN-BY-ADDR` to every peer: the query, and from the start of a failover
+    /// on the request for a vote.
     pub(super) fn ask_others(&mut self, forced: bool, net: &mut Net) {
         let (pid, now) = (self.pid, net.wall_ms(self.pid));
         let candidate = (self.step > FailoverStep::None).then_some(self.id);

@@ -92,9 +92,9 @@ fn follows(of: &NodeAddr, report: &Report, master: &CurrentMaster<'_>) -> bool {
     same || (of.ip().is_none() && !master.replid.is_empty() && history == Some(master.replid))
 }
 
-/// Whether the node must be fenced: it is a master, or its history is not the master's and it follows
-/// another one. While the state settles the latter proves nothing: it may follow the next master,
-/// whose history is not known yet.
+/// Whether the node must be fenced: it is a master, or its history is not the master's and it
+/// follows another one. While the state settles the latter proves nothing: it may follow the next
+/// master, whose history is not known yet.
 pub(super) fn is_wrong(
     record: &ReplicaRecord,
     addr: &NodeAddr,
@@ -106,8 +106,8 @@ pub(super) fn is_wrong(
         Role::Master => true,
         Role::Unknown => addr == master.addr,
         Role::Replica { master: of, .. } => {
-            // The second replication ID of most nodes is all zeros, so only the master's first one is
-            // compared with it.
+            // The second replication ID of most nodes is all zeros, so only the master's first one
+            // is compared with it.
             let foreign = report.lineage.as_ref().is_some_and(|lineage| {
                 let known = [master.replid, master.replid2].contains(&&*lineage.replid);
                 !master.replid.is_empty() && !known && *lineage.replid2 != *master.replid

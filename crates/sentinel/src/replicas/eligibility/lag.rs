@@ -24,7 +24,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 pub struct Lag {
     /// Bytes of the stream that the master had written and the replica has not applied.
     pub bytes: u64,
-    /// For how long the master has had the first of them; a lower bound if that is beyond the history.
+    /// For how long the master has had the first of them; a lower bound if that is beyond the
+    /// history.
     pub time: Duration,
 }
 
@@ -60,8 +61,8 @@ impl OffsetHistory {
         *self = Self::default();
     }
 
-    /// The lag of a replica that reported `offset` when it was probed at `at`. What the master wrote
-    /// after that does not count.
+    /// The lag of a replica that reported `offset` when it was probed at `at`. What the master
+    /// wrote after that does not count.
     pub(super) fn lag(&self, at: Instant, offset: u64) -> Lag {
         let before = || self.samples.iter().filter(|(seen, _)| *seen <= at);
         let bytes = before().next_back().map_or(0, |(_, there)| there.saturating_sub(offset));

@@ -52,8 +52,8 @@ use crate::{NodeAddr, Probe, ProbeFailure, ReplicaRules, Report, Role};
 /// Limit of replicas per master; the machine watches no more than that, either.
 const MAX_REPLICAS: usize = 64;
 
-/// A node that no sentinel lists any more is not probed any more, so its role is unknown: after this
-/// time it is fenced.
+/// A node that no sentinel lists any more is not probed any more, so its role is unknown: after
+/// this time it is fenced.
 const UNLISTED_FOR: Duration = Duration::from_secs(30);
 
 /// Upper bound of the time from the first master, or from a stall of the process, to the first
@@ -70,7 +70,7 @@ pub(crate) struct CurrentMaster<'a> {
     pub(crate) replid2: &'a str,
 }
 
-/// What is known apart from the replicas' own answers.
+/// The inputs of an evaluation apart from the replicas' own answers.
 #[derive(Debug, Clone)]
 pub(crate) struct EligibilityInputs<'a> {
     /// The committed master, published or not. Without one there is nothing to follow.
@@ -88,7 +88,7 @@ pub(crate) struct EligibilityInputs<'a> {
 
 /// The state of one replica, for snapshots.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ReplicaStatus<'a> {
+pub(crate) struct ReplicaSummary<'a> {
     pub(crate) addr: &'a NodeAddr,
     pub(crate) dialled: Option<SocketAddr>,
     pub(crate) state: ReplicaState,
@@ -124,7 +124,7 @@ struct LastReport {
     report: Report,
 }
 
-/// What is known of one replica.
+/// The record of one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ReplicaRecord {
     state: ReplicaState,
@@ -172,10 +172,10 @@ impl Eligibility {
     }
 
     /// The state of each replica.
-    pub(crate) fn states(&self) -> impl Iterator<Item = ReplicaStatus<'_>> {
+    pub(crate) fn states(&self) -> impl Iterator<Item = ReplicaSummary<'_>> {
         self.replicas.iter().map(|(addr, record)| {
             let dialled = record.last_report.as_ref().map(|last_report| last_report.report.dialled);
-            ReplicaStatus { addr, dialled, state: record.state, lag: record.lag }
+            ReplicaSummary { addr, dialled, state: record.state, lag: record.lag }
         })
     }
 
@@ -300,8 +300,8 @@ impl Eligibility {
         }
     }
 
-    /// Takes over the listed replicas. One that is not listed any more is kept for a while, and then
-    /// fenced.
+    /// Takes over the listed replicas. One that is not listed any more is kept for a while, and
+    /// then fenced.
     fn list(
         &mut self,
         now: Instant,
@@ -374,8 +374,8 @@ impl ReplicaRecord {
         self.process.is_none() || self.run_id().is_none_or(|now| self.process == Some(now))
     }
 
-    /// The state that follows from a fault or its absence: an ejected replica must be free of faults
-    /// for a while.
+    /// The state that follows from a fault or its absence: an ejected replica must be free of
+    /// faults for a while.
     fn next_state(
         &mut self,
         now: Instant,

@@ -1,25 +1,25 @@
 //! Pauses readers' requests while replicas are about to be reconfigured to follow the new master.
 //!
-//! Sentinel ends every connection of a replica that it reconfigures, with the requests in flight. It
-//! does so up to 100 ms after it has announced that the promotion was seen, or that the previous
+//! Sentinel ends every connection of a replica that it reconfigures, with the requests in flight.
+//! It does so up to 100 ms after it has announced that the promotion was seen, or that the previous
 //! replica is done (`parallel-syncs`). A request held back in that time is answered a moment later
-//! instead of being lost. Requests therefore wait from the announcement until the replicas have been
-//! reconfigured, or as many of them as are reconfigured at a time. The wait is bounded, because an
-//! announced reconfiguration may not happen.
+//! instead of being lost. Requests therefore wait from the announcement until the replicas have
+//! been reconfigured, or as many of them as are reconfigured at a time. The wait is bounded,
+//! because an announced reconfiguration may not happen.
 //!
 //! Deliberately absent: which announcements are credible, and the gate.
 
 use std::time::{Duration, Instant};
 
-/// Upper bound of a pause. Sentinel acts at its next tick, at most 100 ms after the announcement, and
-/// the replica writes its configuration to disk before it ends its connections.
+/// Upper bound of a pause. Sentinel acts at its next tick, at most 100 ms after the announcement,
+/// and the replica writes its configuration to disk before it ends its connections.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// Replicas that are reconfigured together follow the first one within this time.
 const BATCH_SPREAD: Duration = Duration::from_millis(100);
 
-/// A replica that was reconfigured at most this long before the announcement was reconfigured by the
-/// same failover.
+/// A replica that was reconfigured at most this long before the announcement was reconfigured by
+/// the same failover.
 const SAME_FAILOVER: Duration = Duration::from_secs(10);
 
 /// Pauses allowed at once, and the interval between further ones: a sentinel that announces
@@ -44,8 +44,8 @@ impl Default for RepointPause {
 }
 
 impl RepointPause {
-    /// Whether requests wait now. `announced`: a sentinel has just announced that replicas are about
-    /// to be reconfigured. `members`: for each replica that serves readers, when it was last
+    /// Whether requests wait now. `announced`: a sentinel has just announced that replicas are
+    /// about to be reconfigured. `members`: for each replica that serves readers, when it was last
     /// reconfigured, and whether it already follows the new master.
     pub(crate) fn step(
         &mut self,

@@ -1,15 +1,15 @@
 //! Merges the sentinels' views of the replicas.
 //!
-//! A replica counts as listed if any sentinel lists it: a sentinel that has just started or was reset
-//! knows few. Whether a replica is down is decided by the majority of the sentinels that list it; a
-//! sentinel in TILT has no vote.
+//! A replica counts as listed if any sentinel lists it: a sentinel that has just started or was
+//! reset knows few. Whether a replica is down is decided by the majority of the sentinels that list
+//! it; a sentinel in TILT has no vote.
 
 use std::collections::BTreeMap;
 
 use crate::{Epoch, NodeAddr, View};
 
-/// The replicas of `master` in the views at the highest epoch at which it is named, each with whether
-/// it is considered up. `None` if no view is about this master.
+/// The replicas of `master` in the views at the highest epoch at which it is named, each with
+/// whether it is considered up. `None` if no view is about this master.
 pub(crate) fn listed<'a>(
     master: &NodeAddr,
     views: impl Iterator<Item = &'a View> + Clone,

@@ -23,8 +23,12 @@ fn pauses_clients_without_gap_until_after_commit() {
             _ => None,
         })
         .collect();
-    let shut =
-        scenario.actions.iter().find(|(_, it)| matches!(it, Action::Report("hold", _))).unwrap().0;
+    let shut = scenario
+        .actions
+        .iter()
+        .find(|(_, it)| matches!(it, Action::ReportStep("hold", _)))
+        .unwrap()
+        .0;
     assert!(pauses[0].0 >= shut + 30, "our own requests are executed first: {pauses:?}");
     assert!(pauses.windows(2).all(|two| two[1].0 < two[0].0 + two[0].1), "{pauses:?}");
     let order = scenario.actions.iter().find(|(_, it)| *it == Action::StartFailover).unwrap().0;
@@ -64,7 +68,7 @@ fn stops_pausing_before_sentinels_notice() {
         }
     }
     assert_eq!(scenario.result(), None, "the failover is followed nevertheless");
-    assert_eq!(scenario.count(|it| matches!(it, Action::Report("pause", _))), 2);
+    assert_eq!(scenario.count(|it| matches!(it, Action::ReportStep("pause", _))), 2);
 }
 
 #[test]
