@@ -79,7 +79,8 @@ const PURE: &[&str] = &[
     "crates/sentinel/src/switchover/phase.rs",
     "crates/sentinel/src/switchover/error.rs",
     "crates/sentinel/src/switchover/steps.rs",
-    "crates/sentinel/src/switchover/weigh.rs",
+    "crates/sentinel/src/switchover/catch_up.rs",
+    "crates/sentinel/src/switchover/participants.rs",
     "crates/sentinel/src/machine/rules.rs",
     "crates/sentinel/src/types.rs",
 ];
