@@ -211,7 +211,7 @@ async fn ask_sentinel(
     match answered {
         Ok(replies) => read::read(&replies, reached, connection.protocol == Protocol::Resp3),
         Err(LinkError::Denied(denied)) => Err(ExamineError::Denied(denied)),
-        Err(LinkError::RespConnection(ConnectionError::Malformed(_))) => {
+        Err(LinkError::Connection(ConnectionError::Malformed(_))) => {
             Err(ExamineError::UnexpectedServer)
         }
         Err(error) => Err(ExamineError::Unreachable(describe(&error))),

@@ -63,7 +63,7 @@ pub(crate) struct Link {
     pub(crate) log_limiter: RateLimiter,
     masters: watch::Sender<Vec<Arc<str>>>,
     expect: watch::Sender<Option<BTreeSet<MyId>>>,
-    ask: Arc<PollQueue>,
+    polls: Arc<PollQueue>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -110,7 +110,7 @@ impl Link {
 
     /// Requests a poll about this master.
     pub(crate) fn ask(&self, master: &Arc<str>) {
-        self.ask.request(master);
+        self.polls.request(master);
     }
 }
 
@@ -176,7 +176,7 @@ impl Links {
                     link.services.clone_from(&request.services);
                     link.poll_errors.retain(|service, _| request.services.contains(service));
                     let names = names_of(&self.names, request);
-                    names.iter().for_each(|name| link.ask.request(name));
+                    names.iter().for_each(|name| link.polls.request(name));
                     link.masters.send_replace(names);
                 }
             } else if self.by_key.len() < MAX_LINKS {
@@ -189,16 +189,16 @@ impl Links {
     fn open(&mut self, key: &LinkKey, request: &LinkRequest) -> Link {
         self.made += 1;
         let id = LinkId(self.made);
-        let ask = Arc::<PollQueue>::default();
+        let polls = Arc::<PollQueue>::default();
         let (masters, watch) = watch::channel(names_of(&self.names, request));
         let (expect, expected) = watch::channel(request.expect.clone());
         let config = LinkConfig {
             id,
             sentinel: key.0.clone(),
             credentials: self.credentials.get(key.1).cloned().flatten(),
-            expect: expected,
+            expected_ids: expected,
             masters: watch,
-            ask: Arc::clone(&ask),
+            polls: Arc::clone(&polls),
             timeouts: self.timeouts,
             resolver: self.resolver.clone(),
             own: Arc::clone(&self.own),
@@ -218,7 +218,7 @@ impl Links {
             log_limiter,
             masters,
             expect,
-            ask,
+            polls,
             _task: task,
         }
     }

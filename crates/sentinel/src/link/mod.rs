@@ -55,11 +55,11 @@ pub(crate) struct LinkConfig {
     pub(crate) credentials: Option<Credentials>,
     /// Set for a sentinel that was learned from other sentinels: the link is used only if its MYID
     /// is one that they announced.
-    pub(crate) expect: watch::Receiver<Option<BTreeSet<MyId>>>,
+    pub(crate) expected_ids: watch::Receiver<Option<BTreeSet<MyId>>>,
     /// The masters to poll.
     pub(crate) masters: watch::Receiver<Vec<Arc<str>>>,
     /// Requests for polls.
-    pub(crate) ask: Arc<PollQueue>,
+    pub(crate) polls: Arc<PollQueue>,
     pub(crate) timeouts: Timeouts,
     /// For names.
     pub(crate) resolver: Resolver,
@@ -70,7 +70,7 @@ pub(crate) struct LinkConfig {
 /// An event of a link.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
-    /// Connected and greeted.
+    /// Connected, and the handshake is complete.
     Up { id: MyId, addr: SocketAddr, protocol: Protocol, events: bool },
     /// A poll about one master was answered. Its commands were written at `asked_at`, and the last
     /// reply was read from the socket at `received_at`.
@@ -95,7 +95,7 @@ pub(crate) enum LinkError {
     Resolve(#[from] ResolveError),
     /// The connection failed.
     #[error(transparent)]
-    RespConnection(#[from] ConnectionError),
+    Connection(#[from] ConnectionError),
     /// The sentinel refused the connection or a command.
     #[error(transparent)]
     Denied(#[from] Denied),
@@ -152,7 +152,7 @@ async fn connection(
     let greeted = greeting.await.unwrap_or(Err(LinkError::Unresponsive(timeout)));
     let mut connection = greeted.inspect_err(|_| lookup.failed())?;
     let id = connection.id.clone();
-    if config.expect.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
+    if config.expected_ids.borrow().as_ref().is_some_and(|expected| !expected.contains(&id)) {
         lookup.failed();
         return Err(LinkError::WrongIdentity);
     }
@@ -173,8 +173,8 @@ async fn connection(
             // be ready.
             biased;
             events = connection.wait() => events?,
-            () = config.ask.requested() => {
-                connection.queued.append(&mut config.ask.take());
+            () = config.polls.requested() => {
+                connection.queued.append(&mut config.polls.take());
                 Vec::new()
             }
             () = expiry(retry_at) => {

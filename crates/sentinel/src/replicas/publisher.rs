@@ -145,9 +145,9 @@ impl ReplicaPublisher {
             self.log_change(now, service, &addr, (from, to));
         }
         self.update_pause((now, service), failing_over, machine);
-        let calm =
+        let stable =
             !failing_over && *machine.state() == State::Stable && self.eligibility.is_current();
-        self.writer.balance(now, self.rebalance, calm);
+        self.writer.balance(now, self.rebalance, stable);
     }
 
     /// Holds readers' requests while replicas are about to be reconfigured. An announcement is
@@ -288,7 +288,7 @@ pub fn evaluate(eligibility: &mut Eligibility, now: Instant, machine: &Machine) 
     let inputs = EligibilityInputs {
         master,
         candidate,
-        calm: *machine.state() == State::Stable,
+        stable: *machine.state() == State::Stable,
         in_minority: matches!(machine.state(), State::NoMaster { lack: Lack::Minority, .. }),
         listed: master.and_then(|master| listed(master.addr, views.iter().copied())),
     };

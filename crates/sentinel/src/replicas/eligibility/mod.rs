@@ -78,7 +78,7 @@ pub(crate) struct EligibilityInputs<'a> {
     /// The replica that is about to be promoted.
     pub(crate) candidate: Option<&'a NodeAddr>,
     /// The machine is stable at this moment.
-    pub(crate) calm: bool,
+    pub(crate) stable: bool,
     /// The operator chose that nothing may be served because the sentinels are a provable minority.
     pub(crate) in_minority: bool,
     /// The listed replicas, and whether most sentinels that list one consider it up. `None` while
@@ -129,7 +129,7 @@ struct LastReport {
 struct ReplicaRecord {
     state: ReplicaState,
     /// The last probe, to process each once.
-    heard: Option<Probe>,
+    last_probe: Option<Probe>,
     last_report: Option<LastReport>,
     /// How probes failed since the last report, and how many.
     failed: Option<(ProbeFailure, u32)>,
@@ -213,10 +213,10 @@ impl Eligibility {
         }
         let history = &self.history;
         let Some(record) = self.replicas.get_mut(node) else { return };
-        if record.heard.as_ref() == Some(probe) {
+        if record.last_probe.as_ref() == Some(probe) {
             return;
         }
-        record.heard = Some(probe.clone());
+        record.last_probe = Some(probe.clone());
         record.health.record_probe(now, probe);
         match &probe.outcome {
             Ok(report) => {
@@ -244,7 +244,7 @@ impl Eligibility {
     ) -> PoolUpdate {
         let mut update = PoolUpdate::default();
         let Some(master) = inputs.master else { return update };
-        self.follow(now, &master, inputs.calm);
+        self.follow(now, &master, inputs.stable);
         self.list(now, &master, inputs.listed.as_ref(), &mut update.fenced);
         answers.for_each(|(node, probe)| self.record_probe(now, node, probe));
         self.end_blind_phase(now);
@@ -286,7 +286,7 @@ impl Eligibility {
     }
 
     /// A new master starts a new offset history, and so does the first one.
-    fn follow(&mut self, now: Instant, master: &CurrentMaster<'_>, calm: bool) {
+    fn follow(&mut self, now: Instant, master: &CurrentMaster<'_>, stable: bool) {
         if self.master.as_ref() != Some(master.addr) {
             if self.master.is_none() {
                 self.blind_since = Some(now);
@@ -295,7 +295,7 @@ impl Eligibility {
             self.history.forget();
             self.settling_until = Some(now + self.rules.settle);
         }
-        if !calm {
+        if !stable {
             self.settling_until = Some(now + self.rules.settle);
         }
     }
@@ -353,7 +353,7 @@ impl ReplicaRecord {
     fn new() -> Self {
         Self {
             state: ReplicaState::Unknown,
-            heard: None,
+            last_probe: None,
             last_report: None,
             failed: None,
             process: None,

@@ -76,7 +76,7 @@ fn apply(cluster: &mut TestCluster, step: ClusterStep) {
             cluster.answers.insert(who, answer);
         }
         ClusterStep::Listed(listed) => cluster.listed = listed,
-        ClusterStep::Calm(calm) => cluster.calm = calm,
+        ClusterStep::Calm(stable) => cluster.stable = stable,
         ClusterStep::Candidate(candidate) => cluster.candidate = candidate,
         ClusterStep::Leads(master) => cluster.master = master,
         ClusterStep::MuteSentinels(silent) => cluster.silent_sentinels = silent,
@@ -125,8 +125,8 @@ proptest! {
             apply(&mut cluster, step);
             if asks { cluster.ask() } else { cluster.evaluate() };
         }
-        let TestCluster { master, candidate, calm, listed, silent_sentinels, answers, .. } = TestCluster::new();
-        (cluster.master, cluster.candidate, cluster.calm, cluster.silent_sentinels) = (master, candidate, calm, silent_sentinels);
+        let TestCluster { master, candidate, stable, listed, silent_sentinels, answers, .. } = TestCluster::new();
+        (cluster.master, cluster.candidate, cluster.stable, cluster.silent_sentinels) = (master, candidate, stable, silent_sentinels);
         (cluster.listed, cluster.answers) = (listed, answers);
         cluster.run(5000);
         prop_assert_eq!(cluster.members(), [2, 3]);

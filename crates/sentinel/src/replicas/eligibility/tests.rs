@@ -43,7 +43,7 @@ pub(super) struct TestCluster {
     pub(super) replid: &'static str,
     pub(super) replid2: &'static str,
     pub(super) candidate: Option<u8>,
-    pub(super) calm: bool,
+    pub(super) stable: bool,
     pub(super) listed: BTreeMap<u8, bool>,
     pub(super) silent_sentinels: bool,
     /// The answer of each node; no entry means no answer.
@@ -69,7 +69,7 @@ impl TestCluster {
             replid: "first",
             replid2: "",
             candidate: None,
-            calm: true,
+            stable: true,
             listed: BTreeMap::from([(2, true), (3, true)]),
             silent_sentinels: false,
             answers,
@@ -98,7 +98,7 @@ impl TestCluster {
                 replid2: self.replid2,
             }),
             candidate: candidate.as_ref(),
-            calm: self.calm,
+            stable: self.stable,
             in_minority: false,
             listed: Some(listed).filter(|_| !self.silent_sentinels),
         };
@@ -272,7 +272,7 @@ fn ejects_replica_that_stops_applying_in_time() {
 #[test]
 fn ignores_broken_links_while_master_is_in_question() {
     let mut cluster = TestCluster::settled();
-    cluster.calm = false;
+    cluster.stable = false;
     cluster.answers.insert(1, Err(ProbeFailure::Unreachable));
     cluster.listed = BTreeMap::from([(2, false), (3, false)]);
     for number in [2, 3] {
@@ -290,13 +290,13 @@ fn ignores_broken_links_while_master_is_in_question() {
 #[test]
 fn failover_ejects_candidate_and_keeps_other_replica() {
     let mut cluster = TestCluster::settled();
-    (cluster.calm, cluster.candidate) = (false, Some(2));
+    (cluster.stable, cluster.candidate) = (false, Some(2));
     cluster.ask();
     assert_eq!(cluster.members(), [3], "the candidate is not eligible any more");
     // The switch: observers list all replicas as disconnected, including the old master, which
     // still reports that it is a master.
     (cluster.master, cluster.replid, cluster.replid2) = (2, "second", "first");
-    (cluster.calm, cluster.candidate) = (true, None);
+    (cluster.stable, cluster.candidate) = (true, None);
     cluster.listed = BTreeMap::from([(1, false), (3, false)]);
     cluster.answers.insert(2, Ok(report(2, Role::Master, 120, "second")));
     cluster.role(3, follower(1, false));
@@ -324,7 +324,7 @@ fn keeps_replica_that_follows_next_master_before_commit() {
     // Reconfigured and synchronised in full before the majority has named the next master: its
     // history is unknown for now.
     let mut cluster = TestCluster::settled();
-    (cluster.calm, cluster.candidate) = (false, Some(2));
+    (cluster.stable, cluster.candidate) = (false, Some(2));
     cluster.answers.insert(3, Ok(report(3, follower(2, true), 100, "second")));
     let update = cluster.run(500);
     assert_eq!(cluster.members(), [3]);
