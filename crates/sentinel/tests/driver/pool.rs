@@ -115,55 +115,58 @@ fn all_set_master(cluster: &FakeCluster, change: fn(&mut crate::scripts::MasterR
     cluster.sentinels.iter().for_each(|sentinel| change(sentinel.script().record(), port));
 }
 
-fn misfortunes() -> [FaultCase; 9] {
-    let alas = |state, fenced, inject, repair| FaultCase { state, fenced, inject, repair };
+/// Faults that a replica's own answers show, and that do not fence it.
+fn probe_faults() -> [FaultCase; 5] {
+    let case = |state, inject, repair| FaultCase { state, fenced: false, inject, repair };
     [
-        alas(
+        case(
             ReplicaState::NotReady,
-            false,
             |it| {
                 it.nodes[2].script().pong =
                     b"-LOADING Redis is loading the dataset in memory\r\n".to_vec();
             },
             |it| it.nodes[2].script().pong = b"+PONG\r\n".to_vec(),
         ),
-        alas(
+        case(
             ReplicaState::Lagging,
-            false,
             |it| it.nodes[2].script().offset = 800,
             |it| it.nodes[2].script().offset = 1000,
         ),
-        alas(
+        case(
             ReplicaState::LinkDown,
-            false,
             |it| it.nodes[2].script().link = "connect",
             |it| it.nodes[2].script().link = "connected",
         ),
-        alas(
+        case(
             ReplicaState::Unreachable,
-            false,
             |it| {
                 it.nodes[2].behave(Behavior::CloseAtOnce);
                 it.nodes[2].cut();
             },
             |it| it.nodes[2].behave(Behavior::Normal),
         ),
-        alas(
+        case(
             ReplicaState::Unresponsive,
-            false,
             |it| it.nodes[2].behave(Behavior::Mute),
             |it| {
                 it.nodes[2].behave(Behavior::Normal);
                 it.nodes[2].cut();
             },
         ),
-        alas(
+    ]
+}
+
+/// Faults that sentinels report, and those that fence the replica.
+fn view_and_role_faults() -> [FaultCase; 4] {
+    let case = |state, fenced, inject, repair| FaultCase { state, fenced, inject, repair };
+    [
+        case(
             ReplicaState::FlaggedBySentinel,
             false,
             |it| all_set_master(it, |record, port| record.down.push(port)),
             |it| all_set_master(it, |record, _| record.down.clear()),
         ),
-        alas(
+        case(
             ReplicaState::Unlisted,
             false,
             |it| all_set_master(it, |record, port| record.replicas.retain(|(_, it)| *it != port)),
@@ -173,7 +176,7 @@ fn misfortunes() -> [FaultCase; 9] {
                 });
             },
         ),
-        alas(
+        case(
             ReplicaState::Master,
             true,
             |it| {
@@ -182,7 +185,7 @@ fn misfortunes() -> [FaultCase; 9] {
             },
             |it| it.follow(2, 0),
         ),
-        alas(
+        case(
             ReplicaState::FollowsOtherMaster,
             true,
             |it| {
@@ -198,7 +201,9 @@ fn misfortunes() -> [FaultCase; 9] {
 #[tokio::test]
 async fn ejects_unfit_replica_with_reason_and_readmits_it() {
     let pool_cluster = PoolCluster::ready(Empty::Reject, rules()).await;
-    for FaultCase { state, fenced, inject, repair } in misfortunes() {
+    for FaultCase { state, fenced, inject, repair } in
+        probe_faults().into_iter().chain(view_and_role_faults())
+    {
         let name = state.label();
         let there = pool_cluster.reader_on(2);
         inject(&pool_cluster.cluster);
@@ -350,7 +355,7 @@ async fn holds_reader_requests_while_replicas_are_repointed() {
     let pool_cluster = PoolCluster::settled(Empty::Reject, rules(), DEADLINE).await;
     let cluster = &pool_cluster.cluster;
     cluster.announce(0, "+slave-reconf-done", 2, 0);
-    stays(ms(50), "no failover is under way", || pool_cluster.way.open_target().is_some()).await;
+    stays(ms(50), "no failover is in progress", || pool_cluster.way.open_target().is_some()).await;
     cluster.announce(0, "+selected-slave", 1, 0);
     pool_cluster.holds(&[2]).await;
     cluster.promote(1);

@@ -84,7 +84,7 @@ async fn node_that_rejects_connections_stays_present() {
             .await;
         driver.wait_for("why", |seen| seen.nodes.iter().all(|it| it.problem.is_some())).await;
         let (before, began) = (cluster.nodes[0].accepted(), Instant::now());
-        stays(ms(2500), "the access stays open", || !driver.route.is_shut()).await;
+        stays(ms(2500), "the gate stays open", || !driver.route.is_shut()).await;
         let dials = cluster.nodes[0].accepted() - before;
         assert!(dials > 5 && (dials as u128) < began.elapsed().as_millis() / 10, "{dials} dials");
         cluster.nodes[0].refuse(None);
@@ -149,7 +149,7 @@ async fn busy_node_stays_present_after_redial() {
         cluster.nodes[0].behave(Behavior::Raw(said.to_vec()));
         cluster.nodes[0].cut();
         driver.wait_for("suspicion", |seen| seen.state == "suspect").await;
-        stays(ms(2500), "the access stays open", || !driver.route.is_shut()).await;
+        stays(ms(2500), "the gate stays open", || !driver.route.is_shut()).await;
         cluster.nodes[0].behave(Behavior::Normal);
         driver.wait_for("calm", |seen| seen.state == "stable").await;
         never_shut(&driver);
@@ -180,7 +180,9 @@ async fn node_that_dies_after_refused_name_is_unreachable() {
         b"-NOPERM this user has no permissions to run the 'client|setname' command\r\n",
     ));
     cluster.nodes[0].cut();
-    driver.wait_for("nobody there", |seen| fails(&cluster, seen, ProbeFailure::Unreachable)).await;
+    driver
+        .wait_for("an unreachable node", |seen| fails(&cluster, seen, ProbeFailure::Unreachable))
+        .await;
     let accepted = cluster.nodes[0].accepted();
     until("it is dialled again", || cluster.nodes[0].accepted() > accepted + 3).await;
     cluster.nodes[0].refuse(None);
@@ -196,8 +198,10 @@ async fn mute_node_that_accepts_no_connection_is_unreachable() {
     // server.
     cluster.nodes[0].strand();
     cluster.nodes[0].refuse(Some(b""));
-    driver.wait_for("nobody there", |seen| fails(&cluster, seen, ProbeFailure::Unreachable)).await;
-    driver.wait_for("the access shut", |seen| seen.state == "no_master").await;
+    driver
+        .wait_for("an unreachable node", |seen| fails(&cluster, seen, ProbeFailure::Unreachable))
+        .await;
+    driver.wait_for("a closed gate", |seen| seen.state == "no_master").await;
     until("the old connection alone is open", || cluster.nodes[0].open() == 1).await;
     cluster.nodes[0].refuse(None);
     driver.wait_for_target(cluster.addr(0)).await;

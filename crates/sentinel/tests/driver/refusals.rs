@@ -92,13 +92,13 @@ async fn distinguishes_refusing_sentinels_and_recovers() {
         .await;
         drop(without);
         let (mut watched, route) = cluster.watch();
-        watched.sentinel_auth = Some(Credentials::new(Some("watcher"), "fenced-horse"));
+        watched.sentinel_auth = Some(Credentials::new(Some("watcher"), "wrong-horse"));
         let driver = Driver::one((watched, route));
         sentinels_say(&driver, "rejects the user or password: check service.sentinel_auth").await;
         let before = cluster.sentinels[0].accepted();
         tokio::time::sleep(ms(1000)).await;
         assert!(cluster.sentinels[0].accepted() - before < 40, "with back-off");
-        lock("fenced-horse");
+        lock("wrong-horse");
         driver.wait_for_target(cluster.addr(0)).await;
         assert!(log.text().contains("password") && !log.text().contains("horse"), "{}", log.text());
     }
@@ -141,15 +141,15 @@ async fn distinguishes_refusing_nodes_and_retries_with_backoff() {
     nodes_say(&without, "requires a password and none is configured: set service.auth").await;
     drop(without);
     let (mut watched, route) = cluster.watch();
-    watched.auth = Some(Credentials::new(Some("probe"), "fenced-horse"));
+    watched.auth = Some(Credentials::new(Some("probe"), "wrong-horse"));
     let driver = Driver::one((watched, route));
     nodes_say(&driver, "rejects the user or password: check service.auth").await;
     let before = cluster.nodes[0].accepted();
     tokio::time::sleep(ms(2000)).await;
     let attempts = cluster.nodes[0].accepted() - before;
-    assert!(attempts <= 12, "{attempts} attempts with a fenced password in two seconds");
+    assert!(attempts <= 12, "{attempts} attempts with a wrong password in two seconds");
     assert!(driver.target().is_none());
-    lock("fenced-horse");
+    lock("wrong-horse");
     driver.wait_for_target(cluster.addr(0)).await;
     driver.wait_for("no problem", |seen| seen.nodes.iter().all(|it| it.problem.is_none())).await;
     cluster.nodes[0].script().access.refused = vec!["ROLE".to_owned()];

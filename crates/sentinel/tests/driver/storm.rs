@@ -82,7 +82,7 @@ async fn ten_failovers_per_second_end_at_latest_without_leaks() {
     // The log is bounded, too, and contains the end nevertheless.
     let changes =
         |log: &Log| log.text().lines().filter(|line| line.contains("the points lead to")).count();
-    until("the last record", || {
+    until("the last log line", || {
         let last = format!("generation={} ", driver.generation());
         log.text().lines().any(|line| line.contains("the points lead to") && line.contains(&last))
     })

@@ -43,7 +43,9 @@ async fn once(
     [2, 0].into_iter().for_each(|it| cluster.switch(it, from, to, epoch));
     // The leader reconfigures the other replica at once, and the old master only seconds later.
     (0..cluster.nodes.len()).filter(|it| *it != to).for_each(|it| cluster.follow(it, to));
-    driver.wait_for("all of one script", |seen| !seen.disagreement && seen.state == "stable").await;
+    driver
+        .wait_for("all sentinels agree", |seen| !seen.disagreement && seen.state == "stable")
+        .await;
     let seen = driver.seen();
     let last = seen.failovers.last().expect("a failover");
     assert_eq!((&last.to, last.epoch), (&cluster.addr(to).into(), epoch));

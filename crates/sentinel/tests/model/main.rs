@@ -115,46 +115,7 @@ impl Model for Cluster {
     }
 
     fn actions(&self, state: &ModelState, steps: &mut Vec<ModelStep>) {
-        let dead = state.sentinels.iter().any(|it| !it.alive);
-        for who in SENTINELS {
-            let sentinel = &state.sentinels[usize::from(who)];
-            let (master, epoch) = sentinel.config();
-            if let Some(attempt) = sentinel.attempt.filter(|_| sentinel.alive) {
-                steps.push(if attempt.promoted {
-                    ModelStep::Notice(who)
-                } else {
-                    ModelStep::Promote(who)
-                });
-            } else if sentinel.alive && epoch < LAST_EPOCH && who < 2 {
-                // B and C differ in name only until one of them was selected; so do the sentinels,
-                // except for the leader.
-                let first =
-                    state.sentinels.iter().all(|it| it.named.len() == 1 && it.attempt.is_none());
-                let candidates =
-                    NODES.into_iter().filter(|node| *node != master && (!first || *node == 1));
-                steps.extend(
-                    candidates
-                        .filter(|_| !first || who == 0)
-                        .map(|node| ModelStep::Start(who, node)),
-                );
-            }
-            let leads = sentinel.attempt.is_some() || sentinel.named.len() > 1;
-            if sentinel.alive && !dead && leads {
-                steps.push(ModelStep::Die(who));
-            }
-            for from in SENTINELS {
-                let theirs = &state.sentinels[usize::from(from)];
-                if from != who && theirs.alive && sentinel.alive && theirs.config().1 > epoch {
-                    steps.push(ModelStep::Hello(from, who));
-                }
-            }
-            if sentinel.alive {
-                steps.extend(
-                    (sentinel.oldest..sentinel.named.len())
-                        .map(|index| ModelStep::HearView(who, index)),
-                );
-            }
-        }
+        sentinel_steps(state, steps);
         if let Some((node, _)) = state.settled() {
             let leading = |it: &Node| {
                 state.sentinels.iter().any(|s| s.attempt.is_some_and(|a| a.candidate == *it))
@@ -165,10 +126,7 @@ impl Model for Cluster {
             steps.extend(zombies.map(ModelStep::Demote));
         }
         steps.extend(
-            state
-                .published_events
-                .iter()
-                .map(|(who, published_events)| ModelStep::HearNotice(*who, *published_events)),
+            state.published_events.iter().map(|(who, event)| ModelStep::HearNotice(*who, *event)),
         );
         for (node, at, then) in &state.open {
             steps.push(ModelStep::Answer(*node, *at, *then));
@@ -226,22 +184,7 @@ impl Model for Cluster {
             }
             ModelStep::Demote(node) => state.masters[usize::from(node)] = false,
             ModelStep::HearView(who, index) => state.hear_view(who, index),
-            ModelStep::HearNotice(who, published_events) => {
-                if let Published::Switched(node) = published_events {
-                    state.heard_switching(who, node);
-                }
-                let notice = match published_events {
-                    Published::Selected(node) => {
-                        Notice::CandidateSelected { candidate: addr(node) }
-                    }
-                    Published::Promoted(node) => Notice::Promoted { candidate: addr(node) },
-                    Published::Following(peer, old) => {
-                        Notice::ConfigUpdateFrom { peer: id(peer), leaving: addr(old) }
-                    }
-                    Published::Switched(node) => Notice::Switched { to: addr(node) },
-                };
-                state.step(Event::Notice { from: Some(id(who)), notice });
-            }
+            ModelStep::HearNotice(who, event) => hear_notice(&mut state, who, event),
             ModelStep::Answer(node, at, master) => state.answer(node, at, master),
             ModelStep::Refuse(node, at, failure) => state.refuse(node, at, failure),
             ModelStep::Restart(node, empty) => {
@@ -285,6 +228,64 @@ impl Model for Cluster {
             }),
         ]
     }
+}
+
+/// The steps that sentinels can take next.
+fn sentinel_steps(state: &ModelState, steps: &mut Vec<ModelStep>) {
+    let dead = state.sentinels.iter().any(|it| !it.alive);
+    for who in SENTINELS {
+        let sentinel = &state.sentinels[usize::from(who)];
+        let (master, epoch) = sentinel.config();
+        if let Some(attempt) = sentinel.attempt.filter(|_| sentinel.alive) {
+            steps.push(if attempt.promoted {
+                ModelStep::Notice(who)
+            } else {
+                ModelStep::Promote(who)
+            });
+        } else if sentinel.alive && epoch < LAST_EPOCH && who < 2 {
+            // B and C differ in name only until one of them was selected; so do the sentinels,
+            // except for the leader.
+            let first =
+                state.sentinels.iter().all(|it| it.named.len() == 1 && it.attempt.is_none());
+            let candidates =
+                NODES.into_iter().filter(|node| *node != master && (!first || *node == 1));
+            steps.extend(
+                candidates.filter(|_| !first || who == 0).map(|node| ModelStep::Start(who, node)),
+            );
+        }
+        let leads = sentinel.attempt.is_some() || sentinel.named.len() > 1;
+        if sentinel.alive && !dead && leads {
+            steps.push(ModelStep::Die(who));
+        }
+        for from in SENTINELS {
+            let theirs = &state.sentinels[usize::from(from)];
+            if from != who && theirs.alive && sentinel.alive && theirs.config().1 > epoch {
+                steps.push(ModelStep::Hello(from, who));
+            }
+        }
+        if sentinel.alive {
+            steps.extend(
+                (sentinel.oldest..sentinel.named.len())
+                    .map(|index| ModelStep::HearView(who, index)),
+            );
+        }
+    }
+}
+
+/// Delivers a published event to the machine.
+fn hear_notice(state: &mut ModelState, who: SentinelNumber, event: Published) {
+    if let Published::Switched(node) = event {
+        state.heard_switching(who, node);
+    }
+    let notice = match event {
+        Published::Selected(node) => Notice::CandidateSelected { candidate: addr(node) },
+        Published::Promoted(node) => Notice::Promoted { candidate: addr(node) },
+        Published::Following(peer, old) => {
+            Notice::ConfigUpdateFrom { peer: id(peer), leaving: addr(old) }
+        }
+        Published::Switched(node) => Notice::Switched { to: addr(node) },
+    };
+    state.step(Event::Notice { from: Some(id(who)), notice });
 }
 
 /// Searches every state reachable from the first `beginnings` within `steps` steps. Returns the

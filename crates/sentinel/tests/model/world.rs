@@ -176,7 +176,7 @@ impl ModelState {
                     self.expect(self.may_open(), "opened in a minority");
                     self.expect(
                         !unconfirmed || self.is_confirmed(),
-                        "released on the old master's own record",
+                        "released on the old master's own answer",
                     );
                     self.record.held = false;
                 }
