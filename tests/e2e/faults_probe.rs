@@ -299,12 +299,12 @@ fn tells_own_addresses_where_any_address_can_be_bound() {
         monitor(name, host);
         let node =
             if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        becomes(name, &node, "rejected");
+        becomes(name, &node, "unusable_address");
     }
     run(there, "ip addr del 10.77.0.3/24 dev there");
     becomes("moving", &format!("10.77.0.3:{port}"), "unreachable");
     run(there, "ip addr add 10.77.0.3/24 dev there");
-    becomes("moving", &format!("10.77.0.3:{port}"), "rejected");
+    becomes("moving", &format!("10.77.0.3:{port}"), "unusable_address");
     becomes("mymaster", &here, "master");
     let mut client = Client::connect(([10, 77, 0, 2], port).into()).expect("the listener");
     assert!(client.cmd(&["SET", "a", "b"]).expect("SET").is_ok());
